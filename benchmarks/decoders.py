@@ -52,8 +52,10 @@ class Headway:
     ) -> None:
         self.precision = precision
         self.tokenizer = read_config(folder).load_tokenizers()[0]
-        # The guard is off: the output of a model with random weights is flagged, and would be searched for again.
-        load = partial(load_translator, folder, device=device, precision=precision, shortlist=shortlist, guard=False)
+        # The output of a model with random weights is flagged, and would be searched for again with avoid_flagged.
+        load = partial(
+            load_translator, folder, device=device, precision=precision, shortlist=shortlist, avoid_flagged=False
+        )
         self.translator: Translator | TranslatorPool = TranslatorPool(load, workers) if workers > 1 else load()
 
     @cached_property

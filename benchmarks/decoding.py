@@ -55,7 +55,7 @@ from headway.evaluate import bleu
 from headway.hardware import computes_bfloat16, processor_name
 from headway.interop.exporting import export_to
 from headway.models.transformer import Transformer, TransformerConfig
-from headway.predict.shortlisting import SHORTLIST, read_shortlist
+from headway.predict.shortlisting import SHORTLIST_FILE, read_shortlist
 from headway.text.base import NUM_SPECIAL
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
@@ -125,7 +125,7 @@ def contestants(folder: Path, device: str, threads: int, sweep: bool) -> dict[st
                     name = f"ctranslate2 {kind} {inter}x{threads // inter} batch {batch}"
                     settings = {"precision": kind, "inter": inter, "batch": batch}
                     found[name] = {**shared, "engine": "ctranslate2", **settings}
-    if (folder / SHORTLIST).exists() and processor:
+    if (folder / SHORTLIST_FILE).exists() and processor:
         with_list = {name: {**settings, "shortlist": True} for name, settings in found.items()}
         found |= {f"{name} shortlist": settings for name, settings in with_list.items()}
     if _installed("transformers"):
@@ -280,8 +280,8 @@ def main(
         else:
             copy = Path(temporary) / "trained"
             Bundle.load(model).save(copy, "")
-            if (model / SHORTLIST).exists():
-                shutil.copy(model / SHORTLIST, copy)
+            if (model / SHORTLIST_FILE).exists():
+                shutil.copy(model / SHORTLIST_FILE, copy)
             export_for_all(copy)
             lines = source.read_text(encoding="utf-8").splitlines()
             references = reference.read_text(encoding="utf-8").splitlines()

@@ -59,7 +59,7 @@ def make_translator(sentences: list[str]) -> Translator:
     torch.manual_seed(1)
     model = build_model(config, tokenizer.vocab_size, tokenizer.vocab_size)
     task = TaskConfig(source_language="de", target_language="en")
-    return Translator(Bundle(task, model, tokenizer, tokenizer), precision="auto", guard=False)
+    return Translator(Bundle(task, model, tokenizer, tokenizer), precision="auto", avoid_flagged=False)
 
 
 def measure(translator: Translator, sentences: list[str], glossary: Glossary, pairs: int) -> list[float]:

@@ -222,10 +222,10 @@ def edit_weights(edit: Callable[[dict[str, torch.Tensor]], object]) -> Callable[
             (edit_config(tokenizers={"source": name, "target": name}), "expected the name of a file in this folder")
             for name in ("../secret", "/etc/passwd", "..", "", "a/b", "C:\\x", 3, None, "\0")
         ),
-        (link_out, "tokenizer.json is a link to a file outside the folder; replace it by a copy"),
+        (link_out, "tokenizer.json is a link to a file outside the folder; replace it with a copy"),
         (
             edit_config(model={**SMALL, "d_model": 10_000_000}),
-            "weight 'source_embedding.weight' has shape [7, 16]; config.json and the tokenizers ask for [7, 10000000]",
+            "weight 'source_embedding.weight' has shape [7, 16]; config.json and the tokenizers require [7, 10000000]",
         ),
         (
             edit_config(model={**SMALL, "encoder_layers": 10**12}),
@@ -251,7 +251,7 @@ def edit_weights(edit: Callable[[dict[str, torch.Tensor]], object]) -> Callable[
         (
             edit_weights(lambda weights: weights.update({KEY_BIAS: torch.zeros(3)})),
             f"model.safetensors: weight '{KEY_BIAS}' has shape [3]; config.json and the "
-            "tokenizers ask for [16]",
+            "tokenizers require [16]",
         ),
         (edit_config(model={**SMALL, "decoder_layers": 3}), "model.safetensors: weight 'decoder.blocks.2."),
         (cut("tokenizer.json", 0.5), "tokenizer.json: not valid JSON"),
@@ -259,7 +259,7 @@ def edit_weights(edit: Callable[[dict[str, torch.Tensor]], object]) -> Callable[
         (
             lambda folder: tokenizer("abcdefgh").save(folder, "tokenizer"),
             "model.safetensors: weight 'source_embedding.weight' has shape [7, 16]; "
-            "config.json and the tokenizers ask for [12, 16]",
+            "config.json and the tokenizers require [12, 16]",
         ),
     ],
 )  # fmt: skip
@@ -276,7 +276,7 @@ def test_tokenizers_that_do_not_fit_a_tied_embedding_are_refused(folder: Path) -
     tokenizer("abcdefgh").save(folder, "other")
     edit_config(tokenizers={"source": "tokenizer", "target": "other"})(folder)
     with pytest.raises(
-        BundleError, match=r"config\.json: does not fit the tokenizers beside it \(tie = 'all' needs one"
+        BundleError, match=r"config\.json: does not fit the tokenizers in this folder \(tie = 'all' needs one"
     ):
         Bundle.load(folder)
 
@@ -301,7 +301,7 @@ def test_a_huge_model_is_refused_before_it_is_allocated(folder: Path) -> None:
     """The configured weights need more memory than any machine has."""
     edit_config(model={**SMALL, "d_model": 10_000_000, "d_ff": 10_000_000})(folder)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(BundleError, match="and the tokenizers ask for"):
+    with pytest.raises(BundleError, match="and the tokenizers require"):
         Bundle.load(folder)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
 

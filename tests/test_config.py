@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
-from headway.config import Config, apply_overrides, listed, read_toml, spelling_hint, to_toml
+from headway.config import Config, apply_overrides, format_list, read_toml, spelling_hint, to_toml
 from headway.errors import ConfigError
 
 
@@ -84,9 +84,9 @@ def test_nearest() -> None:
 
 
 def test_listed() -> None:
-    assert listed(["b", "a"]) == "b, a"
-    assert listed([str(number) for number in range(1000)]).endswith("18, 19, … (1,000 in all)")
-    assert listed(["x" * 41]) == "x" * 39 + "…"
+    assert format_list(["b", "a"]) == "b, a"
+    assert format_list([str(number) for number in range(1000)]).endswith("18, 19, … (1,000 in all)")
+    assert format_list(["x" * 41]) == "x" * 39 + "…"
 
 
 def test_a_section_cannot_be_changed() -> None:

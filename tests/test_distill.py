@@ -356,7 +356,7 @@ class TestRefusals:
         before = contents(tmp_path / "run")
         (tmp_path / "run" / "checkpoints" / "step-1").mkdir(parents=True)
         asked.clear()
-        with pytest.raises(CheckpointError, match=r"other translations than .*teacher with beam 2 .*--fresh"):
+        with pytest.raises(CheckpointError, match=r"on the translations .*teacher with beam size 2 .*--fresh"):
             distill(teacher, recipe(data), tmp_path / "run", beam_size=2)
         assert contents(tmp_path / "run") == before
         distill(teacher, recipe(data), tmp_path / "run")

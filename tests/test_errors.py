@@ -26,7 +26,7 @@ def test_the_message_is_made_of_the_fields(error: HeadwayError, message: str) ->
 
 def test_a_place_is_put_in_front() -> None:
     error = ConfigError("steps = 0", where="line 3", hint="give more")
-    outer = error.at("r.toml")
+    outer = error.with_location("r.toml")
     assert type(outer) is ConfigError
     assert str(outer) == "r.toml: line 3: steps = 0; give more"
     assert str(error) == "line 3: steps = 0; give more"
@@ -34,8 +34,9 @@ def test_a_place_is_put_in_front() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [BundleError("damaged", where="config.json", accepted="JSON", hint="copy it again").at("model"),
-     MissingPackageError("drawing", "matplotlib").at("line 3"), MissingPackageError("drawing", "x", "plots")],
+    [BundleError("damaged", where="config.json", accepted="JSON", hint="copy it again").with_location("model"),
+     MissingPackageError("drawing", "matplotlib").with_location("line 3"),
+     MissingPackageError("drawing", "x", "plots")],
 )  # fmt: skip
 def test_errors_come_back_from_other_processes(error: HeadwayError) -> None:
     again = pickle.loads(pickle.dumps(error))

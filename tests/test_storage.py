@@ -13,7 +13,7 @@ import pytest
 from headway.errors import CheckpointError, OutputError
 from headway.storage import atomic_write, atomic_write_folder, locked, locked_folder
 
-UNCHANGED = "cannot be written .*; what was there before is unchanged"
+UNCHANGED = "cannot be written .*; its previous content is unchanged"
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -231,7 +231,7 @@ class TestLockedFolder:
             raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
         monkeypatch.setattr(fcntl, "flock", no_locks)
-        expected = pytest.warns(UserWarning, match=r"has no locks \(No locks available\); .* one training")
+        expected = pytest.warns(UserWarning, match=r"has no locks \(No locks available\); train one run at a time")
         with expected, locked_folder(tmp_path):
             pass
 

@@ -1,6 +1,6 @@
 """Headway: the Transformer of "Attention Is All You Need" (Vaswani et al., 2017) as real software.
 
-Importing the package does no work and loads no PyTorch; a name loads what it needs when it is first used:
+Importing the package is fast and does not import PyTorch. Each name imports what it needs when it is first used:
 
     import headway
     model = headway.load("runs/quickstart/best")
@@ -33,7 +33,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs PyTorch when it is first used (PEP 562)."""
+    """Import a name that needs PyTorch when it is first used (PEP 562)."""
     if name == "load":
         from headway.tasks import load
 

@@ -1,4 +1,4 @@
-"""``python -m headway`` is the command ``headway``."""
+"""``python -m headway`` runs the command ``headway``."""
 
 from headway.cli import main
 

@@ -6,9 +6,9 @@
     README.md             the model card
 
 The folder of a translation model may also contain calibration.json and shortlist.safetensors (:mod:`headway.predict`).
-It contains no pickle and no code. Folders of all older format versions can be loaded. Version 2 is for imported models
-and classifiers. An imported model may have a tokenizer of another toolkit (a SentencePiece model is saved as
-tokenizer.spm beside its JSON), and its config.json has the special-token template as ``framing``.
+It contains neither pickles nor code. Folders of all older format versions can be loaded. Version 2 is for imported
+models and classifiers. An imported model may have a tokenizer from another toolkit (a SentencePiece model is saved as
+tokenizer.spm beside its JSON), and its config.json contains the special-token template under the key ``framing``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from headway.text.base import TextTokenizer
 from headway.text.special_tokens import SpecialTokenTemplate
 from headway.text.tokenizer import language_of, load_tokenizer
 
-FORMAT = 2  # the newest that can be read; Bundle.save writes 1 or 2
+FORMAT = 2  # newest format version that can be read; Bundle.save writes 1 or 2
 _JOINT, _SOURCE, _TARGET = "tokenizer", "source.tokenizer", "target.tokenizer"
 
 
@@ -53,10 +53,10 @@ class TaskConfig(Config):
     """The task of a model."""
 
     kind: Literal["translation", "classification"] = Field(
-        "translation", description="One sequence to another, or a text to one of several labels."
+        "translation", description="Whether a model converts one sequence to another, or assigns a label to a text."
     )
     source_language: str = Field("source", description="Language of the sources, as a BCP 47 tag such as de.")
-    target_language: str = Field("target", description="Language of the targets; classification has none.")
+    target_language: str = Field("target", description="Language of the targets. Classification has none.")
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class BundleConfig:
     folder: Path
     task: TaskConfig
     model: AnyConfig
-    labels: tuple[str, ...]  # of a classifier
-    template: SpecialTokenTemplate | None  # of an imported model
+    labels: tuple[str, ...]  # empty for translation models
+    template: SpecialTokenTemplate | None  # None for models that were not imported
     tokenizer_names: tuple[str, str]
 
     def load_tokenizers(self) -> tuple[TextTokenizer, TextTokenizer]:
@@ -81,21 +81,25 @@ BundleT = TypeVar("BundleT", bound="_AnyBundle")
 
 
 class _AnyBundle:
-    """The base class of the bundles of all tasks."""
+    """Base class of the bundles of all tasks."""
 
-    purpose: ClassVar[str]  # for messages
+    purpose: ClassVar[str]  # what the model does, for error messages
     task: TaskConfig
     model: Model
 
     @classmethod
     def load(cls: type[BundleT], folder: Path) -> BundleT:
-        """Read a model folder; :class:`BundleError` names the file that is missing, damaged or of another kind."""
+        """Read a model folder.
+
+        Raises:
+            BundleError: A file is missing, damaged or of the wrong kind. The message names the file.
+        """
         config = read_config(folder)
         kind = _BUNDLES[config.task.kind]
         if not issubclass(kind, cls):
             raise BundleError(f"{folder}: a model that {kind.purpose}; expected one that {cls.purpose}")
         if architecture_of(config.model).output != kind.output:
-            raise _config_error(folder, ValueError(f"a {config.model.kind} is no model for {config.task.kind}"))
+            raise _config_error(folder, ValueError(f"a {config.model.kind} model cannot do {config.task.kind}"))
         source, target = config.load_tokenizers()
         if config.template is not None:
             with _config_errors(folder):
@@ -126,8 +130,8 @@ class _AnyBundle:
 class Bundle(_AnyBundle):
     """A translation model with its tokenizers and its task.
 
-    ``imported_template`` is the special-token template of an imported model. It is None for Headway's own models, which
-    all have the same template (:attr:`token_template`).
+    ``imported_template`` is the special-token template of an imported model. It is None for models that Headway
+    trained, which all have the same template (:attr:`token_template`).
     """
 
     output: ClassVar[Output] = "tokens"
@@ -142,16 +146,16 @@ class Bundle(_AnyBundle):
 
     @property
     def tokenizers(self) -> dict[str, TextTokenizer]:
-        """The tokenizer of each side: source and target."""
+        """The tokenizers of both sides, by name: "source" and "target"."""
         return {"source": self.source_tokenizer, "target": self.target_tokenizer}
 
     @property
     def token_template(self) -> SpecialTokenTemplate:
-        """The special-token template of a sentence. Headway's own models use a language tag, if any, and EOS."""
-        return self.imported_template or own_template(self.source_tokenizer)
+        """The special-token template of a sentence: by default EOS, and a language tag if the model has tags."""
+        return self.imported_template or default_token_template(self.source_tokenizer)
 
     def save(self, folder: Path, card: str) -> None:
-        """Write the folder, whole or not at all. ``card`` becomes README.md."""
+        """Write the model folder atomically. ``card`` is the content of README.md."""
         joint = self.source_tokenizer.fingerprint == self.target_tokenizer.fingerprint
         source, target = (_JOINT, _JOINT) if joint else (_SOURCE, _TARGET)
         facts: dict[str, Any] = {"format": 1, "tokenizers": {"source": source, "target": target}}
@@ -161,7 +165,7 @@ class Bundle(_AnyBundle):
 
     @classmethod
     def assemble(cls, config: BundleConfig, model: Model, source: TextTokenizer, target: TextTokenizer) -> Bundle:
-        """Return the bundle of a model that was loaded by ``config``."""
+        """Return the bundle of a model that was loaded from a folder with this ``config``."""
         return cls(config.task, cast("TranslationModel", model), source, target, config.template)
 
 
@@ -179,23 +183,23 @@ class ClassifierBundle(_AnyBundle):
 
     @property
     def tokenizers(self) -> dict[str, TextTokenizer]:
-        """The tokenizer of the only side: the source."""
+        """The tokenizer, under the name "source". There is no other side."""
         return {"source": self.tokenizer}
 
     def save(self, folder: Path, card: str) -> None:
-        """Write the folder, whole or not at all. ``card`` becomes README.md."""
+        """Write the model folder atomically. ``card`` is the content of README.md."""
         facts = {"format": 2, "labels": list(self.labels), "tokenizers": {"source": _JOINT, "target": _JOINT}}
         self._save(folder, card, {_JOINT: self.tokenizer}, facts)
 
     @classmethod
     def assemble(cls, config: BundleConfig, model: Model, source: TextTokenizer, _: TextTokenizer) -> ClassifierBundle:
-        """Return the bundle of a classifier that was loaded by ``config``."""
+        """Return the bundle of a classifier that was loaded from a folder with this ``config``."""
         return cls(config.task, cast("EncoderClassifier", model), source, config.labels)
 
 
 AnyBundle = Bundle | ClassifierBundle
 
-# The registry: the bundle of each kind of task.
+# Registry of the bundle class for each kind of task.
 _BUNDLES: dict[str, type[Bundle] | type[ClassifierBundle]] = {
     "translation": Bundle,
     "classification": ClassifierBundle,
@@ -203,7 +207,11 @@ _BUNDLES: dict[str, type[Bundle] | type[ClassifierBundle]] = {
 
 
 def load_bundle(folder: Path) -> AnyBundle:
-    """Read a model folder of any task; :class:`BundleError` names the file that is missing, damaged or foreign."""
+    """Read a model folder of any task.
+
+    Raises:
+        BundleError: A file is missing, damaged or not from Headway. The message names the file.
+    """
     return cast("AnyBundle", _AnyBundle.load(folder))
 
 
@@ -219,24 +227,24 @@ def read_config(folder: Path) -> BundleConfig:
     return BundleConfig(folder, task, model, labels, template, (source, target))
 
 
-def own_template(tokenizer: TextTokenizer) -> SpecialTokenTemplate:
+def default_token_template(tokenizer: TextTokenizer) -> SpecialTokenTemplate:
     """Return the special-token template of a model that Headway trained from random weights."""
     languages = {language_of(tag): tokenizer.tag_id(tag) for tag in tokenizer.tags}
     return SpecialTokenTemplate(source_prefix=("target_language",) if languages else (), languages=languages)
 
 
 def _tokenizer_name(folder: Path, name: object) -> str:
-    """Check the name of a tokenizer's files: they must be in ``folder`` itself and not be links to files outside it.
+    """Check and return the name of a tokenizer's files. They must be in ``folder`` itself, and not link outside it.
 
-    A link inside one repository of the Hugging Face cache (``snapshots/REVISION`` links to ``blobs``) is accepted.
+    Links within a repository of the Hugging Face cache (from ``snapshots/REVISION`` to ``blobs``) are accepted.
     """
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
-        raise ValueError(f"tokenizer {name!r}: expected the name of a file in this folder, without its ending")
+        raise ValueError(f"tokenizer {name!r}: expected the name of a file in this folder, without its extension")
     home = folder.resolve()
     root = home.parent.parent if home.parent.name == "snapshots" else home
     for path in (folder / f"{name}.json", folder / f"{name}.spm"):
         if not path.resolve().is_relative_to(root):
-            raise ValueError(f"{path.name} is a link to a file outside the folder; replace it by a copy of that file")
+            raise ValueError(f"{path.name} is a link to a file outside the folder; replace it with a copy of that file")
     return name
 
 
@@ -247,7 +255,7 @@ def _labels(names: object) -> tuple[str, ...]:
 
 
 def _check_template(template: SpecialTokenTemplate, source: TextTokenizer, target: TextTokenizer) -> None:
-    """Refuse token ids outside the vocabularies."""
+    """Raise an error if a token id is outside its vocabulary."""
     source_slots = *template.source_prefix, *template.source_suffix, *template.languages.values()
     for slots, tokenizer in ((source_slots, source), (template.target_prefix, target)):
         for slot in slots:
@@ -257,7 +265,7 @@ def _check_template(template: SpecialTokenTemplate, source: TextTokenizer, targe
 
 @contextmanager
 def _config_errors(folder: Path) -> Iterator[None]:
-    """Turn errors about missing or invalid values of config.json into :class:`BundleError`."""
+    """Convert errors about missing or invalid values in config.json to :class:`BundleError`."""
     try:
         yield
     except (KeyError, TypeError, ValueError, ConfigError) as error:
@@ -281,7 +289,7 @@ def _read_json(folder: Path) -> dict[str, Any]:
         raise BundleError(f"{folder}: not a model folder; {hint}")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        json.dumps(config, ensure_ascii=False).encode()  # no lone surrogates, which cannot be printed
+        json.dumps(config, ensure_ascii=False).encode()  # raises an error for lone surrogates, which cannot be printed
     except (OSError, ValueError, RecursionError) as error:
         raise BundleError(f"{path}: damaged ({error}); copy the folder again from its source") from None
     if not isinstance(config, dict) or type(config.get("format")) is not int or config["format"] < 1:
@@ -292,7 +300,7 @@ def _read_json(folder: Path) -> dict[str, Any]:
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return each weight once by its public name. Tied weights have the name of the first one."""
+    """Return each weight once, keyed by its public name. A tied weight has the name of its first occurrence."""
     state = model.state_dict(keep_vars=True)  # tied weights are one parameter with several names
     first_names = {id(tensor): name for name, tensor in reversed(state.items())}
     return {name: tensor.detach() for name, tensor in state.items() if first_names[id(tensor)] == name}
@@ -301,7 +309,7 @@ def named_weights(model: nn.Module) -> dict[str, Tensor]:
 def write_weights(weights: dict[str, Tensor], path: Path) -> None:
     """Write tensors as safetensors."""
     path.touch()
-    mode = path.stat().st_mode  # the mode of new files, which safetensors would restrict to the owner
+    mode = path.stat().st_mode  # the default mode of new files; safetensors would grant access only to the owner
     try:
         save_file({name: tensor.contiguous().cpu() for name, tensor in weights.items()}, path)
         path.chmod(mode)
@@ -310,17 +318,25 @@ def write_weights(weights: dict[str, Tensor], path: Path) -> None:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file; :class:`BundleError` says what is wrong with it."""
+    """Read a safetensors file.
+
+    Raises:
+        BundleError: The file is missing or damaged.
+    """
     with _weight_file_errors(path):
         return load_file(path)
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor], origin: Path) -> None:
-    """Load ``weights`` into ``model``; :class:`BundleError` names ``origin`` if a name or shape differs."""
+    """Load ``weights`` into ``model``.
+
+    Raises:
+        BundleError: A name or shape differs. The message begins with ``origin``, the file of the weights.
+    """
     expected = named_weights(model)
     _check_weights(_shapes(expected), _shapes(weights), origin)
     placed = {name: distribute_like(weights[name], tensor) for name, tensor in expected.items()}
-    model.load_state_dict(placed, strict=False)  # tied weights have more names
+    model.load_state_dict(placed, strict=False)  # the other names of tied weights are missing
 
 
 Shape = tuple[int, ...]
@@ -331,11 +347,11 @@ def _shapes(weights: Mapping[str, Tensor]) -> dict[str, Shape]:
 
 
 class _Initialization(TorchFunctionMode):
-    """A context for building a model whose weights are then read from a file, or whose shapes are all that is needed.
+    """Context for building a model without random weights. They are read from a file, or only their shapes are needed.
 
     ``torch.nn.init`` draws no random numbers. With ``shapes_only``, ``torch.arange`` returns one element on the CPU, so
-    that tables computed from it, which are not weights, are small. On the meta device they would import sympy and
-    PyTorch's compiler, which takes longer than loading a model.
+    that tables computed from it, which are not weights, are small. On the meta device, computing these tables would
+    import sympy and PyTorch's compiler, which takes longer than loading a model.
     """
 
     _RANDOM = frozenset(
@@ -357,7 +373,7 @@ class _Initialization(TorchFunctionMode):
 
 
 def _expected_shapes(config: BundleConfig, source_size: int, target_size: int, stored: int) -> dict[str, Shape]:
-    """Return the shape of each weight of the configured model, without allocating any.
+    """Return the shape of each weight of the configured model, without allocating the weights.
 
     Args:
         config: The content of config.json.
@@ -374,7 +390,7 @@ def _expected_shapes(config: BundleConfig, source_size: int, target_size: int, s
             model = build_model(config.model, source_size, target_size)
     except ConfigError as error:
         path = config.folder / "config.json"
-        raise BundleError(f"{path}: does not fit the tokenizers beside it ({error})") from None
+        raise BundleError(f"{path}: does not fit the tokenizers in this folder ({error})") from None
     except (RuntimeError, TypeError, ValueError, OverflowError):  # sizes that no tensor can have
         raise _config_error(config.folder, ValueError("model: sizes too large for any tensor")) from None
     return _shapes(named_weights(model))
@@ -388,30 +404,26 @@ def _stored_shapes(path: Path) -> dict[str, Shape]:
 
 @contextmanager
 def _weight_file_errors(path: Path) -> Iterator[None]:
-    """Turn errors of reading a safetensors file into :class:`BundleError`."""
+    """Convert errors from reading a safetensors file to :class:`BundleError`."""
     if not path.is_file():
-        raise BundleError(f"{path}: missing; a model folder needs it: copy the folder again from its source")
+        raise BundleError(f"{path}: missing, but a model folder needs it; copy the folder again from its source")
     try:
         yield
     except (SafetensorError, OSError, ValueError) as error:
-        raise BundleError(
-            f"{path}: truncated or not a safetensors file ({error}); copy it again from its source"
-        ) from None
+        raise BundleError(f"{path}: truncated or not a safetensors file ({error}); copy the file again") from None
 
 
 def _check_weights(expected: Mapping[str, Shape], stored: Mapping[str, Shape], origin: Path) -> None:
-    """Raise :class:`BundleError` unless names and shapes are equal."""
-    if missing := sorted(expected.keys() - stored.keys()):
-        raise BundleError(
-            f"{origin}: weight {missing[0]!r} is missing ({len(missing)} in all); not this model's weights"
-        )
+    """Raise :class:`BundleError` if names or shapes differ."""
+    if names := sorted(expected.keys() - stored.keys()):
+        raise BundleError(f"{origin}: weight {names[0]!r} is missing ({len(names)} in all); not this model's weights")
     if foreign := sorted(stored.keys() - expected.keys()):
         raise BundleError(f"{origin}: unexpected weight {foreign[0]!r} ({spelling_hint(foreign[0], expected)})")
     for name, shape in expected.items():
         if shape != stored[name]:
             raise BundleError(
                 f"{origin}: weight {name!r} has shape {list(stored[name])}; "
-                f"config.json and the tokenizers ask for {list(shape)}"
+                f"config.json and the tokenizers require {list(shape)}"
             )
 
 

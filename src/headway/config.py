@@ -1,8 +1,8 @@
-"""The base of all configuration: TOML files are validated into frozen pydantic models.
+"""Base class of all configuration: TOML files are parsed to frozen, validated pydantic models.
 
 Each package defines a subclass of :class:`Config` for its section, and the recipe in ``train`` combines them. An error
-about an unknown key suggests the nearest known spelling, and an error about a value says what is accepted. The command
-line overrides values by ``section.key=value``.
+about an unknown key suggests the most similar known key, and an error about a value lists what is accepted. On the
+command line, ``section.key=value`` overrides a value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from headway.errors import ConfigError
 
-_MAX_WORDS, _MAX_CHARACTERS = 20, 40  # words in the list of an error message, and characters of each word
+_MAX_WORDS, _MAX_CHARACTERS = 20, 40  # limits for lists in error messages, and for each of their words
 
 ConfigT = TypeVar("ConfigT", bound="Config")
 
@@ -31,7 +31,11 @@ class Config(BaseModel):
 
     @classmethod
     def parse(cls: type[ConfigT], data: Any, origin: str) -> ConfigT:
-        """Validate ``data``; :class:`ConfigError` names ``origin``, such as a file name or "options"."""
+        """Validate ``data``.
+
+        Raises:
+            ConfigError: A key or value is invalid. The message begins with ``origin``, for example a file name.
+        """
         try:
             return cls.model_validate(dict(data) if isinstance(data, Mapping) else data)
         except ValidationError as error:
@@ -39,12 +43,12 @@ class Config(BaseModel):
             raise ConfigError(f"{origin}: " + "; ".join(problems)) from None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for TOML or JSON; keys whose value is None are left out."""
+        """Return plain values for TOML or JSON. Keys whose value is None are left out."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
-def applied_preset(data: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return ``data`` with its key ``preset``, if any, replaced by its values. Other keys take precedence."""
+def apply_preset(data: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Replace the key ``preset`` of ``data``, if any, by the values of that preset. Other keys take precedence."""
     if "preset" not in data:
         return dict(data)
     rest = {key: value for key, value in data.items() if key != "preset"}
@@ -54,13 +58,13 @@ def applied_preset(data: Mapping[str, Any], presets: Mapping[str, Mapping[str, A
 
 
 def spelling_hint(word: str, known: Iterable[str]) -> str:
-    """Return a hint for the end of an error message: the nearest known word, or the known words if none is near."""
+    """Return a hint for an error message: the most similar known word, or all known words if none is similar."""
     known = sorted(known)
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"did you mean {_clipped(close[0])!r}?" if close else "known: " + listed(known)
+    return f"did you mean {_clipped(close[0])!r}?" if close else "known: " + format_list(known)
 
 
-def listed(words: Sequence[str]) -> str:
+def format_list(words: Sequence[str]) -> str:
     """Join words for an error message. Long lists and long words are shortened."""
     more = f", … ({len(words):,} in all)" if len(words) > _MAX_WORDS else ""
     return ", ".join(map(_clipped, words[:_MAX_WORDS])) + more
@@ -123,7 +127,11 @@ def _tags(model: type[BaseModel]) -> list[str]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file; :class:`ConfigError` names the file, and the line of a syntax error."""
+    """Read a TOML file.
+
+    Raises:
+        ConfigError: The file cannot be read or parsed. The message contains its path, and the line of a syntax error.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -132,7 +140,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); expected a TOML file") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text; expected a TOML file") from None
-    except ValueError as error:  # TOMLDecodeError, or Python's own for a number of thousands of digits
+    except ValueError as error:  # TOMLDecodeError, or Python's error for integers with thousands of digits
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
@@ -161,7 +169,7 @@ def _toml_value(text: str) -> Any:
 
 
 def to_toml(data: Mapping[str, Any]) -> str:
-    """Return nested plain values as TOML; keys whose value is None are left out."""
+    """Return nested plain values as TOML. Keys whose value is None are left out."""
     return tomli_w.dumps(json.loads(json.dumps(data), object_hook=_without_none))
 
 

@@ -1,4 +1,4 @@
-"""Old public names: they keep working for one minor version and warn with the new name."""
+"""Old public names, which keep working for one minor version. Their use emits a warning that contains the new name."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 
 def renamed(module: str, name: str, names: Mapping[str, str]) -> Any:
-    """Return the attribute that an old name stands for, and emit a DeprecationWarning that gives the new name.
+    """Return the attribute whose old name is ``name``, and emit a DeprecationWarning that contains the new name.
 
-    For a package's ``__getattr__`` (PEP 562).
+    A package's ``__getattr__`` (PEP 562) calls this function.
 
     Args:
         module: The package's ``__name__``.
-        name: The name that the package does not have.
-        names: Old name to new name.
+        name: The requested name, which the package does not define.
+        names: The new name for each old name.
 
     Raises:
-        AttributeError: It is not an old name.
+        AttributeError: ``name`` is not an old name.
     """
     if name not in names:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")

@@ -1,12 +1,12 @@
 """Sequence-level knowledge distillation (Kim & Rush 2016, "Sequence-Level Knowledge Distillation", section 3.2).
 
 A student is trained on the teacher's translations of the training sources instead of the corpus's own targets. Beam
-search approximates the mode of the teacher's distribution, and the mode stands for the whole distribution. Such
+search approximates the mode of the teacher's distribution, and the mode represents the whole distribution. Such
 translations are more regular than human ones, so that a smaller student learns more from them and needs less search.
 
 Files in the run folder:
 
-    distilled/train-0.jsonl    one pair per line, for each training corpus: source, target (the teacher's), original
+    distilled/train-0.jsonl    source, target (from the teacher) and original of each pair; one file per training corpus
     distilled/dev.jsonl        a copy of the development set
     distilled/teacher.json     the teacher, its beam size, and the corpora that it has translated
     distilled/pieces/          translations of chunks of up to 2,048 sources, for reuse by later calls
@@ -56,12 +56,12 @@ def distill(
     The student's recipe is ``recipe`` with the distilled corpora in place of its own, or in addition to them if
     ``keep_original`` is set. Corpus weights and other options are unchanged. Translations of earlier calls are reused.
 
-    A teacher with several target languages translates into the corpus's ``target_language``, or else into the task's.
-    A teacher with several source languages is given the corpus's ``source_language``; if the corpus has none, the
-    teacher uses its default.
+    A teacher with several target languages translates into the corpus's ``target_language``, or into the task's target
+    language if the corpus has none. A teacher with several source languages uses the corpus's ``source_language``, or
+    its default if the corpus has none.
 
-    A source longer than data.filter.max_length, counted in the teacher's tokens, is not translated. Its pair has an
-    empty target, so training leaves it out.
+    A source with more than data.filter.max_length tokens of the teacher is not translated. The pair has an empty
+    target, so training leaves it out.
 
     Raises:
         BundleError: ``teacher`` is not a model folder.
@@ -74,16 +74,16 @@ def distill(
     translator = load_translator(teacher, device=str(choose_device(recipe.training.device)), precision="float32")
     home, folder, corpora = run / "distilled", Path(recipe.data.folder), recipe.data.train
     work = [(corpus, _requested_languages(teacher, translator, recipe.task, corpus)) for corpus in corpora]
-    for _, languages in work:  # refuses a wrong language before any corpus is read
+    for _, languages in work:  # raises an error for a wrong language before any corpus is read
         translator.translate([], options, **languages)
     cache = _TranslationCache(home / "pieces", teacher, translator, options, recipe.data.filter.max_length)
-    with locked(home / "lock"):  # if several processes call this, one translates, and the others find its files
-        missing = cache.missing(_chunks(work, folder))
+    with locked(home / "lock"):  # if several processes call this, one translates, and the others reuse its files
+        missing = cache.count_missing(_chunks(work, folder))
         if missing and checkpoint_folders(run / "checkpoints"):
             raise CheckpointError(
-                f"{run}: its student was trained on other translations than {teacher} with beam {beam_size} gives "
-                f"for these corpora (or files in {home / 'pieces'} are missing); restore teacher, beam size and "
-                "corpora to resume, choose another --run, or start over with --fresh"
+                f"{run}: the student was not trained on the translations of these corpora by {teacher} with beam size "
+                f"{beam_size} (or files in {home / 'pieces'} are missing); restore teacher, beam size and corpora to "
+                "resume, choose another --run, or start over with --fresh"
             )
         listener.say(f"{missing:,} sources to translate with {teacher}, beam {beam_size}")
         if recipe.data.dev:  # copied, so that one folder contains everything that the student reads
@@ -91,7 +91,7 @@ def distill(
             _write_jsonl(home / "dev.jsonl", ({"source": source, "target": target} for source, target in pairs))
         cache.fill(_chunks(work, folder), missing, listener)
         for number, each in enumerate(work):
-            _write_jsonl(home / f"train-{number}.jsonl", cache.distilled(_chunks([each], folder)))
+            _write_jsonl(home / f"train-{number}.jsonl", cache.records(_chunks([each], folder)))
         cache.remove_unused()
         about = {"teacher": str(teacher), "fingerprint": cache.teacher_key, "beam_size": beam_size}
         content = {**about, "corpora": [corpus.as_dict() for corpus in corpora]}
@@ -100,14 +100,14 @@ def distill(
 
 
 class _Languages(TypedDict):
-    """Arguments of Translator.translate."""
+    """Language arguments of ``Translator.translate``."""
 
     source_language: str | None
     target_language: str | None
 
 
 def _requested_languages(teacher: Path, translator: Translator, task: TaskConfig, corpus: Corpus) -> _Languages:
-    """Return the languages that the teacher is asked for when it translates a corpus."""
+    """Return the language arguments with which the teacher translates a corpus."""
     own, target = translator.bundle.task, corpus.target_language or task.target_language
     multilingual = bool(translator.target_languages)
     if own.source_language != task.source_language or not (multilingual or own.target_language == target):
@@ -121,7 +121,7 @@ def _requested_languages(teacher: Path, translator: Translator, task: TaskConfig
 
 
 def _student_recipe(recipe: Recipe, home: Path, keep_original: bool) -> Recipe:
-    """Return ``recipe`` with the files in ``home`` as its corpora."""
+    """Return ``recipe`` with the distilled files in ``home`` as its corpora."""
 
     def reading(corpus: Corpus, file: str, target: str = "target") -> Corpus:
         return corpus.model_copy(update={"files": (file,), "fields": ("source", target)})
@@ -157,7 +157,7 @@ def _chunks(work: Iterable[tuple[Corpus, _Languages]], folder: Path) -> Iterator
 
 
 class _TranslationCache:
-    """Translations of chunks, in files named after everything that determines their content."""
+    """Stored translations of chunks. A file's name is a hash of everything that determines its content."""
 
     def __init__(
         self, folder: Path, teacher: Path, translator: Translator, options: DecodingOptions, max_length: int
@@ -168,7 +168,7 @@ class _TranslationCache:
         self._used: set[Path] = set()
 
     def path(self, chunk: _PairChunk) -> Path:
-        """Return the file for the translations of a chunk, whether it exists or not."""
+        """Return the file for the translations of a chunk, which need not exist."""
         source, target = chunk.languages["source_language"], chunk.languages["target_language"]
         key = (self.teacher_key, self._options.beam_size, self._max_length, target, chunk.sources)
         path = self._folder / f"{fingerprint(*key, *([source] if source else []))}.json"
@@ -183,8 +183,8 @@ class _TranslationCache:
             return None
         return targets if isinstance(targets, list) and len(targets) == len(chunk.sources) else None
 
-    def missing(self, chunks: Iterable[_PairChunk]) -> int:
-        """Return the number of sources that have no translation yet; equal chunks count once."""
+    def count_missing(self, chunks: Iterable[_PairChunk]) -> int:
+        """Return the number of sources that have no translation yet. Equal chunks are counted once."""
         return sum({self.path(chunk): len(chunk.sources) for chunk in chunks if self.read(chunk) is None}.values())
 
     def fill(self, chunks: Iterable[_PairChunk], total: int, listener: Listener) -> None:
@@ -204,8 +204,8 @@ class _TranslationCache:
                 listener.say(f"translated {done:,} of {total:,} sources, {rate:,.0f}/s  ETA {left}")
 
     def _translate(self, chunk: _PairChunk) -> None:
-        """Write the translations of a chunk. Repeated sources are translated once; too long ones become empty."""
-        sources = list(dict.fromkeys(chunk.sources))
+        """Write the translations of a chunk. Sources that are too long have an empty translation."""
+        sources = list(dict.fromkeys(chunk.sources))  # repeated sources are translated once
         bundle, limit = self._translator.bundle, self._max_length
         if bundle.model.max_length is not None:  # special tokens take some of the model's positions
             limit = min(limit, bundle.model.max_length - bundle.token_template.fill(**chunk.languages).source_overhead)
@@ -216,8 +216,8 @@ class _TranslationCache:
         targets = [texts[source] for source in chunk.sources]
         atomic_write_text(self.path(chunk), json.dumps(targets, ensure_ascii=False))
 
-    def distilled(self, chunks: Iterable[_PairChunk]) -> Iterator[dict[str, str]]:
-        """Yield source, translation and original target of each pair."""
+    def records(self, chunks: Iterable[_PairChunk]) -> Iterator[dict[str, str]]:
+        """Yield the source, translation and original target of each pair."""
         for chunk in chunks:
             targets = self.read(chunk)
             assert targets is not None
@@ -225,6 +225,6 @@ class _TranslationCache:
                 yield {"source": source, "target": target, "original": original}
 
     def remove_unused(self) -> None:
-        """Remove files that this call has not used: other teachers' translations, and remains of killed commands."""
+        """Remove files that this call has not used, such as translations by other teachers and temporary files."""
         for path in set(self._folder.iterdir()) - self._used:
             path.unlink()

@@ -1,9 +1,9 @@
-"""Every exception that a user of Headway can meet.
+"""All exceptions that a user of Headway can encounter.
 
     HeadwayError
-    ├── ConfigError          a recipe, an option or an argument: unknown key, value out of range, parts that do not fit
+    ├── ConfigError          a recipe, option or argument: unknown key, value out of range, conflicting values
     ├── DataError            a corpus: missing, empty, not UTF-8, files of different lengths, a bad row
-    ├── LengthError          a sequence longer than what a model or a limit allows
+    ├── LengthError          a sequence that is longer than a model or a limit allows
     ├── BundleError          a model folder: missing, truncated, foreign or damaged file
     ├── CheckpointError      a run folder that cannot be resumed as asked
     ├── TrainingError        training that cannot continue (out of memory, nothing to train on)
@@ -21,9 +21,9 @@ from typing import ClassVar
 
 
 class HeadwayError(Exception):
-    """The base of all errors that a user can cause or meet; this module's docstring shows the tree.
+    """Base class of all errors that a user can cause or encounter. This module's docstring shows the tree.
 
-    The message reads ``where: what; expected accepted; hint``. Parts that are not given are left out.
+    The message has the form ``where: what; expected accepted; hint``. Parts that are not given are left out.
 
     Args:
         what: What was wrong.
@@ -42,8 +42,8 @@ class HeadwayError(Exception):
         start = f"{self.where}: {self.what}" if self.where else self.what
         return "; ".join([start, *([f"expected {self.accepted}"] if self.accepted else []), *filter(None, [self.hint])])
 
-    def at(self, where: str) -> HeadwayError:
-        """Return a copy of this error that names where it happened, in front of what it says already."""
+    def with_location(self, where: str) -> HeadwayError:
+        """Return a copy of this error whose location begins with ``where``."""
         copy = type(self).__new__(type(self), *self.args)
         copy.args = self.args
         copy.__dict__.update(self.__dict__, where=f"{where}: {self.where}" if self.where else where)
@@ -59,15 +59,15 @@ class DataError(HeadwayError):
 
 
 class LengthError(HeadwayError):
-    """A sequence is longer than what a model or a limit allows."""
+    """A sequence is longer than a model or a limit allows."""
 
 
 class BundleError(HeadwayError):
-    """A model folder is missing, damaged or not one of Headway's."""
+    """A model folder is missing, damaged or not in Headway's format."""
 
 
 class CheckpointError(HeadwayError):
-    """A run folder cannot be resumed, or not with this recipe."""
+    """A run folder cannot be resumed, or does not match the recipe."""
 
 
 class TrainingError(HeadwayError):
@@ -75,16 +75,16 @@ class TrainingError(HeadwayError):
 
 
 class DivergenceError(TrainingError):
-    """Training gave infinite losses or gradients, step after step."""
+    """Losses or gradients were infinite in many consecutive steps."""
 
 
 class MissingPackageError(HeadwayError):
     """An optional package is not installed.
 
     Args:
-        purpose: What needs the package: the subject of the message.
+        feature: The feature that needs the package. It is the subject of the message.
         package: The name of the package.
-        extra: The extra of Headway that installs the package. None means the one that :data:`EXTRAS` lists.
+        extra: The extra of Headway that installs the package. None means the extra listed in :data:`EXTRAS`.
     """
 
     EXTRAS: ClassVar[dict[str, str]] = {
@@ -99,12 +99,12 @@ class MissingPackageError(HeadwayError):
         "transformers": "huggingface",
     }
 
-    def __init__(self, purpose: str, package: str, extra: str | None = None) -> None:
+    def __init__(self, feature: str, package: str, extra: str | None = None) -> None:
         super().__init__(
-            f"{purpose} needs the package {package!r}, which is not installed",
+            f"{feature} needs the package {package!r}, which is not installed",
             hint=f"pip install 'headway[{extra or self.EXTRAS[package]}]'",
         )
-        self.args = (purpose, package, extra)  # as pickle passes them to the constructor
+        self.args = (feature, package, extra)  # pickle passes them to the constructor
 
 
 class OutputError(HeadwayError):

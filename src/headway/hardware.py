@@ -1,4 +1,4 @@
-"""Facts and settings of the machine: device, precision, processor, and the C library's memory settings."""
+"""Properties and settings of the machine: device, precision, processor, and the C library's memory settings."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device for "auto", "cpu" or "cuda"; :class:`ConfigError` if there is no GPU for "cuda"."""
+    """Return the device for "auto", "cpu" or "cuda".
+
+    Raises:
+        ConfigError: The device is "cuda", but PyTorch finds no GPU.
+    """
     if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device = 'cuda': PyTorch finds no GPU here; use 'auto' or 'cpu'")
+        raise ConfigError("device = 'cuda': PyTorch finds no GPU on this machine; use 'auto' or 'cpu'")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
@@ -35,14 +39,14 @@ def computes_bfloat16(device: torch.device) -> bool:
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Return a context in which matrix products are in ``precision``; "auto" means bfloat16 if it is faster."""
+    """Return a context manager that sets the precision of matrix products. "auto" means bfloat16 if it is faster."""
     if precision == "bfloat16" or (precision == "auto" and computes_bfloat16(device)):
         return torch.autocast(device.type, torch.bfloat16)
     return nullcontext()
 
 
 def processor_name() -> str:
-    """Return the name of the processor's model."""
+    """Return the model name of the processor."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
             return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
@@ -51,7 +55,7 @@ def processor_name() -> str:
 
 
 def matmul_gflops(dtype: torch.dtype, device: torch.device) -> float:
-    """Return the GFLOP/s of multiplying two 2048 x 2048 matrices, the best of ten runs."""
+    """Measure the speed of multiplying two 2048 x 2048 matrices, in GFLOP/s, as the best of ten runs."""
     a = torch.randn(2048, 2048, device=device).to(dtype)
     best = 0.0
     for _ in range(10):
@@ -71,7 +75,7 @@ def keep_freed_memory() -> None:
     take a third of the time of a training step.
     """
     if libc := _glibc():
-        # Older versions accept no more than 32 MiB.
+        # Older versions of glibc accept at most 32 MiB.
         libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30) or libc.mallopt(_M_MMAP_THRESHOLD, 1 << 25)
         libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
 
@@ -79,8 +83,8 @@ def keep_freed_memory() -> None:
 def return_freed_memory() -> None:
     """Return all free pages of glibc's heap to the system.
 
-    Batches differ in shape, so blocks that are kept fragment the heap. Without regular calls, the heap of a small model
-    grew from 2 to 5 GiB in a thousand steps, of which a fifth was in use.
+    Batches differ in shape, so the blocks that :func:`keep_freed_memory` keeps fragment the heap. Without regular
+    calls, the heap of a small model grew from 2 to 5 GiB in a thousand steps, and only a fifth of it was in use.
     """
     if libc := _glibc():
         libc.malloc_trim(0)

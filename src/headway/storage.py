@@ -1,6 +1,6 @@
 """Atomic writes of files and folders, checksums and file locks.
 
-An atomic write goes to a temporary file or folder, which is flushed to disk and renamed to its final name.
+Atomic writes use a temporary file or folder, which is flushed to disk and then renamed to its final name.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def atomic_write_text(path: Path, text: str) -> None:
-    """Replace the file ``path`` by ``text`` in UTF-8. After an error ``path`` is unchanged."""
+    """Replace the content of the file ``path`` with ``text`` in UTF-8. After an error ``path`` is unchanged."""
     with atomic_write(path) as aside:
         aside.write_text(text, encoding="utf-8", newline="\n")
 
@@ -60,8 +60,8 @@ def atomic_write_text(path: Path, text: str) -> None:
 def atomic_write_folder(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder, which replaces ``path`` on exit. After an error ``path`` is unchanged.
 
-    A killed process leaves at most ``.NAME.part`` and ``.NAME.old``. The next call restores the old folder if the
-    process was killed between the two renames, and removes what is left.
+    A killed process leaves at most the folders ``.NAME.part`` and ``.NAME.old``. The next call restores the old folder
+    if the process was killed between the two renames, and removes the remaining temporary folders.
     """
     aside, old = path.with_name(f".{path.name}.part"), path.with_name(f".{path.name}.old")
     try:
@@ -85,10 +85,13 @@ def atomic_write_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Reserve ``folder`` for this training run; raise :class:`CheckpointError` if another process is using it.
+    """Reserve ``folder`` for this training run.
 
-    ``lock`` in the folder is the lock file, and ``lock.pid`` contains the id of the process that holds it. Temporary
+    The file ``lock`` in the folder is locked, and ``lock.pid`` contains the id of the process that locked it. Temporary
     files that a killed process left from :func:`atomic_write` are removed.
+
+    Raises:
+        CheckpointError: Another process is using the folder.
     """
     holder = folder / "lock.pid"
     try:
@@ -103,7 +106,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
         with suppress(OSError):
             pid = holder.read_text(encoding="ascii", errors="replace").strip() or pid
         raise CheckpointError(
-            f"{folder}: process {pid} is training there; wait for it, stop it (kill {pid}: it saves first), or "
+            f"{folder}: process {pid} is training there; wait for it, stop it (kill {pid}; it saves first), or "
             "choose another --run"
         ) from None
 
@@ -112,8 +115,9 @@ def locked_folder(folder: Path) -> Iterator[None]:
 def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
     """Lock the file ``path``. If another process has locked it, wait, or raise Timeout if ``wait`` is False.
 
-    Processes on machines that share the file system see the lock, too. A file system without locks causes a warning.
-    The system releases the lock when the process ends, even if it is killed. The file is not removed.
+    The lock also applies to processes on other machines that share the file system. If the file system has no locks, a
+    warning is emitted. The system releases the lock when the process ends, even if it is killed. The file is not
+    removed.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,8 +131,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
         raise
     except OSError as error:
         warnings.warn(
-            f"{path.parent}: this file system has no locks ({error.strerror}); make sure that only one training run "
-            "at a time uses this folder",
+            f"{path.parent}: this file system has no locks ({error.strerror}); train one run at a time in this folder",
             stacklevel=5,
         )
     try:
@@ -145,7 +148,7 @@ def _recover(path: Path, aside: Path, old: Path) -> None:
 
 
 def _cannot_write(path: Path, error: OSError) -> OutputError:
-    return OutputError(f"{path}: cannot be written ({error.strerror or error}); what was there before is unchanged")
+    return OutputError(f"{path}: cannot be written ({error.strerror or error}); its previous content is unchanged")
 
 
 def _flush(path: Path) -> None:

@@ -13,7 +13,7 @@ from command_line import assert_refused, run, write_lines
 
 from headway.errors import BundleError
 from headway.predict import Translator, load_translator
-from headway.predict.calibration import CALIBRATION, MIN_TEXTS, calibrate, read_calibration, write_calibration
+from headway.predict.calibration import CALIBRATION_FILE, MIN_TEXTS, calibrate, read_calibration, write_calibration
 
 WORDS = ["ein", "das", "rote", "grüne", "Haus", "Baum", "und", "der"]
 
@@ -43,7 +43,7 @@ def test_a_calibration_is_stored_in_the_model_folder(translator: Translator, fol
     found = load_translator(folder, precision="float32")
     texts = [*sentences(20, 4), "QXZ 12345"]
     assert found.translate(texts) == translator.translate(texts)
-    (folder / CALIBRATION).unlink()
+    (folder / CALIBRATION_FILE).unlink()
     assert load_translator(folder, precision="float32").translate("QXZ 12345").unlikely is None
 
 
@@ -56,11 +56,11 @@ def test_a_calibration_is_stored_in_the_model_folder(translator: Translator, fol
         ({"counts": {"5": -1}}, "counts.5 = -1"),
         ({"extra": 1}, "unknown key 'extra'"),
         ({"token_scale": {"mean": [0, 0], "variance": [1, 0], "min_variance": 0}}, "min_variance = 0"),
-        ({"tokenizer": "other"}, "made for a model of another vocabulary"),
+        ({"tokenizer": "other"}, "made for a model with a different vocabulary"),
     ],
 )
 def test_a_damaged_calibration_is_refused(folder: Path, content: Any, message: str) -> None:
-    path = folder / CALIBRATION
+    path = folder / CALIBRATION_FILE
     whole = json.loads(path.read_text())
     path.write_text(content if isinstance(content, str) else json.dumps(whole | content))
     assert_refused(run("translate", folder, "das Haus"), rf"calibration\.json: .*{message}")
@@ -69,7 +69,7 @@ def test_a_damaged_calibration_is_refused(folder: Path, content: Any, message: s
 
 
 def test_the_command_calibrates(folder: Path, tmp_path: Path) -> None:
-    (folder / CALIBRATION).unlink()
+    (folder / CALIBRATION_FILE).unlink()
     assert "not calibrated" in run("info", folder).out
     source = write_lines(tmp_path / "dev", sentences(MIN_TEXTS, 1))
     train = write_lines(tmp_path / "train", ["7 7 7"] * 300)
@@ -91,7 +91,7 @@ def test_the_command_line_reports_the_flag(folder: Path, tmp_path: Path) -> None
     assert "unlikely 1" in ended.err
     lines = run("translate", folder, "-i", source, "--format", "json").out.splitlines()
     assert [json.loads(line)["unlikely"] for line in lines] == [False, True]
-    (folder / CALIBRATION).unlink()
+    (folder / CALIBRATION_FILE).unlink()
     ended = run("translate", folder, "-i", source, "--format", "json")
     assert all("unlikely" not in json.loads(line) for line in ended.out.splitlines())
     assert "lines to look at" not in ended.err

@@ -504,7 +504,7 @@ class TestFullDisk:
         folder = tmp_path / "run"
         with disk_full(20_000):  # tokenizer and tokens fit on the disk, weights do not
             ended = run("train", recipe, "--run", folder)
-        assert_refused(ended, r"step-2: cannot be written .*what was there before is unchanged")
+        assert_refused(ended, r"step-2: cannot be written .*its previous content is unchanged")
         assert list((folder / "checkpoints").iterdir()) == []
         assert run("train", recipe, "--run", folder).code == 0
 

@@ -79,7 +79,7 @@ def test_the_same_command_again_translates_and_trains_no_more(lesson: Lesson, tm
     assert ended.code == 0
     assert "\n0 sources to translate" in "\n" + ended.err
     assert "resuming after step 4" in ended.err
-    assert_refused(run(*command[:-1], 2), r"other translations than .* beam 2 .*--fresh")
+    assert_refused(run(*command[:-1], 2), r"not trained on the translations .* beam size 2 .*--fresh")
     assert_refused(run(*command, "--keep-original"), r"trained with another recipe")
 
 

@@ -104,7 +104,7 @@ class TestOptions:
 
     def test_models_of_other_tokenizers(self, folder: Path) -> None:
         ended = run("translate", folder / "one", "--with", folder / "bytes", stdin=b"das\n")
-        assert_refused(ended, "model 2 of the ensemble has another source tokenizer")
+        assert_refused(ended, "model 2 of the ensemble and the first have different source tokenizers")
 
     def test_an_ensemble(self, folder: Path) -> None:
         both = Translator.ensemble([load_translator(folder / name) for name in ("one", "two")])
@@ -115,7 +115,7 @@ class TestOptions:
         seen: list[bool] = []
 
         def observed(self: Translator, texts: list[Source], *_: object, **__: object) -> list[Translation]:
-            seen.append(self.guard)
+            seen.append(self.avoid_flagged)
             return [echo(text) for text in texts]
 
         monkeypatch.setattr(Translator, "translate_each", observed)
@@ -144,7 +144,7 @@ class TestPhrases:
         words = ["--input-format", "jsonl", "--max-length", 6]
         ended = run("translate", folder / "one", *words, stdin=stdin(*map(json.dumps, records)))
         sources = [
-            Source("das Haus", prefix="ein", banned=("rote",)),
+            Source("das Haus", target_prefix="ein", banned=("rote",)),
             Source("das Haus", include=("grüne", ("Baum", "und"))),
             Source(""),
         ]

@@ -223,11 +223,11 @@ def test_a_shortlist_is_learned_stored_and_used(make_translator: Callable[..., T
     with pytest.raises(ConfigError, match="has no shortlist; learn one"):
         load_translator(tmp_path / "m", shortlist=True)
     ours, theirs = [list(side) for side in zip(*PAIRS, strict=True)]
-    found = learn_shortlist(bundle, ours, theirs, each=2, always=1)
+    found = learn_shortlist(bundle, ours, theirs, targets_per_source=2, num_always=1)
     write_shortlist(found, tmp_path / "m")
     coverage = shortlist_coverage(bundle, found, ours, theirs)
-    assert 0 < coverage.tokens < bundle.target_tokenizer.vocab_size
-    assert 0.5 < coverage.covered <= 1
+    assert 0 < coverage.mean_tokens < bundle.target_tokenizer.vocab_size
+    assert 0.5 < coverage.covered_share <= 1
     source = bundle.source_tokenizer.encode("das Haus")
     allowed = set(found.tokens([source])[0].tolist())
     assert {*source, END} <= allowed, "names stay as they are, and sentences end"
@@ -250,7 +250,7 @@ def test_what_cannot_have_a_shortlist_says_so(make_translator: Callable[..., Tra
         learn_shortlist(bundle, ["ein"], ["ein", "das"])
     with pytest.raises(ConfigError, match="a shortlist: score = 'additive'"):
         learn_shortlist(make_translator(score="additive").bundle, ["ein Haus"], ["ein Baum"])
-    with pytest.raises(ConfigError, match="leave the shortlist out"):
+    with pytest.raises(ConfigError, match="a coverage penalty cannot be combined with a shortlist"):
         Translator(bundle, shortlist=lists).translate("ein", DecodingOptions(coverage_penalty=0.2))
 
 
@@ -260,7 +260,7 @@ def test_other_files_than_a_shortlist_of_this_model_are_refused(
     bundle = saved(make_translator, tmp_path / "m")
     lists = learn_shortlist(bundle, ["ein Haus"], ["ein Baum"])
     write_shortlist(Shortlist(lists.always, lists.table, "others"), tmp_path / "m")
-    with pytest.raises(BundleError, match="of other vocabularies; learn it again"):
+    with pytest.raises(BundleError, match="with different vocabularies; learn it again"):
         load_translator(tmp_path / "m", shortlist=True)
     file = tmp_path / "m" / "shortlist.safetensors"
     for arrays in (

@@ -101,7 +101,7 @@ def test_a_recurrent_model_keeps_none_of_the_transformers_keys(quick: Settings) 
 
 
 def test_translations_are_those_of_greedy_search(make_translator: Callable[..., Translator]) -> None:
-    translator = make_translator(settings={"guard": False})
+    translator = make_translator(settings={"avoid_flagged": False})
     sources = ["das rote Haus", "der Baum", "ein", "und das Haus und der grüne Baum"]
     expected = []
     for text in sources:
@@ -152,9 +152,9 @@ def test_sentences_stand_in_the_models_frame(make_translator: Callable[..., Tran
     assert source == [7, *bundle.source_tokenizer.encode("das Haus"), 8, EOS]
     assert target == [9, *bundle.target_tokenizer.encode("ein Baum"), EOS]
     sources = ["das rote Haus", "der Baum"]
+    translator = Translator(bundle, device="cpu", avoid_flagged=False)
     assert greedy_translate(bundle, sources) == [
-        each.text
-        for each in Translator(bundle, device="cpu", guard=False).translate(sources, DecodingOptions(beam_size=1))
+        each.text for each in translator.translate(sources, DecodingOptions(beam_size=1))
     ]
     (links,) = what_heads_see._align(bundle, [("das Haus", "ein Baum")], layer=0)
     assert links <= set(product(range(2), range(2)))

@@ -5,7 +5,7 @@
   normalization "average"  its length penalty
   forbidden tokens         its suppress_tokens: padding, the unknown token and the token that decoding begins with
   EndAtLimit               at the limit, a text ends with the end symbol, whose probability counts
-  guard=False              no flagged text is replaced
+  avoid_flagged=False      no flagged text is replaced
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def ours(bundle: Bundle, texts: list[str], beam_size: int, target_language: str 
     options = DecodingOptions(
         beam_size=beam_size, length_penalty=1.0, normalization="average", stopping="first", max_length=LIMIT
     )
-    found = Translator(bundle, guard=False).translate(texts, options, target_language=target_language)
+    found = Translator(bundle, avoid_flagged=False).translate(texts, options, target_language=target_language)
     return [each.text for each in found]
 
 

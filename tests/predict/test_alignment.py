@@ -65,14 +65,14 @@ def test_the_hard_alignment_is_the_greatest_weight() -> None:
 
 class TestWords:
     def test_tokens_that_join_to_the_text(self) -> None:
-        assert tokens_to_words(["das", " ", " Ha", "us", ".", "\n", "<0xF0>", "<0x9F>"], joined=True) == (
+        assert tokens_to_words(["das", " ", " Ha", "us", ".", "\n", "<0xF0>", "<0x9F>"], subwords=True) == (
             ["das", "Haus.", "<0xF0><0x9F>"],
             [0, None, 1, 1, 1, None, 2, 2],
         )
-        assert tokens_to_words([], joined=True) == ([], [])
+        assert tokens_to_words([], subwords=True) == ([], [])
 
     def test_tokens_that_are_words(self) -> None:
-        assert tokens_to_words(["das", "Haus"], joined=False) == (["das", "Haus"], [0, 1])
+        assert tokens_to_words(["das", "Haus"], subwords=False) == (["das", "Haus"], [0, 1])
 
     def test_pairs_of_words(self) -> None:
         assert to_word_alignment([(0, 0), (2, 1), (1, 2), (2, 3)], [0, None, 1], [0, 0, 1, 1]) == [
@@ -113,8 +113,8 @@ class TestTranslations:
     def test_words(self, make_translator: Make) -> None:
         model = make_translator("bpe")
         candidate = model.translate("das rote Haus", alignment=True).candidates[0]
-        words = model.words(candidate)
+        words = model.word_alignment(candidate)
         assert words.source_words == ("das", "rote", "Haus")
         assert words.target_words == tuple("".join(candidate.tokens).split())
         with pytest.raises(ConfigError, match="has no alignment; translate with alignment=True"):
-            model.words(Candidate("x", 0.0, 0.0, ("x",)))
+            model.word_alignment(Candidate("x", 0.0, 0.0, ("x",)))

@@ -13,7 +13,7 @@ import pytest
 from headway.decode import DecodingOptions, Sampling
 from headway.predict import Source, Translator
 from headway.predict.calibration import (
-    CALIBRATION,
+    CALIBRATION_FILE,
     MIN_TEXTS,
     Calibration,
     SurpriseScale,
@@ -145,7 +145,7 @@ class TestTranslations:
         ("text", "options"),
         [
             ("das Haus", DecodingOptions(sampling=Sampling())),
-            (Source("das Haus", prefix="ein"), DecodingOptions()),
+            (Source("das Haus", target_prefix="ein"), DecodingOptions()),
             (Source("das Haus", include=("Baum",)), DecodingOptions()),
         ],
         ids=["sampled", "prefix", "include"],
@@ -196,7 +196,7 @@ class TestTraining:
         bundle.save(tmp_path / "model", "# Card")
         recipe = self.recipe(tmp_path, sentences(count, 5))
         TranslationTask().calibrate(tmp_path / "model", recipe)
-        assert (tmp_path / "model" / CALIBRATION).exists() is calibrates
+        assert (tmp_path / "model" / CALIBRATION_FILE).exists() is calibrates
         if calibrates:
             found = read_calibration(bundle, tmp_path / "model")
             assert found is not None

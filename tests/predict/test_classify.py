@@ -44,7 +44,7 @@ def assert_same(found: Classification | HeadwayError, expected: Classification) 
 @pytest.mark.parametrize("kind", ["bpe", "characters", "whitespace"])
 @pytest.mark.parametrize("max_tokens", [1, 50, 4096])
 def test_together_in_order_as_one_by_one(make_classifier: Make, kind: str, max_tokens: int) -> None:
-    classifier = Classifier(make_classifier(kind).bundle, max_tokens=max_tokens)
+    classifier = Classifier(make_classifier(kind).bundle, max_batch_tokens=max_tokens)
     sources = [*texts(40), "das  rote\tHaus ", "ünbekannt 😀"]
     found = classifier.classify(sources)
     for text, each in zip(sources, found, strict=True):
@@ -70,7 +70,7 @@ def test_exactly_the_limit_is_not_cut(make_classifier: Make) -> None:
 
 def test_batches_stay_within_the_budget(make_classifier: Make) -> None:
     classifier, seen = make_classifier("whitespace"), list[torch.Size]()
-    classifier.max_tokens = 40
+    classifier.max_batch_tokens = 40
     classifier.bundle.model.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0].shape))
     classifier.classify(texts(50))
     assert sum(shape[0] for shape in seen) == 50

@@ -102,13 +102,13 @@ def test_files(tmp_path: Path, name: str, content: str) -> None:
         (b"\n \n", r"a.tsv: has no entries; expected lines with a source and a target phrase"),
         (b"a\tb\nH\0us\tb\n", r"a.tsv, line 2: looks binary"),
         (b"a\tb\nH\xe4us\tb\n", r"a.tsv, line 2: byte 2 of the line \(0xE4\) is not UTF-8"),
-        (b"a\tb\nHaus\n", r"a.tsv, line 2: 1 column; expected a source phrase, a target phrase and perhaps"),
+        (b"a\tb\nHaus\n", r"a.tsv, line 2: 1 column; expected a source phrase, a target phrase and optionally"),
         (b"a\tb\texact\td\n", r"a.tsv, line 1: 4 columns; expected .*; separate columns by tabs"),
         (b"a\tb\n\t b\n", r"a.tsv, line 2: a phrase is empty; expected words in each column"),
         (b"a\tb||c\n", r"a.tsv, line 1: a phrase is empty"),
         (b"a\tb\x07\n", r"a.tsv, line 1: 'b\\x07' contains a control character"),
         (b"a\tb\tnever\n", r"a.tsv, line 1: case rule 'never'; expected ignore or exact"),
-        (b"Haus\thome\n\nhaus\thouse\n", r"a.tsv, line 3: 'haus' is translated by 'house', but by 'home' in .*line 1;"),
+        (b"Haus\thome\n\nhaus\thouse\n", r"a.tsv, line 3: 'haus' is translated as 'house', but as 'home' in .*line 1;"),
     ],
 )
 def test_bad_files_are_refused_with_their_line(tmp_path: Path, content: bytes, message: str) -> None:
@@ -135,7 +135,7 @@ def test_entries_that_a_model_cannot_produce_are_refused(make_translator: Make) 
     with pytest.raises(ConfigError, match=r"glossary, row 2: 'Qu' contains characters or words that this model's voc"):
         characters.translate("das", glossary=Glossary([("das", "Haus|Qu"), ("rote", "Qu")]))
     long = Glossary([("das", "x" * 60)])
-    with pytest.raises(LengthError, match=r"row 1: 'x+' has 60 tokens; expected at most 50, which every target may"):
+    with pytest.raises(LengthError, match=r"row 1: 'x+' has 60 tokens; expected at most 50; shorten the entry"):
         bpe.translate("das", glossary=long)
     with pytest.raises(LengthError, match=r"has 3 tokens; expected at most 2"):
         bpe.translate("das", DecodingOptions(max_length=2), glossary=Glossary([("das", "xyz")]))
@@ -183,7 +183,7 @@ class TestTranslations:
         assert [(term.source, term.met) for term in found.glossary] == [("das", True), ("rote", True), ("Haus", True)]
 
     def test_keep_prefix_and_phrases(self, make_translator: Make) -> None:
-        source = Source("das rote", prefix="der", include=("Haus",))
+        source = Source("das rote", target_prefix="der", include=("Haus",))
         found = make_translator().translate(source, glossary=_known(TERMS, 3))
         assert found.text.startswith("der")
         assert found.candidates[0].unmet == ()

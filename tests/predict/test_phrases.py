@@ -14,10 +14,10 @@ from headway.predict.phrases import (
     WordPhrase,
     banned_ids,
     check_phrases,
+    find_phrase,
     include_phrases,
     is_met,
     prefix_ids,
-    spelling_in,
 )
 from headway.text.base import UNK
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
@@ -61,16 +61,16 @@ def test_alternatives_of_one_phrase_and_several_phrases() -> None:
 
 def test_a_prefix_leaves_its_last_space_to_the_next_word() -> None:
     made = tokenizer("bpe")
-    assert list(prefix_ids(made, Source("x", prefix="das "))) == made.encode("das")
+    assert list(prefix_ids(made, Source("x", target_prefix="das "))) == made.encode("das")
     assert prefix_ids(made, Source("x")) == ()
 
 
 def test_words_that_the_vocabulary_does_not_have() -> None:
     made = tokenizer("whitespace")
-    with pytest.raises(ConfigError, match=r"include: 'Auto' contains what this model's vocabulary does not have"):
+    with pytest.raises(ConfigError, match=r"include: 'Auto' contains characters or words that the vocabulary lacks"):
         include_phrases(made, Source("x", include=("Auto",)))
-    with pytest.raises(ConfigError, match=r"prefix: 'das Auto' contains what"):
-        prefix_ids(made, Source("x", prefix="das Auto"))
+    with pytest.raises(ConfigError, match=r"prefix: 'das Auto' contains characters"):
+        prefix_ids(made, Source("x", target_prefix="das Auto"))
     assert len(include_phrases(made, Source("x", include=(("Auto", "Haus"),)))[0]) == 1  # the other can be satisfied
 
 
@@ -111,12 +111,12 @@ def test_a_phrase_as_words_of_its_own(text: str, expected: bool) -> None:
 def test_the_tokens_that_spell_a_phrase() -> None:
     made = tokenizer("bpe")
     spelled = tuple(made.encode("das H") + made.encode("a") + made.encode("us und"))  # not the usual tokenization
-    found = spelling_in(spelled, "Haus", made)
+    found = find_phrase(spelled, "Haus", made)
     assert found is not None
     assert "Haus" in made.decode(found)
     assert "Haus" not in made.decode(found[1:])
     assert "Haus" not in made.decode(found[:-1])
-    assert spelling_in(spelled, "Baum", made) is None
+    assert find_phrase(spelled, "Baum", made) is None
 
 
 @pytest.mark.parametrize(

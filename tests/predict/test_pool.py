@@ -85,7 +85,7 @@ def test_as_one_translator(pool: TranslatorPool, folder: Path, options: Decoding
     sources: list[str | Source] = [
         *SOURCES,
         "x" * 20,
-        Source("das rote", prefix="ein"),
+        Source("das rote", target_prefix="ein"),
         Source("Baum", banned=("Haus",)),
     ]
     alone = load_translator(folder)
@@ -99,7 +99,7 @@ def test_as_one_translator(pool: TranslatorPool, folder: Path, options: Decoding
         assert (ours.source, ours.text, ours.tokens) == (theirs.source, theirs.text, theirs.tokens)
         assert ours.score == pytest.approx(theirs.score, abs=1e-5)
         if ours.text:
-            assert pool.words(ours.candidates[0]) == alone.words(theirs.candidates[0])
+            assert pool.word_alignment(ours.candidates[0]) == alone.word_alignment(theirs.candidates[0])
 
 
 def test_a_glossary_reaches_every_process(pool: TranslatorPool, folder: Path) -> None:

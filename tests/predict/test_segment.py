@@ -19,7 +19,7 @@ def texts_of(parts: list[Part]) -> list[str]:
 
 
 def joined(parts: list[Part], texts: list[str], after: str) -> str:
-    return "".join(part.before + text for part, text in zip(parts, texts, strict=True)) + after
+    return "".join(part.leading_whitespace + text for part, text in zip(parts, texts, strict=True)) + after
 
 
 class TestSentences:
@@ -49,7 +49,10 @@ class TestSentences:
 class TestLongSentences:
     def test_cut_after_a_comma_near_the_middle(self) -> None:
         parts, _ = split_text("one two three four, five six seven", "en", words, 6)
-        assert parts == [Part("one two three four,", "", inside=True), Part("five six seven", " ", inside=True)]
+        assert parts == [
+            Part("one two three four,", "", partial_sentence=True),
+            Part("five six seven", " ", partial_sentence=True),
+        ]
 
     def test_a_comma_at_the_edge_is_worse_than_a_space_in_the_middle(self) -> None:
         parts, _ = split_text("a, two2 three four2 five six66", "en", words, 3)
@@ -57,7 +60,7 @@ class TestLongSentences:
 
     def test_a_sentence_that_fits_is_whole_beside_one_that_is_cut(self) -> None:
         parts, _ = split_text("One two. One two three four five six. One two.", "en", words, 3)
-        assert [part.inside for part in parts] == [False, True, True, False]
+        assert [part.partial_sentence for part in parts] == [False, True, True, False]
 
     def test_no_place_to_cut(self) -> None:
         with pytest.raises(LengthError, match=r"a source of 9 tokens is longer than the limit of 4, and 'xxxxxxxxx'"):

@@ -73,7 +73,7 @@ class TestBatches:
     ) -> None:
         """A budget of one token puts each sentence into its own batch."""
         expected = texts(model.translate(SOURCES, options))
-        assert texts(make_translator(settings={"max_tokens": 1}).translate(SOURCES, options)) == expected
+        assert texts(make_translator(settings={"max_batch_tokens": 1}).translate(SOURCES, options)) == expected
 
     def test_a_stream_equals_a_list(
         self, model: Translator, options: DecodingOptions, monkeypatch: pytest.MonkeyPatch
@@ -206,7 +206,7 @@ class TestLongTexts:
 
     @pytest.fixture
     def limited(self, make_translator: Make) -> Translator:
-        return make_translator("whitespace", positions="learned", max_length=5, settings={"guard": False})
+        return make_translator("whitespace", positions="learned", max_length=5, settings={"avoid_flagged": False})
 
     def test_sentences_are_translated_one_by_one_and_joined_as_they_stood(self, limited: Translator) -> None:
         sentences = ["Haus das rote!", "Baum ein.", "Baum und Haus der?"]
@@ -254,7 +254,7 @@ class TestLongTexts:
         assert [each.text for each in found.candidates] == joined
 
     def test_the_prefix_is_that_of_the_first_part(self, limited: Translator) -> None:
-        found = limited.translate(Source("Haus das rote! Baum ein und!", prefix="und"))
+        found = limited.translate(Source("Haus das rote! Baum ein und!", target_prefix="und"))
         assert found.tokens[0] == "und"
         assert found.text.endswith(" " + limited.translate("Baum ein und!").text)
 
@@ -292,14 +292,14 @@ class TestEach:
             (Source("ein", include=("Haus",)), {"beam_size": 1}, "included phrases need beam_size >= 2"),
             (Source("ein", include=("Haus",)), {"sampling": {}}, "included phrases and sampling cannot be combined"),
             (
-                Source("ein", include=("Haus und",), prefix="das rote"),
+                Source("ein", include=("Haus und",), target_prefix="das rote"),
                 {"max_length": 3},
                 "included phrase 1 takes 2 tokens, but the target may have only 1 more",
             ),
             (
                 Source("ein", banned=("ein", "das", "rote", "grüne", "Haus", "Baum", "und", "der")),
                 {"min_length": 1},
-                "no target is left: banned phrases, min_length",
+                "banned phrases, min_length, no_repeat_ngram and the like exclude every target",
             ),
         ],
     )
@@ -336,7 +336,7 @@ class TestPhrases:
 
     def test_a_prefix(self, make_translator: Make) -> None:
         for kind in ("bpe", "whitespace"):
-            found = make_translator(kind).translate([Source(text, prefix="das grüne ") for text in SOURCES])
+            found = make_translator(kind).translate([Source(text, target_prefix="das grüne ") for text in SOURCES])
             assert all(each.text.startswith("das grüne") for each in found)
 
     def test_a_prefix_over_the_limit(self, make_translator: Make) -> None:
@@ -344,7 +344,7 @@ class TestPhrases:
         with pytest.raises(
             LengthError, match=r"prefix: 3 tokens, but this target may have at most 2; raise max_length"
         ):
-            model.translate(Source("das", prefix="das rote Haus"), DecodingOptions(max_length=2))
+            model.translate(Source("das", target_prefix="das rote Haus"), DecodingOptions(max_length=2))
 
     @pytest.mark.parametrize("kind", ["bpe", "whitespace"])
     def test_phrases_to_include(self, make_translator: Make, kind: str) -> None:
@@ -411,7 +411,7 @@ class TestHandMadeHypotheses:
             ("ein Haus und der Baum", ("copied",)),
         ]
         assert self.translated(model, monkeypatch, [looping, cut, sound])[0].text == "das Haus"
-        model.guard = False
+        model.avoid_flagged = False
         assert self.translated(model, monkeypatch, [looping, cut, sound])[0].text == "das das das das"
 
     def test_if_all_are_flagged_the_best_is_kept(self, model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -569,7 +569,7 @@ class TestEnsembles:
         assert Translator.ensemble([make_translator(), *models]).max_source_tokens == 20
 
     def test_models_that_do_not_fit(self, make_translator: Make) -> None:
-        with pytest.raises(ConfigError, match=r"model 2 of the ensemble has another source tokenizer than the first"):
+        with pytest.raises(ConfigError, match="the ensemble and the first have different source tokenizers"):
             Translator.ensemble([make_translator("bpe"), make_translator("whitespace")])
         models = [make_translator(), make_translator()]
         for model, languages in zip(models, (("de", "en"), ("en", "de")), strict=True):

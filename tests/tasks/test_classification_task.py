@@ -211,7 +211,7 @@ class TestRefusals:
         text = (folder / "train.tsv").read_text(encoding="utf-8")
         (folder / "train.tsv").write_text(text.replace("cold\t", "cool\t"), encoding="utf-8")
         chosen = recipe(folder, {"training": {"start_from": str(first.model)}, "data": {"dev": None}})
-        with pytest.raises(ConfigError, match=r"its labels are cold, hot; those of the training data are cool, hot"):
+        with pytest.raises(ConfigError, match="labels are cold, hot, but the labels in the training data are cool"):
             train(chosen, folder / "second")
 
 
@@ -235,7 +235,7 @@ def test_a_label_with_one_text_is_reported(folder: Path) -> None:
     with (folder / "train.tsv").open("a", encoding="utf-8") as file:
         file.write("warm\tsun b\n")
     prepare(recipe(folder), folder / "run", heard)
-    assert any(message.startswith("1 of 3 labels have a single training text ('warm')") for message in heard.messages)
+    assert any(message.startswith("1 of 3 labels have only one training text ('warm')") for message in heard.messages)
 
 
 def test_a_begun_run_does_not_need_the_model_that_it_started_from(folder: Path) -> None:

@@ -273,7 +273,7 @@ class TestFullDisk:
         monkeypatch.setattr(state, "write_weights", no_room)
         return folder
 
-    MESSAGE = r"step-3: cannot be written \(No space left on device\); what was there before is unchanged"
+    MESSAGE = r"step-3: cannot be written \(No space left on device\); its previous content is unchanged"
 
     @pytest.mark.parametrize("call", ["save", "wait", "load_newest", "leave"])
     def test_the_next_call_raises_the_error_and_nothing_is_lost(self, full: Path, trained: Trainee, call: str) -> None:

@@ -208,7 +208,7 @@ def convert_all(
             batch = texts[start : start + workers * _BATCH_LINES]
             for number, each in enumerate(convert(batch), start=start + 1):
                 if isinstance(each, HeadwayError):
-                    raise each.at(f"{input_name(source)}, {unit} {number}")
+                    raise each.with_location(f"{input_name(source)}, {unit} {number}")
                 found.append(each)
             count_lines(len(batch), sum(len(text.encode()) + 1 for text in batch))
     return found
@@ -314,7 +314,7 @@ class Report:
         """Count the results of the next lines."""
         for number, each in enumerate(found, start=self.num_lines + 1):
             if isinstance(each, HeadwayError):
-                error = each.at(f"{self._name}, line {number}")
+                error = each.with_location(f"{self._name}, line {number}")
                 if self._on_error == "stop":
                     raise error
                 self._say(str(error))

@@ -51,7 +51,7 @@ def score(
             for each in translator.score_each(sources, targets, target_language=to, source_language=from_):
                 done += 1
                 if isinstance(each, HeadwayError):
-                    raise each.at(f"{source} and {target}, line {done}")
+                    raise each.with_location(f"{source} and {target}, line {done}")
                 counted += len(each.token_log_probabilities)
                 total += each.log_probability
                 if format_ == "json":

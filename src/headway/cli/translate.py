@@ -115,7 +115,7 @@ def translate(
         load_translator,
         model,
         max_source_tokens=max_source_tokens,
-        guard=guard,
+        avoid_flagged=guard,
         alignment_layer=alignment_layer,
         precision=precision,
         shortlist=shortlist,
@@ -227,7 +227,7 @@ class _Writer:
             line = line.replace("\t", " ")  # tabs separate the columns
         if candidate.alignment is None:
             return line
-        return line + "\t" + " ".join(f"{i}-{j}" for i, j in self._translator.words(candidate).pairs)
+        return line + "\t" + " ".join(f"{i}-{j}" for i, j in self._translator.word_alignment(candidate).pairs)
 
     def _as_dict(self, translation: Translation) -> dict[str, Any]:
         candidates = [self._candidate_dict(each) for each in translation.candidates]
@@ -238,5 +238,5 @@ class _Writer:
         """Return every field that has a value, and the word alignment if there is an alignment."""
         whole = {name: value for name, value in asdict(candidate).items() if value is not None}
         if candidate.alignment is not None:
-            whole["words"] = asdict(self._translator.words(candidate))
+            whole["words"] = asdict(self._translator.word_alignment(candidate))
         return whole

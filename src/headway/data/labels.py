@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.config import listed, spelling_hint
+from headway.config import format_list, spelling_hint
 from headway.data.readers import Corpus, read_examples
 from headway.errors import DataError
 from headway.text.corpus_encoder import Packed
@@ -85,8 +85,8 @@ def count_labels(corpora: Sequence[Corpus], folder: Path) -> dict[str, int]:
         raise DataError(f"{files}: no examples; expected a label and a text in each")
     if bare := [label for label, count in counts.items() if not count]:
         raise DataError(
-            f"{files}: all texts of the label{'s' if len(bare) > 1 else ''} {listed(bare)} are empty; remove these "
-            "examples, or give them texts"
+            f"{files}: all texts of the label{'s' if len(bare) > 1 else ''} {format_list(bare)} are empty; remove "
+            "these examples, or give them texts"
         )
     if len(counts) < 2:
         raise DataError(

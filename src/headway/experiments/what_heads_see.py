@@ -208,7 +208,7 @@ def _align(bundle: Bundle, pairs: Sequence[Pair], layer: int) -> Iterator[set[tu
         read = slice(len(special.source_prefix), len(source) - len(special.source_suffix))
         said = slice(len(special.target_prefix), None)
         (_, source_words), (_, target_words) = (
-            alignment.tokens_to_words(tokenizer.display(ids), joined=tokenizer.kind != "whitespace")
+            alignment.tokens_to_words(tokenizer.display(ids), subwords=tokenizer.kind != "whitespace")
             for tokenizer, ids in ((bundle.source_tokenizer, source[read]), (bundle.target_tokenizer, target[said]))
         )
         best = [(at, place) for place, at in enumerate(weights[said, read].argmax(1).tolist())]

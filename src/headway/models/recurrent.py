@@ -34,7 +34,7 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from headway.config import Config, applied_preset
+from headway.config import Config, apply_preset
 from headway.decode.protocol import Step
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import Tie, output_projection, pad_sequences, token_embeddings
@@ -104,7 +104,7 @@ class RecurrentConfig(Config):
         """Replace ``preset = "luong"`` with the options of this preset. Other given keys take precedence."""
         if not isinstance(data, dict) or "preset" not in data:
             return data
-        applied = applied_preset(data, PRESETS)
+        applied = apply_preset(data, PRESETS)
         if "score_hidden" not in data and data.get("score") not in (None, *_WITH_HIDDEN_LAYER):
             applied.pop("score_hidden", None)  # the chosen score has no hidden layer
         return applied

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from headway.config import applied_preset
+from headway.config import apply_preset
 from headway.decode.protocol import Step
 from headway.nn.attention import KeysValues, record_attention
 from headway.nn.blocks import (
@@ -74,7 +74,7 @@ class TransformerConfig(BlockConfig):
     @classmethod
     def _apply_preset(cls, data: Any) -> Any:
         """Replace ``preset = "base"`` with the sizes of this preset. Other given keys take precedence."""
-        return applied_preset(data, PRESETS) if isinstance(data, dict) else data
+        return apply_preset(data, PRESETS) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
     def _refuse_options_without_effect(self) -> TransformerConfig:

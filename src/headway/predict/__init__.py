@@ -1,25 +1,26 @@
-"""Text in, text or label out. Commands, Python, the prompt, process pools and servers all use the same objects.
+"""Apply trained models to text: translate it, or classify it.
 
-Translation, in the order of the work:
+Python code, the commands, the interactive prompt, process pools and servers all use these objects. The modules for
+translation, in the order in which they are used:
 
 - :mod:`~headway.predict.text_translator`: the interface, ``translate`` and ``translate_lines``.
-- :mod:`~headway.predict.translator`: Translator, the class that joins the steps below.
-- :mod:`~headway.predict.plan`: texts to search requests (:mod:`~headway.predict.segment` splits long texts,
-  :mod:`~headway.predict.phrases` tokenizes prefixes, terminology and banned phrases), and the candidates of a text's
-  parts to its translation.
-- :mod:`~headway.predict.glossary`: glossaries, and which of their entries apply to a text.
-- :mod:`~headway.predict.find_candidates`: search requests to candidates (:mod:`~headway.predict.quality` flags
+- :mod:`~headway.predict.translator`: Translator, the class that combines the steps below.
+- :mod:`~headway.predict.plan`: converts texts to search requests (:mod:`~headway.predict.segment` splits long texts,
+  :mod:`~headway.predict.phrases` tokenizes prefixes, terminology and banned phrases), and merges the candidates of a
+  text's parts into its translation.
+- :mod:`~headway.predict.glossary`: glossaries, and the entries that apply to a text.
+- :mod:`~headway.predict.find_candidates`: finds candidates for search requests (:mod:`~headway.predict.quality` flags
   suspected errors, :mod:`~headway.predict.alignment` aligns tokens).
-- :mod:`~headway.predict.calibration`: the flag ``unlikely`` of texts far from the model's domain.
+- :mod:`~headway.predict.calibration`: the flag ``unlikely``, which marks texts far from the model's domain.
 - :mod:`~headway.predict.pool`: translation in several processes.
-- :mod:`~headway.predict.rerank`: the order of given candidates, by scores or agreement.
-- :mod:`~headway.predict.shortlisting`: the shortlist in a model folder.
+- :mod:`~headway.predict.rerank`: reranks given candidates by scores or by agreement.
+- :mod:`~headway.predict.shortlisting`: learns the shortlist of a model, and stores it in the model folder.
 - :mod:`~headway.predict.results`: inputs and results.
 
-Classification: :mod:`~headway.predict.classifier`, and :mod:`~headway.predict.attribution` for the words that a label
-depends on.
+The modules for classification are :mod:`~headway.predict.classifier` and :mod:`~headway.predict.attribution`, which
+finds the words that a label depends on.
 
-A Translator and a Classifier may be called from several threads at the same time.
+Several threads may call a Translator or a Classifier at the same time.
 """
 
 from headway.predict.attribution import Attribution, Explanation

@@ -1,9 +1,9 @@
 """Alignments from attention: the source token that each target token comes from.
 
-In a trained decoder, the attention over the source looks at the words that are being translated. Which block aligns
-best depends on the depth (:func:`default_alignment_layer`). A token is aligned to the source token with the largest
-weight, averaged over the heads, in the step that predicted it. The weights come from one teacher-forced pass over the
-finished targets, so alignment does not slow down the search.
+In a trained decoder, the attention over the source is largest at the words that are being translated. The block with
+the best alignments depends on the decoder's depth (:func:`default_alignment_layer`). A token is aligned to the source
+token with the largest weight, averaged over the heads, in the step that predicted the token. The weights come from one
+teacher-forced pass over the finished targets, so alignment does not slow down the search.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from headway.text.base import BOS, PAD
 def attention_maps(
     model: TranslationModel, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], *, layer: int | None
 ) -> list[Float[Tensor, "T S"]]:
-    """Return, for each pair, the attention with which each target token was predicted, averaged over the heads.
+    """Return each pair's attention over the source for each target token, averaged over the heads.
 
     Args:
         model: A model whose decoder attends to the source.
-        sources: As the model reads them, EOS included.
-        targets: Without BOS and EOS.
-        layer: The decoder block, as :func:`alignment_module` counts them.
+        sources: Source tokens of each pair, with special tokens such as EOS.
+        targets: Target tokens of each pair, without BOS and EOS.
+        layer: Index of the decoder block; see :func:`alignment_module`.
 
     Raises:
         ConfigError: The block does not exist, or the model has no attention.
     """
     with record_attention(alignment_module(model, layer)) as seen:
         model.hidden(*(pad_sequences(rows, PAD, model.device) for rows in (sources, [[BOS, *row] for row in targets])))
-    # Recurrent decoders may attend once per step.
+    # A recurrent decoder may call its attention layer once per step, which gives one map per step.
     maps = torch.cat(seen, dim=2).float().mean(1).cpu()
     return [each[: len(target), : len(source)] for each, source, target in zip(maps, sources, targets, strict=True)]
 
@@ -51,17 +51,18 @@ def default_alignment_layer(num_layers: int) -> int:
     the second-to-last.
 
     In decoders of six blocks the second-to-last agrees best with human word alignments (Garg et al. 2019, "Jointly
-    Learning to Align and Translate with Transformer Models", section 4.2). In shallow ones the last is best by far: of
-    the links in a dictionary (``headway experiment what-heads-see``), the two blocks of Multi30k models found 25 and 88
-    %, and the three blocks of a half-trained model 11, 42 and 51 %.
+    Learning to Align and Translate with Transformer Models", section 4.2). In shallow decoders the last block is the
+    best by far. In ``headway experiment what-heads-see``, the two blocks of Multi30k models found 25 and 88 % of the
+    word pairs in a dictionary, and the three blocks of a half-trained model found 11, 42 and 51 %.
     """
     return num_layers - (1 if num_layers <= 3 else 2)
 
 
 def alignment_module(model: TranslationModel, layer: int | None) -> nn.Module:
-    """Return the attention layer of a decoder block, for alignment.
+    """Return the attention layer of the decoder block that is used for alignment.
 
-    ``layer`` is counted from 0, or from the end if negative. None means :func:`default_alignment_layer`.
+    ``layer`` is the block's index, counted from 0, or from the end if negative. None means the block of
+    :func:`default_alignment_layer`.
 
     Raises:
         ConfigError: The block does not exist, or the model has no attention.
@@ -69,9 +70,7 @@ def alignment_module(model: TranslationModel, layer: int | None) -> nn.Module:
     attentions = architecture_of(model.config).cross_attentions(model)
     count = len(attentions)
     if not count:
-        raise ConfigError(
-            f"alignment: this {model.config.kind} model has no attention over the source; train one that has"
-        )
+        raise ConfigError(f"alignment: this {model.config.kind} model has no attention; train a model with attention")
     chosen = default_alignment_layer(count) if layer is None else layer
     if not -count <= chosen < count:
         raise ConfigError(
@@ -88,17 +87,17 @@ def hard_alignment(attention: Float[Tensor, "T S"], source_tokens: Sequence[str]
     return Alignment(tuple(source_tokens), tuple((source, target) for target, source in enumerate(best)), rows)
 
 
-def tokens_to_words(tokens: Sequence[str], *, joined: bool) -> tuple[list[str], list[int | None]]:
-    """Return the words that tokens form, and for each token the word in which it starts.
+def tokens_to_words(tokens: Sequence[str], *, subwords: bool) -> tuple[list[str], list[int | None]]:
+    """Return the words of a text, and for each token the index of the word in which it starts.
 
-    The word of a token that is only white space is None.
+    The index is None if a token consists of white space.
 
     Args:
         tokens: Tokens as displayed.
-        joined: Whether the tokens concatenate to the text, in which white space separates words. Otherwise each token
-            is a word.
+        subwords: Whether the tokens are subwords, which concatenate to a text whose words are separated by white space.
+            Otherwise each token is a word.
     """
-    if not joined:
+    if not subwords:
         return [token.strip() for token in tokens], list(range(len(tokens)))
     words = list(re.finditer(r"\S+", "".join(tokens)))
     word_at = {position: number for number, word in enumerate(words) for position in range(*word.span())}
@@ -111,9 +110,9 @@ def tokens_to_words(tokens: Sequence[str], *, joined: bool) -> tuple[list[str], 
 def to_word_alignment(
     pairs: Iterable[tuple[int, int]], source_words: Sequence[int | None], target_words: Sequence[int | None]
 ) -> list[tuple[int, int]]:
-    """Return the pairs of words that contain aligned tokens, in order.
+    """Return the sorted pairs (source word, target word) of words that contain aligned tokens.
 
-    ``source_words`` and ``target_words`` give the word of each token, as :func:`tokens_to_words` returns them.
+    ``source_words`` and ``target_words`` contain the index of each token's word, from :func:`tokens_to_words`.
     """
     found = {(source_words[source], target_words[target]) for source, target in pairs}
     return sorted((source, target) for source, target in found if source is not None and target is not None)

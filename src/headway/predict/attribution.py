@@ -1,13 +1,13 @@
-"""Attribution of a label to tokens: gradient x input, and the weights of attention pooling if the model has it.
+"""Attribution of a label to tokens: gradient x input, and the weights of attention pooling if the model uses it.
 
 Let x_s be the input vector of the encoder for token s (embedding plus position), and f the logit of the label:
 
     attribution of s = sum_d x_sd df/dx_sd
 
 (Shrikumar et al. 2016; the gradient only: Simonyan et al. 2013; a comparison: Ancona et al. 2018, section 2). To first
-order it is what the logit would lose without the token. If f is linear in x (mean or maximum of embeddings, without
-encoder blocks or convolution), the attributions of all tokens sum to the logit minus its bias; otherwise they need not.
-Attention weights show where a model looks, but not which label this supports.
+order, it is the amount by which the logit would fall without the token. If f is linear in x (mean or maximum of
+embeddings, without encoder blocks or convolution), the attributions of all tokens sum to the logit minus its bias.
+Otherwise the sum may differ. Attention weights show which tokens a model uses, but not which label they support.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SPECIAL = (PAD, BOS, EOS)  # tokens that are not part of the text
 class Attribution:
     """The contribution of a token or a word to the label's logit. A negative value is evidence against the label.
 
-    ``attention`` is its weight in attention pooling. None means that the model pools in another way.
+    ``attention`` is the weight of the token or word in attention pooling. It is None if the model pools differently.
     """
 
     text: str
@@ -46,9 +46,9 @@ class Explanation:
 
     Attributes:
         label: The label that is explained.
-        probability: Its probability.
-        logit: Its logit.
-        tokens: Everything that the encoder reads: the tokens of the text, special tokens, and padding if it is not
+        probability: Probability of the label.
+        logit: Logit of the label.
+        tokens: All tokens that the encoder reads: the tokens of the text, special tokens, and padding if it is not
             masked.
         words: The words of the text, separated by white space. The value of a word is the sum over its tokens.
     """
@@ -61,7 +61,7 @@ class Explanation:
 
 
 def attribute(bundle: ClassifierBundle, source: Int[Tensor, "1 S"], label: str, probability: float) -> Explanation:
-    """Explain ``label`` for one text, given as ids with EOS."""
+    """Explain ``label`` for one text. ``source`` contains its token ids and EOS."""
     model = bundle.model
     ids = model.encoder_tokens(source)[0].tolist()
     count = len(ids) if not model.config.masked else len(ids) - ids.count(PAD)
@@ -78,13 +78,13 @@ def attribute(bundle: ClassifierBundle, source: Int[Tensor, "1 S"], label: str, 
     shown = bundle.tokenizer.display(ids[:count])
     tokens = tuple(map(Attribution, shown, values, attention))
     inside = [token for token, index in zip(tokens, ids, strict=False) if index not in _SPECIAL]
-    words = _words(inside, joined=bundle.tokenizer.kind != "whitespace")
+    words = _words(inside, subwords=bundle.tokenizer.kind != "whitespace")
     return Explanation(label, probability, logit.item(), tokens, words)
 
 
-def _words(tokens: Sequence[Attribution], *, joined: bool) -> tuple[Attribution, ...]:
-    """Return the words, each with the sums over its tokens. Tokens of only white space belong to no word."""
-    words, starts = tokens_to_words([token.text for token in tokens], joined=joined)
+def _words(tokens: Sequence[Attribution], *, subwords: bool) -> tuple[Attribution, ...]:
+    """Return the words, each with the sums over its tokens. Tokens that are white space belong to no word."""
+    words, starts = tokens_to_words([token.text for token in tokens], subwords=subwords)
     values, weights = [0.0] * len(words), [0.0] * len(words)
     for token, word in zip(tokens, starts, strict=True):
         if word is not None:

@@ -1,23 +1,24 @@
 """The flag ``unlikely``: whether a source text is unlike the text that the model was calibrated on.
 
-A model turns any input into fluent text, even other languages and random characters. Three measures of surprise
+A model turns any input into fluent text, even text in other languages and random characters. Three measures of surprise
 distinguish such input from text of the model's domain. Each is a mean of -log p, in nats:
 
-- of the source, per token and per character, where p is the token's frequency in the source text of the calibration,
-  with additive smoothing. Text in another language contains tokens that are rare in the source language, and random
-  characters need many tokens for few characters.
-- of the translation, per token, where p is the model's probability.
+- Surprise of the source per token, and per character. Here p is the token's relative frequency in the source text of
+  the calibration, with additive smoothing. Text in another language contains tokens that are rare in the source
+  language, and random characters need many tokens for few characters.
+- Surprise of the translation per token. Here p is the model's probability of the token.
 
 Short texts vary more than long ones, so each surprise is standardized by a mean and a variance that depend on the
-length n as a + b / n. It is then divided by its own tail quantile on the calibration set. The score of a text is the
-largest of the three. The flag is set if the score exceeds the k-th largest score of the n texts of the calibration set.
+length n as a + b / n. The result is then divided by its tail quantile on the calibration set. The score of a text is
+the largest of the three. The flag is set if the score exceeds the k-th largest score of the n texts of the calibration
+set.
 
 The choice of k limits false alarms. Suppose that the n texts are a random sample of the model's domain. More than 1 %
-of the domain scores above the k-th largest only if fewer than k of the n texts are among the 1 % of the domain with the
-highest scores. This has the probability P(X < k), X ~ B(n, 0.01) (Wilks 1941, "Determination of sample sizes for
-setting tolerance limits"). We take the largest k for which it is at most 1 %: 1 for 459 texts, which is the minimum,
-and 3 for 1,000. On average k / (n + 1) of the domain is flagged. The argument neglects that the same texts fit the
-means and variances, and that later text may differ a little from the sample.
+of the domain scores above the k-th largest score only if fewer than k of the n texts are among the 1 % of the domain
+with the highest scores. The probability of this is P(X < k) for X ~ B(n, 0.01) (Wilks 1941, "Determination of sample
+sizes for setting tolerance limits"). We use the largest k for which this probability is at most 1 %: k = 1 for 459
+texts, the minimum, and k = 3 for 1,000 texts. On average, k / (n + 1) of the domain is flagged. The argument ignores
+that the means and variances were fitted to the same texts, and that later text may differ slightly from the sample.
 """
 
 from __future__ import annotations
@@ -43,36 +44,42 @@ from headway.storage import atomic_write_text
 if TYPE_CHECKING:
     from headway.predict.translator import Translator
 
-CALIBRATION = "calibration.json"
-"""The name of its file in a model folder."""
+CALIBRATION_FILE = "calibration.json"
+"""Name of the calibration's file in a model folder."""
 
 MIN_TEXTS = 459
-"""The smallest calibration set: 0.99^459 < 1 %."""
+"""Minimum number of texts for a calibration, because 0.99^459 < 1 %."""
 
 _FALSE_ALARMS, _CONFIDENCE = 0.01, 0.99
-_MAX_TEXTS = 4000  # that are translated
+_MAX_TEXTS = 4000  # maximum number of texts to translate
 _SMOOTHING = 0.1  # added to each token's count
-_MIN_VARIANCE = 0.05  # share of the mean variance; the fitted line may be lower, or negative
-_LEAST = 1e-4  # mean variance, in nats squared, even if all texts are equal
+_MIN_VARIANCE = 0.05  # minimum, as a share of the mean variance; the fitted line may be lower, or negative
+_LEAST = 1e-4  # minimum of the mean variance, in nats squared, for texts that are all equal
 
 Count = Annotated[int, Field(ge=0, lt=1 << 53)]
 
 
 class SurpriseScale(Config):
-    """Mean and variance of a surprise as a + b / length. The variance is scaled so that 1 is the tail quantile."""
+    """Mean and variance of a surprise, as functions a + b / length.
+
+    The variance is scaled so that the tail quantile of the standardized surprise is 1.
+    """
 
     mean: tuple[float, float]
     variance: tuple[float, float]
     min_variance: float = Field(gt=0)
 
     def standardize(self, surprise: float, length: int) -> float:
-        """Return how far a surprise exceeds its mean at this length, in units of its tail quantile."""
+        """Subtract the mean surprise at this length, and divide by the tail quantile."""
         variance = max(_at(self.variance, length), self.min_variance)
         return (surprise - _at(self.mean, length)) / math.sqrt(variance)
 
     @classmethod
     def fit(cls, surprises: Sequence[tuple[float, int]], rank: int) -> SurpriseScale:
-        """Fit the scale to (surprise, length) of many texts; the ``rank``-th largest is the tail quantile."""
+        """Fit the scale to the pairs (surprise, length) of many texts.
+
+        The ``rank``-th largest standardized surprise is the tail quantile.
+        """
         mean = _fit_line(surprises)
         squares = [((value - _at(mean, length)) ** 2, length) for value, length in surprises]
         variance, average = _fit_line(squares), max(sum(square for square, _ in squares) / len(squares), _LEAST)
@@ -82,20 +89,20 @@ class SurpriseScale(Config):
 
 
 class Calibration(Config):
-    """What a model's own domain looks like; see the module.
+    """The distribution of text in a model's domain; see the module's docstring.
 
     Attributes:
         format: Version of the file's format.
         tokenizer: Fingerprint of the source tokenizer.
-        source_language: The language of the sources, for models that need to be told.
-        target_language: The target language, for models with several.
-        texts: Number of texts that the scales and the threshold come from.
-        vocab_size: Number of source tokens.
-        counts: How often each source token occurs; others occur 0 times.
+        source_language: The language of the sources, for models that require it.
+        target_language: The target language, for models with several target languages.
+        texts: Number of texts from which the scales and the threshold were computed.
+        vocab_size: Size of the source vocabulary.
+        counts: Number of occurrences of each source token. Missing tokens have the count 0.
         token_scale: Scale of the source's surprise per token.
         character_scale: Scale of the source's surprise per character.
         target_scale: Scale of the translation's surprise per token, EOS included.
-        threshold: Scores above it are unlikely.
+        threshold: The score above which a text is unlikely.
     """
 
     format: Literal[1] = 1
@@ -115,17 +122,17 @@ class Calibration(Config):
 
         Args:
             text: The source.
-            ids: Its tokens, without special tokens.
-            log_probs: The log-probabilities of its translation's tokens and of EOS. If empty, only the source counts.
+            ids: Tokens of the source, without special tokens.
+            log_probs: Log-probabilities of the translation's tokens and of EOS. If empty, only the source is judged.
         """
         source = sum(self._surprises.get(token, self._unseen) for token in ids)
         return self.score(text, ids, source, log_probs) > self.threshold
 
-    def score(self, text: str, ids: Sequence[int], source: float, log_probs: Sequence[float]) -> float:
-        """Return the score of a text whose tokens have the total surprise ``source``."""
+    def score(self, text: str, ids: Sequence[int], source_surprise: float, log_probs: Sequence[float]) -> float:
+        """Return the score of a text. ``source_surprise`` is the total surprise of its tokens."""
         scores = [
-            self.token_scale.standardize(source / len(ids), len(ids)),
-            self.character_scale.standardize(source / len(text), len(text)),
+            self.token_scale.standardize(source_surprise / len(ids), len(ids)),
+            self.character_scale.standardize(source_surprise / len(text), len(text)),
         ]
         if log_probs:
             scores.append(self.target_scale.standardize(-sum(log_probs) / len(log_probs), len(log_probs)))
@@ -144,26 +151,26 @@ class Calibration(Config):
 def calibrate(
     translator: Translator,
     sources: Sequence[str],
-    training: Sequence[str] = (),
+    training_sources: Sequence[str] = (),
     *,
     target_language: str | None = None,
     source_language: str | None = None,
 ) -> Calibration | None:
-    """Translate texts of the model's domain, and return their distribution.
+    """Translate texts of the model's domain, and return the calibration.
 
-    Returns None if fewer than :data:`MIN_TEXTS` can be translated.
+    Returns None if fewer than :data:`MIN_TEXTS` texts can be translated.
 
     Args:
         translator: The model.
         sources: Texts that the model was not trained on, such as the development set. At most 4,000 are translated,
             chosen at regular intervals.
-        training: Source text of the training data, from which the frequencies of tokens become more exact.
-        target_language: The language to translate into, for models with several.
+        training_sources: Source texts of the training data. They make the token frequencies more exact.
+        target_language: The language to translate into, for models with several target languages.
         source_language: The language of the sources, for imported models that need it.
     """
     tokenizer = translator.bundle.source_tokenizer
     sources = [source for source in sources if source.strip()][:: max(1, -(-len(sources) // _MAX_TEXTS))]
-    # Greedy search and a beam find translations of different probability; the less probable one counts.
+    # Greedy search and beam search find translations of different probability. The less probable one is used.
     greedy, beam = (
         translator.translate_each(sources, options, target_language=target_language, source_language=source_language)
         for options in (DecodingOptions(beam_size=1), DecodingOptions())
@@ -176,11 +183,11 @@ def calibrate(
     if (rank := _tail_rank(len(translated))) == 0:
         return None
     ids = tokenizer.encode_batch([each.source for each in translated])
-    counts = Counter(chain.from_iterable(chain(ids, tokenizer.encode_batch(training))))
+    counts = Counter(chain.from_iterable(chain(ids, tokenizer.encode_batch(training_sources))))
     total, vocab_size = counts.total(), tokenizer.vocab_size
 
     def source_surprise(tokens: Sequence[int]) -> float:
-        """Return the surprise of a text of the calibration set by the frequencies in all other texts."""
+        """Return the surprise of a text of the calibration set, given the token frequencies in all other texts."""
         own, rest = Counter(tokens), total - len(tokens)
         return sum(times * _surprise(counts[token] - times, rest, vocab_size) for token, times in own.items())
 
@@ -209,16 +216,16 @@ def calibrate(
 
 def write_calibration(calibration: Calibration, folder: Path) -> None:
     """Write a calibration into a model folder."""
-    atomic_write_text(folder / CALIBRATION, json.dumps(calibration.as_dict(), separators=(",", ":")) + "\n")
+    atomic_write_text(folder / CALIBRATION_FILE, json.dumps(calibration.as_dict(), separators=(",", ":")) + "\n")
 
 
 def read_calibration(bundle: AnyBundle, folder: Path) -> Calibration | None:
     """Return the calibration in a model folder, or None if it has none.
 
     Raises:
-        BundleError: The file is damaged, or belongs to another vocabulary.
+        BundleError: The file is damaged, or was made for a different vocabulary.
     """
-    path = folder / CALIBRATION
+    path = folder / CALIBRATION_FILE
     if not path.exists():
         return None
     try:
@@ -228,7 +235,7 @@ def read_calibration(bundle: AnyBundle, folder: Path) -> Calibration | None:
             f"{path}: not a calibration, or damaged ({error}); delete it and run headway calibrate"
         ) from None
     if found.tokenizer != bundle.tokenizers["source"].fingerprint:
-        raise BundleError(f"{path}: made for a model of another vocabulary; delete it and run headway calibrate")
+        raise BundleError(f"{path}: made for a model with a different vocabulary; delete it and run headway calibrate")
     return found
 
 
@@ -263,7 +270,7 @@ def _largest(values: Iterable[float], rank: int) -> float:
 
 
 def _tail_rank(count: int) -> int:
-    """Return the largest k with P(X < k) <= 1 %, X ~ B(count, 0.01)."""
+    """Return the largest k with P(X < k) <= 1 % for X ~ B(count, 0.01)."""
     rank, term = 0, (1 - _FALSE_ALARMS) ** count
     cumulative = term
     while cumulative <= 1 - _CONFIDENCE:

@@ -1,4 +1,4 @@
-"""Classify text: tokenize, batch by length, predict labels, and explain them by words."""
+"""Classify texts: tokenize them, batch them by length, predict labels, and explain the labels by words."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Classification:
 
     Attributes:
         label: The name of the label.
-        probability: Its probability.
-        probabilities: The probability of every label.
+        probability: Probability of the label.
+        probabilities: Probability of each label.
         truncated: Whether the text was too long for the model, which then read only its beginning.
     """
 
@@ -44,23 +44,23 @@ class Classification:
 class Classifier:
     """A trained classifier with its tokenizer. Several threads may call it at the same time.
 
-    A text that is empty or only white space is an error. Of a text that is too long for the model only the beginning is
+    A text that is empty or only white space is an error. If a text is too long for the model, only its beginning is
     read, and the result is marked ``truncated``.
 
     Args:
         bundle: The model.
-        device: Device to run on. None leaves the model where it is.
-        max_tokens: Maximum size of a batch: texts x tokens of the longest.
+        device: Device to run on. None leaves the model on its current device.
+        max_batch_tokens: Maximum size of a batch: number of texts x tokens of the longest text.
     """
 
     def __init__(
-        self, bundle: ClassifierBundle, *, device: str | torch.device | None = None, max_tokens: int = 4096
+        self, bundle: ClassifierBundle, *, device: str | torch.device | None = None, max_batch_tokens: int = 4096
     ) -> None:
-        from headway.engine.accelerate import accelerate  # translators, which share this package, need none of it
+        from headway.engine.accelerate import accelerate  # not needed by translators, which import this package, too
 
         self.bundle = bundle
         self.device = torch.device(device) if device else bundle.model.projection.weight.device
-        self.max_tokens = max_tokens
+        self.max_batch_tokens = max_batch_tokens
         accelerate(bundle.model.to(self.device).eval())
         self._encoder = CorpusEncoder(bundle.tokenizer)
 
@@ -77,7 +77,8 @@ class Classifier:
         """Classify one text or a list of texts.
 
         Raises:
-            DataError: A text is empty or not valid Unicode. For a list, the message contains its number, from 1.
+            DataError: A text is empty or not valid Unicode. For a list, the message contains the number of the text,
+                counted from 1.
         """
         if isinstance(text, str):
             return raise_first_error(self.classify_each([text]), None, 1)[0]
@@ -89,7 +90,7 @@ class Classifier:
         Memory use does not grow with the number of lines.
 
         Raises:
-            DataError: A line is empty or not valid Unicode. The message contains its number.
+            DataError: A line is empty or not valid Unicode. The message contains the line number.
         """
         return process_lines(lines, _LINES_AHEAD, self.classify_each)
 
@@ -97,7 +98,7 @@ class Classifier:
         """Classify a list of texts. A text that cannot be classified is represented by its error."""
         problems = [_problem(text) for text in texts]
         packed = self._encoder.encode([text for text, problem in zip(texts, problems, strict=True) if problem is None])
-        truncated = packed.lengths >= self.bundle.model.max_length  # which counts EOS, too
+        truncated = packed.lengths >= self.bundle.model.max_length  # the maximum includes EOS
         found = zip(self._probabilities(packed).tolist(), truncated.tolist(), strict=True)
         return [self._classification(*next(found)) if problem is None else problem for problem in problems]
 
@@ -123,11 +124,11 @@ class Classifier:
     @torch.inference_mode()
     def _probabilities(self, packed: Packed) -> NDArray[np.float32]:
         """Return the probabilities (N, C) of all labels, computed in batches of similar length."""
-        model = self.bundle.model
-        shortest = model.max_length if model.config.pad_to_max_length else 0  # the model itself pads to its maximum
+        model, limit = self.bundle.model, self.max_batch_tokens
+        shortest = model.max_length if model.config.pad_to_max_length else 0  # such a model pads to its maximum
         lengths = np.clip(packed.lengths + 1, shortest, model.max_length).tolist()
         found = np.empty((len(lengths), len(self.labels)), np.float32)
-        for batch in length_batches([range(length) for length in lengths], self.max_tokens, self.max_tokens):
+        for batch in length_batches([range(length) for length in lengths], limit, limit):
             rows = np.array(batch)
             found[rows] = model(self._batch(packed, rows)).float().softmax(1).cpu().numpy()
         return found
@@ -144,18 +145,18 @@ class Classifier:
         return torch.from_numpy(ids).to(self.device)
 
 
-def load_classifier(folder: str | Path, *, device: str | None = None, max_tokens: int = 4096) -> Classifier:
+def load_classifier(folder: str | Path, *, device: str | None = None, max_batch_tokens: int = 4096) -> Classifier:
     """Load the classifier in ``folder``. For the other arguments see :class:`Classifier`.
 
     Raises:
-        BundleError: It is not the folder of a classifier, or a file in it is missing, damaged or foreign.
+        BundleError: ``folder`` is not the model folder of a classifier, or a file in it is missing or invalid.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return Classifier(ClassifierBundle.load(Path(folder)), device=device, max_tokens=max_tokens)
+    return Classifier(ClassifierBundle.load(Path(folder)), device=device, max_batch_tokens=max_batch_tokens)
 
 
 def _problem(text: str) -> DataError | None:
-    """Return why a text cannot be classified, or None if it can."""
+    """Return the error of a text that cannot be classified, or None if the text can be classified."""
     if not text.strip():
         return DataError("the text is empty; expected at least one character that is not white space")
     try:

@@ -1,4 +1,4 @@
-"""Find candidate translations: search, search again for banned phrases, check, choose and align."""
+"""Find candidate translations: search, search again if banned phrases occur, check for errors, choose, and align."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from headway.decode.request import check_request
 from headway.errors import ConfigError
 from headway.hardware import keep_freed_memory, return_freed_memory
 from headway.predict.alignment import attention_maps, hard_alignment
-from headway.predict.phrases import WordPhrase, groups, is_met, spelling_in
+from headway.predict.phrases import WordPhrase, find_phrase, include_alternatives, is_met
 from headway.predict.plan import PartRequest
 from headway.predict.quality import find_flags
 from headway.predict.results import Alignment, Candidate, GlossaryTerm
 from headway.text.base import BOS, EOS, PAD, UNK
 from headway.text.special_tokens import SpecialTokens
 
-_LOGITS_IN_MEMORY = 1 << 24  # of one decoding step: sentences x beam x vocabulary
-_MANY = 512  # sentences from which on freed memory is returned to the system; for few, that takes as long as the search
-_RESPELLINGS = 4  # how often the search is repeated because a banned phrase appeared in another tokenization
+_LOGITS_IN_MEMORY = 1 << 24  # maximum number of logits in a decoding step: sentences x beam x vocabulary
+# Freed memory is returned to the system only after calls with more parts, because it takes as long as a short search.
+_MANY = 512
+_RESPELLINGS = 4  # maximum number of repeated searches because a banned phrase appeared in another tokenization
 
 _Search = Callable[[Sequence[Request], DecodingOptions], list[list[Hypothesis]]]
 
 
 @dataclass(frozen=True)
 class CandidateFinder:
-    """Finds the candidates of one call.
+    """Finds the candidate translations for one call of the translator.
 
     Attributes:
-        bundle: The model's tokenizers.
-        model: The model that searches.
+        bundle: The model and its tokenizers.
+        model: The form of the model that is used for the search.
         options: The options of the search.
         special: The special tokens around each sentence.
         languages_differ: Whether source and target are known to be in different languages.
-        max_tokens: Maximum size of a batch: sentences x source tokens.
-        guard: Whether a flagged best hypothesis is replaced by the most probable one without flags.
+        max_batch_tokens: Maximum size of a batch: number of sentences x source tokens.
+        avoid_flagged: Whether a flagged best hypothesis is replaced by the most probable one without flags.
     """
 
     bundle: Bundle
@@ -46,16 +47,17 @@ class CandidateFinder:
     options: DecodingOptions
     special: SpecialTokens
     languages_differ: bool
-    max_tokens: int
-    guard: bool
+    max_batch_tokens: int
+    avoid_flagged: bool
 
     def find(self, parts: Sequence[PartRequest]) -> list[list[Candidate]]:
-        """Return at most ``n_best`` candidates of each part, best first; none if the rules forbid every target.
+        """Return at most ``n_best`` candidates for each part, best first, or none if the options forbid every target.
 
-        A search that is sure of its best hypothesis finishes few others. To give the guard a choice, a part
-        whose best hypothesis is flagged is searched again with as many hypotheses as the beam has.
+        If one hypothesis is much more probable than the rest, the search finishes few others. So that a candidate
+        without flags can be found, a part whose best hypothesis is flagged is searched again with ``n_best`` set to the
+        beam size.
         """
-        if len(parts) > 1:  # getting memory from the system again for each batch takes 5 % of the time in int8
+        if len(parts) > 1:  # requesting memory from the system again for each batch takes 5 % of the time in int8
             keep_freed_memory()
         parts, search = list(parts), self._searcher()
         hypotheses = search([part.request for part in parts], self.options)
@@ -63,25 +65,25 @@ class CandidateFinder:
             self._search_again_for_banned_phrases(parts, hypotheses, search)
         found = [self._choose(part, each) for part, each in zip(parts, hypotheses, strict=True)]
         beam = self.options.beam_size
-        if self.guard and self.options.sampling is None and self.options.n_best < beam:
+        if self.avoid_flagged and self.options.sampling is None and self.options.n_best < beam:
             flagged = [bool(each) and each[0].flags not in ((), ("fell_back",)) for each in found]
             few = [at for at, each in enumerate(hypotheses) if flagged[at] and len(each) < beam]
             more = self.options.model_copy(update={"n_best": beam})
             for at, each in zip(few, search([parts[at].request for at in few], more), strict=True):
                 found[at] = self._choose(parts[at], each)
         if len(parts) > _MANY:
-            return_freed_memory()  # batches of many shapes fragment it
+            return_freed_memory()  # batches of many shapes fragment the heap
         return found
 
     def align(
         self, parts: Sequence[PartRequest], found: Sequence[Sequence[Candidate]], layer: int | None
     ) -> list[list[Candidate]]:
-        """Return the candidates of each part with their alignments, by the attention of decoder block ``layer``."""
+        """Add alignments to the candidates of each part, computed from the attention of decoder block ``layer``."""
         tokenizer, special = self.bundle.source_tokenizer, self.special
         flat = [(part, each) for part, candidates in zip(parts, found, strict=True) for each in candidates]
         sources, start = [part.request.source for part, _ in flat], len(special.source_prefix)
         alignments: dict[int, Alignment] = {}
-        for batch in length_batches(sources, self.max_tokens, self.max_tokens):
+        for batch in length_batches(sources, self.max_batch_tokens, self.max_batch_tokens):
             targets = [[*special.target_prefix, *flat[at][1].ids] for at in batch]
             maps = attention_maps(self.bundle.model, [sources[at] for at in batch], targets, layer=layer)
             for at, attention in zip(batch, maps, strict=True):
@@ -102,22 +104,22 @@ class CandidateFinder:
                 if part.source.banned and (request := self._respelled(part, found[: self.options.n_best]))
             }
             for at, found in zip(again, search(list(again.values()), self.options), strict=True):
-                if found:  # otherwise the earlier hypotheses are kept, and report the phrases that they contain
+                if found:  # otherwise the earlier hypotheses are kept, and their candidates list the banned phrases
                     hypotheses[at] = found
                     parts[at] = replace(parts[at], request=again[at])
 
     def _respelled(self, part: PartRequest, hypotheses: Sequence[Hypothesis]) -> Request | None:
-        """Return the request with the tokenizations banned in which banned phrases appeared nevertheless.
+        """Return a request that also bans the tokenizations in which banned phrases appeared in the hypotheses.
 
-        A phrase has many tokenizations, and a search that may not use the usual one often takes another. None means
-        that no phrase appeared, or that a phrase to include is tokenized like this.
+        A phrase has many tokenizations, and a search that may not use the usual one often uses another one. Returns
+        None if no banned phrase appeared, or if a phrase to include contains one of these tokenizations.
         """
         tokenizer, start = self.bundle.target_tokenizer, len(part.request.prefix)
         found: dict[tuple[int, ...], None] = {}
         for hypothesis in hypotheses:
             tokens = hypothesis.tokens[start:]
             for phrase in map(WordPhrase.parse, part.source.banned):
-                if phrase.occurs_in(tokenizer.decode(tokens)) and (ids := spelling_in(tokens, phrase.text, tokenizer)):
+                if phrase.occurs_in(tokenizer.decode(tokens)) and (ids := find_phrase(tokens, phrase.text, tokenizer)):
                     found[ids] = None
         request = replace(part.request, banned=(*part.request.banned, *found))
         try:
@@ -127,17 +129,17 @@ class CandidateFinder:
         return request if found else None
 
     def _choose(self, part: PartRequest, hypotheses: Sequence[Hypothesis]) -> list[Candidate]:
-        """Return the best candidates; with the guard, the most probable one without flags comes first."""
+        """Return the best candidates. With ``avoid_flagged``, the most probable one without flags comes first."""
         n_best = self.options.n_best
         if not hypotheses:
             return []
-        if self.options.sampling is not None and part.terms:  # the samples that meet most entries come first
+        if self.options.sampling is not None and part.terms:  # samples with the fewest violations come first
             hypotheses = sorted(hypotheses, key=lambda each: len(_violations(self._candidate(part, each))))
         best = self._candidate(part, hypotheses[0])
-        if not (self.guard and best.flags):
+        if not (self.avoid_flagged and best.flags):
             return [best, *(self._candidate(part, each) for each in hypotheses[1:n_best])]
         every = [best, *(self._candidate(part, each) for each in hypotheses[1:])]
-        # Without flags, and without a violation that the most probable one does not have.
+        # The most probable candidate that has no flags, and only violations that the best candidate also has.
         sound = next((each for each in every if not each.flags and _violations(each) <= _violations(best)), None)
         if sound is not None:
             every = [replace(sound, flags=("fell_back",)), *(each for each in every if each is not sound)]
@@ -165,19 +167,18 @@ class CandidateFinder:
             ),
             unmet=()
             if not source.include
-            else tuple(phrases[0] for phrases in groups(source) if not is_met(tokenizer, text, phrases)),
+            else tuple(phrases[0] for phrases in include_alternatives(source) if not is_met(tokenizer, text, phrases)),
             banned=tuple(phrase for phrase in source.banned if WordPhrase.parse(phrase).occurs_in(after_prefix)),
             glossary=None if part.terms is None else tuple(terms),
         )
 
     def _searcher(self) -> _Search:
-        """Return the function that finds the hypotheses of requests, best first, in batches of similar length."""
+        """Return a function that finds the hypotheses for requests, best first, in batches of similar length."""
         tokenizer = self.bundle.target_tokenizer
         rows = max(self.options.beam_size, self.options.n_best)
         if self.options.beam_size > tokenizer.vocab_size:
             raise ConfigError(
-                f"beam size {self.options.beam_size}: expected from 1 (greedy search) to {tokenizer.vocab_size}, the "
-                "size of the vocabulary; the paper uses 4"
+                f"beam size {self.options.beam_size}: expected 1 to the vocabulary size, {tokenizer.vocab_size}"
             )
         return partial(
             search_all,
@@ -185,13 +186,13 @@ class CandidateFinder:
             bos=BOS,
             eos=EOS,
             banned=(PAD, BOS, UNK, *(tokenizer.tag_id(tag) for tag in tokenizer.tags)),
-            max_tokens=self.max_tokens,
+            max_tokens=self.max_batch_tokens,
             max_sequences=max(1, _LOGITS_IN_MEMORY // (rows * tokenizer.vocab_size)),
         )
 
 
 def _violations(candidate: Candidate) -> set[tuple[str, str]]:
-    """Return which phrases and glossary entries a candidate violates."""
+    """Return the phrases and glossary entries that a candidate violates, each with its kind."""
     terms = [term.source for term in candidate.glossary or () if not term.met]
     named = {"include": candidate.unmet, "banned": candidate.banned, "glossary": terms}
     return {(name, phrase) for name, phrases in named.items() for phrase in phrases}

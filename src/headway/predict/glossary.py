@@ -1,11 +1,12 @@
-"""Glossaries: how certain phrases of the source must be translated.
+"""Glossaries: required translations of certain source phrases.
 
-A glossary is a list of entries: a source phrase, one or several alternative target phrases, and a rule on case. An
-entry applies to a sentence if its source phrase occurs there as whole words (:mod:`headway.text.words`). If entries
-overlap, the longest applies. The translation must then contain one of the target phrases, which are written like
-phrases to include (:mod:`headway.predict.phrases`).
+A glossary is a list of entries. Each has a source phrase, one or several alternative target phrases, and a case rule.
+An entry applies to a sentence if its source phrase occurs there as whole words (:mod:`headway.text.words`). If entries
+overlap, the longest one applies. The translation must then contain one of the target phrases, which have the same
+syntax as phrases to include (:mod:`headway.predict.phrases`).
 
-All source phrases are compiled into tries over words, so a sentence takes one pass however many entries there are.
+All source phrases are compiled into tries over words. Finding the entries of a sentence therefore takes one pass, no
+matter how many entries there are.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from headway.text.words import split_words
 CaseRule = Literal["ignore", "exact"]
 CASE_RULES: tuple[CaseRule, ...] = ("ignore", "exact")
 
-# One line of text that is not blank; target alternatives are separated by "|". The JSON Schema contains these patterns,
-# so the end of a text is written as a lookahead, which Python and JavaScript both support.
+# The patterns match one line of text that is not blank. Target alternatives are separated by "|". The JSON Schema
+# contains these patterns, so the end of the text is matched by a lookahead, which Python and JavaScript both support.
 _CONTROL = r"\x00-\x1f\x7f-\x9f"
 _PHRASE = rf"[^|{_CONTROL}]*[^\s|{_CONTROL}][^|{_CONTROL}]*"
 _END = r"(?![\s\S])"
@@ -38,7 +39,7 @@ SOURCE_PATTERN = rf"^(?=.*\S)[^{_CONTROL}]+{_END}"
 TARGET_PATTERN = rf"^{_PHRASE}(?:\|{_PHRASE})*{_END}"
 
 _HEADERS = (["source", "target"], ["source", "target", "case"])
-_MAX_TOKENS = 50  # of an entry; a target may always have as many (section 6.1: the source length + 50)
+_MAX_TOKENS = 50  # maximum length of an entry; every target may have 50 tokens (section 6.1: source length + 50)
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ class GlossaryEntry:
     Attributes:
         source: The source phrase.
         targets: The alternative target phrases.
-        case: "exact": the source must have the entry's case. "ignore": any case, and the target may also begin with a
-            capital letter.
-        where: The place of the entry, for messages.
+        case: "exact" requires the source text to have the entry's case. "ignore" accepts any case, and the target may
+            also begin with a capital letter.
+        where: The file and line of the entry, or its row, for error messages.
     """
 
     source: str
@@ -75,42 +76,43 @@ class Glossary:
         model.translate("das Haus", glossary=glossary).glossary
 
     Args:
-        rows: The entries: source phrase, target phrase (alternatives separated by ``|``) and optionally "ignore" or
-            "exact", which says whether the case of the source phrase must agree. The default is "ignore".
-        places: Where each row comes from, for messages. Default: its number.
+        rows: The entries. Each has a source phrase, a target phrase (alternatives are separated by ``|``) and
+            optionally a case rule, "ignore" (the default) or "exact".
+        locations: The origin of each row, such as its file and line, for error messages. None means the row numbers.
 
     Raises:
-        DataError: A row is malformed, or contradicts another.
+        DataError: A row is malformed, or contradicts another row.
     """
 
-    def __init__(self, rows: Iterable[Sequence[str]], places: Sequence[str] | None = None) -> None:
+    def __init__(self, rows: Iterable[Sequence[str]], locations: Sequence[str] | None = None) -> None:
         rows = list(rows)
-        if places is None:
-            places = [f"glossary, row {number}" for number in range(1, len(rows) + 1)]
-        self.entries: tuple[GlossaryEntry, ...] = tuple(map(_parse_row, rows, places))
+        if locations is None:
+            locations = [f"glossary, row {number}" for number in range(1, len(rows) + 1)]
+        self.entries: tuple[GlossaryEntry, ...] = tuple(map(_parse_row, rows, locations))
         digest = hashlib.sha256(repr([(each.source, each.targets, each.case) for each in self.entries]).encode())
         self._fingerprint = digest.hexdigest()
-        _ = self._tries  # reports contradictions
+        _ = self._tries  # raises an error if entries contradict each other
 
     @classmethod
     def load(cls, path: str | Path) -> Glossary:
-        """Read a file of tab-separated values, or of comma-separated values with quotes (.csv), perhaps compressed.
+        """Read a file of tab-separated values, or of comma-separated values with quotes (.csv). It may be compressed.
 
-        Blank lines are skipped, and so is a first line that names the columns: source, target and perhaps case.
+        Blank lines and a header line (source, target and optionally case) are skipped.
 
         Raises:
-            DataError: The file is missing, empty, binary or not UTF-8, or a line is malformed or contradicts another.
+            DataError: The file is missing, empty, binary or not UTF-8, or a line is malformed or contradicts another
+                line.
         """
         path = Path(path)
         rows: list[list[str]] = []
-        places: list[str] = []
+        locations: list[str] = []
         for number, row in _read_rows(path):
             if any(map(str.strip, row)) and not (not rows and [cell.strip().lower() for cell in row] in _HEADERS):
                 rows.append(row)
-                places.append(f"{path}, line {number}")
+                locations.append(f"{path}, line {number}")
         if not rows:
             raise DataError("has no entries", where=str(path), accepted="lines with a source and a target phrase")
-        return cls(rows, places)
+        return cls(rows, locations)
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -125,9 +127,10 @@ class Glossary:
         return {name: value for name, value in self.__dict__.items() if name != "_tries"}
 
     def matches(self, text: str) -> list[GlossaryEntry]:
-        """Return the entries whose source phrases occur in a text, in the order of the text, each once.
+        """Return the entries whose source phrases occur in a text, each once, in the order of their occurrence.
 
-        Of overlapping occurrences the longest counts; of equally long ones that with exact case, then the first.
+        If occurrences overlap, only the longest one counts. Among equally long ones, entries with exact case take
+        precedence, and then the first occurrence.
         """
         words = split_words(text)
         readings = [(trie, words if case == "exact" else [*map(str.casefold, words)]) for case, trie in self._tries]
@@ -150,7 +153,7 @@ class Glossary:
 
     @cached_property
     def _tries(self) -> list[tuple[CaseRule, dict[str, Any]]]:
-        """For each rule on case a trie over words: nested dictionaries in which the key None leads to an entry."""
+        """One trie over words for each case rule: nested dictionaries in which the key None maps to an entry."""
         tries: dict[CaseRule, dict[str, Any]] = {"exact": {}, "ignore": {}}
         for entry in self.entries:
             node: dict[Any, Any] = tries[entry.case]
@@ -159,7 +162,7 @@ class Glossary:
             other = node.setdefault(None, entry)
             if set(other.targets) != set(entry.targets):
                 raise DataError(
-                    f"{entry.source!r} is translated by {'|'.join(entry.targets)!r}, but by "
+                    f"{entry.source!r} is translated as {'|'.join(entry.targets)!r}, but as "
                     f"{'|'.join(other.targets)!r} in {other.where}",
                     where=entry.where,
                     hint="give all alternatives in one entry, separated by |",
@@ -168,15 +171,16 @@ class Glossary:
 
 
 class ModelGlossary:
-    """A glossary with its target phrases in the tokens of a model. Made by :func:`model_glossary`.
+    """A glossary whose target phrases are tokenized for a model. :func:`model_glossary` creates it.
 
     Args:
         glossary: The glossary.
         tokenizer: The model's target tokenizer.
-        max_tokens: Maximum number of tokens of an entry.
+        max_tokens: Maximum number of tokens of a target phrase.
 
     Raises:
-        HeadwayError: The vocabulary lacks a character of every alternative of an entry, or all are too long.
+        HeadwayError: An entry has no usable alternative: each contains characters that the vocabulary lacks, or is too
+            long.
     """
 
     def __init__(self, glossary: Glossary, tokenizer: TextTokenizer, max_tokens: int) -> None:
@@ -196,7 +200,7 @@ class ModelGlossary:
                 problem = LengthError(
                     f"{target!r} has {len(ids)} tokens",
                     where=entry.where,
-                    accepted=f"at most {max_tokens}, which every target may have",
+                    accepted=f"at most {max_tokens}",
                     hint="shorten the entry, or raise max_length (--max-length) if it is lower than 50",
                 )
             problems[entry] = problem and problems.get(entry, problem)
@@ -204,13 +208,16 @@ class ModelGlossary:
             raise problem
 
     def matches(self, text: str) -> list[tuple[GlossaryEntry, tuple[Phrase, ...]]]:
-        """Return the entries that apply to a text, and for each the token sequences of which one must occur."""
+        """Return the entries that apply to a text. The target must contain one of the phrases of each entry."""
         return [(entry, self._tokens(entry)) for entry in self._glossary.matches(text)]
 
 
 @lru_cache(4)
 def model_glossary(glossary: Glossary, tokenizer: Any, max_tokens: int | None) -> ModelGlossary:
-    """Return the glossary for a model, made once; no entry may be longer than 50 tokens or ``max_tokens``."""
+    """Return the glossary prepared for a model; results are cached.
+
+    A target phrase may have at most ``max_tokens`` tokens, and never more than 50.
+    """
     return ModelGlossary(glossary, tokenizer, min(_MAX_TOKENS, max_tokens or _MAX_TOKENS))
 
 
@@ -219,8 +226,8 @@ def _parse_row(row: Sequence[str], where: str) -> GlossaryEntry:
         raise DataError(
             f"{len(row)} column{'s' * (len(row) != 1)}",
             where=where,
-            accepted="a source phrase, a target phrase and perhaps a case rule",
-            hint="separate columns by tabs, or by commas in a .csv, where a phrase with commas needs double quotes",
+            accepted="a source phrase, a target phrase and optionally a case rule",
+            hint="separate columns by tabs; in a .csv by commas, with double quotes around phrases that contain commas",
         )
     targets = [target.strip() for target in row[1].split("|")]
     if not row[0].strip() or not all(targets):
@@ -244,5 +251,5 @@ def _read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         yield from ((rows.line_num, row) for row in rows)
     except csv.Error as error:
         raise DataError(
-            f"not valid CSV ({error})", where=f"{path}, line {rows.line_num}", hint="double the quotes inside of quotes"
+            f"not valid CSV ({error})", where=f"{path}, line {rows.line_num}", hint="write a quote within quotes twice"
         ) from None

@@ -1,12 +1,12 @@
-"""Phrases as tokens that a search must produce, or must not produce.
+"""Convert phrases to the tokens that a search must produce, or must not produce.
 
-A phrase matches whole words (:mod:`headway.text.words`). An asterisk at an edge lifts that condition: ``Haus*`` may
-begin a longer word, ``*haus`` may end one, ``*Haus*`` may be anywhere; ``\\*`` is an asterisk.
+A phrase matches whole words (:mod:`headway.text.words`). An asterisk at an edge removes this condition: ``Haus*`` may
+begin a longer word, ``*haus`` may end one, and ``*Haus*`` may occur anywhere. ``\\*`` is a literal asterisk.
 
-A byte-level vocabulary stores the space before a word in the word's first token, so a phrase has two spellings in
-tokens: with the space, as inside a sentence, and without, as at its start or after a bracket or a quotation mark. Which
-one fits depends on the context, so the search may use both. (For vocabularies that mark words in other ways, or not
-at all, the two are equal or one contains the other, and only one is kept.)
+A byte-level vocabulary stores the space before a word in the word's first token, so a phrase has two tokenizations:
+with the space, as inside a sentence, and without it, as at the start of a sentence or after a bracket or quotation
+mark. Which one fits depends on the context, so the search may use both. (In vocabularies that mark words in other ways,
+or not at all, both tokenizations are equal or one contains the other, and only one of them is used.)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SEPARATORS = (" ", ",", ".", ":", ";", "-", "、", "。")
 
 @dataclass(frozen=True)
 class WordPhrase:
-    """A phrase and at which of its edges a word must begin or end."""
+    """A phrase, and whether a word must begin where it starts and end where it ends."""
 
     text: str
     whole_start: bool = True
@@ -38,7 +38,7 @@ class WordPhrase:
 
     @classmethod
     def parse(cls, marked: str) -> WordPhrase:
-        """Return the phrase that a user has written, perhaps with asterisks at its edges."""
+        """Parse a phrase that a user has written, possibly with asterisks at its edges."""
         text = marked.strip()
         if not text.strip("*"):
             return cls(text)
@@ -51,38 +51,36 @@ class WordPhrase:
         return cls(text, not start, not end)
 
     def occurs_in(self, text: str) -> bool:
-        """Whether a text contains the phrase."""
+        """Return whether a text contains the phrase."""
         return contains_words(text, self.text, whole_start=self.whole_start, whole_end=self.whole_end)
 
 
-def groups(source: Source) -> list[tuple[str, ...]]:
-    """Return the phrases to include, each with its alternatives."""
+def include_alternatives(source: Source) -> list[tuple[str, ...]]:
+    """Return the alternatives of each phrase to include. A phrase without alternatives is the only one."""
     return [(each,) if isinstance(each, str) else tuple(each) for each in source.include]
 
 
 def check_phrases(source: Source) -> None:
-    """Refuse empty phrases."""
-    for name, phrases in (("include", groups(source)), ("banned", [(phrase,) for phrase in source.banned])):
+    """Raise :class:`ConfigError` if a phrase is empty."""
+    banned = [(phrase,) for phrase in source.banned]
+    for name, phrases in (("include", include_alternatives(source)), ("banned", banned)):
         for alternatives in phrases:
             if not alternatives or not all(WordPhrase.parse(phrase).text for phrase in alternatives):
-                raise ConfigError(
-                    f"{name}: a phrase is empty; give words, or leave it out (for alternatives of a phrase to include "
-                    "give a list of their own, each with words)"
-                )
+                raise ConfigError(f"{name}: a phrase is empty; give words in each alternative, or leave the phrase out")
 
 
 def prefix_ids(tokenizer: TextTokenizer, source: Source) -> Ids:
-    """Return the tokens that a target begins with."""
-    ids = tuple(tokenizer.encode(source.prefix.rstrip()))
+    """Return the tokens that the target must begin with."""
+    ids = tuple(tokenizer.encode(source.target_prefix.rstrip()))
     if UNK in ids:
-        raise _unknown("prefix", source.prefix)
+        raise _unknown("prefix", source.target_prefix)
     return ids
 
 
 def include_phrases(tokenizer: TextTokenizer, source: Source) -> tuple[tuple[Phrase, ...], ...]:
-    """Return for each phrase to include the token sequences of which the target must contain one."""
+    """Return the token sequences for each phrase to include. The target must contain one of them."""
     found = []
-    for alternatives in groups(source):
+    for alternatives in include_alternatives(source):
         phrases = to_phrases(tokenizer, alternatives)
         if not phrases:
             raise _unknown("include", " | ".join(alternatives))
@@ -97,7 +95,7 @@ def banned_ids(tokenizer: TextTokenizer, source: Source) -> tuple[Ids, ...]:
 
 
 def to_phrases(tokenizer: TextTokenizer, alternatives: Iterable[str]) -> tuple[Phrase, ...]:
-    """Return the spellings in tokens of all alternatives; none if the vocabulary lacks a character of each of them."""
+    """Return the tokenizations of all alternatives, except those with characters that the vocabulary lacks."""
     boundaries = word_boundaries(tokenizer)
     found: dict[Phrase, None] = {}
     for phrase in map(WordPhrase.parse, alternatives):
@@ -109,7 +107,7 @@ def to_phrases(tokenizer: TextTokenizer, alternatives: Iterable[str]) -> tuple[P
 
 
 def is_met(tokenizer: TextTokenizer, text: str, alternatives: Iterable[str]) -> bool:
-    """Whether a target contains one of the alternatives, or what the tokenizer normalizes it to."""
+    """Return whether a target contains one of the alternatives, as written or as normalized by the tokenizer."""
     phrases = [WordPhrase.parse(phrase) for phrase in alternatives]
     return any(phrase.occurs_in(text) for phrase in phrases) or any(
         WordPhrase(normal, phrase.whole_start, phrase.whole_end).occurs_in(text)
@@ -119,9 +117,9 @@ def is_met(tokenizer: TextTokenizer, text: str, alternatives: Iterable[str]) -> 
 
 
 def word_boundaries(tokenizer: TextTokenizer) -> WordBoundaries:
-    """Return where words begin and end among the tokens of a vocabulary, computed once for each tokenizer.
+    """Return the tokens of a vocabulary at which words begin and end. They are computed once for each tokenizer.
 
-    A token with only a part of a character's bytes counts as a letter, since its character could be one.
+    A token that contains only some bytes of a character is treated as a letter, because the character could be one.
     """
     if tokenizer not in _BOUNDARIES:
         _BOUNDARIES[tokenizer] = _find_boundaries(tokenizer)
@@ -143,26 +141,25 @@ def _find_boundaries(tokenizer: TextTokenizer) -> WordBoundaries:
 
 
 def _spellings(tokenizer: TextTokenizer, phrase: WordPhrase) -> list[Ids]:
-    """Return a phrase's tokens inside a sentence and at the start of one."""
+    """Return a phrase's tokenizations inside a sentence and at the start of a sentence."""
     return list(dict.fromkeys(tuple(tokenizer.encode(space + phrase.text)) for space in (" ", "")))
 
 
 def _unknown(name: str, phrase: str) -> ConfigError:
     return ConfigError(
-        f"{name}: {phrase!r} contains what this model's vocabulary does not have, so no target can contain it; leave "
-        "it out, or spell it as the training text does"
+        f"{name}: {phrase!r} contains characters or words that the vocabulary lacks; leave it out or respell it"
     )
 
 
 def _shortest(phrases: Sequence[Phrase], boundaries: WordBoundaries) -> tuple[Phrase, ...]:
-    """Return the phrases that contain no other phrase; including a longer phrase would include the shorter one, too."""
+    """Return the phrases that contain no other phrase. A target with a longer phrase also contains the shorter one."""
     return tuple(
         one for one in phrases if not any(other != one and _contains(one, other, boundaries) for other in phrases)
     )
 
 
 def _contains(phrase: Phrase, part: Phrase, boundaries: WordBoundaries) -> bool:
-    """Whether every occurrence of a phrase contains an occurrence of ``part``."""
+    """Return whether every occurrence of a phrase contains an occurrence of ``part``."""
     tokens, length = phrase.tokens, len(part.tokens)
 
     def fits(at: int) -> bool:
@@ -174,8 +171,8 @@ def _contains(phrase: Phrase, part: Phrase, boundaries: WordBoundaries) -> bool:
     return any(tokens[at : at + length] == part.tokens and fits(at) for at in places)
 
 
-def spelling_in(tokens: Ids, phrase: str, tokenizer: TextTokenizer) -> Ids | None:
-    """Return the fewest consecutive ``tokens`` whose text contains ``phrase``; None if there are none."""
+def find_phrase(tokens: Ids, phrase: str, tokenizer: TextTokenizer) -> Ids | None:
+    """Return the shortest run of consecutive ``tokens`` whose text contains ``phrase``, or None."""
     places = range(len(tokens) + 1)
     spans = sorted(
         ((start, end) for start in places for end in places[start + 1 :]), key=lambda span: span[1] - span[0]

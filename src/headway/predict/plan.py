@@ -1,7 +1,7 @@
-"""Plan the translation of texts: the search requests of each text's parts, and how their candidates become one text.
+"""Plan the translation of texts: create search requests for the parts of each text, and merge the parts' candidates.
 
-Long texts are split. A text that cannot be translated becomes an error in its place in the list, so that the others can
-be translated.
+Long texts are split. A text that cannot be translated is represented by its error, so that the other texts can still be
+translated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from headway.decode import DecodingOptions
 from headway.decode.request import Request, check_request
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.predict.glossary import GlossaryEntry, ModelGlossary
-from headway.predict.phrases import banned_ids, check_phrases, groups, include_phrases, prefix_ids, word_boundaries
+from headway.predict.phrases import (
+    banned_ids,
+    check_phrases,
+    include_alternatives,
+    include_phrases,
+    prefix_ids,
+    word_boundaries,
+)
 from headway.predict.results import Alignment, Candidate, Flag, Source, Translation
 from headway.predict.segment import Part, split_text
 from headway.text.base import EOS, TextTokenizer
@@ -30,9 +37,9 @@ class PartRequest:
 
     Attributes:
         source: The part, with the phrases that apply to it.
-        ids: Its tokens, without special tokens.
+        ids: Source tokens of the part, without special tokens.
         request: The search request.
-        terms: The glossary entries that apply to it. None if there is no glossary.
+        terms: The glossary entries that apply to the part. None if there is no glossary.
     """
 
     source: Source
@@ -43,7 +50,7 @@ class PartRequest:
 
 @dataclass(frozen=True)
 class TranslationPlan:
-    """The search requests for a text, one for each of its parts. A blank text has no parts."""
+    """The parts of a text, with a search request for each. A blank text has no parts."""
 
     source: Source
     parts: tuple[Part, ...] = ()
@@ -53,16 +60,17 @@ class TranslationPlan:
 
 @dataclass(frozen=True)
 class RequestBuilder:
-    """Makes the search requests of one call.
+    """Creates the search requests for one call of the translator.
 
     Attributes:
         bundle: The model.
         special: The special tokens around each sentence.
         options: The options of the search.
-        max_source_tokens: Longer texts, special tokens included, are split.
-        max_positions: Longest sequence, with EOS or BOS, that the model has positions for. None means no limit.
-        language: The language of the sources, as a BCP 47 tag. Its rules split a text into sentences.
-        glossary: The glossary in the model's tokens. Its entries apply to each part of a text.
+        max_source_tokens: Maximum number of source tokens, including special tokens. Longer texts are split.
+        max_positions: Maximum length of a sequence, including EOS or BOS, for which the model has positions. None means
+            no limit.
+        language: The language of the sources, as a BCP 47 tag. It selects the rules for splitting texts into sentences.
+        glossary: The glossary in the model's tokens. It is applied to each part of a text.
     """
 
     bundle: Bundle
@@ -73,8 +81,8 @@ class RequestBuilder:
     language: str
     glossary: ModelGlossary | None = None
 
-    def plans(self, sources: Sequence[Source]) -> list[TranslationPlan | HeadwayError]:
-        """Return the plan of each text, or why it cannot be translated."""
+    def plan_each(self, sources: Sequence[Source]) -> list[TranslationPlan | HeadwayError]:
+        """Return the plan for each text, or the error if the text cannot be translated."""
         texts = ["" if not source.text.strip() else source.text for source in sources]
         encoded = encode_each(self.bundle.source_tokenizer, texts)
         return [self._plan(source, ids) for source, ids in zip(sources, encoded, strict=True)]
@@ -100,23 +108,23 @@ class RequestBuilder:
         )
         if source.include and len(parts) > 1:
             raise ConfigError(
-                f"include: a text of {length} tokens is translated in {len(parts)} parts, and it is unknown which of "
-                "them must contain the phrases; give its sentences one by one"
+                f"include: a text of {length} tokens is translated in {len(parts)} parts, and it is unknown which part "
+                "must contain the phrases; translate its sentences one by one"
             )
-        # The prefix belongs to the translation of the first part.
-        sources = [replace(source, text=part.text, prefix="" if at else source.prefix) for at, part in enumerate(parts)]
+        rest = replace(source, target_prefix="")  # the prefix belongs to the translation of the first part
+        sources = [replace(rest if at else source, text=part.text) for at, part in enumerate(parts)]
         requests = tuple(self._request(each, encode(each.text)) for each in sources)
         return TranslationPlan(source, tuple(parts), requests, trailing_whitespace)
 
     def _request(self, source: Source, ids: Sequence[int]) -> PartRequest:
         tokenizer = self.bundle.target_tokenizer
         prefix = self.special.target_prefix
-        if source.prefix:
+        if source.target_prefix:
             prefix += prefix_ids(tokenizer, source)
         framed = tuple(self.special.add_to_source(ids))
         include = include_phrases(tokenizer, source) if source.include else ()
         matches = self.glossary.matches(source.text) if self.glossary else []
-        # Samples cannot be made to contain phrases; they are only checked for them.
+        # Sampling cannot be forced to produce phrases, so samples are only checked for them.
         required = () if self.options.sampling else tuple(phrases for _, phrases in matches)
         request = Request(
             source=framed,
@@ -133,12 +141,12 @@ class RequestBuilder:
                     f"include: {phrase!r} has {shortest} tokens, but this target may have at most "
                     f"{request.limit}; raise max_length (--max-length), or leave the phrase out"
                 )
-        check_request(request, self.options, EOS)  # an error in the search would stop the whole batch
+        check_request(request, self.options, EOS)  # an error during the search would stop the whole batch
         terms = tuple(entry for entry, _ in matches) if self.glossary else None
         return PartRequest(source, tuple(ids), request, terms)
 
     def _limit(self, source_length: int, prefix_length: int) -> int:
-        """Return the maximum number of target tokens: as the options or the paper say, within the model's positions."""
+        """Return the maximum number of target tokens: ``max_length`` or the paper's limit, capped by the positions."""
         limit = self.options.max_length or max(source_length, prefix_length) + MAX_EXTRA_TOKENS
         if self.max_positions is not None:
             limit = min(limit, self.max_positions - 1)
@@ -151,10 +159,10 @@ class RequestBuilder:
 
 
 def encode_each(tokenizer: TextTokenizer, texts: Sequence[str]) -> list[list[int] | HeadwayError]:
-    """Return the ids of each text, or why it cannot be encoded."""
+    """Return the ids of each text, or the error if the text cannot be encoded."""
     try:
         return list(tokenizer.encode_batch(texts))
-    except DataError:  # about one of them
+    except DataError:  # one of the texts cannot be encoded
         return [_encoded(tokenizer, text) for text in texts]
 
 
@@ -168,20 +176,15 @@ def _encoded(tokenizer: TextTokenizer, text: str) -> list[int] | HeadwayError:
 def merge_parts(
     plan: TranslationPlan, found: Sequence[Sequence[Candidate]], unlikely: bool | None = None
 ) -> Translation | ConfigError:
-    """Return the translation of a text, from the candidates of each of its parts, or an error if a part has none.
+    """Merge the candidates of a text's parts into its translation, or return an error if a part has no candidates.
 
-    ``unlikely`` is the flag of the text.
-
-    The k-th candidate of the text consists of the k-th candidate of each part, or the last one of a part that has
-    fewer.
+    The k-th candidate of the text consists of the k-th candidate of each part, or of the last candidate of a part that
+    has fewer. ``unlikely`` is stored in the translation.
     """
     if not all(found):
-        return ConfigError(
-            "no target is left: banned phrases, min_length, no_repeat_ngram and the like exclude every one; ask for "
-            "less"
-        )
+        return ConfigError("banned phrases, min_length, no_repeat_ngram and the like exclude every target; relax them")
     if not found:
-        unmet = tuple(alternatives[0] for alternatives in groups(plan.source) if alternatives)
+        unmet = tuple(alternatives[0] for alternatives in include_alternatives(plan.source) if alternatives)
         return Translation(plan.source.text, (Candidate("", 0.0, 0.0, (), (), unmet=unmet),), unlikely)
     count = max(map(len, found))
     chosen = ([candidates[min(k, len(candidates) - 1)] for candidates in found] for k in range(count))
@@ -202,17 +205,18 @@ def _merge(plan: TranslationPlan, parts: list[Candidate]) -> Candidate:
             glossary=None if whole.glossary is None else tuple(term for part in parts for term in part.glossary or ()),
             alignment=_merge_alignments(plan, [part.alignment for part in parts if part.alignment is not None]),
         )
-    text = "".join(part.before + each.text for part, each in zip(plan.parts, parts, strict=True))
+    text = "".join(part.leading_whitespace + each.text for part, each in zip(plan.parts, parts, strict=True))
     flags: set[Flag] = {flag for part in parts for flag in part.flags}
-    if any(part.inside for part in plan.parts):
+    if any(part.partial_sentence for part in plan.parts):
         flags.add("split")
     ordered = tuple(flag for flag in get_args(Flag) if flag in flags)
     return replace(whole, text=text + plan.trailing_whitespace, flags=ordered)
 
 
 def _concatenate(plan: TranslationPlan, tokens: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the tokens of all parts. The first token of a part gets the white space before it, to separate words."""
-    spaced = ((part.before + own[0], *own[1:]) if own else () for part, own in zip(plan.parts, tokens, strict=True))
+    """Concatenate the tokens of all parts. The white space before a part becomes part of its first token."""
+    pairs = zip(plan.parts, tokens, strict=True)
+    spaced = ((part.leading_whitespace + own[0], *own[1:]) if own else () for part, own in pairs)
     return tuple(token for own in spaced for token in own)
 
 

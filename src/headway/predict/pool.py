@@ -1,7 +1,8 @@
-"""A translator in each of several processes, which share the texts to translate.
+"""Translation in several processes, each with its own translator.
 
-Threads of one process share its Python interpreter, which takes a fifth of a small model's time, so more than a few
-threads wait for each other. Processes do not, but each loads the whole model and takes a second or two to start.
+The threads of a process share one Python interpreter. A small model spends a fifth of its time in Python code, so more
+than a few threads would wait for each other. Processes do not wait, but each loads the whole model and takes a second
+or two to start.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ from headway.predict.text_translator import PAPER_OPTIONS, TextTranslator
 
 
 class TranslatorPool(TextTranslator):
-    """``workers`` processes with a translator each.
+    """A pool of ``workers`` processes, each with a translator.
 
         with TranslatorPool(partial(load_translator, "runs/quickstart/best"), workers=8) as pool:
             for translation in pool.translate_lines(lines):
                 ...
 
-    Each process uses one thread, or as many as the environment variable OMP_NUM_THREADS says. Translations do not
-    depend on the number of processes, except for rounding (in int8 not at all). The processes end when the pool is
+    Each process uses one thread, or the number of threads in the environment variable OMP_NUM_THREADS. Translations do
+    not depend on the number of processes, except for rounding (in int8 not at all). The processes end when the pool is
     closed, when a call is interrupted, and when the process that created the pool ends, even if it is killed.
 
     Args:
-        load: A function without arguments that returns a translator; it is called in each process.
+        load: A function without arguments that returns a translator. It is called in each process.
         workers: Number of processes.
 
     Raises:
         ConfigError: ``workers`` is less than 1, or ``load`` cannot be sent to another process.
-        HeadwayError: A process ended unexpectedly. Errors that ``load`` raises are raised as they are.
+        HeadwayError: A process ended unexpectedly. Errors raised by ``load`` are propagated unchanged.
     """
 
     def __init__(self, load: Callable[[], TextTranslator], workers: int) -> None:
@@ -52,12 +53,12 @@ class TranslatorPool(TextTranslator):
         from loky import ProcessPoolExecutor
 
         if workers < 1:
-            raise ConfigError(f"workers = {workers}: expected 1 or more, best one for each core")
+            raise ConfigError(f"workers = {workers}: expected 1 or more; one for each core is best")
         try:
             message = cloudpickle.dumps(load)
         except Exception as error:
             raise ConfigError(
-                f"a pool cannot send {load!r} to its processes ({error}); give a function that can be pickled, such as "
+                f"a pool cannot send {load!r} to its processes ({error}); pass a function that can be pickled, such as "
                 "functools.partial(load_translator, FOLDER)"
             ) from None
         threads = os.environ.get("OMP_NUM_THREADS", "1")
@@ -71,7 +72,7 @@ class TranslatorPool(TextTranslator):
             env={"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads},
         )
         try:
-            with _sigint_ignored():  # the processes inherit it: Ctrl-C is for the process that has the pool
+            with _sigint_ignored():  # inherited by the processes; only the process that owns the pool handles Ctrl-C
                 ready = self._submit(None)
             ready.result()
         except BaseException:
@@ -111,9 +112,9 @@ class TranslatorPool(TextTranslator):
             raise
         return [results[index] for index in range(len(texts))]
 
-    def words(self, candidate: Candidate) -> WordAlignment:
-        """Return a candidate's word alignment; see :meth:`TextTranslator.words`."""
-        found: WordAlignment = _result_of(self._submit("words", candidate))
+    def word_alignment(self, candidate: Candidate) -> WordAlignment:
+        """Return a candidate's word alignment; see :meth:`TextTranslator.word_alignment`."""
+        found: WordAlignment = _result_of(self._submit("word_alignment", candidate))
         return found
 
     def close(self) -> None:
@@ -128,7 +129,7 @@ class TranslatorPool(TextTranslator):
         self.close()
 
     def _submit(self, method: str | None, *arguments: Any, **keywords: Any) -> Future[Any]:
-        """Call a method of a free process's translator; None only waits until a process has its translator."""
+        """Call a method of the translator in a free process. None only waits until a translator is loaded."""
         if self._closed:
             raise HeadwayError("this pool of translators is closed")
         with _readable_failure():
@@ -156,7 +157,7 @@ def _readable_failure() -> Iterator[None]:
 @contextlib.contextmanager
 def _sigint_ignored() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may change handlers
+        yield  # only the main thread may change signal handlers
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -166,30 +167,30 @@ def _sigint_ignored() -> Iterator[None]:
 
 
 def _shares(sizes: Sequence[int], workers: int) -> list[list[int]]:
-    """Divide the texts among the workers, so that all get about the same lengths; return each worker's indices.
+    """Divide the texts among the workers so that the lengths are balanced. Return the indices of each worker's texts.
 
-    Smaller shares would balance the load better, but each share ends in some dozen steps for its last few sentences:
-    with 1,000 sentences, seven shares instead of two take 6 % longer.
+    Smaller shares would balance the load better, but the last steps of each share decode only a few sentences. With
+    1,000 sentences, seven shares take 6 % longer than two.
     """
     order = sorted(range(len(sizes)), key=lambda index: sizes[index])
     return [share for start in range(workers) if (share := order[start::workers])]
 
 
-# In the worker processes:
+# The rest of this file runs in the worker processes.
 
 _loaded: TextTranslator | Exception
 
 
 def _start_worker(load: bytes, parent: int) -> None:
-    """Load the translator; an error that this raises is kept and raised by each call."""
+    """Load the translator. If this fails, each call raises the error."""
     global _loaded
-    os.dup2(2, 1)  # standard output belongs to the process that has the pool
+    os.dup2(2, 1)  # only the process that owns the pool writes to standard output
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
         _loaded = pickle.loads(load)()
     except Exception as error:
         _loaded = error
-    gc.freeze()  # loky collects garbage between calls, which takes 0.1 s with all that PyTorch has loaded
+    gc.freeze()  # loky collects garbage between calls, which would take 0.1 s because of PyTorch's many objects
 
 
 def _end_with(parent: int) -> None:

@@ -1,13 +1,14 @@
-"""Flags for translations that are probably wrong, by cheap checks that need no second model.
+"""Flags for translations that are probably wrong, set by cheap checks that need no second model.
 
 truncated
-    The model did not end the translation: the search ended it at the length limit.
+    The model did not generate EOS: the search stopped at the length limit.
 repeated
     The translation loops. Either an n-gram of up to 16 tokens occurs at least four times in a row, and more times in a
     row than any n-gram of the source. Or zlib compresses the translation by a factor of more than 2.4 (the threshold of
     Whisper: Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Supervision", section 4.5), and more
     than the source. The second check applies to texts of at least 64 bytes, because zlib's overhead dominates in
-    shorter ones. The comparison with the source allows repetition that the source has, too ("ha ha ha ha ha").
+    shorter ones. Because of the comparison with the source, a translation may repeat what the source repeats ("ha ha ha
+    ha ha").
 copied
     The translation equals the source, although the languages differ and the source has more than three words with a
     letter. A word is a run of letters and digits, or one character in Chinese and Japanese. Shorter texts (names,
@@ -24,11 +25,11 @@ from collections.abc import Sequence
 
 from headway.predict.results import Flag
 
-LOOP_TOKENS = 16
-LOOP_REPEATS = 4
-COMPRESSION_RATIO = 2.4
-COMPRESSION_BYTES = 64
-COPIED_WORDS = 3
+MAX_LOOP_TOKENS = 16
+MIN_LOOP_REPEATS = 4
+MAX_COMPRESSION_RATIO = 2.4
+MIN_COMPRESSED_BYTES = 64
+MAX_COPIED_WORDS = 3
 
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
 
@@ -52,14 +53,14 @@ def find_flags(
 
 
 def is_repeated(source: str, target: str, source_ids: Sequence[int], target_ids: Sequence[int]) -> bool:
-    """Return whether the target loops or compresses too well, and the source does less so."""
-    if max(Counter(target_ids).values(), default=0) >= LOOP_REPEATS:  # otherwise no n-gram occurs that often
+    """Return whether the target loops or compresses too well, and more so than the source."""
+    if max(Counter(target_ids).values(), default=0) >= MIN_LOOP_REPEATS:  # otherwise no n-gram occurs that often
         run = longest_run(target_ids)
-        if run >= LOOP_REPEATS and run > longest_run(source_ids):
+        if run >= MIN_LOOP_REPEATS and run > longest_run(source_ids):
             return True
     return (
-        len(target.encode()) >= COMPRESSION_BYTES
-        and _compression_ratio(target) > COMPRESSION_RATIO
+        len(target.encode()) >= MIN_COMPRESSED_BYTES
+        and _compression_ratio(target) > MAX_COMPRESSION_RATIO
         and _compression_ratio(target) > _compression_ratio(source)
     )
 
@@ -68,7 +69,7 @@ def is_copied(source: str, target: str) -> bool:
     """Return whether the target equals the source, except for white space, and has more than three words."""
     if source.split() != target.split():
         return False
-    return sum(any(map(str.isalpha, word)) for word in _WORD.findall(target)) > COPIED_WORDS
+    return sum(any(map(str.isalpha, word)) for word in _WORD.findall(target)) > MAX_COPIED_WORDS
 
 
 def longest_run(tokens: Sequence[int]) -> int:
@@ -77,7 +78,7 @@ def longest_run(tokens: Sequence[int]) -> int:
     If tokens[i] == tokens[i - n] for k consecutive positions i, an n-gram occurs k // n + 1 times in a row.
     """
     longest = min(len(tokens), 1)
-    for n in range(1, min(LOOP_TOKENS, len(tokens) // 2) + 1):
+    for n in range(1, min(MAX_LOOP_TOKENS, len(tokens) // 2) + 1):
         matches = list(map(operator.eq, tokens, tokens[n:]))
         if sum(matches) < n * longest:
             continue  # even if all matches were consecutive, the run would not be longer

@@ -35,8 +35,8 @@ def rank_by_models(
 ) -> list[list[Ranked]]:
     """Rank the candidates of each source by the sum of ``weight * log P(candidate | source) / length penalty``.
 
-    Each model counts the length in its own tokens, so models with different vocabularies can be combined. The penalty
-    is that of Wu et al. 2016 with exponent ``alpha``.
+    Each model counts the length in its own tokens, so models with different vocabularies can be combined. The length
+    penalty is the one of Wu et al. 2016, with exponent ``alpha``.
 
     Raises:
         HeadwayError: A candidate cannot be scored. The message contains the number of its source, counted from 1.
@@ -54,14 +54,14 @@ def rank_by_models(
         )
         for at, ((number, _), each) in enumerate(zip(flat, found, strict=True)):
             if isinstance(each, HeadwayError):
-                raise each.at(f"source {number + 1}")
+                raise each.with_location(f"source {number + 1}")
             totals[at] += weight * each.log_probability / length_penalty(len(each.tokens) + 1, alpha)
     scores = iter(totals)
     return [_best_first([Ranked(text, next(scores)) for text in texts]) for texts in candidates]
 
 
 def rank_by_agreement(candidates: Sequence[str], scores: Sequence[float] | None = None) -> list[Ranked]:
-    """Rank the candidates of one source by expected chrF. Their weights are exp(score), or equal without scores."""
+    """Rank the candidates of one source by expected chrF, weighted by exp(score), or equally if there are no scores."""
     weights = [1.0] * len(candidates) if scores is None else softmax(scores)
     values = expected_chrf(candidates, weights)
     return _best_first([Ranked(text, value) for text, value in zip(candidates, values, strict=True)])
@@ -90,15 +90,15 @@ def expected_chrf(texts: Sequence[str], weights: Sequence[float]) -> list[float]
 
 
 def minimum_bayes_risk(translation: Translation, *, sampled: bool) -> Translation:
-    """Order the candidates by their expected chrF, so that the one that agrees most with all others comes first.
+    """Order the candidates by their expected chrF, so that the one that agrees most with the others comes first.
 
     This is minimum Bayes risk decoding (Kumar and Byrne 2004, "Minimum Bayes-Risk Decoding for Statistical Machine
     Translation"; Eikema and Aziz 2020, "Is MAP Decoding All You Need?", section 7).
 
     Args:
         translation: A translation with several candidates.
-        sampled: Whether the candidates were sampled and have equal weights (one drawn twice counts twice). Otherwise
-            their weights are their probabilities.
+        sampled: Whether the candidates were sampled. Samples have equal weights, and a text that was drawn twice counts
+            twice. Otherwise, each candidate is weighted by its probability.
     """
     candidates = translation.candidates
     weights = [1.0] * len(candidates) if sampled else softmax([each.log_probability for each in candidates])
@@ -108,7 +108,7 @@ def minimum_bayes_risk(translation: Translation, *, sampled: bool) -> Translatio
 
 
 def softmax(values: Sequence[float]) -> list[float]:
-    """Return exp(value) over their sum, or equal shares if every value is -inf."""
+    """Return exp(value) divided by the sum of all, or equal weights if every value is -inf."""
     top = max(values)
     if top == -math.inf:
         return [1 / len(values)] * len(values)

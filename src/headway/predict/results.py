@@ -21,15 +21,16 @@ class Source:
 
     Attributes:
         text: The text.
-        prefix: Text that the translation must begin with. White space at its end is ignored.
+        target_prefix: Text that the translation must begin with. White space at its end is ignored.
         include: Phrases that the translation must contain as whole words, such as terminology. A tuple lists
-            alternatives (inflected forms, for example), of which at least one must occur. An asterisk at an edge lets
-            the phrase be part of a longer word there: ``Haus*``, ``*haus``, ``*Haus*``. Write ``\\*`` for an asterisk.
+            alternatives (inflected forms, for example), of which at least one must occur. An asterisk at an edge allows
+            the phrase to be part of a longer word there: ``Haus*``, ``*haus``, ``*Haus*``. Write ``\\*`` for a literal
+            asterisk.
         banned: Phrases that the translation must not contain.
     """
 
     text: str
-    prefix: str = ""
+    target_prefix: str = ""
     include: tuple[str | tuple[str, ...], ...] = ()
     banned: tuple[str, ...] = ()
 
@@ -41,7 +42,7 @@ class GlossaryTerm:
     Attributes:
         source: The source phrase of the entry.
         targets: The alternative target phrases.
-        met: Whether the translation contains one of them as whole words.
+        met: Whether the translation contains one of the target phrases as whole words.
     """
 
     source: str
@@ -55,9 +56,9 @@ class Alignment:
 
     Attributes:
         source_tokens: The tokens of the source as displayed, without language tag and EOS.
-        pairs: (source token, target token), counted from 0, one per target token.
-        attention: For each target token, its attention to each source token. Attention to the language tag and to EOS
-            is left out, so a row sums to at most 1.
+        pairs: One pair (source token, target token) of indices for each target token, counted from 0.
+        attention: The attention of each target token to each source token. Attention to the language tag and to EOS is
+            left out, so a row sums to at most 1.
     """
 
     source_tokens: tuple[str, ...]
@@ -80,18 +81,20 @@ class Candidate:
 
     Attributes:
         text: The translation.
-        score: log P(target | source) in nats, divided by the length penalty. Searches rank by it.
+        score: log P(target | source) in nats, divided by the length penalty. Searches rank candidates by this score.
         log_probability: log P(target | source) in nats.
-        tokens: Its tokens as displayed.
+        tokens: The translation's tokens as displayed.
         ids: The ids of the tokens.
-        token_log_probabilities: One per token and one for EOS; they sum to ``log_probability``.
+        token_log_probabilities: Log-probability of each token and of EOS. They sum to ``log_probability``.
         flags: Suspected errors; see :mod:`headway.predict.quality`. "fell_back" means that a more probable candidate
             was skipped because of its flags, and "split" that a sentence was too long for the model and was split.
-        unmet: Phrases of :attr:`Source.include` that it does not contain as whole words (the first of alternatives).
-        banned: Phrases of :attr:`Source.banned` that it contains nevertheless.
-        glossary: The glossary entries that applied, each with whether it was met. None if there was no glossary.
-        alignment: Its alignment, if one was requested.
-        utility: Its expected chrF against the other candidates, if they were ranked by it.
+        unmet: Phrases of :attr:`Source.include` that the translation does not contain as whole words. If a phrase has
+            alternatives, the first one is listed.
+        banned: Phrases of :attr:`Source.banned` that the translation contains nevertheless.
+        glossary: The glossary entries that applied, and whether the translation met them. None if there was no
+            glossary.
+        alignment: The translation's alignment, if one was requested.
+        utility: Expected chrF against the other candidates, if the candidates were ranked by it.
 
     If a text was translated in several parts, scores are summed and tokens concatenated, and
     ``token_log_probabilities`` contains the EOS of each part.
@@ -118,11 +121,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Translation:
-    """The candidates for the translation of a text, best first. The properties are those of the best candidate.
+    """The candidates for the translation of a text, best first. The properties return values of the best candidate.
 
-    ``unlikely`` is whether the source is unlike the text that the model was calibrated on, so that the translation may
-    be invented; see :mod:`headway.predict.calibration`. None means that the model is not calibrated, or not for these
-    languages.
+    ``unlikely`` is True if the source is unlike the text that the model was calibrated on, so that the translation may
+    be invented (see :mod:`headway.predict.calibration`). It is None if the model is not calibrated, or was calibrated
+    for other languages.
     """
 
     source: str
@@ -136,12 +139,12 @@ class Translation:
 
     @property
     def score(self) -> float:
-        """Its score; see :class:`Candidate`."""
+        """The translation's score; see :class:`Candidate`."""
         return self.candidates[0].score
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """Its tokens as displayed."""
+        """The translation's tokens as displayed."""
         return self.candidates[0].tokens
 
     @property
@@ -156,7 +159,7 @@ class Translation:
 
     @property
     def alignment(self) -> Alignment | None:
-        """Its alignment, if one was requested."""
+        """The translation's alignment, if one was requested."""
         return self.candidates[0].alignment
 
 
@@ -165,9 +168,9 @@ class ScoredTarget:
     """The probability of a given target.
 
     Attributes:
-        log_probability: log P(target | source) in nats, EOS included.
+        log_probability: log P(target | source) in nats, including EOS.
         tokens: The target's tokens as displayed.
-        token_log_probabilities: One per token and one for EOS; they sum to ``log_probability``.
+        token_log_probabilities: Log-probability of each token and of EOS. They sum to ``log_probability``.
     """
 
     log_probability: float
@@ -186,12 +189,12 @@ class Alternative:
 def raise_first_error(results: Sequence[ResultT | HeadwayError], unit: str | None, first: int) -> list[ResultT]:
     """Return the results, or raise the first error among them.
 
-    The message begins with ``unit`` ("text", "line") and the number of the result, counted from ``first``. None leaves
-    the message as it is.
+    The message begins with ``unit`` ("text", "line") and the number of the result, counted from ``first``. If ``unit``
+    is None, the message is unchanged.
     """
     for number, each in enumerate(results, start=first):
         if isinstance(each, HeadwayError):
-            raise each if unit is None else each.at(f"{unit} {number}")
+            raise each if unit is None else each.with_location(f"{unit} {number}")
     return [each for each in results if not isinstance(each, HeadwayError)]
 
 
@@ -201,7 +204,7 @@ def process_lines(
     """Yield the result of each line of a stream, in order. ``lines_ahead`` lines are processed at a time.
 
     Raises:
-        HeadwayError: The result of a line is an error. The message contains its number.
+        HeadwayError: The result of a line is an error. The message contains the line number.
     """
     remaining, first = iter(lines), 1
     while chunk := list(islice(remaining, lines_ahead)):

@@ -1,9 +1,9 @@
 """Split a text that is too long for a model into sentences, and sentences that are still too long into parts.
 
-`sentencex` (Wikimedia's segmenter) finds the sentences. It knows the terminators and abbreviations of about 300
-languages and has a fallback for others. A sentence over the limit is split in two near its middle: after a comma or
-similar mark if its middle half has one, otherwise at a space. This repeats until all parts fit. The parts, with the
-white space between them, concatenate to the text.
+`sentencex` (Wikimedia's segmenter) finds the sentences. It has rules for the terminators and abbreviations of about 300
+languages, and a fallback for others. A sentence over the limit is split in two near its middle: after a comma or
+similar mark if there is one in its middle half, otherwise at a space. This is repeated until all parts fit. The parts
+and the white space between them concatenate to the text.
 """
 
 from __future__ import annotations
@@ -24,23 +24,25 @@ class Part:
 
     Attributes:
         text: The part, without leading and trailing white space.
-        before: The white space before it.
-        inside: Whether it is only a part of a sentence.
+        leading_whitespace: The white space before the part.
+        partial_sentence: Whether the part is only a part of a sentence.
     """
 
     text: str
-    before: str
-    inside: bool = False
+    leading_whitespace: str
+    partial_sentence: bool = False
 
 
-def split_text(text: str, language: str, count: Callable[[str], int], limit: int) -> tuple[list[Part], str]:
-    """Split ``text`` into sentences of at most ``limit`` tokens. Return the parts and the white space after the last.
+def split_text(text: str, language: str, count_tokens: Callable[[str], int], max_tokens: int) -> tuple[list[Part], str]:
+    """Split a text into sentences, and sentences of more than ``max_tokens`` tokens into smaller parts.
+
+    Returns the parts and the white space after the last part.
 
     Args:
         text: The text. It is split into sentences even if it is within the limit.
-        language: Its language, as a BCP 47 tag.
-        count: A function that returns the number of tokens of a text.
-        limit: Maximum number of tokens of a part.
+        language: Language of the text, as a BCP 47 tag.
+        count_tokens: A function that returns the number of tokens of a text.
+        max_tokens: Maximum number of tokens of a part.
 
     Raises:
         LengthError: A part over the limit has neither a space nor a comma to split it at.
@@ -48,12 +50,12 @@ def split_text(text: str, language: str, count: Callable[[str], int], limit: int
     parts: list[Part] = []
     carried = ""
     for sentence in _sentences(text, language):
-        pieces = list(_pieces(sentence, count, limit)) if sentence.strip() else [sentence]
+        pieces = list(_pieces(sentence, count_tokens, max_tokens)) if sentence.strip() else [sentence]
         for piece in pieces:
             core = piece.strip()
             lead = piece[: len(piece) - len(piece.lstrip())]
             if core:
-                parts.append(Part(core, carried + lead, inside=len(pieces) > 1))
+                parts.append(Part(core, carried + lead, partial_sentence=len(pieces) > 1))
                 carried = piece[len(lead) + len(core) :]
             else:
                 carried += piece

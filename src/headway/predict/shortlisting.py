@@ -14,33 +14,45 @@ from headway.engine import Shortlist, unsupported_reason
 from headway.errors import BundleError, ConfigError, DataError
 from headway.storage import atomic_write
 
-SHORTLIST = "shortlist.safetensors"
-"""The name of its file in a model folder."""
+SHORTLIST_FILE = "shortlist.safetensors"
+"""Name of the shortlist's file in a model folder."""
 
 _COVERAGE_SENTENCES = 2000
 
 
 @dataclass(frozen=True)
-class Coverage:
+class ShortlistCoverage:
     """The mean size of a sentence's list and its coverage, measured on a sample of sentences.
 
     Attributes:
-        tokens: Mean number of tokens in the list of a sentence.
-        covered: Share of the reference tokens that are in the list of their sentence.
+        mean_tokens: Mean number of tokens in a sentence's list.
+        covered_share: Share of the reference tokens that are in the list of their sentence.
     """
 
-    tokens: float
-    covered: float
+    mean_tokens: float
+    covered_share: float
 
 
 def learn_shortlist(
-    bundle: Bundle, sources: Sequence[str], targets: Sequence[str], *, each: int = 50, always: int = 100
+    bundle: Bundle,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    targets_per_source: int = 50,
+    num_always: int = 100,
 ) -> Shortlist:
-    """Learn a shortlist: the ``always`` most frequent tokens of ``targets``, and ``each`` tokens per source token.
+    """Learn a shortlist of the most frequent target tokens and the most probable translations of each source token.
+
+    Args:
+        bundle: The model.
+        sources: Sources of a parallel text.
+        targets: Translations of the sources.
+        targets_per_source: Number of target tokens for each source token.
+        num_always: Number of the most frequent target tokens, which every translation may contain.
 
     Raises:
         ConfigError: There is no text, or the model cannot use a shortlist.
-        DataError: There is not one target for each source.
+        DataError: The numbers of sources and targets differ.
     """
     if reason := unsupported_reason(bundle.model):
         raise ConfigError(f"a shortlist: {reason}")
@@ -52,14 +64,14 @@ def learn_shortlist(
         target_size=bundle.target_tokenizer.vocab_size,
         joint=bundle.source_tokenizer.fingerprint == bundle.target_tokenizer.fingerprint,
         vocabulary_fingerprints=_vocabularies(bundle),
-        targets_per_source=each,
-        num_always=always,
+        targets_per_source=targets_per_source,
+        num_always=num_always,
     )
 
 
 def write_shortlist(shortlist: Shortlist, folder: Path) -> None:
     """Write a shortlist into a model folder."""
-    with atomic_write(folder / SHORTLIST) as aside:
+    with atomic_write(folder / SHORTLIST_FILE) as aside:
         arrays = {"always": shortlist.always, "table": shortlist.table}
         save_file(arrays, aside, {"vocabularies": shortlist.vocabulary_fingerprints})
 
@@ -68,9 +80,9 @@ def read_shortlist(bundle: AnyBundle, folder: Path) -> Shortlist | None:
     """Return the shortlist in a model folder, or None if it has none.
 
     Raises:
-        BundleError: The file is damaged, or belongs to other vocabularies.
+        BundleError: The file is damaged, or was made for different vocabularies.
     """
-    path = folder / SHORTLIST
+    path = folder / SHORTLIST_FILE
     if not path.exists():
         return None
     try:
@@ -80,7 +92,7 @@ def read_shortlist(bundle: AnyBundle, folder: Path) -> Shortlist | None:
     except (SafetensorError, ConfigError, KeyError, TypeError, ValueError, OSError) as error:
         raise BundleError(f"{path}: not a shortlist, or damaged ({error}); learn it again") from None
     if found.vocabulary_fingerprints != _vocabularies(bundle):
-        raise BundleError(f"{path}: made for a model of other vocabularies; learn it again")
+        raise BundleError(f"{path}: made for a model with different vocabularies; learn it again")
     return found
 
 
@@ -90,7 +102,7 @@ def _vocabularies(bundle: AnyBundle) -> str:
 
 def shortlist_coverage(
     bundle: Bundle, shortlist: Shortlist, sources: Sequence[str], targets: Sequence[str]
-) -> Coverage:
+) -> ShortlistCoverage:
     """Measure the coverage on about 2,000 of the sentences, chosen at regular intervals."""
     step = max(1, len(sources) // _COVERAGE_SENTENCES)
     ours, theirs = _encoded(bundle, sources[::step], targets[::step])
@@ -100,7 +112,7 @@ def shortlist_coverage(
         sizes += len(listed)
         tokens += len(target)
         found += sum(token in listed for token in target)
-    return Coverage(sizes / max(1, len(ours)), found / max(1, tokens))
+    return ShortlistCoverage(sizes / max(1, len(ours)), found / max(1, tokens))
 
 
 def _encoded(bundle: Bundle, sources: Sequence[str], targets: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:

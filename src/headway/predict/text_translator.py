@@ -1,4 +1,4 @@
-"""The interface of everything that translates texts: one text, a list or a stream."""
+"""The interface of all translators: they translate one text, a list or a stream."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TextTranslator(ABC):
         """
 
     @abstractmethod
-    def words(self, candidate: Candidate) -> WordAlignment:
+    def word_alignment(self, candidate: Candidate) -> WordAlignment:
         """Return the word alignment of a candidate that was translated with ``alignment=True``."""
 
     @overload
@@ -77,13 +77,14 @@ class TextTranslator(ABC):
         Args:
             text: The source or sources. The translation of a blank text is empty.
             options: The options of the search.
-            target_language: The language to translate into, for models with several ``target_languages``.
+            target_language: The language to translate into, for models with several target languages.
             source_language: The language of the sources, for imported models that need it.
             alignment: Whether to align each target token to a source token.
-            glossary: How certain source phrases must be translated.
+            glossary: Required translations of certain source phrases.
 
         Raises:
-            HeadwayError: A text cannot be translated. For a list, the message contains its number, counted from 1.
+            HeadwayError: A text cannot be translated. For a list, the message contains the number of the text, counted
+                from 1.
         """
         single = isinstance(text, (str, Source))
         texts = [text] if isinstance(text, (str, Source)) else text
@@ -113,7 +114,7 @@ class TextTranslator(ABC):
         For the arguments see :meth:`translate`. Memory use does not grow with the number of lines.
 
         Raises:
-            HeadwayError: A line cannot be translated. The message contains its number.
+            HeadwayError: A line cannot be translated. The message contains the line number.
         """
         translate = partial(
             self.translate_each,

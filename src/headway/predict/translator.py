@@ -37,33 +37,34 @@ from headway.predict.text_translator import PAPER_OPTIONS, TextTranslator
 from headway.text.base import BOS, EOS
 from headway.text.special_tokens import SpecialTokens
 
-DEFAULT_SOURCE_TOKENS = 256  # few training sentences are longer, so few models have learned to translate longer ones
+DEFAULT_MAX_SOURCE_TOKENS = 256  # few training sentences are longer, so few models can translate longer ones well
 
 
 class Translator(TextTranslator):
-    """A trained model with its tokenizers.
+    """Translates text with a trained model.
 
     Args:
-        bundle: The model.
-        device: Device to run on. None leaves the model where it is.
-        max_tokens: Maximum size of a batch: sentences x source tokens.
-        max_source_tokens: Longer texts, counted with EOS and language tag, are split into sentences, and longer
-            sentences into parts. None means the number of positions that the model has learned, or 256 if its positions
-            are sinusoidal, because few models have been trained on longer sentences.
-        guard: Whether a flagged best hypothesis (see :mod:`headway.predict.quality`) is replaced by the most probable
-            one of the search that has no flags.
+        bundle: The model with its tokenizers.
+        device: Device to run on. None leaves the model on its current device.
+        max_batch_tokens: Maximum size of a batch: number of sentences x source tokens.
+        max_source_tokens: Maximum number of source tokens, including EOS and language tag. Longer texts are split into
+            sentences, and longer sentences into parts. None means the number of positions that the model has learned,
+            or 256 if its positions are sinusoidal, because few models have been trained on longer sentences.
+        avoid_flagged: Whether a flagged best hypothesis (see :mod:`headway.predict.quality`) is replaced by the most
+            probable hypothesis of the search that has no flags.
         alignment_layer: The decoder block whose attention gives alignments, counted from 0, or from the end if
             negative. None means the last block, or the second-to-last in decoders of four or more.
         precision: Precision of the search's matrix products; see :func:`headway.engine.choose_precision`. Scores of
             given targets and alignments are computed in float32.
-        engine: The same model exported to ONNX, which then searches and scores in place of ``bundle.model``. Alignments
-            still come from ``bundle.model``.
-        shortlist: The tokens that searches choose from. Texts with a forced prefix or with phrases to include use the
-            whole vocabulary. Shortlists and coverage penalties exclude each other.
-        calibration: Decides the flag ``unlikely`` of translations. None leaves it None.
+        engine: The same model exported to ONNX. It is used for searches and scores instead of ``bundle.model``.
+            Alignments are still computed by ``bundle.model``.
+        shortlist: Restricts the tokens that searches choose from. Texts with a forced prefix or with phrases to include
+            use the whole vocabulary. A shortlist cannot be combined with a coverage penalty.
+        calibration: The distribution from which the flag ``unlikely`` of translations is computed. Without it, the flag
+            is None.
 
     Raises:
-        ConfigError: This model or this machine does not support the precision or the shortlist.
+        ConfigError: The model or the machine does not support the precision or the shortlist.
     """
 
     def __init__(
@@ -71,9 +72,9 @@ class Translator(TextTranslator):
         bundle: Bundle,
         *,
         device: str | torch.device | None = None,
-        max_tokens: int = 4096,
+        max_batch_tokens: int = 4096,
         max_source_tokens: int | None = None,
-        guard: bool = True,
+        avoid_flagged: bool = True,
         alignment_layer: int | None = None,
         precision: Precision = "float32",
         engine: OnnxModel | None = None,
@@ -82,8 +83,8 @@ class Translator(TextTranslator):
     ) -> None:
         self.bundle = bundle
         self.device = torch.device(device) if device else next(bundle.model.parameters()).device
-        self.max_tokens = max_tokens
-        self.guard = guard
+        self.max_batch_tokens = max_batch_tokens
+        self.avoid_flagged = avoid_flagged
         self.alignment_layer = alignment_layer
         self.calibration = calibration
         self._requested_source_tokens = max_source_tokens
@@ -93,11 +94,11 @@ class Translator(TextTranslator):
         if slow and precision not in ("auto", "float32"):
             raise ConfigError(f"precision {precision!r}: {slow}")
         if shortlist is not None and (slow or engine):
-            raise ConfigError(f"a shortlist: {slow or 'a model in ONNX has its whole vocabulary in its graph'}")
+            raise ConfigError(f"a shortlist: {slow or 'an ONNX model has its whole vocabulary in its graph'}")
         self._has_shortlist = shortlist is not None
         self._model: Any = engine or bundle.model
-        # Forward passes need the accelerated model: scores, alignments, and searches that need attention or cannot use
-        # a converted model.
+        # The accelerated model is used for forward passes: scores, alignments, and searches that need attention or
+        # cannot use a converted model.
         self._accelerated = _once(partial(_accelerate, bundle.model))
         self._forward_model = _once(lambda: engine) if engine else self._accelerated
         self._search_model = self._forward_model
@@ -106,7 +107,9 @@ class Translator(TextTranslator):
 
     @classmethod
     def ensemble(cls, translators: Sequence[Translator]) -> Translator:
-        """Return one translator that averages the probabilities of several. The first one's device and settings apply.
+        """Return a translator that averages the probabilities of several translators.
+
+        The device and settings of the first one are used.
 
         Raises:
             ConfigError: The list is empty, or the tokenizers or languages differ.
@@ -123,9 +126,8 @@ class Translator(TextTranslator):
                 theirs = other.bundle.tokenizers[side]
                 if ours.fingerprint != theirs.fingerprint:
                     raise ConfigError(
-                        f"model {number} of the ensemble has another {side} tokenizer than the first "
-                        f"({theirs.vocab_size} and {ours.vocab_size} tokens); only models that were trained with the "
-                        "same one can be averaged"
+                        f"model {number} of the ensemble and the first have different {side} tokenizers ("
+                        f"{theirs.vocab_size} and {ours.vocab_size} tokens); the models must have the same tokenizers"
                     )
             here, there = _direction(first.bundle), _direction(other.bundle)
             if here and there and here != there:
@@ -143,12 +145,12 @@ class Translator(TextTranslator):
         """The length in tokens, with EOS and language tag, above which a text is split."""
         limit, requested = self._model.max_length, self._requested_source_tokens
         if requested is None:
-            requested = self.bundle.model.max_length or DEFAULT_SOURCE_TOKENS
+            requested = self.bundle.model.max_length or DEFAULT_MAX_SOURCE_TOKENS
         return requested if limit is None else min(limit, requested)
 
     @property
     def target_languages(self) -> tuple[str, ...]:
-        """The languages that a model with several can translate into; empty for a model with one."""
+        """The languages that a multilingual model can translate into. Empty if there is only one target language."""
         return self.bundle.token_template.target_languages
 
     def translate_each(
@@ -164,19 +166,21 @@ class Translator(TextTranslator):
         """Translate a list of texts. A text that cannot be translated is represented by its error."""
         special = self.bundle.token_template.fill(source_language=source_language, target_language=target_language)
         if alignment:
-            alignment_module(self.bundle.model, self.alignment_layer)  # raises before the search if it does not exist
+            alignment_module(self.bundle.model, self.alignment_layer)  # raises an error if it does not exist
         task = self.bundle.task
         languages = source_language or task.source_language, target_language or task.target_language
         positions = self._model.max_length
         terms = self._model_glossary(glossary, options, positions) if glossary is not None else None
         builder = RequestBuilder(self.bundle, special, options, self.max_source_tokens, positions, languages[0], terms)
-        plans = builder.plans([Source(text) if isinstance(text, str) else text for text in texts])
+        plans = builder.plan_each([Source(text) if isinstance(text, str) else text for text in texts])
         parts = [part for plan in plans if isinstance(plan, TranslationPlan) for part in plan.requests]
         if options.coverage_penalty and self._has_shortlist:
-            raise ConfigError("a coverage penalty is computed by the model as it was trained; leave the shortlist out")
+            raise ConfigError("a coverage penalty cannot be combined with a shortlist; leave one of them out")
         needs_attention = options.coverage_penalty > 0 or attention_is_observed()
         model = self._forward_model() if needs_attention else self._search_model()
-        finder = CandidateFinder(self.bundle, model, options, special, _differ(*languages), self.max_tokens, self.guard)
+        finder = CandidateFinder(
+            self.bundle, model, options, special, _differ(*languages), self.max_batch_tokens, self.avoid_flagged
+        )
         found = finder.find(parts)
         if alignment:
             self._accelerated()
@@ -203,10 +207,12 @@ class Translator(TextTranslator):
         target_language: str | None = None,
         source_language: str | None = None,
     ) -> list[ScoredTarget]:
-        """Score each target as the translation of its source, by one pass without a search.
+        """Return the probability of each target as the translation of its source, from one pass without a search.
+
+        Long texts are not split.
 
         Raises:
-            HeadwayError: A pair cannot be scored (texts are not split); the message contains its number.
+            HeadwayError: A pair cannot be scored. The message contains the number of the pair, counted from 1.
         """
         found = self.score_each(sources, targets, target_language=target_language, source_language=source_language)
         return raise_first_error(found, "text", 1)
@@ -228,7 +234,7 @@ class Translator(TextTranslator):
         pairs = [self._framed(special, *pair) for pair in zip(source_ids, target_ids, strict=True)]
         good = [pair for pair in pairs if not isinstance(pair, HeadwayError)]
         rows = [source for source, _ in good], [target for _, target in good]
-        scores = iter(score_targets(self._forward_model(), *rows, bos=BOS, eos=EOS, max_tokens=self.max_tokens))
+        scores = iter(score_targets(self._forward_model(), *rows, bos=BOS, eos=EOS, max_tokens=self.max_batch_tokens))
 
         def scored(target: list[int], scores: tuple[float, ...]) -> ScoredTarget:
             own = slice(len(special.target_prefix), None)
@@ -258,13 +264,13 @@ class Translator(TextTranslator):
         found = alternatives(self._forward_model(), *pair, count, bos=BOS, eos=EOS)
         return [Alternative(tokenizer.display([each.token])[0], each.log_probability) for each in found]
 
-    def words(self, candidate: Candidate) -> WordAlignment:
+    def word_alignment(self, candidate: Candidate) -> WordAlignment:
         """Return the word alignment of a candidate that was translated with ``alignment=True``."""
         if candidate.alignment is None:
             raise ConfigError("this candidate has no alignment; translate with alignment=True")
         tokens = candidate.alignment.source_tokens, candidate.tokens
         (source_words, in_source), (target_words, in_target) = (
-            tokens_to_words(own, joined=tokenizer.kind != "whitespace")
+            tokens_to_words(own, subwords=tokenizer.kind != "whitespace")
             for tokenizer, own in zip(self.bundle.tokenizers.values(), tokens, strict=True)
         )
         pairs = to_word_alignment(candidate.alignment.pairs, in_source, in_target)
@@ -273,7 +279,7 @@ class Translator(TextTranslator):
     def _framed(
         self, special: SpecialTokens, source: list[int] | HeadwayError, target: list[int] | HeadwayError
     ) -> tuple[list[int], list[int]] | HeadwayError:
-        """Return source and target with their special tokens, or why the model cannot read them."""
+        """Add the special tokens to source and target. Return an error if a text is invalid or too long."""
         if isinstance(source, HeadwayError):
             return source
         if isinstance(target, HeadwayError):
@@ -292,7 +298,7 @@ class Translator(TextTranslator):
         if options.sampling is None and (options.beam_size == 1 or options.groups > 1):
             raise ConfigError(
                 f"a glossary and {'groups' if options.groups > 1 else 'beam_size = 1'} exclude each other: the beam is "
-                "divided among the phrases to include; take a beam_size of at least 2, without groups"
+                "divided among the phrases to include; use a beam_size of at least 2, without groups"
             )
         limits = [each for each in (options.max_length, positions and positions - 1) if each is not None]
         return model_glossary(glossary, self.bundle.target_tokenizer, min(limits, default=None))
@@ -303,14 +309,14 @@ def _is_unlikely(
 ) -> bool:
     """Return whether a part of a text is unlike the calibration set.
 
-    Tokens that were drawn at random or required are improbable in any domain. Then only the source is judged.
+    Tokens that were sampled or forced are improbable in any domain, so only the source is judged in these cases.
     """
     return any(
         calibration.is_unlikely(
             part.source.text,
             part.ids,
             ()
-            if options.sampling or part.source.prefix.strip() or part.request.include
+            if options.sampling or part.source.target_prefix.strip() or part.request.include
             else candidates[0].token_log_probabilities,
         )
         for part, candidates in zip(plan.requests, found, strict=True)
@@ -319,13 +325,13 @@ def _is_unlikely(
 
 
 def _accelerate(model: TranslationModel) -> TranslationModel:
-    from headway.engine.accelerate import accelerate  # a search of a converted model needs none of it
+    from headway.engine.accelerate import accelerate  # not needed by searches with a converted model
 
     return accelerate(model)
 
 
 def _once(make: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a function that calls ``make`` when it is first called, and once for all threads."""
+    """Return a function that calls ``make`` on its first call and then returns that result, in all threads."""
     made: list[Any] = []
     lock = Lock()
 
@@ -339,14 +345,14 @@ def _once(make: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _direction(bundle: Bundle) -> str | None:
-    """Return the languages that a model translates between, or None if they are unknown or there are several."""
+    """Return the model's languages, such as "de to en", or None if they are unknown or the model is multilingual."""
     task = bundle.task
     known = _differ(task.source_language, task.target_language) and not bundle.token_template.target_languages
     return f"{task.source_language} to {task.target_language}" if known else None
 
 
 def _differ(source_language: str, target_language: str) -> bool:
-    """Return whether the languages are known to differ. By default a model's are called "source" and "target"."""
+    """Return whether the languages are known to differ. They are unknown if they have the default names."""
     return source_language != target_language and (source_language, target_language) != ("source", "target")
 
 
@@ -355,7 +361,7 @@ def load_translator(
     *,
     device: str | None = None,
     max_source_tokens: int | None = None,
-    guard: bool = True,
+    avoid_flagged: bool = True,
     alignment_layer: int | None = None,
     precision: Precision = "auto",
     shortlist: bool = False,
@@ -365,26 +371,25 @@ def load_translator(
     A folder that was exported to ONNX runs in onnxruntime, on the CPU, in float32.
 
     Raises:
-        BundleError: It is not a model folder, or a file in it is missing, damaged or foreign.
-        ConfigError: The machine does not support the precision; an ONNX folder supports only float32; or the folder has
-            no shortlist although ``shortlist`` is true.
+        BundleError: ``folder`` is not a model folder, or a file in it is missing or invalid.
+        ConfigError: The model or the machine does not support the precision (an ONNX folder supports only float32), or
+            the folder has no shortlist although ``shortlist`` is True.
     """
     folder = Path(folder)
     engine = OnnxModel.load(folder) if (folder / STEP_FILE).is_file() else None
     if engine is not None and precision not in ("auto", "float32"):
-        raise ConfigError(f"precision {precision!r}: {folder} is an ONNX folder, which runs in float32; leave it out")
+        raise ConfigError(f"precision {precision!r}: {folder} is an ONNX folder, which runs in float32; omit precision")
     bundle = Bundle.load(folder)
     lists = read_shortlist(bundle, folder) if shortlist else None
     if shortlist and lists is None:
         raise ConfigError(
-            f"{folder} has no shortlist; learn one from parallel text with "
-            f"headway shortlist {folder} --source FILE --target FILE"
+            f"{folder} has no shortlist; learn one with headway shortlist {folder} --source FILE --target FILE"
         )
     return Translator(
         bundle,
         device=device or ("cuda" if engine is None and torch.cuda.is_available() else "cpu"),
         max_source_tokens=max_source_tokens,
-        guard=guard,
+        avoid_flagged=avoid_flagged,
         alignment_layer=alignment_layer,
         precision=precision if engine is None else "float32",
         engine=engine,

@@ -31,10 +31,10 @@ def task_of(recipe: Recipe) -> Task[Any, Any, Any]:
 
 
 def parse_recipe(data: Mapping[str, Any], origin: str) -> Recipe:
-    """Validate a recipe that was read from ``origin``; its ``task.kind`` selects the recipe class."""
+    """Validate a recipe that was read from ``origin``. The key ``task.kind`` selects the recipe class."""
     section = data.get("task")
     kind = section.get("kind") if isinstance(section, Mapping) else None
-    task = TASKS.get(str(kind), TASKS["translation"])  # the default, which also refuses an unknown kind
+    task = TASKS.get(str(kind), TASKS["translation"])  # the default, whose validation also refuses an unknown kind
     recipe: Recipe = task.recipe_type.parse(data, origin)
     return recipe
 
@@ -47,19 +47,19 @@ def load_recipe(path: Path, assignments: Sequence[str] = ()) -> Recipe:
 
 
 def train(recipe: Recipe, run: Path, *, listener: Listener | None = None) -> Result:
-    """Train ``recipe``; see :func:`headway.train.loop.train`."""
+    """Train a model in the folder ``run``; see :func:`headway.train.loop.train`."""
     from headway.train import loop
 
     return loop.train(task_of(recipe), recipe, run, listener=listener)
 
 
 def load(folder: str | Path, **settings: Any) -> Any:
-    """Load the model in ``folder`` as the object that applies it to text: a Translator or a Classifier.
+    """Load the model in ``folder``, and return a Translator or a Classifier, depending on the model's task.
 
     ``settings`` are the keyword arguments of :func:`headway.predict.load_translator` or
     :func:`headway.predict.load_classifier`, such as ``device``.
 
     Raises:
-        BundleError: It is not a model folder, or a file in it is missing, damaged or foreign.
+        BundleError: ``folder`` is not a model folder, or a file in it is missing or invalid.
     """
     return TASKS[read_config(Path(folder)).task.kind].predictor(Path(folder), **settings)

@@ -1,4 +1,4 @@
-"""Classification: from a text to one of several labels.
+"""The classification task: assign one of several labels to a text.
 
 The training loss is the label-smoothed cross-entropy of the labels, optionally weighted by class and with R-Drop.
 """
@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from headway.bundle import ClassifierBundle, TaskConfig, load_bundle
-from headway.config import listed
+from headway.config import format_list
 from headway.data.encoding import SideSpec
 from headway.data.labels import LabelEncoder, count_labels, read_labeled
 from headway.data.readers import Corpus
@@ -94,7 +94,7 @@ class ClassificationRecipe(Recipe):
 
 @dataclass(frozen=True)
 class ClassificationData(Prepared):
-    """Data of a classifier. ``labels`` maps each label, in the order of classes, to its number of training texts."""
+    """Data of a classifier. ``labels`` maps each label, in class order, to its number of training texts."""
 
     labels: Mapping[str, int]
 
@@ -122,7 +122,7 @@ class ClassificationObjective(Objective):
         self.register_buffer("class_weights", weights, persistent=False)
 
     def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
-        """Return the loss, summed over the batch's texts. A label is stored as a single token, class + 1."""
+        """Return the loss, summed over the batch's texts. Each label is stored as one token, the class index + 1."""
         labels = batch.targets - 1
         if self.r_drop:
             first, second = self.run_model(batch.source.repeat(2, 1)).float().chunk(2)
@@ -141,7 +141,7 @@ class ClassificationObjective(Objective):
 def balanced_weights(counts: Mapping[str, int]) -> list[float]:
     """Return class weights n / (C n_c), which give all classes the same total weight. Their mean over texts is 1.
 
-    ``counts`` are the numbers n_c of texts in the files, regardless of corpus weights.
+    ``counts`` contains the number n_c of texts of each class in the files, regardless of corpus weights.
     """
     total = sum(counts.values())
     return [total / (len(counts) * count) for count in counts.values()]
@@ -224,14 +224,17 @@ class ClassificationTask:
 
 
 def _read_dev(recipe: ClassificationRecipe) -> list[tuple[str, str]]:
-    """Read the development set, if any; :class:`DataError` if it has an empty text, which cannot be classified."""
+    """Read the development set, if any.
+
+    Raises:
+        DataError: A text is empty, so it cannot be classified.
+    """
     dev = recipe.data.dev
     examples = list(read_labeled(dev, Path(recipe.data.folder))) if dev else []
     for number, (text, _) in enumerate(examples, start=1):
         if dev and not text.strip():
             raise DataError(
-                f"{' + '.join(dev.files)}, example {number:,}: the text is empty; a development set must not have "
-                "empty texts"
+                f"{' + '.join(dev.files)}, example {number:,}: the text is empty; expected text in every example"
             )
     return examples
 
@@ -256,8 +259,8 @@ def _encoding(
 def _labels(recipe: ClassificationRecipe, preparation: Preparation) -> Mapping[str, int]:
     """Return the number of training texts of each label, in the order of the classes.
 
-    The counts are stored in tokens/labels.json, and reused while the files are unchanged. A run that has begun keeps
-    its order of classes, even if the model folder that it started from has changed since.
+    The counts are stored in tokens/labels.json, and reused as long as the files are unchanged. A run that has begun
+    keeps its order of classes, even if the model folder that it started from has changed since then.
     """
     start, run = recipe.training.start_from, preparation.run
     folder, corpora = preparation.folder, recipe.data.train
@@ -269,10 +272,10 @@ def _labels(recipe: ClassificationRecipe, preparation: Preparation) -> Mapping[s
         counts = counts if start is None else _ordered(counts, Path(start))
         atomic_write_text(path, json.dumps({"key": key, "labels": counts}, ensure_ascii=False))
     if single := [label for label, count in counts.items() if count < 2]:
-        shown = listed([repr(label) for label in single])
+        shown = format_list([repr(label) for label in single])
         preparation.listener.say(
-            f"{len(single):,} of {len(counts):,} labels have a single training text ({shown}), from which a model "
-            "learns nothing general; is the label in the first column, or named in fields?"
+            f"{len(single):,} of {len(counts):,} labels have only one training text ({shown}), from which a model "
+            "cannot generalize; is the label in the first column, or named in fields?"
         )
     return counts
 
@@ -289,10 +292,10 @@ def _ordered(counts: Mapping[str, int], start: Path) -> dict[str, int]:
     """Return ``counts`` in the order of the classes of the model folder ``start``."""
     bundle = load_bundle(start)
     if not isinstance(bundle, ClassifierBundle) or set(bundle.labels) != set(counts):
-        labels = listed(bundle.labels) if isinstance(bundle, ClassifierBundle) else "none: it translates"
+        labels = format_list(bundle.labels) if isinstance(bundle, ClassifierBundle) else "none (it translates)"
         raise ConfigError(
-            f"training.start_from = {str(start)!r}: its labels are {labels}; those of the training data are "
-            f"{listed(list(counts))}. Fine-tuning needs the same set of labels: rename or add labels in the data, or "
-            "train a new model without start_from"
+            f"training.start_from = {str(start)!r}: the model's labels are {labels}, but the labels in the training "
+            f"data are {format_list(list(counts))}. Fine-tuning needs the same set of labels: rename or add labels in "
+            "the data, or train a new model without start_from"
         )
     return {label: counts[label] for label in bundle.labels}

@@ -1,4 +1,4 @@
-"""Generates docs/recipe.md, tables of all recipe keys, from the configuration classes.
+"""Generate docs/recipe.md, which has tables of all recipe keys, from the configuration classes.
 
 Run it with ``python -m headway.tasks.reference``.
 """
@@ -18,7 +18,7 @@ from headway.train.recipe import Recipe
 
 
 def recipe_reference() -> str:
-    """Return Markdown with a table for each section, and a row with default and meaning for each key."""
+    """Return Markdown with one table per section. Each row has the default and the meaning of a key."""
     lines = [
         "# Recipe keys",
         "",
@@ -29,7 +29,7 @@ def recipe_reference() -> str:
             for kind, architecture in ARCHITECTURES.items():
                 lines += _section(f"[model] with kind = '{kind}'", architecture.config)
                 if presets := architecture.presets:
-                    lines += ["", "`preset` selects the sizes of a known model; keys beside it take precedence:", ""]
+                    lines += ["", "`preset` selects the sizes of a known model; explicitly set keys override it:", ""]
                     sizes = {name: [f"{key} {value}" for key, value in keys.items()] for name, keys in presets.items()}
                     lines += [f"- `{name}`: {', '.join(shown)}" for name, shown in sizes.items()]
             continue

@@ -1,4 +1,4 @@
-"""Translation: from one sequence to another.
+"""The translation task: convert one sequence to another.
 
 The training loss is the label-smoothed cross-entropy of the real target tokens (Vaswani et al. 2017, section 5.4). With
 R-Drop (Wu et al. 2021), each sentence passes through the model twice with different dropout, and the divergence between
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headway.predict import Translator
 
 
-_COUNTED_EXAMPLES = 100_000  # of each corpus, whose tokens calibration counts
+_COUNTED_EXAMPLES = 100_000  # maximum number of examples of each corpus whose tokens the calibration counts
 
 
 class TranslationValidation(ValidationConfig):
@@ -59,11 +59,11 @@ class TranslationRecipe(Recipe):
     def _check_translation(self) -> TranslationRecipe:
         if self.training.class_weights != "none":
             raise ValueError("training.class_weights: translation has no classes; leave the key out")
-        imported = self.training.start_from is not None  # two tokenizers may then have one vocabulary
+        imported = self.training.start_from is not None  # its two tokenizers may share one vocabulary
         if not imported and not self.tokenizer.joint and self.model.as_dict().get("tie") == "all":
             raise ValueError(
                 "model.tie = 'all' shares one embedding between the languages, but with tokenizer.joint = false "
-                "each has its own vocabulary; set model.tie to 'target' or 'none'"
+                "each language has its own vocabulary; set model.tie to 'target' or 'none'"
             )
         return self
 
@@ -79,7 +79,7 @@ class TranslationObjective(Objective):
         self.label_smoothing, self.r_drop = label_smoothing, r_drop
 
     def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
-        """Return the loss, summed over the batch's real target tokens. Padding has no logits."""
+        """Return the loss, summed over the batch's real target tokens. No logits are computed for padding."""
         if not self.r_drop:
             return self._loss(self.run_model(batch.source, batch.shifted), batch, self.label_smoothing)
         states = self.run_model(batch.source.repeat(2, 1), batch.shifted.repeat(2, 1)).flatten(0, 1)
@@ -126,15 +126,19 @@ class TranslationTask:
         return None if datasets is None else Prepared(*datasets, tokenizers)
 
     def build_model(self, recipe: TranslationRecipe, prepared: Prepared) -> TranslationModel:
-        """Build the model; :class:`LengthError` if it has too few positions for the data."""
+        """Build the model.
+
+        Raises:
+            LengthError: The model has too few positions for the data.
+        """
         source, target = prepared.tokenizers.source, prepared.tokenizers.target
         model = cast("TranslationModel", build_model(recipe.model, source.vocab_size, target.vocab_size))
         limit = model.max_length
         for name, dataset in {"training": prepared.train, "development": prepared.dev}.items():
             if dataset is not None and limit is not None and (longest := dataset.max_length) > limit:
                 raise LengthError(
-                    f"model.max_length = {limit}: the {name} data have a sequence of {longest} tokens with its end "
-                    "symbol; raise model.max_length, lower data.filter.max_length (training data), or choose "
+                    f"model.max_length = {limit}: the {name} data contain a sequence of {longest} tokens, including "
+                    "EOS; raise model.max_length, lower data.filter.max_length (training data), or choose "
                     "positions = 'sinusoidal'"
                 )
         return model
@@ -165,7 +169,7 @@ class TranslationTask:
         return Bundle(recipe.task, model, tokenizers.source, tokenizers.target, tokenizers.imported_template)
 
     def calibrate(self, folder: Path, recipe: TranslationRecipe) -> None:
-        """Calibrate the flag ``unlikely`` on the development set, if that is large enough."""
+        """Calibrate the flag ``unlikely`` on the development set, if the set is large enough."""
         from headway.predict import load_translator
         from headway.predict.calibration import MIN_TEXTS, calibrate, write_calibration
 

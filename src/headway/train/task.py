@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headway.bundle import AnyBundle, own_template
+from headway.bundle import AnyBundle, default_token_template
 from headway.data.batching import TokenDataset
 from headway.data.store_builder import Shard
 from headway.evaluate import Score
@@ -42,7 +42,7 @@ class Tokenizers:
     @property
     def token_template(self) -> SpecialTokenTemplate:
         """The special-token template: the imported model's, or the template of Headway's own models."""
-        return self.imported_template or own_template(self.source)
+        return self.imported_template or default_token_template(self.source)
 
 
 @dataclass(frozen=True)
