@@ -87,5 +87,5 @@ def test_refusals(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     readable = "Haus " * 220
     assert_refused(run("inspect", model, readable, "das", "-o", "a.png"), r"too long to draw: .*\.json")
     assert run("inspect", model, "das", "--kind", "sideways").code == 2
-    assert_refused(run("inspect", model, "das", "Haus " * 5000), "5,002 target tokens is [0-9,]+ numbers, more than")
+    assert_refused(run("inspect", model, "das", "Haus " * 5000), "5,002 target tokens has [0-9,]+ weights, more than")
     assert list(tmp_path.iterdir()) == []
