@@ -69,5 +69,5 @@ def _pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     for number, (ours, theirs) in enumerate(zip_longest(input_lines(source), input_lines(target)), start=1):
         if ours is None or theirs is None:
             longer, shorter = (target, source) if ours is None else (source, target)
-            raise DataError(f"{longer} has a line {number}, {shorter} does not; expected a target for each source")
+            raise DataError(f"{longer} has a line {number} and {shorter} has none; expected a target for each source")
         yield ours, theirs
