@@ -36,7 +36,7 @@ def calibrate(
     found = calibration.calibrate(translator, texts, training, target_language=to, source_language=from_)
     if found is None:
         raise ConfigError(
-            f"{source}: too few texts that can be translated; calibration needs at least {calibration.MIN_TEXTS} to "
+            f"{source}: too few texts that can be translated; a calibration needs at least {calibration.MIN_TEXTS} to "
             "ensure with 99 % confidence that at most 1 % of the domain's texts are flagged"
         )
     calibration.write_calibration(found, model)
