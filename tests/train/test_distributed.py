@@ -445,7 +445,7 @@ class TestWorld:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         for name, value in {"RANK": "2", "LOCAL_RANK": "2", "WORLD_SIZE": "3"}.items():
             monkeypatch.setenv(name, value)
-        expected = r"LOCAL_RANK = 2: this machine has 2 GPUs, .* lower --nproc-per-node"
+        expected = r"LOCAL_RANK = 2: each process needs a GPU, but there are 2 here; lower --nproc-per-node"
         with pytest.raises(ConfigError, match=expected), join_world("cuda"):
             pass
 

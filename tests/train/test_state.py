@@ -378,7 +378,7 @@ class TestDamage:
 
         monkeypatch.setattr(state, "checksum", failing)
         with pytest.raises(
-            CheckpointError, match=r"step-2: cannot be read \(Input/output error\); run the same command"
+            CheckpointError, match=r"step-2: cannot be read \(Input/output error\); make it readable, then run"
         ):
             trainee.restore(tmp_path)
         monkeypatch.undo()
@@ -389,7 +389,7 @@ class TestDamage:
     def test_all_damaged(self, folder: Path) -> None:
         for name in ("step-1", "step-2"):
             (folder / name / "state.json").write_text("{")
-        message = r"every checkpoint is damaged \(step-2: .+; step-1: .+\); put back .* --fresh"
+        message = r"every checkpoint is damaged \(step-2: .+; step-1: .+\); restore one from a copy, .* --fresh"
         with pytest.raises(CheckpointError, match=message):
             Trainee(0).restore(folder)
 

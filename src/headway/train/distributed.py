@@ -226,7 +226,7 @@ def _within(device: torch.device) -> Iterator[World]:
             raise  # not a lost connection
         raise TrainingError(
             f"process {dist.get_rank()} has lost the connection to another process of this job. If that process has "
-            "reported an error, fix it. Then run the same command again: training resumes from its last checkpoint"
+            "reported an error, fix it. Run the same command again: training resumes from its last checkpoint"
         ) from error
 
 
