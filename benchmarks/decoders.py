@@ -78,7 +78,7 @@ class Headway:
             bos=BOS,
             eos=EOS,
             banned=(PAD, BOS, UNK),
-            max_tokens=len(sources) * max(len(ids) + 1 for ids in sources),
+            max_batch_tokens=len(sources) * max(len(ids) + 1 for ids in sources),
             max_sequences=len(sources),
         )
         return [list(hypotheses[0].tokens) for hypotheses in found]

@@ -52,7 +52,7 @@ from rich.table import Table
 from headway import kernels
 from headway.bundle import Bundle, TaskConfig
 from headway.evaluate import bleu
-from headway.hardware import computes_bfloat16, processor_name
+from headway.hardware import has_fast_bfloat16, processor_name
 from headway.interop.exporting import export_to
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.predict.shortlisting import SHORTLIST_FILE, read_shortlist
@@ -105,7 +105,7 @@ class Contestant:
 def contestants(folder: Path, device: str, threads: int, sweep: bool) -> dict[str, dict[str, Any]]:
     """Return the settings of all contestants by name."""
     shared = {"model": str(folder), "threads": threads, "device": device}
-    processor, bfloat16 = device == "cpu", computes_bfloat16(torch.device(device))
+    processor, bfloat16 = device == "cpu", has_fast_bfloat16(torch.device(device))
     ours, theirs = {**shared, "engine": "headway"}, {**shared, "engine": "transformers"}
     found: dict[str, dict[str, Any]] = {"headway float32": {**ours, "precision": "float32"}}
     if bfloat16:

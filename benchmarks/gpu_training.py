@@ -45,7 +45,7 @@ from torch.nn import functional as F
 
 from headway.data.batching import PaddedBatch, token_batches
 from headway.engine.accelerate import accelerate
-from headway.hardware import autocast, choose_device, computes_bfloat16, processor_name
+from headway.hardware import autocast, choose_device, has_fast_bfloat16, processor_name
 from headway.models.transformer import PRESETS, Transformer, TransformerConfig
 from headway.tasks.translation import TranslationObjective
 from headway.text.base import BOS, EOS, NUM_SPECIAL, PAD
@@ -311,7 +311,7 @@ def main(
 ) -> None:
     """Measure all contestants and print a table for each model."""
     place = choose_device(device)
-    dtype = torch.bfloat16 if computes_bfloat16(place) else torch.float32
+    dtype = torch.bfloat16 if has_fast_bfloat16(place) else torch.float32
     compiles = {"both": (False, True), "on": (True,), "off": (False,)}[compile_]
     cubes = (2_048, 4_096, 8_192) if place.type == "cuda" else (256,)
     console = Console(width=None if sys.stdout.isatty() else 150)

@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 from trainees import prepare_corpus, sizes
 
-from headway.hardware import choose_device, computes_bfloat16, processor_name
+from headway.hardware import choose_device, has_fast_bfloat16, processor_name
 from headway.models.transformer import TransformerConfig
 
 TOKENS_PER_STEP = 3_400  # real tokens per side in a batch of 4,096: the rows of the model's own products
@@ -108,7 +108,7 @@ def begin_trainee(kind: str, precision: str, preset: str, place: Place, settings
 
 def contestants(preset: str, place: Place, *, with_peers: bool) -> list[Contestant]:
     """Return all contestants. The first one, Headway in its fastest data type, is compared with the others."""
-    own_type = "bfloat16" if computes_bfloat16(choose_device("cpu")) else "float32"
+    own_type = "bfloat16" if has_fast_bfloat16(choose_device("cpu")) else "float32"
     batch_sizes = {"max_tokens": peers.BATCH_SIZES}
     listed = [
         Contestant(
@@ -180,7 +180,7 @@ def peaks(config: TransformerConfig, vocab_size: int, threads: int) -> dict[str,
     """Measure the fastest matrix product of each data type on this machine."""
     device = choose_device("cpu")
     torch.set_num_threads(threads)
-    types = (torch.float32, torch.bfloat16) if computes_bfloat16(device) else (torch.float32,)
+    types = (torch.float32, torch.bfloat16) if has_fast_bfloat16(device) else (torch.float32,)
     return {
         str(dtype).removeprefix("torch."): best_product(dtype, device, config, vocab_size, TOKENS_PER_STEP)
         for dtype in types

@@ -30,6 +30,9 @@ def test_an_old_name_resolves_to_the_new_one_and_warns_with_it(package: types.Mo
         ("headway.nn", "BlockOptions", "BlockConfig"),
         ("headway.nn", "Score", "ScoreFunction"),
         ("headway.decode", "Alternative", "NextToken"),
+        ("headway.decode", "alternatives", "top_next_tokens"),
+        ("headway.predict", "Alternative", "TokenAlternative"),
+        ("headway.predict", "Ranked", "RankedText"),
     ],
 )
 def test_each_renamed_public_name_resolves_and_is_listed(package_name: str, old: str, new: str) -> None:

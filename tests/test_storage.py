@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headway.errors import CheckpointError, OutputError
-from headway.storage import atomic_write, atomic_write_folder, locked, locked_folder
+from headway.storage import atomic_write, atomic_write_folder, lock_file, lock_run_folder
 
 UNCHANGED = "cannot be written .*; its previous content is unchanged"
 
@@ -190,34 +190,34 @@ def test_everything_is_flushed_before_it_appears(tmp_path: Path, monkeypatch: py
 class TestLockedFolder:
     def test_a_second_process_learns_who_holds_the_lock(self, tmp_path: Path) -> None:
         message = rf"run: process {os.getpid()} is training there; wait for it, stop it .* another --run"
-        with locked_folder(tmp_path / "run"):
-            with pytest.raises(CheckpointError, match=message), locked_folder(tmp_path / "run"):
+        with lock_run_folder(tmp_path / "run"):
+            with pytest.raises(CheckpointError, match=message), lock_run_folder(tmp_path / "run"):
                 raise AssertionError("two at once")
-            with locked_folder(tmp_path / "other"):
+            with lock_run_folder(tmp_path / "other"):
                 pass
-        with locked_folder(tmp_path / "run"):
+        with lock_run_folder(tmp_path / "run"):
             pass
 
     def test_the_lock_of_a_killed_process_is_released(self, tmp_path: Path) -> None:
         code = (
-            "import pathlib, sys, time\nfrom headway.storage import locked_folder\n"
-            "with locked_folder(pathlib.Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+            "import pathlib, sys, time\nfrom headway.storage import lock_run_folder\n"
+            "with lock_run_folder(pathlib.Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
         )
         with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as holder:
             assert holder.stdout is not None
             assert holder.stdout.readline() == b"held\n"
-            with pytest.raises(CheckpointError, match=f"process {holder.pid} is training"), locked_folder(tmp_path):
+            with pytest.raises(CheckpointError, match=f"process {holder.pid} is training"), lock_run_folder(tmp_path):
                 pass
             holder.send_signal(signal.SIGKILL)
             holder.wait()
-        with locked_folder(tmp_path):
+        with lock_run_folder(tmp_path):
             assert (tmp_path / "lock.pid").read_text() == f"{os.getpid()}\n"
 
     def test_temporary_files_of_a_killed_holder_are_removed(self, tmp_path: Path) -> None:
         for name in (".metrics.jsonl.7.part", "metrics.jsonl", ".hidden"):
             (tmp_path / name).write_text("")
         (tmp_path / ".average.part").mkdir()  # another command may be using it
-        with locked_folder(tmp_path):
+        with lock_run_folder(tmp_path):
             assert {path.name for path in tmp_path.iterdir()} == {
                 ".hidden",
                 "metrics.jsonl",
@@ -232,12 +232,12 @@ class TestLockedFolder:
 
         monkeypatch.setattr(fcntl, "flock", no_locks)
         expected = pytest.warns(UserWarning, match=r"has no locks \(No locks available\); train one run at a time")
-        with expected, locked_folder(tmp_path):
+        with expected, lock_run_folder(tmp_path):
             pass
 
     def test_a_folder_that_cannot_be_written(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
-        with pytest.raises(OutputError, match="lock: cannot be written"), locked_folder(tmp_path / "file"):
+        with pytest.raises(OutputError, match="lock: cannot be written"), lock_run_folder(tmp_path / "file"):
             pass
 
 
@@ -246,8 +246,8 @@ class TestLock:
         """Another process gets the lock only after its holder has released it or died."""
         path, out = tmp_path / "new" / "lock", tmp_path / "out"
         code = (
-            "import sys; from pathlib import Path; from headway.storage import locked\n"
-            "with locked(Path(sys.argv[1])):\n    print('mine', flush=True)\n    sys.stdin.read()"
+            "import sys; from pathlib import Path; from headway.storage import lock_file\n"
+            "with lock_file(Path(sys.argv[1])):\n    print('mine', flush=True)\n    sys.stdin.read()"
         )
         command = [sys.executable, "-c", code, str(path)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
@@ -266,15 +266,15 @@ class TestLock:
             raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
         monkeypatch.setattr(fcntl, "flock", no_locks)
-        with pytest.warns(UserWarning, match="has no locks"), locked(tmp_path / "lock"):
+        with pytest.warns(UserWarning, match="has no locks"), lock_file(tmp_path / "lock"):
             pass
 
     def test_a_lock_that_cannot_be_created_is_reported(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
-        with pytest.raises(OutputError, match="cannot be written"), locked(tmp_path / "file" / "lock"):
+        with pytest.raises(OutputError, match="cannot be written"), lock_file(tmp_path / "file" / "lock"):
             pass
 
 
 def _write_under(lock: Path, path: Path) -> None:
-    with locked(lock):
+    with lock_file(lock):
         path.write_text("done")

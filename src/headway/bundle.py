@@ -45,7 +45,7 @@ from headway.text.base import TextTokenizer
 from headway.text.special_tokens import SpecialTokenTemplate
 from headway.text.tokenizer import language_of, load_tokenizer
 
-FORMAT = 2  # newest format version that can be read; Bundle.save writes 1 or 2
+FORMAT_VERSION = 2  # newest format version that can be read; Bundle.save writes 1 or 2
 _JOINT, _SOURCE, _TARGET = "tokenizer", "source.tokenizer", "target.tokenizer"
 
 
@@ -67,7 +67,7 @@ class BundleConfig:
     task: TaskConfig
     model: AnyConfig
     labels: tuple[str, ...]  # empty for translation models
-    template: SpecialTokenTemplate | None  # None for models that were not imported
+    imported_token_template: SpecialTokenTemplate | None  # None for models that were not imported
     tokenizer_names: tuple[str, str]
 
     def load_tokenizers(self) -> tuple[TextTokenizer, TextTokenizer]:
@@ -101,9 +101,9 @@ class _AnyBundle:
         if architecture_of(config.model).output != kind.output:
             raise _config_error(folder, ValueError(f"a {config.model.kind} model cannot do {config.task.kind}"))
         source, target = config.load_tokenizers()
-        if config.template is not None:
+        if config.imported_token_template is not None:
             with _config_errors(folder):
-                _check_template(config.template, source, target)
+                _check_template(config.imported_token_template, source, target)
         path = folder / "model.safetensors"
         shapes = _stored_shapes(path)
         target_size = len(config.labels) or target.vocab_size
@@ -130,7 +130,7 @@ class _AnyBundle:
 class Bundle(_AnyBundle):
     """A translation model with its tokenizers and its task.
 
-    ``imported_template`` is the special-token template of an imported model. It is None for models that Headway
+    ``imported_token_template`` is the special-token template of an imported model. It is None for models that Headway
     trained, which all have the same template (:attr:`token_template`).
     """
 
@@ -142,7 +142,7 @@ class Bundle(_AnyBundle):
     model: TranslationModel
     source_tokenizer: TextTokenizer
     target_tokenizer: TextTokenizer
-    imported_template: SpecialTokenTemplate | None = None
+    imported_token_template: SpecialTokenTemplate | None = None
 
     @property
     def tokenizers(self) -> dict[str, TextTokenizer]:
@@ -152,21 +152,21 @@ class Bundle(_AnyBundle):
     @property
     def token_template(self) -> SpecialTokenTemplate:
         """The special-token template of a sentence: by default EOS, and a language tag if the model has tags."""
-        return self.imported_template or default_token_template(self.source_tokenizer)
+        return self.imported_token_template or default_token_template(self.source_tokenizer)
 
-    def save(self, folder: Path, card: str) -> None:
-        """Write the model folder atomically. ``card`` is the content of README.md."""
+    def save(self, folder: Path, model_card: str) -> None:
+        """Write the model folder atomically. ``model_card`` is the content of README.md."""
         joint = self.source_tokenizer.fingerprint == self.target_tokenizer.fingerprint
         source, target = (_JOINT, _JOINT) if joint else (_SOURCE, _TARGET)
         facts: dict[str, Any] = {"format": 1, "tokenizers": {"source": source, "target": target}}
-        if self.imported_template is not None:
-            facts |= {"format": 2, "framing": self.imported_template.as_dict()}
-        self._save(folder, card, {source: self.source_tokenizer, target: self.target_tokenizer}, facts)
+        if self.imported_token_template is not None:
+            facts |= {"format": 2, "framing": self.imported_token_template.as_dict()}
+        self._save(folder, model_card, {source: self.source_tokenizer, target: self.target_tokenizer}, facts)
 
     @classmethod
     def assemble(cls, config: BundleConfig, model: Model, source: TextTokenizer, target: TextTokenizer) -> Bundle:
         """Return the bundle of a model that was loaded from a folder with this ``config``."""
-        return cls(config.task, cast("TranslationModel", model), source, target, config.template)
+        return cls(config.task, cast("TranslationModel", model), source, target, config.imported_token_template)
 
 
 @dataclass(frozen=True)
@@ -186,10 +186,10 @@ class ClassifierBundle(_AnyBundle):
         """The tokenizer, under the name "source". There is no other side."""
         return {"source": self.tokenizer}
 
-    def save(self, folder: Path, card: str) -> None:
-        """Write the model folder atomically. ``card`` is the content of README.md."""
+    def save(self, folder: Path, model_card: str) -> None:
+        """Write the model folder atomically. ``model_card`` is the content of README.md."""
         facts = {"format": 2, "labels": list(self.labels), "tokenizers": {"source": _JOINT, "target": _JOINT}}
-        self._save(folder, card, {_JOINT: self.tokenizer}, facts)
+        self._save(folder, model_card, {_JOINT: self.tokenizer}, facts)
 
     @classmethod
     def assemble(cls, config: BundleConfig, model: Model, source: TextTokenizer, _: TextTokenizer) -> ClassifierBundle:
@@ -294,8 +294,11 @@ def _read_json(folder: Path) -> dict[str, Any]:
         raise BundleError(f"{path}: damaged ({error}); copy the folder again from its source") from None
     if not isinstance(config, dict) or type(config.get("format")) is not int or config["format"] < 1:
         raise BundleError(f"{path}: not a Headway model's configuration (no format version)")
-    if config["format"] > FORMAT:
-        raise BundleError(f"{path}: format {config['format']} is newer than this Headway's {FORMAT}; update Headway")
+    if config["format"] > FORMAT_VERSION:
+        raise BundleError(
+            f"{path}: format version {config['format']}, but this Headway supports at most {FORMAT_VERSION}; "
+            "update Headway"
+        )
     return config
 
 

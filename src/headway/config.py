@@ -57,9 +57,9 @@ def apply_preset(data: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any
     return {**presets[data["preset"]], **rest}
 
 
-def spelling_hint(word: str, known: Iterable[str]) -> str:
+def spelling_hint(word: str, known_words: Iterable[str]) -> str:
     """Return a hint for an error message: the most similar known word, or all known words if none is similar."""
-    known = sorted(known)
+    known = sorted(known_words)
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"did you mean {_clipped(close[0])!r}?" if close else "known: " + format_list(known)
 

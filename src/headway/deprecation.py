@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def renamed(module: str, name: str, names: Mapping[str, str]) -> Any:
+def renamed(module: str, name: str, new_names: Mapping[str, str]) -> Any:
     """Return the attribute whose old name is ``name``, and emit a DeprecationWarning that contains the new name.
 
     A package's ``__getattr__`` (PEP 562) calls this function.
@@ -16,16 +16,16 @@ def renamed(module: str, name: str, names: Mapping[str, str]) -> Any:
     Args:
         module: The package's ``__name__``.
         name: The requested name, which the package does not define.
-        names: The new name for each old name.
+        new_names: The new name for each old name.
 
     Raises:
         AttributeError: ``name`` is not an old name.
     """
-    if name not in names:
+    if name not in new_names:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     warnings.warn(
-        f"{module}.{name} is now {module}.{names[name]}; the old name will be removed in the next minor version",
+        f"{module}.{name} is now {module}.{new_names[name]}; the old name will be removed in the next minor version",
         DeprecationWarning,
         stacklevel=3,
     )
-    return getattr(sys.modules[module], names[name])
+    return getattr(sys.modules[module], new_names[name])

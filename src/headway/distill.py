@@ -33,7 +33,7 @@ from headway.decode.request import DecodingOptions
 from headway.errors import CheckpointError, ConfigError
 from headway.hardware import choose_device
 from headway.predict import Translator, load_translator
-from headway.storage import atomic_write, atomic_write_text, checksum, locked
+from headway.storage import atomic_write, atomic_write_text, checksum, lock_file
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
 from headway.train.snapshot import checkpoint_folders
@@ -77,7 +77,7 @@ def distill(
     for _, languages in work:  # raises an error for a wrong language before any corpus is read
         translator.translate([], options, **languages)
     cache = _TranslationCache(home / "pieces", teacher, translator, options, recipe.data.filter.max_length)
-    with locked(home / "lock"):  # if several processes call this, one translates, and the others reuse its files
+    with lock_file(home / "lock"):  # if several processes call this, one translates, and the others reuse its files
         missing = cache.count_missing(_chunks(work, folder))
         if missing and checkpoint_folders(run / "checkpoints"):
             raise CheckpointError(

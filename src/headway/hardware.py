@@ -30,7 +30,7 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def computes_bfloat16(device: torch.device) -> bool:
+def has_fast_bfloat16(device: torch.device) -> bool:
     """Return whether the hardware multiplies bfloat16 matrices faster than float32 matrices."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -40,7 +40,7 @@ def computes_bfloat16(device: torch.device) -> bool:
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
     """Return a context manager that sets the precision of matrix products. "auto" means bfloat16 if it is faster."""
-    if precision == "bfloat16" or (precision == "auto" and computes_bfloat16(device)):
+    if precision == "bfloat16" or (precision == "auto" and has_fast_bfloat16(device)):
         return torch.autocast(device.type, torch.bfloat16)
     return nullcontext()
 

@@ -84,7 +84,7 @@ def atomic_write_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def locked_folder(folder: Path) -> Iterator[None]:
+def lock_run_folder(folder: Path) -> Iterator[None]:
     """Reserve ``folder`` for this training run.
 
     The file ``lock`` in the folder is locked, and ``lock.pid`` contains the id of the process that locked it. Temporary
@@ -95,7 +95,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
     """
     holder = folder / "lock.pid"
     try:
-        with locked(folder / "lock", wait=False):
+        with lock_file(folder / "lock", wait=False):
             holder.write_text(f"{os.getpid()}\n", encoding="ascii")
             for stray in folder.glob(".*.part"):
                 if stray.is_file():
@@ -112,7 +112,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+def lock_file(path: Path, *, wait: bool = True) -> Iterator[None]:
     """Lock the file ``path``. If another process has locked it, wait, or raise Timeout if ``wait`` is False.
 
     The lock also applies to processes on other machines that share the file system. If the file system has no locks, a

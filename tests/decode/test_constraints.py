@@ -45,7 +45,7 @@ word_includes = st.lists(st.lists(edges, min_size=1, max_size=2).map(tuple), min
 def as_words(drawn: Drawn) -> Words:
     return tuple(
         tuple(
-            Phrase(tokens, start & SPACED.starts[tokens[0]], end & SPACED.ends[tokens[-1]])
+            Phrase(tokens, start & SPACED.start_bits[tokens[0]], end & SPACED.end_bits[tokens[-1]])
             for tokens, start, end in several
         )
         for several in drawn
@@ -72,8 +72,8 @@ def holds_words(target: Prefix, phrase: Phrase) -> bool:
     length = len(phrase.tokens)
     return any(
         target[at : at + length] == phrase.tokens
-        and not (at and phrase.start & SPACED.ends[target[at - 1]])
-        and not (at + length < len(target) and phrase.end & SPACED.starts[target[at + length]])
+        and not (at and phrase.start_bits & SPACED.end_bits[target[at - 1]])
+        and not (at + length < len(target) and phrase.end_bits & SPACED.start_bits[target[at + length]])
         for at in range(len(target) - length + 1)
     )
 
@@ -89,14 +89,14 @@ def test_the_automaton_matches_whole_words(drawn: Drawn, tokens: Prefix) -> None
     constraints = Constraints(include, boundaries=SPACED)
     node = constraints.node_after(tokens)
     assert constraints.unmet(node) == words_unmet_in(tokens, include)
-    needed = constraints.num_needed(node)
+    needed = constraints.num_needed_tokens(node)
     assert (needed == 0) == (not constraints.unmet(node))
     while needed:
         steps = {token: constraints.step(node, token) for token in constraints.advancing_tokens(node)}
-        token = min(steps, key=lambda token: constraints.num_needed(steps[token]))
+        token = min(steps, key=lambda token: constraints.num_needed_tokens(steps[token]))
         node, tokens = steps[token], (*tokens, token)
-        assert constraints.num_needed(node) <= needed - 1
-        needed = constraints.num_needed(node)
+        assert constraints.num_needed_tokens(node) <= needed - 1
+        needed = constraints.num_needed_tokens(node)
     assert words_unmet_in(tokens, include) == ()
 
 
@@ -142,7 +142,7 @@ def test_a_phrase_is_closed_though_the_model_would_go_on() -> None:
     def distribution(_sentence: int, prefix: Prefix) -> list[float]:
         return [0.99, 0.004, 0.003, 0.003] if prefix and prefix[-1] in (0, 1) else [0.3, 0.3, 0.2, 0.2]
 
-    include = ((Phrase((1, 0), end=1),),)
+    include = ((Phrase((1, 0), end_bits=1),),)
     (found,) = run(
         TableModel(distribution), [Request(source=(0,), limit=9, include=include, boundaries=SPACED)], beam_size=2
     )
@@ -165,15 +165,15 @@ def test_the_automaton_knows_what_occurs_and_what_is_needed(include: Include, to
             for phrase in several
             if length <= len(phrase) and holds((*tokens, *phrase[len(phrase) - length :]), phrase)
         ]
-        assert constraints.remaining(node, number) == min(tries)
+        assert constraints.min_tokens_to_meet(node, number) == min(tries)
     # Continued as suggested, each token reduces the number by one, until all constraints are met.
-    needed = constraints.num_needed(node)
+    needed = constraints.num_needed_tokens(node)
     assert needed <= sum(min(map(len, include[number])) for number in constraints.unmet(node))
     while needed:
         reached = [constraints.step(node, token) for token in constraints.advancing_tokens(node)]
-        node = min(reached, key=constraints.num_needed)
-        assert constraints.num_needed(node) <= needed - 1
-        needed = constraints.num_needed(node)
+        node = min(reached, key=constraints.num_needed_tokens)
+        assert constraints.num_needed_tokens(node) <= needed - 1
+        needed = constraints.num_needed_tokens(node)
     assert constraints.unmet(node) == ()
 
 

@@ -22,8 +22,8 @@ from torch import Tensor
 from headway.decode import Request
 from headway.decode.rules import (
     BannedSequences,
+    ban_eos,
     ban_repeated_ngrams,
-    ban_short,
     ban_tokens,
     force_tokens,
     penalize_repetition,
@@ -95,7 +95,7 @@ def test_plain_rules() -> None:
     zeros = torch.zeros(2, 4)
     assert banned_in(ban_tokens(zeros, (1, 3))) == [{1, 3}, {1, 3}]
     assert banned_in(ban_tokens(zeros, ())) == [set(), set()]
-    assert banned_in(ban_short(zeros, torch.tensor([True, False]), 2)) == [{2}, set()]
+    assert banned_in(ban_eos(zeros, torch.tensor([True, False]), 2)) == [{2}, set()]
     forced = force_tokens(zeros - 7, torch.tensor([-1, 2]))
     assert forced.tolist() == [[-7.0] * 4, [-math.inf, -math.inf, 0.0, -math.inf]]
     assert not zeros.any(), "what is given stays as it was"

@@ -18,7 +18,7 @@ from table_models import (
 )
 from torch import Tensor, nn
 
-from headway.decode import Ensemble, alternatives, score_targets
+from headway.decode import Ensemble, score_targets, top_next_tokens
 from headway.errors import BundleError, ConfigError
 from headway.models.transformer import Transformer
 
@@ -31,10 +31,10 @@ def transformer() -> Transformer:
 TARGETS = [(3, 4, 5), (), (6, 6, 6, 6, 6, 6, 6), (7,), (5, 5)]
 
 
-@pytest.mark.parametrize("max_tokens", [1, 12, 1000])
-def test_forced_scores_are_the_models_step_by_step(transformer: Transformer, max_tokens: int) -> None:
+@pytest.mark.parametrize("max_batch_tokens", [1, 12, 1000])
+def test_forced_scores_are_the_models_step_by_step(transformer: Transformer, max_batch_tokens: int) -> None:
     sources = [request.source for request in sentences(5)]
-    scores = score_targets(transformer, sources, TARGETS, bos=BEGIN, eos=END, max_tokens=max_tokens)
+    scores = score_targets(transformer, sources, TARGETS, bos=BEGIN, eos=END, max_batch_tokens=max_batch_tokens)
     for source, target, found in zip(sources, TARGETS, scores, strict=True):
         expected = [uncached(transformer, source, target[:at])[token] for at, token in enumerate((*target, END))]
         assert found == pytest.approx(expected, abs=1e-4)
@@ -73,19 +73,19 @@ def test_what_cannot_be_scored(transformer: Transformer) -> None:
     damaged = tiny_transformer()
     nn.init.constant_(damaged.projection.weight, math.nan)
     with pytest.raises(BundleError, match="the model's probabilities are NaN: its weights are damaged"):
-        alternatives(damaged, (5, END), (), 3, bos=BEGIN, eos=END)
+        top_next_tokens(damaged, (5, END), (), 3, bos=BEGIN, eos=END)
 
 
 def test_alternatives_are_what_could_come_next(transformer: Transformer) -> None:
     for source in ((5, 6, END), (9, END)):
         for prefix in ((), (3, 4)):
             expected = uncached(transformer, source, prefix)
-            found = alternatives(transformer, source, prefix, 3, bos=BEGIN, eos=END)
+            found = top_next_tokens(transformer, source, prefix, 3, bos=BEGIN, eos=END)
             assert [one.token for one in found] == sorted(range(8), key=lambda token: -expected[token])[:3]
             assert [one.log_probability for one in found] == pytest.approx(sorted(expected, reverse=True)[:3], abs=1e-4)
-    assert len(alternatives(transformer, (5, END), (), 99, bos=BEGIN, eos=END)) == 8
-    with pytest.raises(ConfigError, match="count = 0 alternatives: expected at least 1"):
-        alternatives(transformer, (5, END), (), 0, bos=BEGIN, eos=END)
+    assert len(top_next_tokens(transformer, (5, END), (), 99, bos=BEGIN, eos=END)) == 8
+    with pytest.raises(ConfigError, match="count = 0: expected at least 1"):
+        top_next_tokens(transformer, (5, END), (), 0, bos=BEGIN, eos=END)
 
 
 # Ensembles.

@@ -406,7 +406,7 @@ def test_a_rule_asks_for_logits_only_while_it_is_at_work(transformer: Transforme
     # The first ends after two tokens. The third enters beside the second, and must be longer for two steps.
     requests = [Request(source=(5, 6, END), limit=limit) for limit in (2, 6, 6)]
     options = DecodingOptions(beam_size=1, min_length=2)
-    list(search_stream(model, requests, options, bos=BEGIN, eos=END, banned=(PAD, END), max_rows=2, max_tokens=9))
+    list(search_stream(model, requests, options, bos=BEGIN, eos=END, banned=(PAD, END), max_rows=2, max_batch_tokens=9))
     assert model.asked == ["best"] * 3 + ["logits"] * 2 + ["best"] * 5
 
 

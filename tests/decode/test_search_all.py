@@ -53,7 +53,7 @@ def three_threads() -> Iterator[None]:
 
 def found(model: Any, sentences: int = 10, **limits: int) -> list[list[Hypothesis]]:
     requests = [Request(source=(number, *[5] * (number % 4)), limit=6) for number in range(sentences)]
-    limits = {"max_tokens": 1000, "max_sequences": 100, **limits}
+    limits = {"max_batch_tokens": 1000, "max_sequences": 100, **limits}
     options = DecodingOptions(beam_size=3, n_best=2)
     return search_all(model, requests, options, bos=BEGIN, eos=END, banned=(PAD, BEGIN), **limits)
 
@@ -101,7 +101,7 @@ def test_no_more_sentences_are_in_decoding_than_may_be() -> None:
     assert {len(batch) for batch in model.batches} == {1}
     assert len({thread for thread, _ in model.threads}) <= 2
     narrow = OneThread()
-    found(narrow, max_tokens=4)
+    found(narrow, max_batch_tokens=4)
     assert all(len(batch) * (1 + batch[-1] % 4) <= 4 or len(batch) == 1 for batch in narrow.batches)
 
 

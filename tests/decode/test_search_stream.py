@@ -30,14 +30,14 @@ def transformer() -> Transformer:
 
 
 def streamed(
-    model: SearchModel[Any], requests: Sequence[Request], max_rows: int, max_tokens: int = 1000, **options: Any
+    model: SearchModel[Any], requests: Sequence[Request], max_rows: int, max_batch_tokens: int = 1000, **options: Any
 ) -> list[list[Hypothesis]]:
     """Return the results of a stream in order; each position must occur once."""
     parsed = DecodingOptions.parse(options, "test")
     found: dict[int, list[Hypothesis]] = {}
     for position, hypotheses in search_stream(
         model, iter(requests), parsed,
-        bos=BEGIN, eos=END, banned=(PAD, BEGIN), max_rows=max_rows, max_tokens=max_tokens,
+        bos=BEGIN, eos=END, banned=(PAD, BEGIN), max_rows=max_rows, max_batch_tokens=max_batch_tokens,
     ):  # fmt: skip
         assert position not in found
         found[position] = hypotheses
@@ -142,7 +142,7 @@ def test_no_more_source_tokens_than_allowed() -> None:
 
     lengths = [3, 3, 3, 3, 4, 50, 2, 2]
     requests = [Request(source=(1, *[0] * (length - 1)), limit=3) for length in lengths]
-    streamed(Watched(name_in_tokens), requests, 100, max_tokens=12, beam_size=1)
+    streamed(Watched(name_in_tokens), requests, 100, max_batch_tokens=12, beam_size=1)
     # Four sources of three tokens; a fifth would make 20. The one of 50 exceeds the budget and runs in its own batch.
     assert starts == [(4, 3), (1, 4), (1, 50), (2, 2)]
 
@@ -157,7 +157,7 @@ def test_requests_are_read_as_they_are_needed() -> None:
 
     stream = search_stream(
         TableModel(name_in_tokens), requests(), DecodingOptions(beam_size=2),
-        bos=BEGIN, eos=END, max_rows=16, max_tokens=1000,
+        bos=BEGIN, eos=END, max_rows=16, max_batch_tokens=1000,
     )  # fmt: skip
     assert not read
     for done in range(1, 30):
@@ -171,10 +171,12 @@ def test_nothing_in_nothing_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_rows", "max_tokens", "options"),
+    ("max_rows", "max_batch_tokens", "options"),
     [(3, 10, {}), (4, 0, {}), (1, 10, {"sampling": {}, "n_best": 2})],
     ids=str,
 )
-def test_a_stream_needs_room_for_a_sentence(max_rows: int, max_tokens: int, options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=f"max_rows = {max_rows}, max_tokens = {max_tokens}: expected room for a"):
-        streamed(TableModel(name_in_tokens), numbered([1]), max_rows, max_tokens, **options)
+def test_a_stream_needs_room_for_a_sentence(max_rows: int, max_batch_tokens: int, options: dict[str, Any]) -> None:
+    with pytest.raises(
+        ConfigError, match=f"max_rows = {max_rows}, max_batch_tokens = {max_batch_tokens}: expected room for a"
+    ):
+        streamed(TableModel(name_in_tokens), numbered([1]), max_rows, max_batch_tokens, **options)

@@ -16,7 +16,7 @@ from headway.decode.ranking import top_tokens
 from headway.engine import Precision, SearchTransformer, choose_precision, for_search, torch_backend, unsupported_reason
 from headway.engine.search_model import describe_search_form
 from headway.errors import ConfigError
-from headway.hardware import computes_bfloat16
+from headway.hardware import has_fast_bfloat16
 from headway.models.transformer import Transformer, TransformerConfig
 
 needs_int8 = pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
@@ -268,7 +268,7 @@ def test_lower_precisions_stay_near_the_reference(precision: Any) -> None:
 
 def test_auto_follows_the_hardware() -> None:
     cpu = torch.device("cpu")
-    without_int8 = "bfloat16" if computes_bfloat16(cpu) else "float32"
+    without_int8 = "bfloat16" if has_fast_bfloat16(cpu) else "float32"
     assert choose_precision("auto", cpu) == ("int8" if kernels.available() else without_int8)
     with pytest.raises(ConfigError, match="needs an x86 processor with AVX2"):
         choose_precision("int8", torch.device("cuda"))

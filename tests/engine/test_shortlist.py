@@ -123,7 +123,7 @@ def test_neighbors_do_not_change_what_a_sentence_becomes() -> None:
     alone = [search(engine, [one], options, bos=1, eos=END, banned=FORBIDDEN)[0] for one in requests]
     together = search(engine, requests, options, bos=1, eos=END, banned=FORBIDDEN)
     streamed = dict(
-        search_stream(engine, requests, options, bos=1, eos=END, banned=FORBIDDEN, max_rows=6, max_tokens=100)
+        search_stream(engine, requests, options, bos=1, eos=END, banned=FORBIDDEN, max_rows=6, max_batch_tokens=100)
     )
     assert alone == together == [streamed[at] for at in range(len(requests))]
 
@@ -168,7 +168,7 @@ def test_every_search_keeps_to_the_list(options: DecodingOptions) -> None:
     limits = (9, 4, 6, 9)
     requests = [Request(source=each, limit=limit) for each, limit in zip(sources(3, 6, 1, 4), limits, strict=True)]
     found = dict(
-        search_stream(engine, requests, options, bos=1, eos=END, banned=FORBIDDEN, max_rows=16, max_tokens=100)
+        search_stream(engine, requests, options, bos=1, eos=END, banned=FORBIDDEN, max_rows=16, max_batch_tokens=100)
     )
     for at, request in enumerate(requests):
         allowed = {*lists.tokens([request.source])[0].tolist()}

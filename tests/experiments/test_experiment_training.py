@@ -147,7 +147,7 @@ def test_sentences_stand_in_the_models_frame(make_translator: Callable[..., Tran
     """A model that expects its sources between two tokens and a third token at the beginning of its targets."""
     plain = make_translator().bundle
     template = SpecialTokenTemplate(source_prefix=(7,), source_suffix=(8, EOS), target_prefix=(9,))
-    bundle = replace(plain, imported_template=template)
+    bundle = replace(plain, imported_token_template=template)
     ((source, target),) = encode_pairs(bundle, [("das Haus", "ein Baum")])
     assert source == [7, *bundle.source_tokenizer.encode("das Haus"), 8, EOS]
     assert target == [9, *bundle.target_tokenizer.encode("ein Baum"), EOS]

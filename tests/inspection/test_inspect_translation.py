@@ -170,7 +170,7 @@ def test_language_codes_are_shown_and_not_aligned(make_translator: MakeTranslato
         languages={"de": 40, "en": 41},
         source_language="de",
     )
-    translator = Translator(replace(plain, imported_template=template), device="cpu")
+    translator = Translator(replace(plain, imported_token_template=template), device="cpu")
     seen = inspect_translation(translator, TEXT, "ein Baum", target_language="en")
     (scored,) = translator.score([TEXT], ["ein Baum"], target_language="en")
     codes = plain.source_tokenizer.display([40, 41])

@@ -138,7 +138,7 @@ def test_a_corpus_may_be_in_other_languages(home: Path, tmp_path: Path) -> None:
         prepared = _prepare(recipe(home, "nllb", languages), tmp_path / name)
         batch = prepared.train.batch(next(iter(prepared.train.plan_sequential(max_tokens=10_000))))
         tokens[name] = {int(batch.source[0, 0])}, {int(batch.target[0, 0])}
-        template = prepared.tokenizers.imported_template
+        template = prepared.tokenizers.imported_token_template
         assert template is not None
         defaults = template.source_language, template.target_language
         assert defaults == tuple(languages.values() or LANGUAGES["nllb"])

@@ -233,7 +233,9 @@ def test_sentences_that_come_and_go_find_the_same(bundle: Bundle, model: OnnxMod
     asked, options = requests(20), DecodingOptions(beam_size=4)
 
     def streamed(engine: Any) -> dict[int, Sequence[int]]:
-        stream = search_stream(engine, asked, options, bos=BOS, eos=EOS, banned=RULED_OUT, max_rows=16, max_tokens=1000)
+        stream = search_stream(
+            engine, asked, options, bos=BOS, eos=EOS, banned=RULED_OUT, max_rows=16, max_batch_tokens=1000
+        )
         return {position: hypotheses[0].tokens for position, hypotheses in stream}
 
     expected = search(bundle.model, asked, options, bos=BOS, eos=EOS, banned=RULED_OUT)

@@ -13,7 +13,7 @@ import torch
 from headway import kernels
 from headway.engine import choose_precision
 from headway.errors import ConfigError
-from headway.hardware import computes_bfloat16
+from headway.hardware import has_fast_bfloat16
 
 CPU = torch.device("cpu")
 
@@ -33,7 +33,7 @@ def detected_again() -> Iterator[None]:
 def test_without_numba_models_decode_in_what_pytorch_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)  # makes an import of it fail
     assert not kernels.available()
-    assert choose_precision("auto", CPU) == ("bfloat16" if computes_bfloat16(CPU) else "float32")
+    assert choose_precision("auto", CPU) == ("bfloat16" if has_fast_bfloat16(CPU) else "float32")
     with pytest.raises(ConfigError, match="AVX2 and the package numba; use 'auto'"):
         choose_precision("int8", CPU)
 

@@ -98,14 +98,14 @@ class TestThreshold:
     def test_scale_follows_a_line_in_the_inverse_length(self) -> None:
         """Surprises of 2 + 3 / n, plus and minus 0.5 in turn: the variance is 0.25, and the largest ones score 1."""
         values = [(2 + 3 / n + sign * 0.5, n) for n in (1, 2, 3, 4) for sign in (1, -1)]
-        scale = SurpriseScale.fit(values, rank=1)
+        scale = SurpriseScale.fit(values, tail_rank=1)
         assert scale.mean == pytest.approx((2.0, 3.0))
         assert scale.variance == pytest.approx((0.25, 0.0), abs=1e-9)
         assert scale.standardize(*values[0]) == pytest.approx(1.0)
 
     def test_tail_quantile_is_the_unit(self) -> None:
         """Surprises 0 to 9 of one length: mean 4.5. By the third largest, 7 - 4.5 is one unit."""
-        scale = SurpriseScale.fit([(float(value), 5) for value in range(10)], rank=1)
+        scale = SurpriseScale.fit([(float(value), 5) for value in range(10)], tail_rank=1)
         assert scale.standardize(9.0, 5) == pytest.approx(1.0)
         assert scale.standardize(4.5, 5) == pytest.approx(0.0)
 

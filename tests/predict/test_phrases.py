@@ -14,9 +14,9 @@ from headway.predict.phrases import (
     WordPhrase,
     banned_ids,
     check_phrases,
+    contains_any_phrase,
     find_phrase,
-    include_phrases,
-    is_met,
+    phrases_to_include,
     prefix_ids,
 )
 from headway.text.base import UNK
@@ -35,23 +35,23 @@ def test_a_phrase_is_found_however_its_context_is_cut(kind: str, text: str) -> N
     """In every text that contains the phrase as a word, some alternative occurs in the tokens."""
     made = tokenizer(kind)
     ids = made.encode(text)
-    (alternatives,) = include_phrases(made, Source("x", include=("Haus",)))
+    (alternatives,) = phrases_to_include(made, Source("x", include=("Haus",)))
     places = range(len(ids))
     assert any(tuple(ids[at : at + len(each.tokens)]) == each.tokens for each in alternatives for at in places)
     assert not any(each.tokens == () for each in alternatives)
 
 
 def test_one_spelling_is_left_where_it_is_in_the_other() -> None:
-    assert len(include_phrases(tokenizer("bpe"), Source("x", include=("Haus",)))[0]) == 2
+    assert len(phrases_to_include(tokenizer("bpe"), Source("x", include=("Haus",)))[0]) == 2
     assert [
-        len(include_phrases(tokenizer(kind), Source("x", include=("Haus",)))[0])
+        len(phrases_to_include(tokenizer(kind), Source("x", include=("Haus",)))[0])
         for kind in ("characters", "whitespace")
     ] == [1, 1]
 
 
 def test_alternatives_of_one_phrase_and_several_phrases() -> None:
     made = tokenizer("whitespace")
-    one, two = include_phrases(made, Source("x", include=(("Haus", "Baum"), "das Haus")))
+    one, two = phrases_to_include(made, Source("x", include=(("Haus", "Baum"), "das Haus")))
     assert one == (Phrase(tuple(made.encode("Haus"))), Phrase(tuple(made.encode("Baum"))))
     assert two == (Phrase(tuple(made.encode("das Haus"))),)
     assert banned_ids(made, Source("x", banned=("Haus", "das Haus"))) == (
@@ -68,10 +68,10 @@ def test_a_prefix_leaves_its_last_space_to_the_next_word() -> None:
 def test_words_that_the_vocabulary_does_not_have() -> None:
     made = tokenizer("whitespace")
     with pytest.raises(ConfigError, match=r"include: 'Auto' contains characters or words that the vocabulary lacks"):
-        include_phrases(made, Source("x", include=("Auto",)))
+        phrases_to_include(made, Source("x", include=("Auto",)))
     with pytest.raises(ConfigError, match=r"prefix: 'das Auto' contains characters"):
         prefix_ids(made, Source("x", target_prefix="das Auto"))
-    assert len(include_phrases(made, Source("x", include=(("Auto", "Haus"),)))[0]) == 1  # the other can be satisfied
+    assert len(phrases_to_include(made, Source("x", include=(("Auto", "Haus"),)))[0]) == 1  # the other can be satisfied
 
 
 @pytest.mark.parametrize("source", [Source("x", include=("",)), Source("x", include=((),)), Source("x", banned=(" ",))])
@@ -123,11 +123,11 @@ def test_the_tokens_that_spell_a_phrase() -> None:
     ("marked", "expected"),
     [
         (" Haus ", WordPhrase("Haus")),
-        ("*Haus*", WordPhrase("Haus", whole_start=False, whole_end=False)),
-        ("Haus*", WordPhrase("Haus", whole_end=False)),
-        ("*haus", WordPhrase("haus", whole_start=False)),
+        ("*Haus*", WordPhrase("Haus", at_word_start=False, at_word_end=False)),
+        ("Haus*", WordPhrase("Haus", at_word_end=False)),
+        ("*haus", WordPhrase("haus", at_word_start=False)),
         (r"\*Haus\*", WordPhrase("*Haus*")),
-        (r"*\*Haus", WordPhrase("*Haus", whole_start=False)),
+        (r"*\*Haus", WordPhrase("*Haus", at_word_start=False)),
         ("a*b", WordPhrase("a*b")),
         ("**", WordPhrase("**")),
         ("* *", WordPhrase("")),
@@ -186,4 +186,4 @@ def test_a_search_ends_with_every_phrase_as_whole_words(kind: str, data: st.Data
     assert found
     for unmet, text in found:
         assert unmet == ()
-        assert all(is_met(tokenizer, text, several) for several in source.include), text
+        assert all(contains_any_phrase(tokenizer, text, several) for several in source.include), text

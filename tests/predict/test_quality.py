@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.predict.quality import find_flags, is_copied, is_repeated, longest_run
+from headway.predict.quality import find_flags, is_copied, is_repeated, max_ngram_repeats
 
 
 def brute_longest_run(tokens: Sequence[int]) -> int:
@@ -25,7 +25,7 @@ def brute_longest_run(tokens: Sequence[int]) -> int:
 
 @given(st.lists(st.integers(0, 2), max_size=40))
 def test_the_longest_run_is_that_of_the_definition(tokens: list[int]) -> None:
-    assert longest_run(tokens) == brute_longest_run(tokens)
+    assert max_ngram_repeats(tokens) == brute_longest_run(tokens)
 
 
 class TestRepeated:
@@ -52,7 +52,7 @@ class TestRepeated:
         loop = " ".join(chr(97 + i % 26) * 2 + chr(97 + i * 7 % 26) for i in range(30))
         tokens = [*range(30)] * 5
         text = " ".join([loop] * 5)
-        assert longest_run(tokens) == 1
+        assert max_ngram_repeats(tokens) == 1
         assert is_repeated("something else", text, [1], tokens)
         assert not is_repeated(text, text, tokens, tokens)
         assert not is_repeated("something else", loop, [1], tokens[:30])

@@ -7,18 +7,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headway.errors import LengthError
-from headway.predict.segment import Part, split_text
+from headway.predict.segment import TextPart, split_text
 
 
 def words(text: str) -> int:
     return len(text.split())
 
 
-def texts_of(parts: list[Part]) -> list[str]:
+def texts_of(parts: list[TextPart]) -> list[str]:
     return [part.text for part in parts]
 
 
-def joined(parts: list[Part], texts: list[str], after: str) -> str:
+def joined(parts: list[TextPart], texts: list[str], after: str) -> str:
     return "".join(part.leading_whitespace + text for part, text in zip(parts, texts, strict=True)) + after
 
 
@@ -27,9 +27,9 @@ class TestSentences:
         text = "  Dr. Smith went home.  He slept!\n\nThen he woke up. \n"
         parts, after = split_text(text, "en", words, 5)
         assert parts == [
-            Part("Dr. Smith went home.", "  "),
-            Part("He slept!", "  "),
-            Part("Then he woke up.", "\n\n"),
+            TextPart("Dr. Smith went home.", "  "),
+            TextPart("He slept!", "  "),
+            TextPart("Then he woke up.", "\n\n"),
         ]
         assert after == " \n"
         assert joined(parts, ["A.", "B.", "C."], after) == "  A.  B.\n\nC. \n"
@@ -50,8 +50,8 @@ class TestLongSentences:
     def test_cut_after_a_comma_near_the_middle(self) -> None:
         parts, _ = split_text("one two three four, five six seven", "en", words, 6)
         assert parts == [
-            Part("one two three four,", "", partial_sentence=True),
-            Part("five six seven", " ", partial_sentence=True),
+            TextPart("one two three four,", "", partial_sentence=True),
+            TextPart("five six seven", " ", partial_sentence=True),
         ]
 
     def test_a_comma_at_the_edge_is_worse_than_a_space_in_the_middle(self) -> None:

@@ -27,7 +27,7 @@ from headway.predict import (
     plan,
 )
 from headway.predict.plan import TranslationPlan, merge_parts
-from headway.predict.segment import Part
+from headway.predict.segment import TextPart
 from headway.text.special_tokens import SpecialTokens
 from headway.text.tokenizer import Tokenizer
 
@@ -229,7 +229,7 @@ class TestLongTexts:
     def test_the_language_that_is_told_splits(self, limited: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[str] = []
 
-        def split_text(_text: str, language: str, *_: object) -> tuple[list[Part], str]:
+        def split_text(_text: str, language: str, *_: object) -> tuple[list[TextPart], str]:
             seen.append(language)
             return [], ""
 

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from headway.bundle import read_weights
 from headway.config import to_toml
 from headway.errors import CheckpointError, ConfigError, HeadwayError, OutputError, TrainingError
-from headway.storage import locked_folder
+from headway.storage import lock_run_folder
 from headway.tasks import parse_recipe, train
 from headway.tasks.translation import TranslationObjective
 from headway.train import distributed, loop, snapshot
@@ -284,7 +284,7 @@ class TestLossesEqualThoseOfOneProcess:
 
 class TestRunFolder:
     def test_a_folder_in_use_by_another_training_is_refused(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
-        with locked_folder(tmp_path):
+        with lock_run_folder(tmp_path):
             first, second = pair(train, recipe(corpus), tmp_path)
         assert isinstance(first, CheckpointError)
         assert isinstance(second, TrainingError)

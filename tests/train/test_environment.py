@@ -26,7 +26,7 @@ def entries(run: Path) -> list[dict[str, Any]]:
 
 def capable(monkeypatch: pytest.MonkeyPatch, yes: bool) -> None:
     """Let the hardware compute bfloat16, or not."""
-    monkeypatch.setattr(environment, "computes_bfloat16", lambda _: yes)
+    monkeypatch.setattr(environment, "has_fast_bfloat16", lambda _: yes)
 
 
 def silent(run: Path, precision: str = "auto", *, step: int) -> str:

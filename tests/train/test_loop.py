@@ -26,7 +26,7 @@ from headway.decode.request import DecodingOptions
 from headway.errors import CheckpointError, DataError, HeadwayError, LengthError, OutputError, TrainingError
 from headway.evaluate import Score
 from headway.predict import load_translator
-from headway.storage import locked_folder
+from headway.storage import lock_run_folder
 from headway.tasks import parse_recipe, train
 from headway.tasks.translation import TranslationRecipe, TranslationTask
 from headway.train import loop
@@ -257,7 +257,7 @@ class TestResumeIsRefused:
 
     def test_while_another_process_trains_there(self, corpus: Path, run: Path) -> None:
         with (
-            locked_folder(run),
+            lock_run_folder(run),
             pytest.raises(CheckpointError, match=rf"process {os.getpid()} is training there; wait"),
         ):
             train(recipe(corpus), run)

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer import event_file_writer
 
 from headway.errors import OutputError
-from headway.storage import locked_folder
+from headway.storage import lock_run_folder
 from headway.train.report import MetricsWriter
 
 
@@ -80,7 +80,7 @@ def test_a_kill_while_records_are_removed(tmp_path: Path) -> None:
     write(tmp_path, 0, 1, 2, 3, value=0.0).close()
     aside = tmp_path / ".metrics.jsonl.7.part"
     aside.write_text((tmp_path / "metrics.jsonl").read_text()[:30])
-    with locked_folder(tmp_path):
+    with lock_run_folder(tmp_path):
         write(tmp_path, 1, 2, value=0.5).close()
     assert losses(tmp_path) == {1: 1.0, 2: 2.5}
     assert not aside.exists()

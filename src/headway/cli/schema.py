@@ -43,7 +43,7 @@ def bundle_schema() -> Json:
     """Return the JSON Schema of a model folder's config.json."""
     from pydantic import BaseModel, Field
 
-    from headway.bundle import FORMAT, TaskConfig
+    from headway.bundle import FORMAT_VERSION, TaskConfig
     from headway.models.registry import ModelConfig
     from headway.text.special_tokens import SpecialTokenTemplate
 
@@ -54,7 +54,7 @@ def bundle_schema() -> Json:
         target: str = Field(pattern=pattern, description=description)
 
     class ConfigFile(BaseModel):
-        format: int = Field(ge=1, le=FORMAT, description="Version of the format.")
+        format: int = Field(ge=1, le=FORMAT_VERSION, description="Version of the format.")
         task: TaskConfig
         model: ModelConfig
         tokenizers: TokenizerNames

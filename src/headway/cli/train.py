@@ -16,7 +16,7 @@ import typer
 from headway.cli import options
 from headway.cli.processes import is_first_start, is_main, may_be_restarted
 from headway.errors import HeadwayError
-from headway.storage import locked_folder
+from headway.storage import lock_run_folder
 
 if TYPE_CHECKING:
     from headway.train.loop import Result
@@ -36,7 +36,7 @@ def train(
     loaded = load_recipe(recipe, assignments or [])
     task = task_of(loaded)
     folder = run or Path("runs") / recipe.stem
-    with ProgressListener(task.unit) as listener, move_previous_run_aside(folder, fresh, listener.say):
+    with ProgressListener(task.throughput_unit) as listener, move_previous_run_aside(folder, fresh, listener.say):
         result = run_training(task, loaded, folder, listener=listener)
     print_next_command(result, task.command)
 
@@ -79,7 +79,7 @@ def move_previous_run_aside(folder: Path, fresh: bool, say: Callable[[str], None
     number = 1
     while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
         number += 1
-    with locked_folder(folder):  # raises an error if the run is still training
+    with lock_run_folder(folder):  # raises an error if the run is still training
         folder.rename(aside)
     say(f"the earlier run is now {aside}")
     try:

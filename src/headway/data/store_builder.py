@@ -25,7 +25,7 @@ from pathlib import Path
 from headway.data.encoding import EncodingSpec, load_chunk, save_chunk
 from headway.data.store import TokenStore, join_chunks, open_store
 from headway.errors import ConfigError, OutputError
-from headway.storage import locked
+from headway.storage import lock_file
 
 _CHUNK_EXAMPLES = 1 << 16  # a few seconds of work and a few megabytes
 
@@ -76,7 +76,7 @@ def open_or_build(
     paths = _build_chunks(home, examples(), spec, shard or Shard(), progress or (lambda _: None))
     if not all(path.exists() for path in paths):
         return open_store(folder, key)  # another shard may just have joined the chunks
-    with locked(folder.with_name(f"{folder.name}.lock")):
+    with lock_file(folder.with_name(f"{folder.name}.lock")):
         store = open_store(folder, key) or join_chunks(
             folder, key, spec.rows_per_example, spec.dtype, (load_chunk(path) for path in paths)
         )

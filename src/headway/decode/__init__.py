@@ -7,7 +7,7 @@ from headway.decode.ensemble import Ensemble
 from headway.decode.protocol import SearchModel, Step
 from headway.decode.ranking import NextTokens
 from headway.decode.request import DecodingOptions, Hypothesis, Request, Sampling, length_penalty
-from headway.decode.scoring import NextToken, alternatives, score_targets
+from headway.decode.scoring import NextToken, score_targets, top_next_tokens
 from headway.decode.search import length_batches, search, search_all, search_stream
 from headway.deprecation import renamed
 
@@ -23,15 +23,15 @@ __all__ = [
     "SearchModel",
     "Step",
     "WordBoundaries",
-    "alternatives",
     "length_batches",
     "length_penalty",
     "score_targets",
     "search",
     "search_all",
     "search_stream",
+    "top_next_tokens",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    return renamed(__name__, name, {"Alternative": "NextToken"})
+    return renamed(__name__, name, {"Alternative": "NextToken", "alternatives": "top_next_tokens"})

@@ -56,7 +56,7 @@ _NOTHING = -1  # padding of shorter hypotheses
 
 @dataclass(frozen=True)
 class _EndedRows:
-    """The E rows whose hypotheses end in one step."""
+    """The E rows whose hypotheses end in the same step."""
 
     tokens: Int[Tensor, "E T"]  # right-aligned
     log_probs: Float[Tensor, "E T1"]  # of the tokens and of EOS
@@ -173,7 +173,7 @@ class BeamSearch(Generic[StateT]):
         return self.groups * self.width
 
     @torch.inference_mode()
-    def add(self, requests: Iterable[tuple[int, Request]]) -> None:
+    def add_requests(self, requests: Iterable[tuple[int, Request]]) -> None:
         """Add requests to the search, each with a key under which :meth:`step` returns its hypotheses.
 
         Raises:
@@ -316,7 +316,7 @@ class BeamSearch(Generic[StateT]):
             gains = self._banned_sequences.ban(gains, prefixes)
         short = [beam.length < options.min_length for beam in beams]
         if any(short):
-            gains = rules.ban_short(gains, self._tensor(short).repeat_interleave(rows_each), self.eos)
+            gains = rules.ban_eos(gains, self._tensor(short).repeat_interleave(rows_each), self.eos)
         forced = [beam.forced for beam in beams]
         if max(forced) >= 0:
             gains = rules.force_tokens(gains, self._tensor(forced).repeat_interleave(rows_each))
@@ -395,7 +395,7 @@ class BeamSearch(Generic[StateT]):
             beam = self.beams[at]
             score = total / self._penalty(beam.length + 1) + coverage
             unmet = beam.constraints.unmet(node) if beam.constraints else ()
-            incomplete = beam.constraints is not None and beam.constraints.num_needed(node) > 0
+            incomplete = beam.constraints is not None and beam.constraints.num_needed_tokens(node) > 0
             ending = _Ending(ended, row, beam.length, score, coverage, beam.left < 1, unmet, incomplete)
             beam.finished[group].append(ending)
 

@@ -36,19 +36,21 @@ from headway.decode.ranking import Extensions, TokenScores, topk_ordered
 
 @dataclass(frozen=True)
 class WordBoundaries:
-    """Which tokens of a vocabulary continue a word, and which leave a word open.
+    """The word boundaries of a vocabulary.
+
+    For each token, whether it can continue a word, and whether the next token can continue the word that it ends with.
 
     Each token has two bit sets of one byte each. Token t continues the word of the token s before it if
-    ``ends[s] & starts[t]`` is not 0.
+    ``end_bits[s] & start_bits[t]`` is not 0.
 
     Attributes:
-        starts: For each token, the kinds of words that it can continue.
-        ends: For each token, the kind of word that it leaves open.
+        start_bits: For each token, the kinds of words that it can continue.
+        end_bits: For each token, the kind of word that it leaves open.
         separator: A token that neither continues a word nor leaves one open, such as a space; None if there is none.
     """
 
-    starts: bytes
-    ends: bytes
+    start_bits: bytes
+    end_bits: bytes
     separator: int | None = None
 
 
@@ -58,13 +60,13 @@ class Phrase:
 
     Attributes:
         tokens: Ids of the phrase's tokens.
-        start: The token before the phrase must have none of these bits in ``ends``. 0 means no condition.
-        end: The token after the phrase must have none of these bits in ``starts``. 0 means no condition.
+        start_bits: The token before the phrase must have none of these bits in its ``end_bits``. 0 means no condition.
+        end_bits: The token after the phrase must have none of these bits in its ``start_bits``. 0 means no condition.
     """
 
     tokens: tuple[int, ...]
-    start: int = 0
-    end: int = 0
+    start_bits: int = 0
+    end_bits: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class _Progress:
     Attributes:
         matched: For each constraint, None if it is met, otherwise a bit set for each alternative. Bit k is set if the
             tokens so far end with the alternative's first k + 1 tokens.
-        ends: The bit set ``WordBoundaries.ends`` of the last token.
+        ends: The bit set ``WordBoundaries.end_bits`` of the last token.
     """
 
     matched: tuple[tuple[int, ...] | None, ...]
@@ -104,7 +106,7 @@ class Constraints:
         phrases = [[one if isinstance(one, Phrase) else Phrase(one) for one in several] for several in include]
         self.include = [[one for one in several if not set(one.tokens) & set(forbidden)] for several in phrases]
         self.boundaries = boundaries
-        self._starts = defaultdict[int, int](int) if boundaries is None else boundaries.starts
+        self._starts = defaultdict[int, int](int) if boundaries is None else boundaries.start_bits
         self._separator = None if boundaries is None else boundaries.separator
         # A number of tokens that always suffices to meet a constraint: a separator, so that the phrase does not
         # continue a word, and the phrase. If the vocabulary has no separator, some phrases cannot be reached.
@@ -123,7 +125,7 @@ class Constraints:
         """Return the node that ``token`` leads to from ``node``."""
         if (node, token) not in self._steps:
             now = self._progress[node]
-            ends = 0 if self.boundaries is None else self.boundaries.ends[token]
+            ends = 0 if self.boundaries is None else self.boundaries.end_bits[token]
             matched = tuple(
                 None if places is None else self._matched(several, places, now.ends, token)
                 for several, places in zip(self.include, now.matched, strict=True)
@@ -144,13 +146,13 @@ class Constraints:
         matched = self._progress[node].matched
         return tuple(at for at, places in enumerate(matched) if places is not None and not self._open(at, places))
 
-    def remaining(self, node: int, constraint: int) -> int:
+    def min_tokens_to_meet(self, node: int, constraint: int) -> int:
         """Return the minimum number of tokens that meet a constraint; 0 if it is already met or cannot be met."""
         if constraint not in self.unmet(node):
             return 0
         return min((needed for needed, _ in self._continuations(node, constraint)), default=0)
 
-    def num_needed(self, node: int) -> int:
+    def num_needed_tokens(self, node: int) -> int:
         """Return how many tokens it takes to meet all constraints one after the other.
 
         The partial match that saves the most tokens is completed first. If the number is not 0,
@@ -170,12 +172,12 @@ class Constraints:
         """Return the tokens that advance an unmet constraint."""
         return {token for at in self.unmet(node) for _, token in self._continuations(node, at)}
 
-    def undoing_starts(self, node: int) -> int:
-        """Return the bits of ``WordBoundaries.starts`` with which a token undoes a match; 0 if no phrase is open."""
+    def undoing_start_bits(self, node: int) -> int:
+        """Return the bits of ``WordBoundaries.start_bits`` with which a token undoes a match; 0 if none is open."""
         bits = 0
         for several, places in zip(self.include, self._progress[node].matched, strict=True):
             for one, place in zip(several, places or (), strict=False):
-                bits |= one.end * (place >> (len(one.tokens) - 1) & 1)
+                bits |= one.end_bits * (place >> (len(one.tokens) - 1) & 1)
         return bits
 
     def _open(self, constraint: int, places: tuple[int, ...]) -> bool:
@@ -191,7 +193,7 @@ class Constraints:
         for one, place in zip(self.include[constraint], places, strict=True):
             length = len(one.tokens)
             ways += [(length - k, one.tokens[k]) for k in range(1, length) if place >> (k - 1) & 1]
-            if not one.start & now.ends:
+            if not one.start_bits & now.ends:
                 ways.append((length, one.tokens[0]))
             if self._continued(one) & now.ends and self._separator is not None:
                 ways.append((length + 1, self._separator))
@@ -199,11 +201,11 @@ class Constraints:
 
     def _continued(self, phrase: Phrase) -> int:
         """Return the bits of the words that a phrase would continue or must not continue."""
-        return phrase.start | self._starts[phrase.tokens[0]]
+        return phrase.start_bits | self._starts[phrase.tokens[0]]
 
     def _lost(self, node: int, token: int) -> int:
         """Return the number of tokens needed to meet again what ``token`` makes unmet by continuing a phrase's word."""
-        if not self.undoing_starts(node) & self._starts[token]:
+        if not self.undoing_start_bits(node) & self._starts[token]:
             return 0
         before, after = self.unmet(node), self.unmet(self.step(node, token))
         return sum(self._shortest[at] for at in after if at not in before)
@@ -214,11 +216,11 @@ class Constraints:
         found = []
         for one, place in zip(several, places, strict=True):
             last = len(one.tokens) - 1
-            if place >> last and not one.end & self._starts[token]:
+            if place >> last and not one.end_bits & self._starts[token]:
                 return None
-            place = (place << 1) | (not one.start & ends)
+            place = (place << 1) | (not one.start_bits & ends)
             place &= sum(1 << k for k, own in enumerate(one.tokens) if own == token)
-            if place >> last and not one.end:
+            if place >> last and not one.end_bits:
                 return None
             found.append(place)
         return tuple(found)
@@ -233,17 +235,17 @@ class Extension(NamedTuple):
     log_prob: float
 
 
-def allocate_beam(
-    constraints: Constraints, nodes: Sequence[int], candidates: Sequence[Extension], *, count: int, left: int, eos: int
+def _allocate_beam(
+    constraints: Constraints, nodes: Sequence[int], candidates: Sequence[Extension], *, width: int, left: int, eos: int
 ) -> list[tuple[Extension, int]]:
-    """Return the ``count`` candidates to keep, best first, each with its node.
+    """Return the ``width`` candidates to keep, best first, each with its node.
 
     ``nodes`` are the nodes of the hypotheses. ``left`` is the number of tokens that may still be added; 0 means that
     the sequence must end now.
     """
 
     def ends_well(candidate: Extension) -> bool:
-        return candidate.token != eos or not left or not constraints.num_needed(nodes[candidate.parent])
+        return candidate.token != eos or not left or not constraints.num_needed_tokens(nodes[candidate.parent])
 
     fitting = [candidate for candidate in candidates if ends_well(candidate)] or candidates
     reached = [
@@ -252,18 +254,18 @@ def allocate_beam(
     ]
     banks: dict[int, list[tuple[Extension, int]]] = {}
     for item in sorted(reached, key=lambda item: (-item[0].score, item[0].parent, item[0].token)):
-        banks.setdefault(constraints.num_needed(item[1]), []).append(item)
+        banks.setdefault(constraints.num_needed_tokens(item[1]), []).append(item)
     chosen: list[tuple[Extension, int]] = []
-    for place in range(count):
+    for place in range(width):
         for needed in sorted(banks):
             chosen += banks[needed][place : place + 1]
-    return sorted(chosen[:count], key=lambda item: -item[0].score)
+    return sorted(chosen[:width], key=lambda item: -item[0].score)
 
 
 def extend_constrained(
-    chosen: Extensions,
+    extensions: Extensions,
     constraints: Sequence[Constraints | None],
-    left: Sequence[int],
+    tokens_left: Sequence[int],
     nodes: Int[Tensor, "B 1 W"],
     scores: Float[Tensor, "B 1 W"],
     candidates: TokenScores,
@@ -273,22 +275,23 @@ def extend_constrained(
     width: int,
     eos: int,
 ) -> Extensions:
-    """Return ``chosen`` with the extensions of constrained sequences replaced by those that :func:`allocate_beam`
-    returns, up to ``width`` per sequence.
+    """Return ``extensions``, in which dynamic beam allocation has replaced those of the constrained sequences.
 
-    ``nodes`` and ``scores`` are the nodes and scores of the hypotheses. ``left`` is the number of tokens that may still
-    be added to each sequence. ``gains`` and ``log_probs`` cover all tokens. The choice is made on the host, because
-    only a few candidates of the constrained sequences are considered.
+    At most ``width`` extensions per sequence are replaced.
+
+    ``nodes`` and ``scores`` are the nodes and scores of the hypotheses. ``tokens_left`` is the number of tokens that
+    may still be added to each sequence. ``gains`` and ``log_probs`` cover all tokens. The choice is made on the host,
+    because only a few candidates of the constrained sequences are considered.
     """
-    count, empty = chosen.scores.size(2), Extension(-math.inf, 0, eos, 0.0)
-    tensors = [x.clone() for x in (chosen.scores, chosen.parents, chosen.tokens, chosen.log_probs)]
-    tensors.append(torch.zeros_like(chosen.tokens))
+    count, empty = extensions.scores.size(2), Extension(-math.inf, 0, eos, 0.0)
+    tensors = [x.clone() for x in (extensions.scores, extensions.parents, extensions.tokens, extensions.log_probs)]
+    tensors.append(torch.zeros_like(extensions.tokens))
     for at, own in enumerate(constraints):
         if own is None:
             continue
         before = nodes[at, 0].tolist()
-        possible = _candidates(own, left[at], before, scores[at, 0], candidates, gains, log_probs, at)
-        found = allocate_beam(own, before, possible, count=width, left=left[at], eos=eos)
+        possible = _candidates(own, tokens_left[at], before, scores[at, 0], candidates, gains, log_probs, at)
+        found = _allocate_beam(own, before, possible, width=width, left=tokens_left[at], eos=eos)
         found += [(empty, 0)] * (count - len(found))
         for x, values in zip(tensors, zip(*((*one, node) for one, node in found), strict=True), strict=True):
             x[at, 0] = torch.tensor(values, dtype=x.dtype, device=x.device)
@@ -323,9 +326,9 @@ def _candidates(
 
 def _closing(constraints: Constraints, node: int, gains: Float[Tensor, " V"], count: int) -> list[int]:
     """Return the ``count`` best tokens after which the complete phrases of a node are whole words."""
-    end = constraints.undoing_starts(node)
+    end = constraints.undoing_start_bits(node)
     if not end or constraints.boundaries is None:
         return []
-    starts = torch.frombuffer(bytearray(constraints.boundaries.starts), dtype=torch.uint8).to(gains.device)
+    starts = torch.frombuffer(bytearray(constraints.boundaries.start_bits), dtype=torch.uint8).to(gains.device)
     allowed = gains.masked_fill((starts & end) > 0, -torch.inf)
     return list(topk_ordered(allowed, min(count, len(gains)))[1].tolist())

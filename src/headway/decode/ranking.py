@@ -93,7 +93,7 @@ def _top_indices(values: Float[Tensor, "*b N"], count: int) -> Int[Tensor, "*b C
     if count == 1:
         return values.argmax(-1, keepdim=True)  # as documented: the first of equal values, and NaN before all others
     if size <= _FEW:
-        return values.sort(dim=-1, descending=True, stable=True).indices[..., :count]  # also NaN first
+        return values.sort(dim=-1, descending=True, stable=True).indices[..., :count]  # this order also puts NaN first
     bits = (values.float() + 0.0).view(torch.int32)  # -0 becomes 0
     bits = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # gives the integers the order of the floats
     bits = bits.masked_fill(values.isnan(), 0x7FFFFFFF)
@@ -113,13 +113,13 @@ class TokenScores:
     log_probs: Float[Tensor, "B G W C"]
     tokens: Int[Tensor, "B G W C"]
 
-    def only_eos(self, eos: int, log_probs: Float[Tensor, "B G W"], full: Bool[Tensor, " B"]) -> TokenScores:
-        """Return a copy in which EOS, with the given log-probabilities, is the only token for ``full`` sequences."""
-        full = full.view(-1, 1, 1)
+    def only_eos(self, eos: int, eos_log_probs: Float[Tensor, "B G W"], at_limit: Bool[Tensor, " B"]) -> TokenScores:
+        """Return a copy in which EOS, with the given log-probabilities, is the only token of sequences ``at_limit``."""
+        full = at_limit.view(-1, 1, 1)
         gains, own = (x.masked_fill(full.unsqueeze(3), -torch.inf) for x in (self.gains, self.log_probs))
         tokens = self.tokens.clone()
         for values in (gains, own):
-            values[..., 0] = torch.where(full, log_probs, values[..., 0])
+            values[..., 0] = torch.where(full, eos_log_probs, values[..., 0])
         tokens[..., 0].masked_fill_(full, eos)
         return TokenScores(gains, own, tokens)
 

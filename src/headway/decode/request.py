@@ -122,8 +122,8 @@ class Request:
         include: Constraints. Each is a set of alternative token sequences, such as the inflected forms of a term, at
             least one of which must occur in the target. One occurrence may satisfy several constraints. A
             :class:`Phrase` can be required to match whole words.
-        boundaries: The word boundaries of the vocabulary's tokens, with which the conditions ``start`` and ``end`` of a
-            :class:`Phrase` are checked. None if no phrase has such a condition.
+        boundaries: The word boundaries of the vocabulary's tokens, with which the conditions of a :class:`Phrase`
+            are checked. None if no phrase has such a condition.
         banned: Token sequences that must not occur after the prefix.
         seed: Random seed. Together with the options' seed and ``source``, it determines the random draws.
     """
@@ -206,7 +206,7 @@ def _check_include(request: Request, options: DecodingOptions, limit: int) -> No
     node = constraints.node_after(request.prefix)
     room = limit - len(request.prefix)
     for at in constraints.unmet(node):
-        shortest = constraints.remaining(node, at)
+        shortest = constraints.min_tokens_to_meet(node, at)
         if shortest > room:
             raise ConfigError(
                 f"included phrase {at + 1} takes {shortest} tokens, but the target may have only {room} more; "

@@ -46,17 +46,17 @@ def ban_repeated_ngrams(log_probs: Float[Tensor, "R V"], prefixes: Int[Tensor, "
     return log_probs.masked_fill(_marked(log_probs, grams[..., -1].masked_fill(~again, _NOTHING)), -torch.inf)
 
 
-def ban_short(log_probs: Float[Tensor, "R V"], short: Bool[Tensor, " R"], eos: int) -> Float[Tensor, "R V"]:
-    """Forbid the token ``eos`` in the rows that are too ``short`` to end."""
+def ban_eos(log_probs: Float[Tensor, "R V"], too_short: Bool[Tensor, " R"], eos: int) -> Float[Tensor, "R V"]:
+    """Forbid the token ``eos`` in the rows that are ``too_short`` to end."""
     log_probs = log_probs.clone()
-    log_probs[:, eos].masked_fill_(short, -torch.inf)
+    log_probs[:, eos].masked_fill_(too_short, -torch.inf)
     return log_probs
 
 
-def force_tokens(log_probs: Float[Tensor, "R V"], forced: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
+def force_tokens(log_probs: Float[Tensor, "R V"], forced_tokens: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
     """Give a row's forced token log-probability 0, and all other tokens -inf. -1 means that no token is forced."""
-    sure = torch.full_like(log_probs, -torch.inf).masked_fill(_marked(log_probs, forced.unsqueeze(1)), 0.0)
-    return torch.where((forced >= 0).unsqueeze(1), sure, log_probs)
+    sure = torch.full_like(log_probs, -torch.inf).masked_fill(_marked(log_probs, forced_tokens.unsqueeze(1)), 0.0)
+    return torch.where((forced_tokens >= 0).unsqueeze(1), sure, log_probs)
 
 
 class BannedSequences:
@@ -69,16 +69,16 @@ class BannedSequences:
         rows = [[[_ANY] * (width - len(one)) + [*one] for one in several] for several in sequences]
         padded = [row + [[_NEVER] * width] * (most - len(row)) for row in rows]
         table = torch.tensor(padded, dtype=torch.long, device=device).view(len(rows), most, width)
-        self.heads, self.last = table[:, :, :-1], table[:, :, -1]  # (B, P, K - 1) and (B, P)
+        self._prefixes, self._last_tokens = table[:, :, :-1], table[:, :, -1]  # (B, P, K - 1) and (B, P)
 
     def ban(self, log_probs: Float[Tensor, "R V"], prefixes: Int[Tensor, "R T"]) -> Float[Tensor, "R V"]:
         """Forbid every token that would complete a sequence."""
-        if not self.last.numel():
+        if not self._last_tokens.numel():
             return log_probs
-        each = log_probs.size(0) // self.last.size(0)
-        reach = self.heads.size(2)
+        each = log_probs.size(0) // self._last_tokens.size(0)
+        reach = self._prefixes.size(2)
         recent = F.pad(prefixes, (reach, 0), value=_NOTHING)[:, -reach:].unsqueeze(1)  # (R, 1, K - 1)
-        heads, last = self.heads.repeat_interleave(each, 0), self.last.repeat_interleave(each, 0)
+        heads, last = self._prefixes.repeat_interleave(each, 0), self._last_tokens.repeat_interleave(each, 0)
         begun = ((heads == recent) | (heads == _ANY)).all(2)
         return log_probs.masked_fill(_marked(log_probs, last.masked_fill(~begun, _NOTHING)), -torch.inf)
 

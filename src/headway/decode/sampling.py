@@ -23,14 +23,14 @@ from headway.decode.ranking import Extensions, TokenScores
 from headway.decode.request import Request, Sampling
 
 
-def sampling_keys(request: Request, sampling: Sampling, count: int) -> list[int]:
+def sampling_keys(request: Request, sampling: Sampling, num_draws: int) -> list[int]:
     """Return a 63-bit key for each of a request's draws."""
 
     def key(number: int) -> int:
         text = repr((sampling.seed, request.seed, request.source, number))
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
-    return [key(number) for number in range(count)]
+    return [key(number) for number in range(num_draws)]
 
 
 def draw_tokens(

@@ -38,7 +38,7 @@ def score_targets(
     *,
     bos: int,
     eos: int,
-    max_tokens: int = 2048,
+    max_batch_tokens: int = 2048,
 ) -> list[tuple[float, ...]]:
     """Return the log-probabilities, in nats, of each target's tokens and of its EOS, given the source.
 
@@ -50,7 +50,7 @@ def score_targets(
         targets: Token ids of one target for each source, without BOS and EOS.
         bos: The token with which decoding starts.
         eos: The token that ends a target.
-        max_tokens: Maximum size of a batch: the number of pairs times the length of the longest source or target.
+        max_batch_tokens: Maximum size of a batch: the number of pairs times the length of the longest source or target.
 
     Raises:
         ConfigError: The numbers of sources and targets differ.
@@ -60,7 +60,7 @@ def score_targets(
         raise ConfigError(f"{len(sources)} sources but {len(targets)} targets: expected one target for each source")
     scores: list[tuple[float, ...]] = [()] * len(sources)
     longer = [max(source, [*target, eos], key=len) for source, target in zip(sources, targets, strict=True)]
-    for batch in length_batches(longer, max_tokens, len(sources)):
+    for batch in length_batches(longer, max_batch_tokens, len(sources)):
         source = _padded([sources[at] for at in batch], model.device)
         target = _padded([[bos, *targets[at], eos] for at in batch], model.device)
         log_probs = model(source, target[:, :-1]).float().log_softmax(-1)
@@ -80,7 +80,7 @@ class NextToken:
 
 
 @torch.inference_mode()
-def alternatives(
+def top_next_tokens(
     model: SearchModel[Any], source: Sequence[int], prefix: Sequence[int], count: int, *, bos: int, eos: int
 ) -> list[NextToken]:
     """Return the ``count`` most probable next tokens after ``prefix``, best first (all tokens if there are fewer).
@@ -88,7 +88,7 @@ def alternatives(
     ``source`` must end with EOS; ``prefix`` must not begin with BOS. EOS may be among the tokens.
     """
     if count < 1:
-        raise ConfigError(f"count = {count} alternatives: expected at least 1")
+        raise ConfigError(f"count = {count}: expected at least 1")
     state = model.start([source])
     for token in (bos, *prefix):
         step = model.step(state, torch.tensor([token], device=model.device))

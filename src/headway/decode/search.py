@@ -27,25 +27,25 @@ def search(
     bos: int,
     eos: int,
     banned: Sequence[int] = (),
-    stop: Event | None = None,
+    stop_event: Event | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode all requests as one batch and return the hypotheses of each, best first.
 
     A request gets at least ``options.n_best`` hypotheses if the search finds that many, and none if the rules forbid
-    every target. ``banned`` tokens are never chosen. Another thread may set ``stop`` to cancel the search.
+    every target. ``banned`` tokens are never chosen. Another thread may set ``stop_event`` to cancel the search.
 
     Raises:
         ConfigError: A request is impossible, or incompatible with the options.
         BundleError: The model's probabilities are NaN.
-        CancelledError: ``stop`` was set.
+        CancelledError: ``stop_event`` was set.
     """
     beam = BeamSearch(model, options, bos=bos, eos=eos, banned=banned)
-    beam.add(enumerate(requests))
+    beam.add_requests(enumerate(requests))
     results: list[list[Hypothesis]] = [[] for _ in requests]
     while beam.beams:
         for position, hypotheses in beam.step():
             results[position] = hypotheses
-        if stop is not None and stop.is_set():
+        if stop_event is not None and stop_event.is_set():
             raise CancelledError
     return results
 
@@ -59,21 +59,21 @@ def search_stream(
     eos: int,
     banned: Sequence[int] = (),
     max_rows: int,
-    max_tokens: int,
+    max_batch_tokens: int,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """Decode a stream and yield (position in ``requests``, hypotheses) as sequences finish, in any order.
 
     Finished sequences leave the batch and new ones enter it (continuous batching). The batch has at most ``max_rows``
-    rows (a sequence takes ``beam_size`` of them, or ``n_best`` when sampling) and ``max_tokens`` source tokens, padding
-    included, but always at least one sequence. ``requests`` is read one request ahead.
+    rows (a sequence takes ``beam_size`` of them, or ``n_best`` when sampling) and ``max_batch_tokens`` source tokens,
+    padding included, but always at least one sequence. ``requests`` is read one request ahead.
 
     New sequences wait until a quarter of the batch is free, because encoding several at once is faster.
     """
     beam = BeamSearch(model, options, bos=bos, eos=eos, banned=banned)
     capacity = max_rows // beam.rows_per_sequence
-    if capacity < 1 or max_tokens < 1:
+    if capacity < 1 or max_batch_tokens < 1:
         raise ConfigError(
-            f"max_rows = {max_rows}, max_tokens = {max_tokens}: expected room for a sequence, which takes "
+            f"max_rows = {max_rows}, max_batch_tokens = {max_batch_tokens}: expected room for a sequence, which takes "
             f"{beam.rows_per_sequence} rows (beam_size, or n_best when sampling), and at least 1 token"
         )
     waiting = iter(enumerate(requests))
@@ -87,11 +87,11 @@ def search_stream(
         if not present or 4 * (capacity - present) >= capacity:
             while following is not None and present + len(entering) < capacity:
                 longer, count = max(longest, len(following[1].source)), present + len(entering)
-                if count and (count + 1) * longer > max_tokens:
+                if count and (count + 1) * longer > max_batch_tokens:
                     break
                 entering.append(following)
                 longest, following = longer, next(waiting, None)
-        beam.add(entering)
+        beam.add_requests(entering)
         yield from beam.step()
 
 
@@ -103,12 +103,12 @@ def search_all(
     bos: int,
     eos: int,
     banned: Sequence[int] = (),
-    max_tokens: int,
+    max_batch_tokens: int,
     max_sequences: int,
 ) -> list[list[Hypothesis]]:
     """Decode any number of requests as :func:`search` does, in batches of similar length.
 
-    At most ``max_sequences`` sequences are decoded at a time, with about ``max_tokens`` source tokens, padding
+    At most ``max_sequences`` sequences are decoded at a time, with about ``max_batch_tokens`` source tokens, padding
     included. These are also the limits of each batch. Batches are made smaller to use all threads, but not smaller than
     512 tokens. The division into batches changes results by rounding at most.
 
@@ -118,7 +118,7 @@ def search_all(
     """
     threads = torch.get_num_threads() if getattr(model, "batch_per_thread", False) else 1
     threads = max(1, min(threads, len(requests), max_sequences))
-    tokens = min(max_tokens, max(_MIN_TOKENS, max_tokens // threads))
+    tokens = min(max_batch_tokens, max(_MIN_TOKENS, max_batch_tokens // threads))
     sequences = max(1, min(max_sequences // threads, -(-len(requests) // threads)))
     batches = list(length_batches([request.source for request in requests], tokens, sequences))
     one_batch = partial(search, model, options=options, bos=bos, eos=eos, banned=banned)
@@ -139,17 +139,17 @@ def _search_in_threads(
     one_batch: Callable[..., _Results], batches: Sequence[Sequence[Request]], threads: int
 ) -> Iterator[_Results]:
     """Yield the results of each batch. An error or an interruption stops the other threads."""
-    before, started, stop = torch.get_num_threads(), Barrier(threads + 1), Event()
+    before, started, stop_event = torch.get_num_threads(), Barrier(threads + 1), Event()
 
-    def start() -> None:
+    def init_worker() -> None:
         torch.get_num_threads()  # the first call in a thread sets its number of threads to the default
         torch.set_num_threads(1)
         with suppress(BrokenBarrierError):  # an exception in an initializer would end the other threads
             started.wait()
 
-    with ThreadPoolExecutor(threads, thread_name_prefix="search", initializer=start) as pool:
+    with ThreadPoolExecutor(threads, thread_name_prefix="search", initializer=init_worker) as pool:
         # The longest batches come first, so that all threads end at about the same time.
-        futures = [pool.submit(one_batch, batch, stop=stop) for batch in reversed(batches)]
+        futures = [pool.submit(one_batch, batch, stop_event=stop_event) for batch in reversed(batches)]
         try:
             started.wait()
             torch.set_num_threads(before)  # the workers' setting has also become the default of new threads
@@ -157,19 +157,19 @@ def _search_in_threads(
                 yield future.result()
         except BaseException:
             started.abort()
-            stop.set()
+            stop_event.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def length_batches(sources: Sequence[Sequence[int]], max_tokens: int, max_sequences: int) -> Iterator[list[int]]:
+def length_batches(sources: Sequence[Sequence[int]], max_batch_tokens: int, max_sequences: int) -> Iterator[list[int]]:
     """Yield batches of indices of ``sources``, in order of increasing length.
 
-    A batch has at most ``max_sequences`` sources and, padding included, ``max_tokens`` tokens.
+    A batch has at most ``max_sequences`` sources and, padding included, ``max_batch_tokens`` tokens.
     """
     batch: list[int] = []
     for index in sorted(range(len(sources)), key=lambda index: len(sources[index])):
-        if batch and (len(batch) == max_sequences or (len(batch) + 1) * len(sources[index]) > max_tokens):
+        if batch and (len(batch) == max_sequences or (len(batch) + 1) * len(sources[index]) > max_batch_tokens):
             yield batch
             batch = []
         batch.append(index)

@@ -31,7 +31,7 @@ from headway.decode.ranking import NextTokens
 from headway.engine.shortlist import Shortlist, ShortlistWeights
 from headway.engine.torch_backend import Activation, Rows, TorchBackend
 from headway.errors import ConfigError
-from headway.hardware import computes_bfloat16
+from headway.hardware import has_fast_bfloat16
 from headway.models.transformer import Transformer
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.blocks import (
@@ -100,7 +100,7 @@ def choose_precision(name: Precision, device: torch.device) -> Precision:
         return name
     if int8:
         return "int8"
-    return "bfloat16" if computes_bfloat16(device) else "float32"
+    return "bfloat16" if has_fast_bfloat16(device) else "float32"
 
 
 def for_search(model: Any, precision: Precision = "float32", *, shortlist: Shortlist | None = None) -> SearchModel[Any]:

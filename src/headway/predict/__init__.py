@@ -23,19 +23,22 @@ finds the words that a label depends on.
 Several threads may call a Translator or a Classifier at the same time.
 """
 
+from typing import Any
+
+from headway.deprecation import renamed
 from headway.predict.attribution import Attribution, Explanation
 from headway.predict.classifier import Classification, Classifier, load_classifier
 from headway.predict.glossary import Glossary
 from headway.predict.pool import TranslatorPool
-from headway.predict.rerank import Ranked, minimum_bayes_risk, rank_by_agreement, rank_by_models
+from headway.predict.rerank import RankedText, minimum_bayes_risk, rank_by_agreement, rank_by_models
 from headway.predict.results import (
     Alignment,
-    Alternative,
     Candidate,
     Flag,
     GlossaryTerm,
     ScoredTarget,
     Source,
+    TokenAlternative,
     Translation,
     WordAlignment,
 )
@@ -44,7 +47,6 @@ from headway.predict.translator import Translator, load_translator
 
 __all__ = [
     "Alignment",
-    "Alternative",
     "Attribution",
     "Candidate",
     "Classification",
@@ -53,10 +55,11 @@ __all__ = [
     "Flag",
     "Glossary",
     "GlossaryTerm",
-    "Ranked",
+    "RankedText",
     "ScoredTarget",
     "Source",
     "TextTranslator",
+    "TokenAlternative",
     "Translation",
     "Translator",
     "TranslatorPool",
@@ -67,3 +70,7 @@ __all__ = [
     "rank_by_agreement",
     "rank_by_models",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return renamed(__name__, name, {"Alternative": "TokenAlternative", "Ranked": "RankedText"})

@@ -108,11 +108,11 @@ def tokens_to_words(tokens: Sequence[str], *, subwords: bool) -> tuple[list[str]
 
 
 def to_word_alignment(
-    pairs: Iterable[tuple[int, int]], source_words: Sequence[int | None], target_words: Sequence[int | None]
+    token_pairs: Iterable[tuple[int, int]], source_word_ids: Sequence[int | None], target_word_ids: Sequence[int | None]
 ) -> list[tuple[int, int]]:
     """Return the sorted pairs (source word, target word) of words that contain aligned tokens.
 
-    ``source_words`` and ``target_words`` contain the index of each token's word, from :func:`tokens_to_words`.
+    ``source_word_ids`` and ``target_word_ids`` contain the index of each token's word, from :func:`tokens_to_words`.
     """
-    found = {(source_words[source], target_words[target]) for source, target in pairs}
+    found = {(source_word_ids[source], target_word_ids[target]) for source, target in token_pairs}
     return sorted((source, target) for source, target in found if source is not None and target is not None)

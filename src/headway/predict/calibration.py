@@ -56,7 +56,7 @@ _SMOOTHING = 0.1  # added to each token's count
 _MIN_VARIANCE = 0.05  # minimum, as a share of the mean variance; the fitted line may be lower, or negative
 _LEAST = 1e-4  # minimum of the mean variance, in nats squared, for texts that are all equal
 
-Count = Annotated[int, Field(ge=0, lt=1 << 53)]
+TokenCount = Annotated[int, Field(ge=0, lt=1 << 53)]
 
 
 class SurpriseScale(Config):
@@ -75,16 +75,16 @@ class SurpriseScale(Config):
         return (surprise - _at(self.mean, length)) / math.sqrt(variance)
 
     @classmethod
-    def fit(cls, surprises: Sequence[tuple[float, int]], rank: int) -> SurpriseScale:
+    def fit(cls, surprises: Sequence[tuple[float, int]], tail_rank: int) -> SurpriseScale:
         """Fit the scale to the pairs (surprise, length) of many texts.
 
-        The ``rank``-th largest standardized surprise is the tail quantile.
+        The ``tail_rank``-th largest standardized surprise is the tail quantile.
         """
         mean = _fit_line(surprises)
         squares = [((value - _at(mean, length)) ** 2, length) for value, length in surprises]
         variance, average = _fit_line(squares), max(sum(square for square, _ in squares) / len(squares), _LEAST)
         plain = cls(mean=mean, variance=variance, min_variance=_MIN_VARIANCE * average)
-        tail = max(_largest([plain.standardize(*each) for each in surprises], rank), 1.0) ** 2
+        tail = max(_largest([plain.standardize(*each) for each in surprises], tail_rank), 1.0) ** 2
         return cls(mean=mean, variance=(variance[0] * tail, variance[1] * tail), min_variance=plain.min_variance * tail)
 
 
@@ -111,7 +111,7 @@ class Calibration(Config):
     target_language: str | None = None
     texts: int = Field(ge=MIN_TEXTS)
     vocab_size: int = Field(ge=1, lt=1 << 31)
-    counts: dict[int, Count]
+    counts: dict[int, TokenCount]
     token_scale: SurpriseScale
     character_scale: SurpriseScale
     target_scale: SurpriseScale

@@ -13,7 +13,7 @@ from headway.decode.request import check_request
 from headway.errors import ConfigError
 from headway.hardware import keep_freed_memory, return_freed_memory
 from headway.predict.alignment import attention_maps, hard_alignment
-from headway.predict.phrases import WordPhrase, find_phrase, include_alternatives, is_met
+from headway.predict.phrases import WordPhrase, alternatives_to_include, contains_any_phrase, find_phrase
 from headway.predict.plan import PartRequest
 from headway.predict.quality import find_flags
 from headway.predict.results import Alignment, Candidate, GlossaryTerm
@@ -36,7 +36,7 @@ class CandidateFinder:
         bundle: The model and its tokenizers.
         model: The form of the model that is used for the search.
         options: The options of the search.
-        special: The special tokens around each sentence.
+        special_tokens: The special tokens around each sentence.
         languages_differ: Whether source and target are known to be in different languages.
         max_batch_tokens: Maximum size of a batch: number of sentences x source tokens.
         avoid_flagged: Whether a flagged best hypothesis is replaced by the most probable one without flags.
@@ -45,7 +45,7 @@ class CandidateFinder:
     bundle: Bundle
     model: SearchModel[Any]
     options: DecodingOptions
-    special: SpecialTokens
+    special_tokens: SpecialTokens
     languages_differ: bool
     max_batch_tokens: int
     avoid_flagged: bool
@@ -76,22 +76,22 @@ class CandidateFinder:
         return found
 
     def align(
-        self, parts: Sequence[PartRequest], found: Sequence[Sequence[Candidate]], layer: int | None
+        self, parts: Sequence[PartRequest], candidates: Sequence[Sequence[Candidate]], layer: int | None
     ) -> list[list[Candidate]]:
         """Add alignments to the candidates of each part, computed from the attention of decoder block ``layer``."""
-        tokenizer, special = self.bundle.source_tokenizer, self.special
-        flat = [(part, each) for part, candidates in zip(parts, found, strict=True) for each in candidates]
+        tokenizer, special = self.bundle.source_tokenizer, self.special_tokens
+        flat = [(part, each) for part, own in zip(parts, candidates, strict=True) for each in own]
         sources, start = [part.request.source for part, _ in flat], len(special.source_prefix)
         alignments: dict[int, Alignment] = {}
         for batch in length_batches(sources, self.max_batch_tokens, self.max_batch_tokens):
             targets = [[*special.target_prefix, *flat[at][1].ids] for at in batch]
             maps = attention_maps(self.bundle.model, [sources[at] for at in batch], targets, layer=layer)
             for at, attention in zip(batch, maps, strict=True):
-                ids = flat[at][0].ids
+                ids = flat[at][0].source_ids
                 own = attention[len(special.target_prefix) :, start : start + len(ids)]
                 alignments[at] = hard_alignment(own, tokenizer.display(ids))
         aligned = iter(replace(each, alignment=alignments[at]) for at, (_, each) in enumerate(flat))
-        return [[next(aligned) for _ in candidates] for candidates in found]
+        return [[next(aligned) for _ in own] for own in candidates]
 
     def _search_again_for_banned_phrases(
         self, parts: list[PartRequest], hypotheses: list[list[Hypothesis]], search: _Search
@@ -133,7 +133,7 @@ class CandidateFinder:
         n_best = self.options.n_best
         if not hypotheses:
             return []
-        if self.options.sampling is not None and part.terms:  # samples with the fewest violations come first
+        if self.options.sampling is not None and part.glossary_entries:  # samples with the fewest violations come first
             hypotheses = sorted(hypotheses, key=lambda each: len(_violations(self._candidate(part, each))))
         best = self._candidate(part, hypotheses[0])
         if not (self.avoid_flagged and best.flags):
@@ -146,11 +146,12 @@ class CandidateFinder:
         return every[:n_best]
 
     def _candidate(self, part: PartRequest, hypothesis: Hypothesis) -> Candidate:
-        tokenizer, forced = self.bundle.target_tokenizer, len(self.special.target_prefix)
+        tokenizer, forced = self.bundle.target_tokenizer, len(self.special_tokens.target_prefix)
         tokens, log_probs = hypothesis.tokens[forced:], hypothesis.token_log_probabilities[forced:]
         text, source = tokenizer.decode(tokens), part.source
         terms = [
-            GlossaryTerm(term.source, term.targets, is_met(tokenizer, text, term.phrases)) for term in part.terms or ()
+            GlossaryTerm(term.source, term.targets, contains_any_phrase(tokenizer, text, term.phrases))
+            for term in part.glossary_entries or ()
         ]
         after_prefix = tokenizer.decode(hypothesis.tokens[len(part.request.prefix) :]) if source.banned else ""
         return Candidate(
@@ -161,15 +162,15 @@ class CandidateFinder:
             token_log_probabilities=log_probs,
             ids=tuple(tokens),
             flags=find_flags(
-                *(source.text, text, part.ids, tokens),
+                *(source.text, text, part.source_ids, tokens),
                 finished=hypothesis.finished,
                 languages_differ=self.languages_differ,
             ),
-            unmet=()
-            if not source.include
-            else tuple(phrases[0] for phrases in include_alternatives(source) if not is_met(tokenizer, text, phrases)),
+            unmet=tuple(
+                each[0] for each in alternatives_to_include(source) if not contains_any_phrase(tokenizer, text, each)
+            ),
             banned=tuple(phrase for phrase in source.banned if WordPhrase.parse(phrase).occurs_in(after_prefix)),
-            glossary=None if part.terms is None else tuple(terms),
+            glossary=None if part.glossary_entries is None else tuple(terms),
         )
 
     def _searcher(self) -> _Search:
@@ -186,7 +187,7 @@ class CandidateFinder:
             bos=BOS,
             eos=EOS,
             banned=(PAD, BOS, UNK, *(tokenizer.tag_id(tag) for tag in tokenizer.tags)),
-            max_tokens=self.max_batch_tokens,
+            max_batch_tokens=self.max_batch_tokens,
             max_sequences=max(1, _LOGITS_IN_MEMORY // (rows * tokenizer.vocab_size)),
         )
 

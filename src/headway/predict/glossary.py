@@ -23,7 +23,7 @@ from typing import Any, Literal
 from headway.data.readers import read_lines
 from headway.decode import Phrase
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
-from headway.predict.phrases import WordPhrase, to_phrases
+from headway.predict.phrases import WordPhrase, tokenize_phrases
 from headway.text.base import UNK, TextTokenizer
 from headway.text.words import split_words
 
@@ -51,13 +51,13 @@ class GlossaryEntry:
         targets: The alternative target phrases.
         case: "exact" requires the source text to have the entry's case. "ignore" accepts any case, and the target may
             also begin with a capital letter.
-        where: The file and line of the entry, or its row, for error messages.
+        location: The file and line of the entry, or its row, for error messages.
     """
 
     source: str
     targets: tuple[str, ...]
     case: CaseRule
-    where: str
+    location: str
 
     @property
     def phrases(self) -> tuple[str, ...]:
@@ -163,8 +163,8 @@ class Glossary:
             if set(other.targets) != set(entry.targets):
                 raise DataError(
                     f"{entry.source!r} is translated as {'|'.join(entry.targets)!r}, but as "
-                    f"{'|'.join(other.targets)!r} in {other.where}",
-                    where=entry.where,
+                    f"{'|'.join(other.targets)!r} in {other.location}",
+                    where=entry.location,
                     hint="give all alternatives in one entry, separated by |",
                 )
         return list(tries.items())
@@ -176,16 +176,16 @@ class ModelGlossary:
     Args:
         glossary: The glossary.
         tokenizer: The model's target tokenizer.
-        max_tokens: Maximum number of tokens of a target phrase.
+        max_phrase_tokens: Maximum number of tokens of a target phrase.
 
     Raises:
         HeadwayError: An entry has no usable alternative: each contains characters that the vocabulary lacks, or is too
             long.
     """
 
-    def __init__(self, glossary: Glossary, tokenizer: TextTokenizer, max_tokens: int) -> None:
+    def __init__(self, glossary: Glossary, tokenizer: TextTokenizer, max_phrase_tokens: int) -> None:
         self._glossary = glossary
-        self._tokens = cache(lambda entry: to_phrases(tokenizer, entry.phrases))
+        self._tokens = cache(lambda entry: tokenize_phrases(tokenizer, entry.phrases))
         pairs = [(entry, WordPhrase.parse(target).text) for entry in glossary.entries for target in entry.targets]
         problems: dict[GlossaryEntry, HeadwayError | None] = {}
         for (entry, target), ids in zip(pairs, tokenizer.encode_batch([text for _, text in pairs]), strict=True):
@@ -193,14 +193,14 @@ class ModelGlossary:
             if UNK in ids:
                 problem = ConfigError(
                     f"{target!r} contains characters or words that this model's vocabulary does not have",
-                    where=entry.where,
+                    where=entry.location,
                     hint="leave the entry out, or spell it as the training text does",
                 )
-            elif len(ids) > max_tokens:
+            elif len(ids) > max_phrase_tokens:
                 problem = LengthError(
                     f"{target!r} has {len(ids)} tokens",
-                    where=entry.where,
-                    accepted=f"at most {max_tokens}",
+                    where=entry.location,
+                    accepted=f"at most {max_phrase_tokens}",
                     hint="shorten the entry, or raise max_length (--max-length) if it is lower than 50",
                 )
             problems[entry] = problem and problems.get(entry, problem)
@@ -213,12 +213,12 @@ class ModelGlossary:
 
 
 @lru_cache(4)
-def model_glossary(glossary: Glossary, tokenizer: Any, max_tokens: int | None) -> ModelGlossary:
+def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | None) -> ModelGlossary:
     """Return the glossary prepared for a model; results are cached.
 
-    A target phrase may have at most ``max_tokens`` tokens, and never more than 50.
+    A target phrase may have at most ``max_phrase_tokens`` tokens, and never more than 50.
     """
-    return ModelGlossary(glossary, tokenizer, min(_MAX_TOKENS, max_tokens or _MAX_TOKENS))
+    return ModelGlossary(glossary, tokenizer, min(_MAX_TOKENS, max_phrase_tokens or _MAX_TOKENS))
 
 
 def _parse_row(row: Sequence[str], where: str) -> GlossaryEntry:

@@ -22,7 +22,7 @@ from headway.predict.results import Source
 from headway.text.base import UNK, TextTokenizer
 from headway.text.words import contains_words, end_word_bits, start_word_bits
 
-Ids = tuple[int, ...]
+TokenIds = tuple[int, ...]
 
 _BYTE = "<0x[0-9A-F]{2}>"  # how tokenizers display a byte that is only a part of a character
 _SEPARATORS = (" ", ",", ".", ":", ";", "-", "、", "。")
@@ -33,13 +33,13 @@ class WordPhrase:
     """A phrase, and whether a word must begin where it starts and end where it ends."""
 
     text: str
-    whole_start: bool = True
-    whole_end: bool = True
+    at_word_start: bool = True
+    at_word_end: bool = True
 
     @classmethod
-    def parse(cls, marked: str) -> WordPhrase:
+    def parse(cls, pattern: str) -> WordPhrase:
         """Parse a phrase that a user has written, possibly with asterisks at its edges."""
-        text = marked.strip()
+        text = pattern.strip()
         if not text.strip("*"):
             return cls(text)
         start, end = text.startswith("*"), text.endswith("*") and not text.endswith("\\*")
@@ -52,10 +52,10 @@ class WordPhrase:
 
     def occurs_in(self, text: str) -> bool:
         """Return whether a text contains the phrase."""
-        return contains_words(text, self.text, whole_start=self.whole_start, whole_end=self.whole_end)
+        return contains_words(text, self.text, whole_start=self.at_word_start, whole_end=self.at_word_end)
 
 
-def include_alternatives(source: Source) -> list[tuple[str, ...]]:
+def alternatives_to_include(source: Source) -> list[tuple[str, ...]]:
     """Return the alternatives of each phrase to include. A phrase without alternatives is the only one."""
     return [(each,) if isinstance(each, str) else tuple(each) for each in source.include]
 
@@ -63,13 +63,13 @@ def include_alternatives(source: Source) -> list[tuple[str, ...]]:
 def check_phrases(source: Source) -> None:
     """Raise :class:`ConfigError` if a phrase is empty."""
     banned = [(phrase,) for phrase in source.banned]
-    for name, phrases in (("include", include_alternatives(source)), ("banned", banned)):
+    for name, phrases in (("include", alternatives_to_include(source)), ("banned", banned)):
         for alternatives in phrases:
             if not alternatives or not all(WordPhrase.parse(phrase).text for phrase in alternatives):
                 raise ConfigError(f"{name}: a phrase is empty; give words in each alternative, or leave the phrase out")
 
 
-def prefix_ids(tokenizer: TextTokenizer, source: Source) -> Ids:
+def prefix_ids(tokenizer: TextTokenizer, source: Source) -> TokenIds:
     """Return the tokens that the target must begin with."""
     ids = tuple(tokenizer.encode(source.target_prefix.rstrip()))
     if UNK in ids:
@@ -77,40 +77,44 @@ def prefix_ids(tokenizer: TextTokenizer, source: Source) -> Ids:
     return ids
 
 
-def include_phrases(tokenizer: TextTokenizer, source: Source) -> tuple[tuple[Phrase, ...], ...]:
-    """Return the token sequences for each phrase to include. The target must contain one of them."""
+def phrases_to_include(tokenizer: TextTokenizer, source: Source) -> tuple[tuple[Phrase, ...], ...]:
+    """For each phrase to include, return its alternative token sequences.
+
+    The target must contain at least one sequence of each phrase.
+    """
     found = []
-    for alternatives in include_alternatives(source):
-        phrases = to_phrases(tokenizer, alternatives)
+    for alternatives in alternatives_to_include(source):
+        phrases = tokenize_phrases(tokenizer, alternatives)
         if not phrases:
             raise _unknown("include", " | ".join(alternatives))
         found.append(phrases)
     return tuple(found)
 
 
-def banned_ids(tokenizer: TextTokenizer, source: Source) -> tuple[Ids, ...]:
+def banned_ids(tokenizer: TextTokenizer, source: Source) -> tuple[TokenIds, ...]:
     """Return the token sequences that the target must not contain."""
     phrases = [Phrase(ids) for phrase in source.banned for ids in _spellings(tokenizer, WordPhrase.parse(phrase))]
     return tuple(phrase.tokens for phrase in _shortest(phrases, word_boundaries(tokenizer)))
 
 
-def to_phrases(tokenizer: TextTokenizer, alternatives: Iterable[str]) -> tuple[Phrase, ...]:
+def tokenize_phrases(tokenizer: TextTokenizer, alternatives: Iterable[str]) -> tuple[Phrase, ...]:
     """Return the tokenizations of all alternatives, except those with characters that the vocabulary lacks."""
     boundaries = word_boundaries(tokenizer)
     found: dict[Phrase, None] = {}
     for phrase in map(WordPhrase.parse, alternatives):
-        start, end = phrase.whole_start * start_word_bits(phrase.text), phrase.whole_end * end_word_bits(phrase.text)
+        start = phrase.at_word_start * start_word_bits(phrase.text)
+        end = phrase.at_word_end * end_word_bits(phrase.text)
         for ids in _spellings(tokenizer, phrase):
             if UNK not in ids:
-                found[Phrase(ids, start & boundaries.starts[ids[0]], end & boundaries.ends[ids[-1]])] = None
+                found[Phrase(ids, start & boundaries.start_bits[ids[0]], end & boundaries.end_bits[ids[-1]])] = None
     return _shortest(list(found), boundaries)
 
 
-def is_met(tokenizer: TextTokenizer, text: str, alternatives: Iterable[str]) -> bool:
+def contains_any_phrase(tokenizer: TextTokenizer, text: str, alternatives: Iterable[str]) -> bool:
     """Return whether a target contains one of the alternatives, as written or as normalized by the tokenizer."""
     phrases = [WordPhrase.parse(phrase) for phrase in alternatives]
     return any(phrase.occurs_in(text) for phrase in phrases) or any(
-        WordPhrase(normal, phrase.whole_start, phrase.whole_end).occurs_in(text)
+        WordPhrase(normal, phrase.at_word_start, phrase.at_word_end).occurs_in(text)
         for phrase in phrases
         if (normal := tokenizer.decode(tokenizer.encode(phrase.text)).strip()) not in ("", phrase.text)
     )
@@ -140,7 +144,7 @@ def _find_boundaries(tokenizer: TextTokenizer) -> WordBoundaries:
     return WordBoundaries(starts, ends, next((one for one in known if not starts[one] | ends[one]), None))
 
 
-def _spellings(tokenizer: TextTokenizer, phrase: WordPhrase) -> list[Ids]:
+def _spellings(tokenizer: TextTokenizer, phrase: WordPhrase) -> list[TokenIds]:
     """Return a phrase's tokenizations inside a sentence and at the start of a sentence."""
     return list(dict.fromkeys(tuple(tokenizer.encode(space + phrase.text)) for space in (" ", "")))
 
@@ -163,15 +167,16 @@ def _contains(phrase: Phrase, part: Phrase, boundaries: WordBoundaries) -> bool:
     tokens, length = phrase.tokens, len(part.tokens)
 
     def fits(at: int) -> bool:
-        start = part.start & (boundaries.ends[tokens[at - 1]] if at else ~phrase.start)
-        end = part.end & (boundaries.starts[tokens[at + length]] if at + length < len(tokens) else ~phrase.end)
+        start = part.start_bits & (boundaries.end_bits[tokens[at - 1]] if at else ~phrase.start_bits)
+        after = at + length
+        end = part.end_bits & (boundaries.start_bits[tokens[after]] if after < len(tokens) else ~phrase.end_bits)
         return not start and not end
 
     places = range(len(tokens) - length + 1)
     return any(tokens[at : at + length] == part.tokens and fits(at) for at in places)
 
 
-def find_phrase(tokens: Ids, phrase: str, tokenizer: TextTokenizer) -> Ids | None:
+def find_phrase(tokens: TokenIds, phrase: str, tokenizer: TextTokenizer) -> TokenIds | None:
     """Return the shortest run of consecutive ``tokens`` whose text contains ``phrase``, or None."""
     places = range(len(tokens) + 1)
     spans = sorted(

@@ -16,15 +16,15 @@ from headway.decode.request import Request, check_request
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.predict.glossary import GlossaryEntry, ModelGlossary
 from headway.predict.phrases import (
+    alternatives_to_include,
     banned_ids,
     check_phrases,
-    include_alternatives,
-    include_phrases,
+    phrases_to_include,
     prefix_ids,
     word_boundaries,
 )
 from headway.predict.results import Alignment, Candidate, Flag, Source, Translation
-from headway.predict.segment import Part, split_text
+from headway.predict.segment import TextPart, split_text
 from headway.text.base import EOS, TextTokenizer
 from headway.text.special_tokens import SpecialTokens
 
@@ -37,15 +37,15 @@ class PartRequest:
 
     Attributes:
         source: The part, with the phrases that apply to it.
-        ids: Source tokens of the part, without special tokens.
+        source_ids: Source tokens of the part, without special tokens.
         request: The search request.
-        terms: The glossary entries that apply to the part. None if there is no glossary.
+        glossary_entries: The glossary entries that apply to the part. None if there is no glossary.
     """
 
     source: Source
-    ids: tuple[int, ...]
+    source_ids: tuple[int, ...]
     request: Request
-    terms: tuple[GlossaryEntry, ...] | None = None
+    glossary_entries: tuple[GlossaryEntry, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class TranslationPlan:
     """The parts of a text, with a search request for each. A blank text has no parts."""
 
     source: Source
-    parts: tuple[Part, ...] = ()
+    parts: tuple[TextPart, ...] = ()
     requests: tuple[PartRequest, ...] = ()
     trailing_whitespace: str = ""
 
@@ -64,21 +64,21 @@ class RequestBuilder:
 
     Attributes:
         bundle: The model.
-        special: The special tokens around each sentence.
+        special_tokens: The special tokens around each sentence.
         options: The options of the search.
         max_source_tokens: Maximum number of source tokens, including special tokens. Longer texts are split.
         max_positions: Maximum length of a sequence, including EOS or BOS, for which the model has positions. None means
             no limit.
-        language: The language of the sources, as a BCP 47 tag. It selects the rules for splitting texts into sentences.
+        source_language: A BCP 47 tag, which selects the rules for splitting texts into sentences.
         glossary: The glossary in the model's tokens. It is applied to each part of a text.
     """
 
     bundle: Bundle
-    special: SpecialTokens
+    special_tokens: SpecialTokens
     options: DecodingOptions
     max_source_tokens: int
     max_positions: int | None
-    language: str
+    source_language: str
     glossary: ModelGlossary | None = None
 
     def plan_each(self, sources: Sequence[Source]) -> list[TranslationPlan | HeadwayError]:
@@ -95,16 +95,16 @@ class RequestBuilder:
         try:
             if source.include or source.banned:
                 check_phrases(source)
-            if len(ids) + self.special.source_overhead <= self.max_source_tokens:
-                return TranslationPlan(source, (Part(source.text, ""),), (self._request(source, ids),))
-            return self._plan_of_parts(source, len(ids) + self.special.source_overhead)
+            if len(ids) + self.special_tokens.source_overhead <= self.max_source_tokens:
+                return TranslationPlan(source, (TextPart(source.text, ""),), (self._request(source, ids),))
+            return self._plan_of_parts(source, len(ids) + self.special_tokens.source_overhead)
         except HeadwayError as error:
             return error
 
     def _plan_of_parts(self, source: Source, length: int) -> TranslationPlan:
-        encode, extra = self.bundle.source_tokenizer.encode, self.special.source_overhead
+        encode, extra = self.bundle.source_tokenizer.encode, self.special_tokens.source_overhead
         parts, trailing_whitespace = split_text(
-            source.text, self.language, lambda text: len(encode(text)) + extra, self.max_source_tokens
+            source.text, self.source_language, lambda text: len(encode(text)) + extra, self.max_source_tokens
         )
         if source.include and len(parts) > 1:
             raise ConfigError(
@@ -118,11 +118,11 @@ class RequestBuilder:
 
     def _request(self, source: Source, ids: Sequence[int]) -> PartRequest:
         tokenizer = self.bundle.target_tokenizer
-        prefix = self.special.target_prefix
+        prefix = self.special_tokens.target_prefix
         if source.target_prefix:
             prefix += prefix_ids(tokenizer, source)
-        framed = tuple(self.special.add_to_source(ids))
-        include = include_phrases(tokenizer, source) if source.include else ()
+        framed = tuple(self.special_tokens.add_to_source(ids))
+        include = phrases_to_include(tokenizer, source) if source.include else ()
         matches = self.glossary.matches(source.text) if self.glossary else []
         # Sampling cannot be forced to produce phrases, so samples are only checked for them.
         required = () if self.options.sampling else tuple(phrases for _, phrases in matches)
@@ -174,20 +174,20 @@ def _encoded(tokenizer: TextTokenizer, text: str) -> list[int] | HeadwayError:
 
 
 def merge_parts(
-    plan: TranslationPlan, found: Sequence[Sequence[Candidate]], unlikely: bool | None = None
+    plan: TranslationPlan, part_candidates: Sequence[Sequence[Candidate]], unlikely: bool | None = None
 ) -> Translation | ConfigError:
     """Merge the candidates of a text's parts into its translation, or return an error if a part has no candidates.
 
     The k-th candidate of the text consists of the k-th candidate of each part, or of the last candidate of a part that
     has fewer. ``unlikely`` is stored in the translation.
     """
-    if not all(found):
+    if not all(part_candidates):
         return ConfigError("banned phrases, min_length, no_repeat_ngram and the like exclude every target; relax them")
-    if not found:
-        unmet = tuple(alternatives[0] for alternatives in include_alternatives(plan.source) if alternatives)
+    if not part_candidates:
+        unmet = tuple(alternatives[0] for alternatives in alternatives_to_include(plan.source) if alternatives)
         return Translation(plan.source.text, (Candidate("", 0.0, 0.0, (), (), unmet=unmet),), unlikely)
-    count = max(map(len, found))
-    chosen = ([candidates[min(k, len(candidates) - 1)] for candidates in found] for k in range(count))
+    count = max(map(len, part_candidates))
+    chosen = ([candidates[min(k, len(candidates) - 1)] for candidates in part_candidates] for k in range(count))
     return Translation(plan.source.text, tuple(_merge(plan, parts) for parts in chosen), unlikely)
 
 

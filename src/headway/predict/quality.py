@@ -28,7 +28,7 @@ from headway.predict.results import Flag
 MAX_LOOP_TOKENS = 16
 MIN_LOOP_REPEATS = 4
 MAX_COMPRESSION_RATIO = 2.4
-MIN_COMPRESSED_BYTES = 64
+MIN_TEXT_BYTES = 64
 MAX_COPIED_WORDS = 3
 
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
@@ -55,11 +55,11 @@ def find_flags(
 def is_repeated(source: str, target: str, source_ids: Sequence[int], target_ids: Sequence[int]) -> bool:
     """Return whether the target loops or compresses too well, and more so than the source."""
     if max(Counter(target_ids).values(), default=0) >= MIN_LOOP_REPEATS:  # otherwise no n-gram occurs that often
-        run = longest_run(target_ids)
-        if run >= MIN_LOOP_REPEATS and run > longest_run(source_ids):
+        run = max_ngram_repeats(target_ids)
+        if run >= MIN_LOOP_REPEATS and run > max_ngram_repeats(source_ids):
             return True
     return (
-        len(target.encode()) >= MIN_COMPRESSED_BYTES
+        len(target.encode()) >= MIN_TEXT_BYTES
         and _compression_ratio(target) > MAX_COMPRESSION_RATIO
         and _compression_ratio(target) > _compression_ratio(source)
     )
@@ -72,7 +72,7 @@ def is_copied(source: str, target: str) -> bool:
     return sum(any(map(str.isalpha, word)) for word in _WORD.findall(target)) > MAX_COPIED_WORDS
 
 
-def longest_run(tokens: Sequence[int]) -> int:
+def max_ngram_repeats(tokens: Sequence[int]) -> int:
     """Return the largest number of times that an n-gram of at most 16 tokens occurs in a row; 0 if there are no tokens.
 
     If tokens[i] == tokens[i - n] for k consecutive positions i, an n-gram occurs k // n + 1 times in a row.

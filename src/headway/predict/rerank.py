@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedText:
     """A text and the score that it was ranked by. Greater is better."""
 
     text: str
@@ -32,7 +32,7 @@ def rank_by_models(
     alpha: float = 0.6,
     target_language: str | None = None,
     source_language: str | None = None,
-) -> list[list[Ranked]]:
+) -> list[list[RankedText]]:
     """Rank the candidates of each source by the sum of ``weight * log P(candidate | source) / length penalty``.
 
     Each model counts the length in its own tokens, so models with different vocabularies can be combined. The length
@@ -57,17 +57,17 @@ def rank_by_models(
                 raise each.with_location(f"source {number + 1}")
             totals[at] += weight * each.log_probability / length_penalty(len(each.tokens) + 1, alpha)
     scores = iter(totals)
-    return [_best_first([Ranked(text, next(scores)) for text in texts]) for texts in candidates]
+    return [_best_first([RankedText(text, next(scores)) for text in texts]) for texts in candidates]
 
 
-def rank_by_agreement(candidates: Sequence[str], scores: Sequence[float] | None = None) -> list[Ranked]:
+def rank_by_agreement(candidates: Sequence[str], scores: Sequence[float] | None = None) -> list[RankedText]:
     """Rank the candidates of one source by expected chrF, weighted by exp(score), or equally if there are no scores."""
     weights = [1.0] * len(candidates) if scores is None else softmax(scores)
     values = expected_chrf(candidates, weights)
-    return _best_first([Ranked(text, value) for text, value in zip(candidates, values, strict=True)])
+    return _best_first([RankedText(text, value) for text, value in zip(candidates, values, strict=True)])
 
 
-def _best_first(ranked: list[Ranked]) -> list[Ranked]:
+def _best_first(ranked: list[RankedText]) -> list[RankedText]:
     return sorted(ranked, key=lambda each: each.score, reverse=True)
 
 

@@ -179,7 +179,7 @@ class ScoredTarget:
 
 
 @dataclass(frozen=True)
-class Alternative:
+class TokenAlternative:
     """A token that may come next, as displayed ("<eos>" ends the target), with its log-probability in nats."""
 
     token: str

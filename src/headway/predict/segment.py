@@ -19,7 +19,7 @@ _SPACE = re.compile(r"\s+")
 
 
 @dataclass(frozen=True)
-class Part:
+class TextPart:
     """A part of a text that is translated separately.
 
     Attributes:
@@ -33,7 +33,9 @@ class Part:
     partial_sentence: bool = False
 
 
-def split_text(text: str, language: str, count_tokens: Callable[[str], int], max_tokens: int) -> tuple[list[Part], str]:
+def split_text(
+    text: str, language: str, count_tokens: Callable[[str], int], max_tokens: int
+) -> tuple[list[TextPart], str]:
     """Split a text into sentences, and sentences of more than ``max_tokens`` tokens into smaller parts.
 
     Returns the parts and the white space after the last part.
@@ -47,7 +49,7 @@ def split_text(text: str, language: str, count_tokens: Callable[[str], int], max
     Raises:
         LengthError: A part over the limit has neither a space nor a comma to split it at.
     """
-    parts: list[Part] = []
+    parts: list[TextPart] = []
     carried = ""
     for sentence in _sentences(text, language):
         pieces = list(_pieces(sentence, count_tokens, max_tokens)) if sentence.strip() else [sentence]
@@ -55,7 +57,7 @@ def split_text(text: str, language: str, count_tokens: Callable[[str], int], max
             core = piece.strip()
             lead = piece[: len(piece) - len(piece.lstrip())]
             if core:
-                parts.append(Part(core, carried + lead, partial_sentence=len(pieces) > 1))
+                parts.append(TextPart(core, carried + lead, partial_sentence=len(pieces) > 1))
                 carried = piece[len(lead) + len(core) :]
             else:
                 carried += piece

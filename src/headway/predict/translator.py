@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from headway.bundle import Bundle
-from headway.decode import DecodingOptions, Ensemble, alternatives, score_targets
+from headway.decode import DecodingOptions, Ensemble, score_targets, top_next_tokens
 from headway.engine import Precision, Shortlist, choose_precision, for_search, unsupported_reason
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.interop.onnx import STEP_FILE, OnnxModel
@@ -24,10 +24,10 @@ from headway.predict.find_candidates import CandidateFinder
 from headway.predict.glossary import Glossary, ModelGlossary, model_glossary
 from headway.predict.plan import RequestBuilder, TranslationPlan, encode_each, merge_parts
 from headway.predict.results import (
-    Alternative,
     Candidate,
     ScoredTarget,
     Source,
+    TokenAlternative,
     Translation,
     WordAlignment,
     raise_first_error,
@@ -56,7 +56,7 @@ class Translator(TextTranslator):
             negative. None means the last block, or the second-to-last in decoders of four or more.
         precision: Precision of the search's matrix products; see :func:`headway.engine.choose_precision`. Scores of
             given targets and alignments are computed in float32.
-        engine: The same model exported to ONNX. It is used for searches and scores instead of ``bundle.model``.
+        onnx_model: The same model exported to ONNX. It is used for searches and scores instead of ``bundle.model``.
             Alignments are still computed by ``bundle.model``.
         shortlist: Restricts the tokens that searches choose from. Texts with a forced prefix or with phrases to include
             use the whole vocabulary. A shortlist cannot be combined with a coverage penalty.
@@ -77,7 +77,7 @@ class Translator(TextTranslator):
         avoid_flagged: bool = True,
         alignment_layer: int | None = None,
         precision: Precision = "float32",
-        engine: OnnxModel | None = None,
+        onnx_model: OnnxModel | None = None,
         shortlist: Shortlist | None = None,
         calibration: Calibration | None = None,
     ) -> None:
@@ -93,16 +93,16 @@ class Translator(TextTranslator):
         slow = unsupported_reason(bundle.model)
         if slow and precision not in ("auto", "float32"):
             raise ConfigError(f"precision {precision!r}: {slow}")
-        if shortlist is not None and (slow or engine):
+        if shortlist is not None and (slow or onnx_model):
             raise ConfigError(f"a shortlist: {slow or 'an ONNX model has its whole vocabulary in its graph'}")
         self._has_shortlist = shortlist is not None
-        self._model: Any = engine or bundle.model
+        self._model: Any = onnx_model or bundle.model
         # The accelerated model is used for forward passes: scores, alignments, and searches that need attention or
         # cannot use a converted model.
         self._accelerated = _once(partial(_accelerate, bundle.model))
-        self._forward_model = _once(lambda: engine) if engine else self._accelerated
+        self._forward_model = _once(lambda: onnx_model) if onnx_model else self._accelerated
         self._search_model = self._forward_model
-        if not slow and engine is None:
+        if not slow and onnx_model is None:
             self._search_model = _once(partial(for_search, bundle.model, precision, shortlist=shortlist))
 
     @classmethod
@@ -234,7 +234,8 @@ class Translator(TextTranslator):
         pairs = [self._framed(special, *pair) for pair in zip(source_ids, target_ids, strict=True)]
         good = [pair for pair in pairs if not isinstance(pair, HeadwayError)]
         rows = [source for source, _ in good], [target for _, target in good]
-        scores = iter(score_targets(self._forward_model(), *rows, bos=BOS, eos=EOS, max_tokens=self.max_batch_tokens))
+        found = score_targets(self._forward_model(), *rows, bos=BOS, eos=EOS, max_batch_tokens=self.max_batch_tokens)
+        scores = iter(found)
 
         def scored(target: list[int], scores: tuple[float, ...]) -> ScoredTarget:
             own = slice(len(special.target_prefix), None)
@@ -251,7 +252,7 @@ class Translator(TextTranslator):
         count: int = 10,
         target_language: str | None = None,
         source_language: str | None = None,
-    ) -> list[Alternative]:
+    ) -> list[TokenAlternative]:
         """Return the ``count`` most probable tokens after ``prefix``, best first.
 
         White space at the end of the prefix is ignored.
@@ -261,8 +262,8 @@ class Translator(TextTranslator):
         pair = self._framed(special, self.bundle.source_tokenizer.encode(source), tokenizer.encode(prefix.rstrip()))
         if isinstance(pair, HeadwayError):
             raise pair
-        found = alternatives(self._forward_model(), *pair, count, bos=BOS, eos=EOS)
-        return [Alternative(tokenizer.display([each.token])[0], each.log_probability) for each in found]
+        found = top_next_tokens(self._forward_model(), *pair, count, bos=BOS, eos=EOS)
+        return [TokenAlternative(tokenizer.display([each.token])[0], each.log_probability) for each in found]
 
     def word_alignment(self, candidate: Candidate) -> WordAlignment:
         """Return the word alignment of a candidate that was translated with ``alignment=True``."""
@@ -314,7 +315,7 @@ def _is_unlikely(
     return any(
         calibration.is_unlikely(
             part.source.text,
-            part.ids,
+            part.source_ids,
             ()
             if options.sampling or part.source.target_prefix.strip() or part.request.include
             else candidates[0].token_log_probabilities,
@@ -368,7 +369,7 @@ def load_translator(
 ) -> Translator:
     """Load the translation model in ``folder``. For the other arguments see :class:`Translator`.
 
-    A folder that was exported to ONNX runs in onnxruntime, on the CPU, in float32.
+    A model that was exported to ONNX runs in onnxruntime, on the CPU, in float32.
 
     Raises:
         BundleError: ``folder`` is not a model folder, or a file in it is missing or invalid.
@@ -376,8 +377,8 @@ def load_translator(
             the folder has no shortlist although ``shortlist`` is True.
     """
     folder = Path(folder)
-    engine = OnnxModel.load(folder) if (folder / STEP_FILE).is_file() else None
-    if engine is not None and precision not in ("auto", "float32"):
+    onnx_model = OnnxModel.load(folder) if (folder / STEP_FILE).is_file() else None
+    if onnx_model is not None and precision not in ("auto", "float32"):
         raise ConfigError(f"precision {precision!r}: {folder} is an ONNX folder, which runs in float32; omit precision")
     bundle = Bundle.load(folder)
     lists = read_shortlist(bundle, folder) if shortlist else None
@@ -387,12 +388,12 @@ def load_translator(
         )
     return Translator(
         bundle,
-        device=device or ("cuda" if engine is None and torch.cuda.is_available() else "cpu"),
+        device=device or ("cuda" if onnx_model is None and torch.cuda.is_available() else "cpu"),
         max_source_tokens=max_source_tokens,
         avoid_flagged=avoid_flagged,
         alignment_layer=alignment_layer,
-        precision=precision if engine is None else "float32",
-        engine=engine,
+        precision=precision if onnx_model is None else "float32",
+        onnx_model=onnx_model,
         shortlist=lists,
         calibration=read_calibration(bundle, folder),
     )

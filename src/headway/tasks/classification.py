@@ -94,9 +94,9 @@ class ClassificationRecipe(Recipe):
 
 @dataclass(frozen=True)
 class ClassificationData(Prepared):
-    """Data of a classifier. ``labels`` maps each label, in class order, to its number of training texts."""
+    """Data of a classifier. ``label_counts`` maps each label, in class order, to its number of training texts."""
 
-    labels: Mapping[str, int]
+    label_counts: Mapping[str, int]
 
 
 class ClassificationObjective(Objective):
@@ -138,13 +138,13 @@ class ClassificationObjective(Objective):
         return label_smoothed_cross_entropy(self.run_model(batch.source).float(), batch.targets - 1).sum()
 
 
-def balanced_weights(counts: Mapping[str, int]) -> list[float]:
+def balanced_weights(class_counts: Mapping[str, int]) -> list[float]:
     """Return class weights n / (C n_c), which give all classes the same total weight. Their mean over texts is 1.
 
-    ``counts`` contains the number n_c of texts of each class in the files, regardless of corpus weights.
+    ``class_counts`` contains the number n_c of texts of each class in the files, regardless of corpus weights.
     """
-    total = sum(counts.values())
-    return [total / (len(counts) * count) for count in counts.values()]
+    total = sum(class_counts.values())
+    return [total / (len(class_counts) * count) for count in class_counts.values()]
 
 
 class ClassificationTask:
@@ -153,7 +153,7 @@ class ClassificationTask:
     kind: ClassVar[str] = "classification"
     recipe_type = ClassificationRecipe
     command: ClassVar[str] = "classify"
-    unit: ClassVar[Literal["tokens", "texts"]] = "texts"
+    throughput_unit: ClassVar[Literal["tokens", "texts"]] = "texts"
 
     def prepare(
         self, recipe: ClassificationRecipe, run: Path, listener: Listener, shard: Shard | None = None
@@ -171,7 +171,7 @@ class ClassificationTask:
 
     def build_model(self, recipe: ClassificationRecipe, prepared: ClassificationData) -> EncoderClassifier:
         """Build the model, with one output per label."""
-        model = build_model(recipe.model, prepared.tokenizers.source.vocab_size, len(prepared.labels))
+        model = build_model(recipe.model, prepared.tokenizers.source.vocab_size, len(prepared.label_counts))
         return cast("EncoderClassifier", model)
 
     def objective(
@@ -179,7 +179,7 @@ class ClassificationTask:
     ) -> ClassificationObjective:
         """Return the label-smoothed cross-entropy with the recipe's settings."""
         training = recipe.training
-        weights = balanced_weights(prepared.labels) if training.class_weights == "balanced" else None
+        weights = balanced_weights(prepared.label_counts) if training.class_weights == "balanced" else None
         return ClassificationObjective(model, training.label_smoothing, training.r_drop, class_weights=weights)
 
     def dev_scores(self, bundle: ClassifierBundle, recipe: ClassificationRecipe) -> Sequence[Score]:
@@ -203,16 +203,16 @@ class ClassificationTask:
         self, model: EncoderClassifier, recipe: ClassificationRecipe, prepared: ClassificationData
     ) -> ClassifierBundle:
         """Return the content of the model folder."""
-        return ClassifierBundle(recipe.task, model, prepared.tokenizers.source, tuple(prepared.labels))
+        return ClassifierBundle(recipe.task, model, prepared.tokenizers.source, tuple(prepared.label_counts))
 
     def calibrate(self, folder: Path, recipe: ClassificationRecipe) -> None:
         """Do nothing, because classifiers do not flag text of other domains."""
 
     def summary(self, recipe: ClassificationRecipe, prepared: ClassificationData) -> tuple[str, str]:
         """Return the model card's title and the size of the training data."""
-        counts = ", ".join(f"{label} {count:,}" for label, count in prepared.labels.items())
+        counts = ", ".join(f"{label} {count:,}" for label, count in prepared.label_counts.items())
         return (
-            f"Classification of texts as {', '.join(prepared.labels)}",
+            f"Classification of texts as {', '.join(prepared.label_counts)}",
             f"{len(prepared.train):,} texts ({prepared.train.num_tokens('source'):,} tokens; {counts})",
         )
 

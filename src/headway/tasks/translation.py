@@ -113,7 +113,7 @@ class TranslationTask:
     kind: ClassVar[str] = "translation"
     recipe_type = TranslationRecipe
     command: ClassVar[str] = "translate"
-    unit: ClassVar[Literal["tokens", "texts"]] = "tokens"
+    throughput_unit: ClassVar[Literal["tokens", "texts"]] = "tokens"
 
     def prepare(
         self, recipe: TranslationRecipe, run: Path, listener: Listener, shard: Shard | None = None
@@ -166,7 +166,7 @@ class TranslationTask:
     def bundle(self, model: TranslationModel, recipe: TranslationRecipe, prepared: Prepared) -> Bundle:
         """Return the content of the model folder."""
         tokenizers = prepared.tokenizers
-        return Bundle(recipe.task, model, tokenizers.source, tokenizers.target, tokenizers.imported_template)
+        return Bundle(recipe.task, model, tokenizers.source, tokenizers.target, tokenizers.imported_token_template)
 
     def calibrate(self, folder: Path, recipe: TranslationRecipe) -> None:
         """Calibrate the flag ``unlikely`` on the development set, if the set is large enough."""
@@ -216,7 +216,7 @@ def _encoding(tokenizers: Tokenizers, folder: Path, corpus: Corpus, sampling: Bp
 
     def sides() -> tuple[SideSpec, SideSpec]:
         source = encoders(tokenizers.source)
-        # The encoder of a joint vocabulary caches the words of both sides.
+        # With a joint vocabulary, both sides use the same encoder, so that they share its cache of words.
         target = source if tokenizers.target is tokenizers.source else encoders(tokenizers.target)
         return (
             SideSpec(*source, prefix_ids=special.source_prefix, suffix_ids=special.source_suffix),
@@ -224,5 +224,5 @@ def _encoding(tokenizers: Tokenizers, folder: Path, corpus: Corpus, sampling: Bp
         )
 
     keys = (tokenizers.source.fingerprint, tokenizers.target.fingerprint)
-    others = (asdict(special),) if tokenizers.imported_template else ()
+    others = (asdict(special),) if tokenizers.imported_token_template else ()
     return CorpusEncoding(partial(read_examples, corpus, folder), sides, keys, others)

@@ -19,7 +19,7 @@ import torch
 
 import headway
 from headway.errors import CheckpointError
-from headway.hardware import computes_bfloat16, processor_name
+from headway.hardware import has_fast_bfloat16, processor_name
 from headway.storage import atomic_write_text
 
 _FILE = "environment.json"
@@ -35,7 +35,7 @@ def record_start(run: Path, device: torch.device, precision: str, *, step: int, 
     """
     starts = _recorded_starts(run / _FILE)
     before = starts[-1] if step and starts else {}
-    best = "bfloat16" if computes_bfloat16(device) else "float32"
+    best = "bfloat16" if has_fast_bfloat16(device) else "float32"
     resolved = str(before.get("precision", best)) if precision == "auto" else precision
     now = {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -36,7 +36,7 @@ from headway.engine.accelerate import accelerate, compile_forward
 from headway.errors import DivergenceError
 from headway.hardware import autocast, keep_freed_memory, return_freed_memory
 from headway.models.registry import architecture_of
-from headway.storage import atomic_write_text, locked_folder
+from headway.storage import atomic_write_text, lock_run_folder
 from headway.train.checkpoints import Checkpoints
 from headway.train.distributed import ShardedCheckpoints, World, gather_full_tensors, join_world
 from headway.train.environment import record_start
@@ -150,7 +150,7 @@ def _started(
     """Prepare or restore a run. Yield the trainer, and an event that is set when training is interrupted."""
     keep_freed_memory()
     with join_world(recipe.training.device) as world, ExitStack() as stack:
-        world.on_main(lambda: stack.enter_context(locked_folder(run)))
+        world.on_main(lambda: stack.enter_context(lock_run_folder(run)))
         recipe = world.on_main(lambda: _resolved(recipe, run))
         listener = listener if world.is_main else Listener()
         prepared = world.main_first(partial(task.prepare, recipe, run, listener))

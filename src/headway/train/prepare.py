@@ -25,7 +25,7 @@ from headway.data.store_builder import Shard, open_or_build
 from headway.engine.accelerate import accelerate
 from headway.errors import BundleError, CheckpointError, ConfigError, TrainingError
 from headway.hardware import autocast, choose_device
-from headway.storage import atomic_write_folder, locked
+from headway.storage import atomic_write_folder, lock_file
 from headway.text.base import TextTokenizer
 from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
 from headway.text.tokenizer import Tokenizer, language_tag, load_tokenizer
@@ -76,7 +76,7 @@ class Preparation:
         folder that training starts from. Saved tokenizers are reused only if ``task_key`` is also the same. If several
         processes call this method, one makes the tokenizers and the others wait.
         """
-        with locked(self.run / "tokens" / "tokenizer.lock"):
+        with lock_file(self.run / "tokens" / "tokenizer.lock"):
             if self.recipe.training.start_from:
                 return self._tokenizers_of_start(Path(self.recipe.training.start_from))
             return self._trained_tokenizers(read, sides, task_key)
@@ -171,7 +171,7 @@ class Preparation:
         if checkpoint_folders(self.run / "checkpoints") and (found := self._saved_tokenizers(key)):
             return found
         model = read_config(start)
-        template = model.template and self._with_default_languages(model.template)
+        template = model.imported_token_template and self._with_default_languages(model.imported_token_template)
         found = Tokenizers(*model.load_tokenizers(), template)
         for name, value in tokenizer_settings(found).items():
             if getattr(config, name) != value:
@@ -179,7 +179,7 @@ class Preparation:
                     f"tokenizer.{name} = {getattr(config, name)!r}, but training.start_from = {start} has {value!r}; "
                     "set the key to this value, or train from scratch"
                 )
-        if found.imported_template is None:
+        if found.imported_token_template is None:
             self._check_tags(found.source)
         return self._save_tokenizers(found, key)
 
@@ -232,8 +232,8 @@ class Preparation:
             tokenizers.source.save(aside, source)
             if target != source:
                 tokenizers.target.save(aside, target)
-            if tokenizers.imported_template is not None:
-                template = json.dumps(tokenizers.imported_template.as_dict(), ensure_ascii=False)
+            if tokenizers.imported_token_template is not None:
+                template = json.dumps(tokenizers.imported_token_template.as_dict(), ensure_ascii=False)
                 (aside / "framing.json").write_text(template, encoding="utf-8")
             (aside / "key").write_text(key, encoding="utf-8")
         return tokenizers

@@ -32,17 +32,17 @@ from headway.train.stream import TokenBatch
 class Tokenizers:
     """The tokenizers of source and target, which may be one object.
 
-    ``imported_template`` is the special-token template of the imported model that training starts from, if any.
+    ``imported_token_template`` is the special-token template of the imported model that training starts from, if any.
     """
 
     source: TextTokenizer
     target: TextTokenizer
-    imported_template: SpecialTokenTemplate | None = None
+    imported_token_template: SpecialTokenTemplate | None = None
 
     @property
     def token_template(self) -> SpecialTokenTemplate:
         """The special-token template: the imported model's, or the template of Headway's own models."""
-        return self.imported_template or default_token_template(self.source)
+        return self.imported_token_template or default_token_template(self.source)
 
 
 @dataclass(frozen=True)
@@ -89,13 +89,13 @@ class Task(Protocol[RecipeT, PreparedT, ModelT]):
         kind: The task's name, as in ``task.kind`` of recipes and model folders.
         recipe_type: The recipe class, which adds the task's defaults and checks.
         command: The ``headway`` command that uses a trained model.
-        unit: Unit of throughput in progress reports.
+        throughput_unit: Unit of throughput in progress reports.
     """
 
     kind: ClassVar[str]
     recipe_type: type[RecipeT]
     command: ClassVar[str]
-    unit: ClassVar[Literal["tokens", "texts"]]
+    throughput_unit: ClassVar[Literal["tokens", "texts"]]
 
     def prepare(self, recipe: RecipeT, run: Path, listener: Listener, shard: Shard | None = None) -> PreparedT | None:
         """Build the tokenizers and token stores in the folder ``run``, or load them from there.
