@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,7 @@ def imports(tree: ast.AST, package: str) -> list[str]:
     return found
 
 
+@cache
 def imports_of(path: Path) -> list[str]:
     package = ".".join(["headway", *path.relative_to(PACKAGE).parts[:-1]])
     return imports(ast.parse(path.read_text(encoding="utf-8")), package)
