@@ -1,12 +1,13 @@
 import importlib
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from headway.deprecation import renamed
+from headway.predict import Classifier, Translator
 
 
 @pytest.fixture
@@ -47,3 +48,18 @@ def test_each_renamed_public_name_resolves_and_is_listed(package_name: str, old:
 def test_an_unknown_name_is_an_attribute_error(package: types.ModuleType) -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Other'"):
         _ = package.Other
+
+
+def test_old_arguments_of_translators_and_classifiers_keep_working(
+    make_translator: Callable[..., Translator], make_classifier: Callable[..., Classifier]
+) -> None:
+    translator, classifier = make_translator(), make_classifier()
+    with pytest.warns(DeprecationWarning, match="argument 'guard' of Translator is now 'avoid_flagged'"):
+        assert Translator(translator.bundle, guard=False).avoid_flagged is False
+    with pytest.warns(DeprecationWarning, match="argument 'max_tokens' of Classifier is now 'max_batch_tokens'"):
+        assert Classifier(classifier.bundle, max_tokens=7).max_batch_tokens == 7
+    with pytest.raises(TypeError, match="unexpected keyword argument 'speed'"):
+        Translator(translator.bundle, speed=2)
+    candidate = translator.translate("das", alignment=True).candidates[0]
+    with pytest.warns(DeprecationWarning, match="words is now word_alignment"):
+        assert translator.words(candidate) == translator.word_alignment(candidate)

@@ -1,4 +1,7 @@
-"""Old public names, which keep working for one minor version. Their use emits a warning that contains the new name."""
+"""Old public names and arguments, which keep working for one minor version.
+
+Their use emits a warning that contains the new name.
+"""
 
 from __future__ import annotations
 
@@ -29,3 +32,26 @@ def renamed(module: str, name: str, new_names: Mapping[str, str]) -> Any:
         stacklevel=3,
     )
     return getattr(sys.modules[module], new_names[name])
+
+
+def renamed_arguments(function: str, given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return arguments that were given by old names under their new names, and emit a DeprecationWarning for each.
+
+    Args:
+        function: Name of the function that was called.
+        given: The keyword arguments that the function does not define.
+        names: The new name for each old name.
+
+    Raises:
+        TypeError: An argument of ``given`` is not an old name.
+    """
+    for old in given:
+        if old not in names:
+            raise TypeError(f"{function}() got an unexpected keyword argument {old!r}")
+        warnings.warn(
+            f"argument {old!r} of {function} is now {names[old]!r}; the old name will be removed in the next minor "
+            "version",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+    return {names[old]: value for old, value in given.items()}

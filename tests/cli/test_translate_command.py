@@ -144,7 +144,7 @@ class TestPhrases:
         words = ["--input-format", "jsonl", "--max-length", 6]
         ended = run("translate", folder / "one", *words, stdin=stdin(*map(json.dumps, records)))
         sources = [
-            Source("das Haus", target_prefix="ein", banned=("rote",)),
+            Source("das Haus", prefix="ein", banned=("rote",)),
             Source("das Haus", include=("grüne", ("Baum", "und"))),
             Source(""),
         ]

@@ -145,7 +145,7 @@ class TestTranslations:
         ("text", "options"),
         [
             ("das Haus", DecodingOptions(sampling=Sampling())),
-            (Source("das Haus", target_prefix="ein"), DecodingOptions()),
+            (Source("das Haus", prefix="ein"), DecodingOptions()),
             (Source("das Haus", include=("Baum",)), DecodingOptions()),
         ],
         ids=["sampled", "prefix", "include"],

@@ -183,7 +183,7 @@ class TestTranslations:
         assert [(term.source, term.met) for term in found.glossary] == [("das", True), ("rote", True), ("Haus", True)]
 
     def test_keep_prefix_and_phrases(self, make_translator: Make) -> None:
-        source = Source("das rote", target_prefix="der", include=("Haus",))
+        source = Source("das rote", prefix="der", include=("Haus",))
         found = make_translator().translate(source, glossary=_known(TERMS, 3))
         assert found.text.startswith("der")
         assert found.candidates[0].unmet == ()

@@ -85,7 +85,7 @@ def test_as_one_translator(pool: TranslatorPool, folder: Path, options: Decoding
     sources: list[str | Source] = [
         *SOURCES,
         "x" * 20,
-        Source("das rote", target_prefix="ein"),
+        Source("das rote", prefix="ein"),
         Source("Baum", banned=("Haus",)),
     ]
     alone = load_translator(folder)

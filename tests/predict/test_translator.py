@@ -254,7 +254,7 @@ class TestLongTexts:
         assert [each.text for each in found.candidates] == joined
 
     def test_the_prefix_is_that_of_the_first_part(self, limited: Translator) -> None:
-        found = limited.translate(Source("Haus das rote! Baum ein und!", target_prefix="und"))
+        found = limited.translate(Source("Haus das rote! Baum ein und!", prefix="und"))
         assert found.tokens[0] == "und"
         assert found.text.endswith(" " + limited.translate("Baum ein und!").text)
 
@@ -292,7 +292,7 @@ class TestEach:
             (Source("ein", include=("Haus",)), {"beam_size": 1}, "included phrases need beam_size >= 2"),
             (Source("ein", include=("Haus",)), {"sampling": {}}, "included phrases and sampling cannot be combined"),
             (
-                Source("ein", include=("Haus und",), target_prefix="das rote"),
+                Source("ein", include=("Haus und",), prefix="das rote"),
                 {"max_length": 3},
                 "included phrase 1 takes 2 tokens, but the target may have only 1 more",
             ),
@@ -336,7 +336,7 @@ class TestPhrases:
 
     def test_a_prefix(self, make_translator: Make) -> None:
         for kind in ("bpe", "whitespace"):
-            found = make_translator(kind).translate([Source(text, target_prefix="das grüne ") for text in SOURCES])
+            found = make_translator(kind).translate([Source(text, prefix="das grüne ") for text in SOURCES])
             assert all(each.text.startswith("das grüne") for each in found)
 
     def test_a_prefix_over_the_limit(self, make_translator: Make) -> None:
@@ -344,7 +344,7 @@ class TestPhrases:
         with pytest.raises(
             LengthError, match=r"prefix: 3 tokens, but this target may have at most 2; raise max_length"
         ):
-            model.translate(Source("das", target_prefix="das rote Haus"), DecodingOptions(max_length=2))
+            model.translate(Source("das", prefix="das rote Haus"), DecodingOptions(max_length=2))
 
     @pytest.mark.parametrize("kind", ["bpe", "whitespace"])
     def test_phrases_to_include(self, make_translator: Make, kind: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from headway.bundle import ClassifierBundle
 from headway.config import spelling_hint
 from headway.decode import length_batches
+from headway.deprecation import renamed_arguments
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.predict.attribution import Explanation, attribute
 from headway.predict.results import process_lines, raise_first_error
@@ -54,13 +55,20 @@ class Classifier:
     """
 
     def __init__(
-        self, bundle: ClassifierBundle, *, device: str | torch.device | None = None, max_batch_tokens: int = 4096
+        self,
+        bundle: ClassifierBundle,
+        *,
+        device: str | torch.device | None = None,
+        max_batch_tokens: int = 4096,
+        **old_arguments: Any,
     ) -> None:
         from headway.engine.accelerate import accelerate  # not needed by translators, which import this package, too
 
         self.bundle = bundle
         self.device = torch.device(device) if device else bundle.model.projection.weight.device
         self.max_batch_tokens = max_batch_tokens
+        if old_arguments:
+            vars(self).update(renamed_arguments("Classifier", old_arguments, {"max_tokens": "max_batch_tokens"}))
         accelerate(bundle.model.to(self.device).eval())
         self._encoder = CorpusEncoder(bundle.tokenizer)
 
@@ -145,14 +153,14 @@ class Classifier:
         return torch.from_numpy(ids).to(self.device)
 
 
-def load_classifier(folder: str | Path, *, device: str | None = None, max_batch_tokens: int = 4096) -> Classifier:
+def load_classifier(folder: str | Path, *, device: str | None = None, **settings: Any) -> Classifier:
     """Load the classifier in ``folder``. For the other arguments see :class:`Classifier`.
 
     Raises:
         BundleError: ``folder`` is not the model folder of a classifier, or a file in it is missing or invalid.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return Classifier(ClassifierBundle.load(Path(folder)), device=device, max_batch_tokens=max_batch_tokens)
+    return Classifier(ClassifierBundle.load(Path(folder)), device=device, **settings)
 
 
 def _problem(text: str) -> DataError | None:

@@ -71,9 +71,9 @@ def check_phrases(source: Source) -> None:
 
 def prefix_ids(tokenizer: TextTokenizer, source: Source) -> TokenIds:
     """Return the tokens that the target must begin with."""
-    ids = tuple(tokenizer.encode(source.target_prefix.rstrip()))
+    ids = tuple(tokenizer.encode(source.prefix.rstrip()))
     if UNK in ids:
-        raise _unknown("prefix", source.target_prefix)
+        raise _unknown("prefix", source.prefix)
     return ids
 
 

@@ -111,7 +111,7 @@ class RequestBuilder:
                 f"include: a text of {length} tokens is translated in {len(parts)} parts, and it is unknown which part "
                 "must contain the phrases; translate its sentences one by one"
             )
-        rest = replace(source, target_prefix="")  # the prefix belongs to the translation of the first part
+        rest = replace(source, prefix="")  # the prefix belongs to the translation of the first part
         sources = [replace(rest if at else source, text=part.text) for at, part in enumerate(parts)]
         requests = tuple(self._request(each, encode(each.text)) for each in sources)
         return TranslationPlan(source, tuple(parts), requests, trailing_whitespace)
@@ -119,7 +119,7 @@ class RequestBuilder:
     def _request(self, source: Source, ids: Sequence[int]) -> PartRequest:
         tokenizer = self.bundle.target_tokenizer
         prefix = self.special_tokens.target_prefix
-        if source.target_prefix:
+        if source.prefix:
             prefix += prefix_ids(tokenizer, source)
         framed = tuple(self.special_tokens.add_to_source(ids))
         include = phrases_to_include(tokenizer, source) if source.include else ()

@@ -21,7 +21,7 @@ class Source:
 
     Attributes:
         text: The text.
-        target_prefix: Text that the translation must begin with. White space at its end is ignored.
+        prefix: Text that the translation must begin with. White space at its end is ignored.
         include: Phrases that the translation must contain as whole words, such as terminology. A tuple lists
             alternatives (inflected forms, for example), of which at least one must occur. An asterisk at an edge allows
             the phrase to be part of a longer word there: ``Haus*``, ``*haus``, ``*Haus*``. Write ``\\*`` for a literal
@@ -30,7 +30,7 @@ class Source:
     """
 
     text: str
-    target_prefix: str = ""
+    prefix: str = ""
     include: tuple[str | tuple[str, ...], ...] = ()
     banned: tuple[str, ...] = ()
 

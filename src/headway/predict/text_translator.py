@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -39,6 +40,15 @@ class TextTranslator(ABC):
     @abstractmethod
     def word_alignment(self, candidate: Candidate) -> WordAlignment:
         """Return the word alignment of a candidate that was translated with ``alignment=True``."""
+
+    def words(self, candidate: Candidate) -> WordAlignment:
+        """Return :meth:`word_alignment`, of which this is the old name."""
+        warnings.warn(
+            "words is now word_alignment; the old name will be removed in the next minor version",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.word_alignment(candidate)
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] too; the first signature wins

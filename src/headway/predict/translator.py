@@ -13,6 +13,7 @@ import torch
 
 from headway.bundle import Bundle
 from headway.decode import DecodingOptions, Ensemble, score_targets, top_next_tokens
+from headway.deprecation import renamed_arguments
 from headway.engine import Precision, Shortlist, choose_precision, for_search, unsupported_reason
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.interop.onnx import STEP_FILE, OnnxModel
@@ -38,6 +39,7 @@ from headway.text.base import BOS, EOS
 from headway.text.special_tokens import SpecialTokens
 
 DEFAULT_MAX_SOURCE_TOKENS = 256  # few training sentences are longer, so few models can translate longer ones well
+_OLD_ARGUMENTS = {"engine": "onnx_model", "guard": "avoid_flagged", "max_tokens": "max_batch_tokens"}
 
 
 class Translator(TextTranslator):
@@ -80,11 +82,16 @@ class Translator(TextTranslator):
         onnx_model: OnnxModel | None = None,
         shortlist: Shortlist | None = None,
         calibration: Calibration | None = None,
+        **old_arguments: Any,
     ) -> None:
         self.bundle = bundle
         self.device = torch.device(device) if device else next(bundle.model.parameters()).device
         self.max_batch_tokens = max_batch_tokens
         self.avoid_flagged = avoid_flagged
+        if old_arguments:
+            arguments = renamed_arguments("Translator", old_arguments, _OLD_ARGUMENTS)
+            onnx_model = arguments.pop("onnx_model", onnx_model)
+            vars(self).update(arguments)
         self.alignment_layer = alignment_layer
         self.calibration = calibration
         self._requested_source_tokens = max_source_tokens
@@ -317,7 +324,7 @@ def _is_unlikely(
             part.source.text,
             part.source_ids,
             ()
-            if options.sampling or part.source.target_prefix.strip() or part.request.include
+            if options.sampling or part.source.prefix.strip() or part.request.include
             else candidates[0].token_log_probabilities,
         )
         for part, candidates in zip(plan.requests, found, strict=True)
@@ -366,6 +373,7 @@ def load_translator(
     alignment_layer: int | None = None,
     precision: Precision = "auto",
     shortlist: bool = False,
+    **old_arguments: Any,
 ) -> Translator:
     """Load the translation model in ``folder``. For the other arguments see :class:`Translator`.
 
@@ -396,4 +404,5 @@ def load_translator(
         onnx_model=onnx_model,
         shortlist=lists,
         calibration=read_calibration(bundle, folder),
+        **old_arguments,
     )
