@@ -36,7 +36,7 @@ from trainees import SOURCE, TARGET
 
 from headway.evaluate import bleu
 from headway.hardware import processor_name
-from headway.inspection.picture_files import COLORS, figure_style, save
+from headway.inspection.picture_files import COLORS, figure_style, save_picture
 from headway.models.transformer import TransformerConfig
 
 VOCABULARY = 4_000
@@ -207,7 +207,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
         axes.set(xlabel="minutes of wall-clock time, one thread each", ylabel="BLEU of the development set, greedy")
         axes.set_title(f"{results['corpus']} on {results['processor']}")
         axes.legend()
-        save(drawing, path)
+        save_picture(drawing, path)
 
 
 def main(

@@ -11,7 +11,7 @@ from command_line import assert_refused, run
 from matplotlib.figure import Figure
 
 from headway.errors import DataError
-from headway.experiments import NAMES
+from headway.experiments import EXPERIMENT_NAMES
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
 
 Replace = Callable[[Callable[[str, Settings], Numbers]], None]
@@ -31,7 +31,7 @@ def replace_experiments(monkeypatch: pytest.MonkeyPatch) -> Replace:
                 lambda settings: measure(name, settings),
                 lambda numbers: (Verdict("supported", f"it is {numbers['value']}"),),
                 lambda _: Figure(),
-                data=("corpus.txt",) if name == "heads" else (),
+                data_files=("corpus.txt",) if name == "heads" else (),
                 takes_model=name == "step-by-step",
             )
 
@@ -52,7 +52,7 @@ def test_one(replace_experiments: Replace, tmp_path: Path) -> None:
     assert ended.code == 0
     assert ended.out == "scaling\tsupported\tIt is so.\tit is 7\n"
     assert ended.err.splitlines() == ["[1/1] scaling: About scaling", f"written: {tmp_path}/out/scaling.html"]
-    assert (seen[0].quick, seen[0].seeds, seen[0].data, seen[0].model) == (True, (1, 2), None, None)
+    assert (seen[0].quick, seen[0].seeds, seen[0].data_folder, seen[0].model_folder) == (True, (1, 2), None, None)
     assert "it is 7" in (tmp_path / "out" / "scaling.html").read_text(encoding="utf-8")
     record = json.loads((tmp_path / "out" / "scaling.json").read_text(encoding="utf-8"))
     assert record["command"] == "headway experiment scaling -o OUTPUT --seeds 2 --quick"
@@ -71,15 +71,15 @@ def test_all_in_order_and_what_is_done_is_done(replace_experiments: Replace, tmp
     replace_experiments(measure)
     words = ("experiment", "all", "-o", tmp_path / "out", "--data", tmp_path)
     ended = run(*words)
-    before = NAMES[: NAMES.index("heads")]
+    before = EXPERIMENT_NAMES[: EXPERIMENT_NAMES.index("heads")]
     assert ended.code == 130
     assert [line.split("\t")[0] for line in ended.out.splitlines()] == list(before)
     text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert f"{len(before)} experiments" in text
     ended = run(*words)
     assert ended.code == 0
-    assert [line.split("\t")[0] for line in ended.out.splitlines()] == list(NAMES)
-    assert done == [*before, "heads", *NAMES[NAMES.index("heads") :]]
+    assert [line.split("\t")[0] for line in ended.out.splitlines()] == list(EXPERIMENT_NAMES)
+    assert done == [*before, "heads", *EXPERIMENT_NAMES[EXPERIMENT_NAMES.index("heads") :]]
 
 
 def failing_heads(error: Exception) -> Callable[[str, Settings], Numbers]:
@@ -95,10 +95,10 @@ def test_one_that_fails_stops_no_other(replace_experiments: Replace, tmp_path: P
     replace_experiments(failing_heads(DataError("no corpus; give one with --data")))
     ended = run("experiment", "all", "-o", tmp_path)
     assert ended.code == 2
-    assert len(ended.out.splitlines()) == len(NAMES) - 1
+    assert len(ended.out.splitlines()) == len(EXPERIMENT_NAMES) - 1
     assert "headway: heads: no corpus; give one with --data" in ended.err
     assert ended.err.splitlines()[-1].startswith(
-        f"headway: 1 of {len(NAMES)} experiments failed: heads; the report contains the others"
+        f"headway: 1 of {len(EXPERIMENT_NAMES)} experiments failed: heads; the report contains the others"
     )
     assert_refused(run("experiment", "heads", "-o", tmp_path), "no corpus; give one with --data")
 
@@ -107,10 +107,10 @@ def test_any_failure_of_one_stops_no_other(replace_experiments: Replace, tmp_pat
     replace_experiments(failing_heads(ZeroDivisionError("a mistake of ours")))
     ended = run("experiment", "all", "-o", tmp_path)
     assert ended.code == 2
-    assert len(ended.out.splitlines()) == len(NAMES) - 1
+    assert len(ended.out.splitlines()) == len(EXPERIMENT_NAMES) - 1
     assert "headway: heads: Traceback" in ended.err
     assert "ZeroDivisionError: a mistake of ours" in ended.err
-    assert f"1 of {len(NAMES)} experiments failed: heads" in ended.err
+    assert f"1 of {len(EXPERIMENT_NAMES)} experiments failed: heads" in ended.err
     with pytest.raises(ZeroDivisionError):
         run("experiment", "heads", "-o", tmp_path)
 

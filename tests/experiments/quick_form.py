@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from headway.experiments import NAMES
+from headway.experiments import EXPERIMENT_NAMES
 from headway.experiments.experiment import Numbers, Settings
 
 
@@ -43,4 +43,7 @@ def quick_settings(quick_folder: Path) -> Settings:
 @pytest.fixture(scope="session")
 def measured(quick_folder: Path) -> dict[str, Numbers]:
     """The numbers of each experiment in the quick form."""
-    return {name: json.loads((quick_folder / f"{name}.json").read_text(encoding="utf-8"))["numbers"] for name in NAMES}
+    return {
+        name: json.loads((quick_folder / f"{name}.json").read_text(encoding="utf-8"))["numbers"]
+        for name in EXPERIMENT_NAMES
+    }

@@ -6,14 +6,14 @@ import pytest
 from matplotlib.figure import Figure
 
 from headway.experiments.comparison import (
-    Difference,
+    Estimate,
     ci_half_width,
     column,
-    difference,
+    format_mean_std,
     judge_equivalent,
     judge_greater,
     mean_ci,
-    mean_with_spread,
+    mean_diff,
     median_ci,
     strip_plot,
     student_t,
@@ -27,7 +27,7 @@ def test_student_t_is_that_of_the_tables(freedom: int, confidence: float, table:
 
 def test_difference_by_hand() -> None:
     # Means 2 and 3, both variances 1: the standard error is sqrt(1/3 + 1/3), and t for 4 degrees of freedom 2.776.
-    found = difference([1.0, 2.0, 3.0], [2.0, 3.0, 4.0])
+    found = mean_diff([1.0, 2.0, 3.0], [2.0, 3.0, 4.0])
     assert found.value == -1
     assert found.high - found.value == pytest.approx(2.776 * math.sqrt(2 / 3), abs=1e-3)
     assert found.value - found.low == pytest.approx(found.high - found.value)
@@ -43,18 +43,18 @@ def test_the_interval_of_a_mean_by_hand() -> None:
 def test_the_interval_of_a_median_leaves_out_what_is_far_off() -> None:
     # Of 25 values 12.5 are expected below the median, give or take 1.96 sqrt(25) / 2 = 4.9: the 8th to the 18th.
     values = [float(number) for number in range(24)] + [1e9]
-    assert median_ci(values) == Difference(12.0, 7.0, 17.0)
-    assert median_ci([3.0, 1.0, 2.0]) == Difference(2.0, 1.0, 3.0)
+    assert median_ci(values) == Estimate(12.0, 7.0, 17.0)
+    assert median_ci([3.0, 1.0, 2.0]) == Estimate(2.0, 1.0, 3.0)
 
 
 def test_more_comparisons_widen_the_interval() -> None:
-    one, five = (difference([1.0, 2.0, 3.0], [0.0, 1.0, 2.0], comparisons) for comparisons in (1, 5))
+    one, five = (mean_diff([1.0, 2.0, 3.0], [0.0, 1.0, 2.0], comparisons) for comparisons in (1, 5))
     assert five.low < one.low < one.value == five.value < one.high < five.high
 
 
 def test_one_seed_decides_nothing() -> None:
-    found = difference([100.0], [0.0])
-    assert judge_greater(found, "x").outcome == judge_equivalent(found, "x", within=1e9).outcome == "inconclusive"
+    found = mean_diff([100.0], [0.0])
+    assert judge_greater(found, "x").outcome == judge_equivalent(found, "x", tolerance=1e9).outcome == "inconclusive"
     assert ci_half_width([1.0]) == math.inf
     assert "one seed" in str(found)
 
@@ -70,7 +70,7 @@ def test_one_seed_decides_nothing() -> None:
     ],
 )
 def test_judge_greater(low: float, high: float, outcome: str) -> None:
-    verdict = judge_greater(Difference((low + high) / 2, low, high), "it", threshold=2.0, margin=0.5)
+    verdict = judge_greater(Estimate((low + high) / 2, low, high), "it", threshold=2.0, margin=0.5)
     assert verdict.outcome == outcome
     assert verdict.reason.startswith("it: ")
     assert ("real, but the interval is below 2.5" in verdict.reason) == ((low, high) == (2.1, 2.4))
@@ -87,14 +87,14 @@ def test_judge_greater(low: float, high: float, outcome: str) -> None:
     ],
 )
 def test_judge_alike(low: float, high: float, outcome: str) -> None:
-    assert judge_equivalent(Difference((low + high) / 2, low, high), "it", within=1.0).outcome == outcome
+    assert judge_equivalent(Estimate((low + high) / 2, low, high), "it", tolerance=1.0).outcome == outcome
 
 
 def test_columns_and_means() -> None:
     runs = [{"variant": "a", "bleu": 1}, {"variant": "b", "bleu": 2.5}, {"variant": "a", "bleu": 3}]
     assert column(runs, "bleu", variant="a") == [1, 3]
-    assert mean_with_spread(runs, "bleu", variant="a") == "2 ± 1.4"  # the standard deviation is sqrt(2)
-    assert mean_with_spread(runs, "bleu", variant="b") == "2.5"
+    assert format_mean_std(runs, "bleu", variant="a") == "2 ± 1.4"  # the standard deviation is sqrt(2)
+    assert format_mean_std(runs, "bleu", variant="b") == "2.5"
 
 
 def test_strips_have_a_row_each_with_its_mean() -> None:

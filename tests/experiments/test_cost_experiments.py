@@ -19,7 +19,7 @@ from headway.experiments import layer_costs, load_experiment, no_peeking
 from headway.experiments.experiment import Numbers, Settings, to_json_values
 from headway.experiments.figures import figure_style
 from headway.experiments.layer_measurements import (
-    KINDS,
+    LAYER_KINDS,
     WINDOW,
     count_multiplications,
     graph_depth,
@@ -81,7 +81,7 @@ def _times(below: float, above: float, one: float | None = None) -> Callable[[An
 
     def change(numbers: Any) -> None:
         for row in numbers["times"]:
-            row |= dict.fromkeys(KINDS, 1.0) | {"recurrent": below if row["n"] < row["d"] else above}
+            row |= dict.fromkeys(LAYER_KINDS, 1.0) | {"recurrent": below if row["n"] < row["d"] else above}
         if one is not None:
             numbers["times"][1]["recurrent"] = one  # n = 8, d = 64
 
@@ -173,7 +173,7 @@ def test_a_range_of_equal_numbers_is_one_number() -> None:
 class TestLayers:
     def test_multiplications(self) -> None:
         """By hand for n = 3 and d = 4: two products of 3 x 4 x 3, two of 3 x 4 x 4, and so on."""
-        found = {kind: count_multiplications(kind, 3, 4) for kind in KINDS}
+        found = {kind: count_multiplications(kind, 3, 4) for kind in LAYER_KINDS}
         assert found == {
             "self-attention": 2 * 3 * 3 * 4,
             "whole self-attention": 2 * 3 * 3 * 4 + 4 * 3 * 4 * 4,
@@ -248,10 +248,10 @@ class TestDecoding:
         assert all(step["rank"] == 1 for step in example["greedy"]["steps"])
 
     def test_a_given_model(self, quick_settings: Settings, measured: dict[str, Numbers]) -> None:
-        (folder,) = (path.parent for path in quick_settings.work.glob("runs/corpus-seed1-*/*/config.json"))
-        numbers = to_json_values(load_experiment("step-by-step").measure(replace(quick_settings, model=folder)))
+        (folder,) = (path.parent for path in quick_settings.work_folder.glob("runs/corpus-seed1-*/*/config.json"))
+        numbers = to_json_values(load_experiment("step-by-step").measure(replace(quick_settings, model_folder=folder)))
         assert numbers["found"] == [measured["step-by-step"]["found"][0]]
 
     def test_no_model(self, quick_settings: Settings, tmp_path: Path) -> None:
         with pytest.raises(BundleError, match="no such folder; expected a model folder"):
-            load_experiment("step-by-step").measure(replace(quick_settings, model=tmp_path / "none"))
+            load_experiment("step-by-step").measure(replace(quick_settings, model_folder=tmp_path / "none"))

@@ -17,7 +17,7 @@ import torch
 from matplotlib.figure import Figure
 
 from headway.errors import ConfigError, DataError
-from headway.experiments import NAMES, load_experiment
+from headway.experiments import EXPERIMENT_NAMES, load_experiment
 from headway.experiments.code_hash import code_hash
 from headway.experiments.experiment import (
     OURS,
@@ -30,15 +30,15 @@ from headway.experiments.experiment import (
     run_experiment,
     to_json_values,
 )
-from headway.experiments.figures import figure_style, label, panels, shared_legend
+from headway.experiments.figures import figure_style, label, shared_legend, subplots
 from headway.experiments.report import write_report
-from headway.inspection.picture_files import save
+from headway.inspection.picture_files import save_picture
 
 NASTY = '<b title="&">it\'s</b>'
 
 
 def draw(numbers: Numbers) -> Figure:
-    picture, (axes,) = panels("A line", size=(4, 3))
+    picture, (axes,) = subplots("A line", size=(4, 3))
     axes.plot([1, 2], numbers["values"])
     label(axes, "Values", "step", "value (units)")
     return picture
@@ -58,7 +58,7 @@ class Stub:
             lambda numbers: (Verdict("supported", f"because {NASTY}"), Verdict("refuted", f"{numbers['values'][0]}")),
             draw,
             lambda numbers: f"Measured: {numbers['values'][0]}",
-            data=("corpus/a.txt",),
+            data_files=("corpus/a.txt",),
             takes_model=True,
         )
 
@@ -112,25 +112,28 @@ class TestRunning:
             (tmp_path / folder / "corpus" / "a.txt").write_text("a text", encoding="utf-8")
             (tmp_path / folder / "other.txt").write_text(folder, encoding="utf-8")
         one, two = (
-            replace(settings, data=tmp_path / folder, model=tmp_path / folder / "corpus") for folder in ("one", "two")
+            replace(settings, data_folder=tmp_path / folder, model_folder=tmp_path / folder / "corpus")
+            for folder in ("one", "two")
         )
         run_experiment(stub.experiment, one, out)
         run_experiment(stub.experiment, two, out)
         assert stub.measured == 1
         (tmp_path / "two" / "corpus" / "a.txt").write_text("b text", encoding="utf-8")
-        run_experiment(stub.experiment, replace(two, model=one.model), out)
+        run_experiment(stub.experiment, replace(two, model_folder=one.model_folder), out)
         assert stub.measured == 2
         run_experiment(stub.experiment, two, out)
         assert stub.measured == 3
 
     def test_what_an_experiment_does_not_take_does_not_matter(self, settings: Settings, tmp_path: Path) -> None:
         stub = Stub()
-        deaf = replace(stub.experiment, data=(), takes_model=False)
+        deaf = replace(stub.experiment, data_files=(), takes_model=False)
         run_experiment(deaf, settings, tmp_path)
-        run_experiment(deaf, replace(settings, data=tmp_path, model=tmp_path), tmp_path)
+        run_experiment(deaf, replace(settings, data_folder=tmp_path, model_folder=tmp_path), tmp_path)
         assert stub.measured == 1
 
-    @pytest.mark.parametrize("change", [{"quick": False}, {"seeds": (1,)}, {"model": Path("m")}, {"data": Path("d")}])
+    @pytest.mark.parametrize(
+        "change", [{"quick": False}, {"seeds": (1,)}, {"model_folder": Path("m")}, {"data_folder": Path("d")}]
+    )
     def test_other_settings_measure_again(self, settings: Settings, tmp_path: Path, change: dict[str, Any]) -> None:
         stub = Stub()
         run_experiment(stub.experiment, settings, tmp_path)
@@ -169,8 +172,8 @@ class TestRunning:
         def never() -> Numbers:
             raise AssertionError
 
-        assert settings.once("runs/a", lambda: {"x": (1, 2)}) == {"x": [1, 2]}
-        assert settings.once("runs/a", never) == {"x": [1, 2]}
+        assert settings.cached("runs/a", lambda: {"x": (1, 2)}) == {"x": [1, 2]}
+        assert settings.cached("runs/a", never) == {"x": [1, 2]}
 
     def test_plain_values(self) -> None:
         given = {1: (np.float64(1.5), torch.tensor([1, 2])), "b": [float("inf"), None, True, np.int64(3)]}
@@ -239,7 +242,7 @@ def unused():
         assert (code_hash(measure) != before) is other
 
     def test_of_real_ones_differs(self) -> None:
-        assert len({code_hash(load_experiment(name).measure) for name in NAMES}) == len(NAMES)
+        assert len({code_hash(load_experiment(name).measure) for name in EXPERIMENT_NAMES}) == len(EXPERIMENT_NAMES)
 
     def test_other_code_measures_again(
         self, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -255,13 +258,13 @@ def unused():
 
 
 class TestNames:
-    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("name", EXPERIMENT_NAMES)
     def test_each_is_there(self, name: str) -> None:
         experiment = load_experiment(name)
         assert experiment.name == name
         assert experiment.claims
-        assert len(experiment.text) > 200
-        assert "`" not in experiment.text  # shown in the report unchanged
+        assert len(experiment.description) > 200
+        assert "`" not in experiment.description  # shown in the report unchanged
         for claim in experiment.claims:
             assert claim.source
             assert claim.quoted or claim.text.endswith((".", "?"))
@@ -355,13 +358,13 @@ class TestReport:
 class TestDrawing:
     def test_logarithmic_ticks_are_plain_text(self, tmp_path: Path) -> None:
         with figure_style():
-            picture, (axes, other) = panels("Title", 1, 2, size=(8, 3))
+            picture, (axes, other) = subplots("Title", 1, 2, size=(8, 3))
             axes.plot([1, 10, 100], [1e-8, 1, 20_000], label="one")
             other.plot([1, 3], [1, 3], label="two")
             label(axes, "Powers", "x (units)", "y (units)", log="xy")
             shared_legend(picture, axes, other)
-            save(picture, tmp_path / "a.svg")
-            save(picture, tmp_path / "b.svg")
+            save_picture(picture, tmp_path / "a.svg")
+            save_picture(picture, tmp_path / "b.svg")
         text = (tmp_path / "a.svg").read_text(encoding="utf-8")
         assert {"10⁻⁸", "10", "100", "one", "two"} <= set(re.findall(r">([^<>]+)</text>", text))
         assert "mathdefault" not in text

@@ -38,15 +38,15 @@ SHORT: dict[str, dict[str, Any]] = {"training": {"steps": 2}}
 
 @pytest.fixture
 def quick(tmp_path: Path) -> Settings:
-    return Settings(quick=True, seeds=(1,), data=None, work=tmp_path, say=lambda _: None)
+    return Settings(quick=True, seeds=(1,), data_folder=None, work_folder=tmp_path, say=lambda _: None)
 
 
 def test_a_variant_is_trained_once(quick: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = experiment_corpus(quick)
     first = train_variant(quick, corpus, 1, SHORT)
     assert (first.model_folder / "config.json").is_file()
-    assert first.loss > 0
-    assert first.seconds > 0
+    assert first.dev_loss > 0
+    assert first.training_seconds > 0
     other = train_variant(quick, corpus, 2, SHORT)
     assert other.run_folder != first.run_folder
     monkeypatch.delattr(training, "train")  # trained models need none
@@ -61,7 +61,7 @@ def test_an_interrupted_training_stops_the_experiment(quick: Settings, monkeypat
     with pytest.raises(KeyboardInterrupt):
         train_variant(quick, experiment_corpus(quick), 1, SHORT)
     monkeypatch.undo()
-    assert train_variant(quick, experiment_corpus(quick), 1, SHORT).loss > 0  # nothing was recorded as done
+    assert train_variant(quick, experiment_corpus(quick), 1, SHORT).dev_loss > 0  # nothing was recorded as done
 
 
 def test_a_training_that_diverges_says_so_and_leaves_its_tokenizer(quick: Settings) -> None:
@@ -69,7 +69,7 @@ def test_a_training_that_diverges_says_so_and_leaves_its_tokenizer(quick: Settin
     wild: dict[str, dict[str, Any]] = {"optimizer": {"learning_rate": 1e30}, "training": {"steps": 30}}
     with pytest.warns(UserWarning, match="will probably diverge"), pytest.raises(DivergenceError):
         train_variant(quick, corpus, 1, wild)
-    words = {word for pair in corpus.sentences(corpus.train) for side in pair for word in side.split()}
+    words = {word for pair in corpus.read_pairs(corpus.train_name) for side in pair for word in side.split()}
     assert vocabulary_size(quick, corpus, 1, wild) == len(words) + 4  # padding, unknown, begin and end
 
 
@@ -85,7 +85,7 @@ def test_changes_are_what_differs(quick: Settings) -> None:
 
 
 def test_the_full_form_is_of_the_size_that_is_stated(quick: Settings) -> None:
-    full = Settings(quick=False, seeds=(1,), data=None, work=quick.work, say=print)
+    full = Settings(quick=False, seeds=(1,), data_folder=None, work_folder=quick.work_folder, say=print)
     recipe = resolve_recipe(full, experiment_corpus(quick), 1)
     assert (recipe.training.steps, recipe.data.max_tokens) == (600, 2048)
     width, inner, vocabulary = 128, 256, 3000
@@ -130,16 +130,16 @@ def test_scores_are_kept_by_pairs_and_model(quick: Settings, monkeypatch: pytest
 
     def translate(_: object, sources: list[str]) -> list[str]:
         asked.append(len(sources))
-        return [target for _, target in corpus.test[: len(sources)]]
+        return [target for _, target in corpus.test_pairs[: len(sources)]]
 
     monkeypatch.setattr(training, "greedy_translate", translate)
     for _ in range(2):
-        assert measure_bleu(quick, trained, corpus.test[:5]) == pytest.approx(100)
-        assert measure_bleu(quick, trained, corpus.test[1:6]) < 100  # the same number, but different ones
+        assert measure_bleu(quick, trained, corpus.test_pairs[:5]) == pytest.approx(100)
+        assert measure_bleu(quick, trained, corpus.test_pairs[1:6]) < 100  # the same number, but different ones
     assert asked == [5, 5]
     (trained.model_folder / "model.safetensors").write_bytes(b"other weights")
     monkeypatch.setattr(training, "load_bundle_on_device", lambda _: None)
-    measure_bleu(quick, trained, corpus.test[:5])
+    measure_bleu(quick, trained, corpus.test_pairs[:5])
     assert asked == [5, 5, 5]
 
 

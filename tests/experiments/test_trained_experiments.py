@@ -30,7 +30,7 @@ from headway.experiments import (
 from headway.experiments.corpus import experiment_corpus
 from headway.experiments.experiment import Numbers, Settings, to_json_values
 from headway.experiments.figures import figure_style
-from headway.experiments.length_sweep import COUNTS
+from headway.experiments.length_sweep import LENGTHS
 from headway.experiments.training import TrainedRun, vocabulary_size
 
 pytest_plugins = ["quick_form"]  # the fixtures of that file
@@ -66,7 +66,7 @@ def heads_numbers(one: float = 29.0, many: float = 29.0, spread: tuple[float, ..
 def restricted_numbers(
     power: float = 1.0, all_power: float = 2.0, middle: float = 30.0, least: float = 27.0, spread: Any = SPREAD
 ) -> Numbers:
-    means = {restricted_attention.ALL: 30.0, "r = 16": 30.0, "r = 8": middle, "r = 4": 29.0, "r = 2": least}
+    means = {restricted_attention.ALL_POSITIONS: 30.0, "r = 16": 30.0, "r = 8": middle, "r = 4": 29.0, "r = 2": least}
     powers = {
         restricted_attention.PLAIN: all_power,
         restricted_attention.FUSED: all_power,
@@ -83,11 +83,11 @@ def length_numbers(curves: dict[str, list[float]], spread: tuple[float, ...] = S
     runs = [
         {"variant": name, "seed": seed, "sentences": count, "bleu": mean + (offset if count != 3 else -offset)}
         for name, means in curves.items()
-        for count, mean in zip(COUNTS, means, strict=True)
+        for count, mean in zip(LENGTHS, means, strict=True)
         for seed, offset in enumerate(spread, start=1)
     ]
     weights = dict.fromkeys(curves, 1234567)
-    return {"runs": runs, "tokens": [14.0 * count for count in COUNTS], "weights": weights}
+    return {"runs": runs, "tokens": [14.0 * count for count in LENGTHS], "weights": weights}
 
 
 def sentence_numbers(spread: tuple[float, ...] = SPREAD, **changes: list[float]) -> Numbers:
@@ -113,7 +113,7 @@ def smoothing_numbers(spread: tuple[float, ...] = SPREAD, error: float = 1e-6, *
     hard = {"perplexity": 8.0, "entropy": 1.0, "accuracy": 50.0, "bleu": 29.0, "confidence": 0.7}
     soft = {"perplexity": 9.0, "entropy": 2.0, "accuracy": 51.0, "bleu": 30.0, "confidence": 0.5, **smoothed}
     runs = [
-        {"variant": name, "seed": seed, "identity_error": error, "histogram": [0.05] * label_smoothing.BINS}
+        {"variant": name, "seed": seed, "identity_error": error, "histogram": [0.05] * label_smoothing.NUM_BINS}
         | {key: value + offset for key, value in means.items()}
         for name, means in ((label_smoothing.SMOOTHED, soft), (label_smoothing.HARD, hard))
         for seed, offset in enumerate(spread, start=1)
@@ -160,7 +160,7 @@ def heads_seen(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numbers:
     costs = {
         "encoder self-attention": changes.get("itself", 0.3),
         "decoder self-attention": changes.get("itself", 0.3),
-        what_heads_see.CROSS: changes.get("memory", 4.0),
+        what_heads_see.CROSS_ATTENTION: changes.get("memory", 4.0),
     }
     runs = [
         {
@@ -326,11 +326,11 @@ def test_experiments_share_what_they_train(quick_folder: Path, measured: dict[st
 def test_sizes_are_those_of_the_models(quick_settings: Settings, measured: dict[str, Numbers]) -> None:
     """The Transformer's weights by hand: width 32, inner width 64, one block each, and one table of tokens for all."""
     weights = measured["sentence-length"]["weights"]
-    assert set(weights) == set(sentence_length.NAMES)
+    assert set(weights) == set(sentence_length.MODEL_NAMES)
     attention, inner, norm = 4 * 32 * (32 + 1), 32 * 64 + 64 + 64 * 32 + 32, 2 * 32
     blocks = 3 * attention + 2 * inner + 5 * norm
     corpus = experiment_corpus(quick_settings)
-    words = {word for pair in corpus.sentences(corpus.train) for side in pair for word in side.split()}
+    words = {word for pair in corpus.read_pairs(corpus.train_name) for side in pair for word in side.split()}
     assert weights[sentence_length.TRANSFORMER] == blocks + 32 * (len(words) + 4)  # four special tokens
     rows = measured["sentence-length"]["tables"]["Size of the models"]
     assert {row["model"]: row["weights"] for row in rows} == weights
@@ -346,7 +346,7 @@ def test_only_divergence_counts_as_a_failed_training(
         raise error
 
     corpus = experiment_corpus(quick_settings)
-    words = {word for pair in corpus.sentences(corpus.train) for side in pair for word in side.split()}
+    words = {word for pair in corpus.read_pairs(corpus.train_name) for side in pair for word in side.split()}
     size = vocabulary_size(quick_settings, corpus, 1)
     assert size == len(words) + 4
     monkeypatch.setattr(warmup_depth, "train_variant", fail)

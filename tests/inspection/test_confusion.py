@@ -10,7 +10,7 @@ import pytest
 from headway.errors import ConfigError
 from headway.evaluate import ClassificationReport, evaluate_classes
 from headway.inspection.confusion_matrix import figure
-from headway.inspection.picture_files import save
+from headway.inspection.picture_files import save_picture
 
 
 def report(classes: int = 3) -> ClassificationReport:
@@ -40,24 +40,24 @@ def test_a_class_without_texts_has_an_empty_row() -> None:
 
 @pytest.mark.parametrize("classes", [2, 70])
 def test_pictures_of_few_and_many_classes(classes: int, tmp_path: Path) -> None:
-    save(figure(report(classes)), tmp_path / "matrix.png")
+    save_picture(figure(report(classes)), tmp_path / "matrix.png")
     assert (tmp_path / "matrix.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_same_report_gives_the_same_file(tmp_path: Path) -> None:
     for name in ("one.svg", "two.svg"):
-        save(figure(report()), tmp_path / name)
+        save_picture(figure(report()), tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
 def test_another_kind_of_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"matrix\.txt: expected a picture whose name ends in \.png, \.svg, \.pdf"):
-        save(figure(report()), tmp_path / "matrix.txt")
+        save_picture(figure(report()), tmp_path / "matrix.txt")
 
 
 def test_names_without_a_font_cause_one_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("headway.inspection.picture_files.font_manager.findSystemFonts", list)
     drawn = evaluate_classes(["\U00013000", "b"], ["\U00013000", "b"], ["\U00013000", "b"], bootstrap=0)
     with pytest.warns(UserWarning, match="no installed font contains '\U00013000'") as told:
-        save(figure(drawn), tmp_path / "matrix.png")
+        save_picture(figure(drawn), tmp_path / "matrix.png")
     assert len(told) == 1

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 
 from headway.errors import ConfigError, DataError, OutputError
-from headway.inspection.curves import draw, figure, read_curves
+from headway.inspection.curves import draw_curves, figure, read_curves
 
 SIGNATURE = "nrefs:1|tok:13a|version:2.6.0"
 
@@ -153,20 +153,20 @@ class TestFile:
     @pytest.mark.parametrize(("suffix", "magic"), [("png", b"\x89PNG"), ("SVG", b"<?xml"), ("pdf", b"%PDF")])
     def test_kinds(self, run: Path, tmp_path: Path, suffix: str, magic: bytes) -> None:
         output = tmp_path / "new" / f"curves.{suffix}"
-        draw([run], output)
+        draw_curves([run], output)
         first = output.read_bytes()
         assert first.startswith(magic)
-        draw([run], output)
+        draw_curves([run], output)
         assert output.read_bytes() == first  # the same runs, the same file
         assert [path.name for path in output.parent.iterdir()] == [output.name]
 
     def test_says_what_it_shows(self, run: Path, tmp_path: Path) -> None:
         other = write(tmp_path / "other", train(10), dev(10, 2.0, 20.0, "nrefs:1|tok:zh"))
-        draw([run], tmp_path / "one.svg", x="minutes")
+        draw_curves([run], tmp_path / "one.svg", x_axis="minutes")
         text = words(tmp_path / "one.svg")
         for expected in ("mine", "minutes of training", "nats per target token", f"BLEU {SIGNATURE}", "best 12.5"):
             assert expected in text
-        draw([run, other], tmp_path / "two.svg", x="tokens")
+        draw_curves([run, other], tmp_path / "two.svg", x_axis="tokens")
         text = words(tmp_path / "two.svg")
         for expected in (
             "mine",
@@ -179,31 +179,31 @@ class TestFile:
     def test_runs_with_the_same_name_are_distinguished_by_their_paths(self, run: Path, tmp_path: Path) -> None:
         (tmp_path / "b").mkdir()
         twin = write(tmp_path / "b" / "mine", *RECORDS)
-        draw([run, twin], tmp_path / "two.svg")
+        draw_curves([run, twin], tmp_path / "two.svg")
         assert {str(run), str(twin)} <= set(words(tmp_path / "two.svg").split())
 
 
 class TestMistakes:
     def test_no_run(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="no run to draw; give one or more run folders"):
-            draw([], tmp_path / "curves.png")
+            draw_curves([], tmp_path / "curves.png")
 
     @pytest.mark.parametrize("name", ["curves.jpg", "curves"])
     def test_other_pictures(self, run: Path, tmp_path: Path, name: str) -> None:
         with pytest.raises(ConfigError, match=rf"{name}: expected a picture whose name ends in \.png, \.svg, \.pdf"):
-            draw([run], tmp_path / name)
+            draw_curves([run], tmp_path / name)
 
     def test_other_axes(self, run: Path, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="x = 'hours': expected one of step, minutes, tokens"):
-            draw([run], tmp_path / "curves.png", x="hours")
+            draw_curves([run], tmp_path / "curves.png", x_axis="hours")
 
     def test_no_records(self, run: Path, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"gone/metrics\.jsonl: cannot be read \(No such file .*expected a run"):
-            draw([run, tmp_path / "gone"], tmp_path / "curves.png")
+            draw_curves([run, tmp_path / "gone"], tmp_path / "curves.png")
         for number, records in enumerate([(), (dev(5, 2.0),)]):
             empty = write(tmp_path / f"empty-{number}", *records)
             with pytest.raises(DataError, match=r"no training step recorded yet; .*training\.log_every"):
-                draw([empty], tmp_path / "curves.png")
+                draw_curves([empty], tmp_path / "curves.png")
         assert not (tmp_path / "curves.png").exists()
 
     @pytest.mark.parametrize(
@@ -213,12 +213,12 @@ class TestMistakes:
     def test_a_broken_record(self, tmp_path: Path, line: str) -> None:
         run = write(tmp_path / "run", train(10), end=line + "\n" + json.dumps(train(20)) + "\n")
         with pytest.raises(DataError, match=r"metrics\.jsonl, line 2: not a record of headway train; remove it"):
-            draw([run], tmp_path / "curves.png")
+            draw_curves([run], tmp_path / "curves.png")
 
     def test_what_was_there_stays(self, run: Path, tmp_path: Path) -> None:
         (tmp_path / "taken.png").mkdir()
         with pytest.raises(OutputError, match=r"taken\.png: cannot be written"):
-            draw([run], tmp_path / "taken.png")
+            draw_curves([run], tmp_path / "taken.png")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "taken.png"]
 
 

@@ -19,7 +19,7 @@ from matplotlib.text import Text
 
 from headway.errors import ConfigError, LengthError
 from headway.inspection.attention_plots import figure
-from headway.inspection.picture_files import font_families, save
+from headway.inspection.picture_files import font_families, save_picture
 from headway.inspection.results import MAX_DRAWN_TOKENS, AttentionMap, Inspection, LabelAttribution, PredictedToken
 
 SOURCE = ("das", " Haus", "<eos>")
@@ -169,7 +169,7 @@ class TestOthers:
 class TestFile:
     def test_png(self, seen: Inspection, tmp_path: Path) -> None:
         output = tmp_path / "new" / "heads.PNG"
-        save(figure(seen, layer=1), output)
+        save_picture(figure(seen, layer=1), output)
         content = output.read_bytes()
         assert content.startswith(b"\x89PNG\r\n")
         width, height = struct.unpack(">II", content[16:24])
@@ -177,22 +177,22 @@ class TestFile:
         assert (width, height) == pytest.approx(tuple(160 * size), abs=1)
 
     def test_svg_and_pdf(self, seen: Inspection, tmp_path: Path) -> None:
-        save(figure(seen, layer=1), tmp_path / "heads.svg")
+        save_picture(figure(seen, layer=1), tmp_path / "heads.svg")
         first = (tmp_path / "heads.svg").read_bytes()
-        save(figure(seen, layer=1), tmp_path / "heads.svg")
+        save_picture(figure(seen, layer=1), tmp_path / "heads.svg")
         assert (tmp_path / "heads.svg").read_bytes() == first  # the same inspection, the same file
         assert "␣$x" in " ".join(ElementTree.fromstring(first).itertext())
-        save(figure(seen, kind="encoder", layer=1), tmp_path / "heads.pdf")
+        save_picture(figure(seen, kind="encoder", layer=1), tmp_path / "heads.pdf")
         assert (tmp_path / "heads.pdf").read_bytes().startswith(b"%PDF")
 
     def test_of_another_kind(self, seen: Inspection, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"heads\.gif: expected a picture whose name ends in \.png, \.svg, \.pdf"):
-            save(figure(seen), tmp_path / "heads.gif")
+            save_picture(figure(seen), tmp_path / "heads.gif")
 
     def test_a_text_too_long_to_draw(self, seen: Inspection, tmp_path: Path) -> None:
         long = replace(seen, source_tokens=("a",) * (MAX_DRAWN_TOKENS + 1))
         with pytest.raises(LengthError, match=r"a text of 201 tokens is too long to draw: .*write a \.json"):
-            save(figure(long), tmp_path / "heads.png")
+            save_picture(figure(long), tmp_path / "heads.png")
         assert list(tmp_path.iterdir()) == []
 
 
@@ -207,7 +207,7 @@ class TestFonts:
         strange = replace(seen, source_tokens=("\U00013000", " Haus", "<eos>"))
         with warnings.catch_warnings(record=True) as told, caplog.at_level(logging.WARNING):
             warnings.simplefilter("always")
-            save(figure(strange, layer=1), tmp_path / "heads.png")
+            save_picture(figure(strange, layer=1), tmp_path / "heads.png")
         assert len(told) == 1
         assert "no installed font contains '\U00013000'" in str(told[0].message)
         assert caplog.records == []

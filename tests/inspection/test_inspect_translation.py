@@ -119,7 +119,7 @@ class TestMaps:
             *[("cross", n, heads, (4, t, s)) for n in (1, 2, 3)],
         ]
         for each in seen.maps:
-            assert each.weights.shape[1:] == (len(seen.tokens(each.rows)), len(seen.tokens(each.columns)))
+            assert each.weights.shape[1:] == (len(seen.tokens(each.row_side)), len(seen.tokens(each.column_side)))
 
     def test_of_recurrent_models(self, make_translator: MakeTranslator) -> None:
         seen = inspect_translation(recurrent(make_translator), TEXT, "ein")

@@ -19,7 +19,7 @@ from keyword import iskeyword
 import typer
 
 from headway.cli.decoding import DecodingCommand
-from headway.cli.processes import is_main, let_main_report_first
+from headway.cli.processes import is_main_process, let_main_report_first
 from headway.errors import HeadwayError, MissingPackageError
 
 __all__ = ["COMMANDS", "app", "main", "repeat_lost_interrupts"]
@@ -111,7 +111,7 @@ def _message(error: Exception, command: str) -> str | None:
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    if is_main():
+    if is_main_process():
         print(f"headway: warning: {message}", file=sys.stderr)
 
 

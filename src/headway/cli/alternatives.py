@@ -24,7 +24,7 @@ def alternatives(
     from_: options.SourceLanguageOption = None,
     other_models: options.EnsembleOption = None,
     format_: Annotated[
-        options.Format,
+        options.OutputFormat,
         typer.Option("--format", help="text: a token and its probability per line; json: log-probabilities in nats."),
     ] = "text",
 ) -> None:

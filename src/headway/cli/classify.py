@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.cli import options
-from headway.cli.line_io import LineReader, Report, one_line, process_lines, text_batches
+from headway.cli.line_io import LineReader, LineReport, one_line, process_lines, text_batches
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def classify(
     source: options.TextInputOption = None,
     output: options.OutputOption = None,
     format_: Annotated[
-        options.Format,
+        options.OutputFormat,
         typer.Option("--format", help="text: label and probability, separated by a tab; json: one object per line."),
     ] = "text",
     explain: Annotated[
@@ -55,11 +55,11 @@ def classify(
             return json.dumps({"error": str(found)}, ensure_ascii=False) + "\n" if format_ == "json" else "\n"
         why = classifier.explain(line.text, found.label) if explain else None
         if format_ == "text":
-            return label_line(found, why)
+            return format_label_line(found, why)
         whole = {"text": line.text, **asdict(found)} | ({} if why is None else {"explanation": asdict(why)})
         return json.dumps(whole, ensure_ascii=False) + "\n"
 
-    report = Report(name, on_error, lambda found: ["truncated"] * found.truncated)
+    report = LineReport(name, on_error, lambda found: ["truncated"] * found.truncated)
     reader = LineReader(name, "text")
     lines = process_lines(batches, reader, report, write, job="classifying", source=source, output=output)
     with closing(lines):
@@ -67,9 +67,9 @@ def classify(
             results += classifier.classify_each([each.text for each in sources])
 
 
-def label_line(found: Classification, explanation: Explanation | None = None) -> str:
+def format_label_line(classification: Classification, explanation: Explanation | None = None) -> str:
     """Return a line with the label, its probability and the strongest words of ``explanation``, separated by tabs."""
-    cells = [one_line(found.label).replace("\t", " "), f"{found.probability:.4f}"]
+    cells = [one_line(classification.label).replace("\t", " "), f"{classification.probability:.4f}"]
     if explanation is not None:
         strongest = sorted(explanation.words, key=lambda word: -abs(word.value))[:_MAX_WORDS]
         cells.append(" ".join(f"{word.text}:{word.value:+.2f}" for word in strongest))

@@ -13,7 +13,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.classify import read_labeled_file
-from headway.cli.decoding import chosen_options
+from headway.cli.decoding import decoding_options
 from headway.cli.evaluate import translate_file
 from headway.cli.line_io import convert_all, input_lines, output_file
 from headway.errors import ConfigError, DataError
@@ -32,7 +32,8 @@ def compare(
     ],
     reference: options.ReferenceOption = None,
     source: Annotated[
-        Path | None, typer.Option(help="Translation: source text for the model folders, one sentence per line.")
+        Path | None,
+        typer.Option(help="For translation models: file with the source text to translate, one sentence per line."),
     ] = None,
     data: options.LabeledDataOption = None,
     fields: options.FieldsOption = None,
@@ -65,7 +66,7 @@ def compare(
     if len(set(names)) < max(len(names), 2):
         raise ConfigError("expected two or more different systems to compare")
     of_models = {"--source": source, "--to": to, "--from": from_, "--precision": precision != "float32",
-                 "--workers": workers > 1, "a search option": chosen_options() != DecodingOptions()}  # fmt: skip
+                 "--workers": workers > 1, "a search option": decoding_options() != DecodingOptions()}  # fmt: skip
     tests = {"samples": samples, "seed": test_seed, "max_differences": differences}
     given = [name for name, value in of_models.items() if value]
     if data is not None:

@@ -20,7 +20,7 @@ def curves(
     ] = "step",
 ) -> None:
     """Draw the learning curves of one or more runs: loss, BLEU, learning rate and speed."""
-    from headway.inspection.curves import draw
+    from headway.inspection.curves import draw_curves
 
-    draw(runs, output, x=x)
+    draw_curves(runs, output, x_axis=x)
     print(f"written: {output}", file=sys.stderr)

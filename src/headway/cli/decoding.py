@@ -26,7 +26,7 @@ _PANEL = "Search"
 
 
 class DecodingCommand(TyperCommand):
-    """A command that also takes all decoding options. Its function gets them from :func:`chosen_options`."""
+    """A command that also takes all decoding options. Its function gets them from :func:`decoding_options`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the function's own parameters, followed by the decoding options."""
@@ -40,7 +40,7 @@ class DecodingCommand(TyperCommand):
         return rest
 
 
-def chosen_options() -> DecodingOptions:
+def decoding_options() -> DecodingOptions:
     """Return the decoding options that the user gave to the running command.
 
     Raises:

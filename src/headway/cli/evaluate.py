@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headway.cli import options
-from headway.cli.classify import label_line, read_labeled_file
-from headway.cli.decoding import chosen_options
-from headway.cli.line_io import Report, convert_all, input_lines, input_name, one_line, output_file
+from headway.cli.classify import format_label_line, read_labeled_file
+from headway.cli.decoding import decoding_options
+from headway.cli.line_io import LineReport, convert_all, input_lines, input_name, one_line, output_file
 from headway.cli.translate import load_ensemble, translation_flags
 from headway.errors import ConfigError, DataError
 
@@ -68,7 +68,7 @@ def evaluate(
     }[predicts]
     if wrong := [name for name, value in other.items() if value]:
         raise ConfigError(f"{wrong[0]} does not apply: {model} is a model that {does}; evaluate it with {wants}")
-    search = chosen_options()  # refuses invalid options before a model is loaded
+    search = decoding_options()  # refuses invalid options before a model is loaded
     if predicts == "label":
         if data is None:
             raise ConfigError(f"{model} is a model that {does}; give labeled texts with {wants}")
@@ -88,8 +88,8 @@ def evaluate(
             "expected a reference for each source"
         )
     found, seconds = translate_file(load, sources, source, workers, languages, "translating")
-    report = Report(input_name(source), "stop", translation_flags, "headway translate --format json")
-    report.add(found)
+    report = LineReport(input_name(source), "stop", translation_flags, "headway translate --format json")
+    report.add_results(found)
     hypotheses = [each.text for each in found]
     if output is not None:
         with output_file(output) as file:
@@ -115,12 +115,12 @@ def translate_file(
 
     with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
         begin = time.perf_counter()
-        translate = partial(translator.translate_each, options=chosen_options(), **languages)
+        translate = partial(translator.translate_each, options=decoding_options(), **languages)
         return convert_all(texts, translate, job=job, source=source, workers=workers), time.perf_counter() - begin
 
 
 def _evaluate_classifier(
-    model: Path, data: Path, fields: str | None, confusion: Path | None, output: Path | None, format_: options.Format
+    model: Path, data: Path, fields: str | None, confusion: Path | None, output: Path | None, format_: str
 ) -> None:
     from headway.evaluate import class_table, confusion_table, evaluate_classes
     from headway.predict import load_classifier
@@ -147,9 +147,9 @@ def _evaluate_classifier(
         typer.echo(f"{len(found):,} texts classified in {seconds:.1f} s{cut}", err=True)
     if output is not None:  # files are written last, so that the scores are printed even if a file cannot be written
         with output_file(output) as file:
-            file.writelines(map(label_line, found))
+            file.writelines(map(format_label_line, found))
     if confusion is not None:
         from headway.inspection.confusion_matrix import figure
-        from headway.inspection.picture_files import save
+        from headway.inspection.picture_files import save_picture
 
-        save(figure(report), confusion)
+        save_picture(figure(report), confusion)

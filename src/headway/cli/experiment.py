@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.errors import ConfigError, HeadwayError
-from headway.experiments import NAMES, load_experiment
+from headway.experiments import EXPERIMENT_NAMES, load_experiment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def experiment(
-    name: Annotated[str, typer.Argument(metavar="NAME|all", help=f"One of: {', '.join(NAMES)}; or all.")],
+    name: Annotated[str, typer.Argument(metavar="NAME|all", help=f"One of: {', '.join(EXPERIMENT_NAMES)}; or all.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Output folder for the report, figures and numbers.")],
     quick: Annotated[
         bool,
@@ -45,7 +45,7 @@ def experiment(
     from headway.experiments.experiment import Settings, run_experiment
     from headway.experiments.report import write_report
 
-    names = NAMES if name == "all" else (name,)
+    names = EXPERIMENT_NAMES if name == "all" else (name,)
     chosen = [load_experiment(each) for each in names]
     _refuse_idle_options(chosen, quick=quick, data=data, model=model)
     if data is not None and not data.is_dir():
@@ -53,10 +53,10 @@ def experiment(
     settings = Settings(
         quick=quick,
         seeds=tuple(range(1, seeds + 1)),
-        data=data,
-        work=output / "work" / ("quick" if quick else "full"),
+        data_folder=data,
+        work_folder=output / "work" / ("quick" if quick else "full"),
         say=lambda line: print(line, file=sys.stderr, flush=True),
-        model=model,
+        model_folder=model,
     )
     report = output / ("report.html" if name == "all" else f"{name}.html")
     records: list[ExperimentRecord] = []
@@ -86,7 +86,7 @@ def experiment(
 
 def _refuse_idle_options(chosen: Sequence[Experiment], *, quick: bool, data: Path | None, model: Path | None) -> None:
     """Raise :class:`ConfigError` for an option that no chosen experiment uses."""
-    for option, value, takes in (("--data", data, "data"), ("--model", model, "takes_model")):
+    for option, value, takes in (("--data", data, "data_files"), ("--model", model, "takes_model")):
         if value is None:
             continue
         if quick:
@@ -95,7 +95,7 @@ def _refuse_idle_options(chosen: Sequence[Experiment], *, quick: bool, data: Pat
                 f"{option} or --quick"
             )
         if not any(getattr(each, takes) for each in chosen):
-            known = [name for name in NAMES if getattr(load_experiment(name), takes)]
+            known = [name for name in EXPERIMENT_NAMES if getattr(load_experiment(name), takes)]
             raise ConfigError(
                 f"{option} {value}: has no effect on {chosen[0].name}; leave it out (experiments that use it: "
                 f"{', '.join(known)})"
@@ -106,6 +106,6 @@ def _command(experiment: Experiment, settings: Settings) -> str:
     """Return the command that repeats one experiment."""
     words = ["headway", "experiment", experiment.name, "-o", "OUTPUT", "--seeds", str(len(settings.seeds))]
     words += ["--quick"] if settings.quick else []
-    words += ["--data", str(settings.data)] if settings.data is not None and experiment.data else []
-    words += ["--model", str(settings.model)] if settings.model is not None and experiment.takes_model else []
+    words += ["--data", str(settings.data_folder)] if settings.data_folder and experiment.data_files else []
+    words += ["--model", str(settings.model_folder)] if settings.model_folder and experiment.takes_model else []
     return shlex.join(words)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headway.cli import options
-from headway.cli.folders import folder_to_write, sibling_folder
+from headway.cli.folders import checked_output_folder, sibling_folder
 
 
 def export(
@@ -33,7 +33,7 @@ def export(
     from headway.interop.exporting import export_to
     from headway.predict.shortlisting import read_shortlist
 
-    folder = folder_to_write(output or sibling_folder(model, to), model)
+    folder = checked_output_folder(output or sibling_folder(model, to), model)
     languages = {"source_language": source_language, "target_language": target_language}
     bundle = load_bundle(model)
     shortlist = read_shortlist(bundle, model)

@@ -13,7 +13,7 @@ def sibling_folder(folder: Path, suffix: str) -> Path:
     return named.parent / f"{named.name}-{suffix}"
 
 
-def folder_to_write(folder: Path, source: Path) -> Path:
+def checked_output_folder(folder: Path, source: Path) -> Path:
     """Return ``folder`` if the model converted from ``source`` can be written there without losing any other files.
 
     An older model in ``folder`` may be replaced.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.folders import folder_to_write, sibling_folder
+from headway.cli.folders import checked_output_folder, sibling_folder
 
 
 def import_(
@@ -26,7 +26,7 @@ def import_(
     from headway.interop.importing import import_from
 
     origin = Path(source.partition(":")[2])
-    folder = folder_to_write(output or sibling_folder(origin, "headway"), origin)
+    folder = checked_output_folder(output or sibling_folder(origin, "headway"), origin)
     found = import_from(source, source_language=source_language, target_language=target_language)
     found.bundle.save(folder, found.card)
     print(f"{folder}: {found.bundle.source_tokenizer.vocab_size:,} tokens, from {source}")

@@ -45,13 +45,13 @@ def inspect(
     A page is a single file that needs no network. A picture shows all heads of one kind of attention or, with --layer
     or --head, one of them enlarged. The model may be a translation model of any architecture or a classifier.
     """
-    from headway.inspection.inspect_text import check_output, write
+    from headway.inspection.inspect_text import check_output_format, write_inspection
     from headway.inspection.inspect_text import inspect as inspect_text
     from headway.tasks import load
 
     to_stdout = output == Path("-")
     if not to_stdout:
-        check_output(output)
+        check_output_format(output)
     seen = inspect_text(
         load(model),
         source,
@@ -65,5 +65,5 @@ def inspect(
         with output_file(None) as file:
             file.write(seen.filter_maps(kind, layer, head).as_json() + "\n")
         return
-    write(seen, output, kind=kind, layer=layer, head=head)
+    write_inspection(seen, output, kind=kind, layer=layer, head=head)
     print(f"written: {output}", file=sys.stderr)

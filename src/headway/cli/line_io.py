@@ -150,7 +150,7 @@ ResultT = TypeVar("ResultT")
 def process_lines(
     batches: Iterable[Sequence[bytes | str]],
     reader: LineReader,
-    report: Report,
+    report: LineReport,
     format_line: Callable[[int, Source | HeadwayError, Any], str],
     *,
     job: str,
@@ -180,7 +180,7 @@ def process_lines(
             yield [line for line in lines if not isinstance(line, HeadwayError)], found
             remaining = iter(found)
             results = [line if isinstance(line, HeadwayError) else next(remaining) for line in lines]
-            report.add(results)
+            report.add_results(results)
             file.writelines(map(format_line, count(first), lines, results))
             file.flush()
             count_lines(len(results), sum(map(len, batch)) + len(batch))
@@ -237,9 +237,9 @@ class LineReader:
         self._prefix, self._banned = prefix, tuple(banned)
         self._include = tuple(tuple(phrase.split("|")) for phrase in include)
 
-    def parse(self, lines: Sequence[bytes | str], first: int) -> list[Source | HeadwayError]:
-        """Return the source or the error of each line; ``first`` is the number of the first line."""
-        return [self._source(line, number) for number, line in enumerate(lines, start=first)]
+    def parse(self, lines: Sequence[bytes | str], first_line_number: int) -> list[Source | HeadwayError]:
+        """Return the source or the error of each line; ``first_line_number`` is the number of the first line."""
+        return [self._source(line, number) for number, line in enumerate(lines, start=first_line_number)]
 
     def _source(self, line: bytes | str, number: int) -> Source | HeadwayError:
         from headway.data.readers import decode_lines
@@ -250,7 +250,7 @@ class LineReader:
             if self._format == "jsonl":
                 return self._record(text, f"{self._name}, line {number}")
             return Source(text, self._prefix, self._include, self._banned)
-        except HeadwayError as error:  # Report.add adds the line number again
+        except HeadwayError as error:  # LineReport.add_results adds the line number again
             return type(error)(str(error).removeprefix(f"{self._name}, line {number}: "))
 
     def _record(self, line: str, where: str) -> Source:
@@ -288,13 +288,13 @@ def _record_model() -> Any:
     return Record
 
 
-class Report:
+class LineReport:
     """Counts lines, and reports on standard error which lines failed and how many look suspicious.
 
     Args:
         name: Name of the input.
         on_error: "stop" raises the error of the first line that fails; "mark" reports and counts failed lines.
-        flags_of: Function that returns the names of all signs that a result may be wrong.
+        get_flags: Function that returns the names of all signs that a result may be wrong.
         details: The option or command that shows which lines are suspicious.
     """
 
@@ -302,17 +302,17 @@ class Report:
         self,
         name: str,
         on_error: Literal["stop", "mark"],
-        flags_of: Callable[[Any], Iterable[str]],
+        get_flags: Callable[[Any], Iterable[str]],
         details: str = "--format json",
     ) -> None:
         self.num_lines = 0
-        self._name, self._on_error, self._flags_of, self._details = name, on_error, flags_of, details
+        self._name, self._on_error, self._get_flags, self._details = name, on_error, get_flags, details
         self._failed = 0
         self._flags: Counter[str] = Counter()
 
-    def add(self, found: Sequence[object]) -> None:
+    def add_results(self, results: Sequence[object]) -> None:
         """Count the results of the next lines."""
-        for number, each in enumerate(found, start=self.num_lines + 1):
+        for number, each in enumerate(results, start=self.num_lines + 1):
             if isinstance(each, HeadwayError):
                 error = each.with_location(f"{self._name}, line {number}")
                 if self._on_error == "stop":
@@ -320,8 +320,8 @@ class Report:
                 self._say(str(error))
                 self._failed += 1
             else:
-                self._flags.update(self._flags_of(each))
-        self.num_lines += len(found)
+                self._flags.update(self._get_flags(each))
+        self.num_lines += len(results)
 
     def finish(self) -> None:
         """Report the totals if any line failed or looks suspicious."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-Format = Literal["text", "json"]
+OutputFormat = Literal["text", "json"]
 Precision = Literal["auto", "float32", "bfloat16", "int8"]
 
 # Files and folders
@@ -32,7 +32,7 @@ OnErrorOption = Annotated[
     Literal["stop", "mark"],
     typer.Option(help="If a line cannot be processed: stop ends the command, mark writes an empty line and a report."),
 ]
-FormatOption = Annotated[Format, typer.Option("--format", help="Format of the printed results.")]
+FormatOption = Annotated[OutputFormat, typer.Option("--format", help="Format of the printed results.")]
 
 # Translation
 EnsembleOption = Annotated[

@@ -8,7 +8,7 @@ import time
 _WAIT_FOR_MAIN_S = 5.0
 
 
-def is_main() -> bool:
+def is_main_process() -> bool:
     """Return whether this is process 0, or the only process."""
     return os.environ.get("RANK", "0") == "0"
 
@@ -30,7 +30,7 @@ def let_main_report_first() -> str:
     Usually all processes fail for the same reason. Once process 0 has exited, torchrun terminates the others while they
     wait here, so that the reason is printed only once.
     """
-    if is_main():
+    if is_main_process():
         return ""
     time.sleep(_WAIT_FOR_MAIN_S)
     return f"process {os.environ['RANK']}: "

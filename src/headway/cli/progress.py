@@ -20,7 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from headway.cli.processes import is_main
+from headway.cli.processes import is_main_process
 from headway.train.report import Listener
 
 
@@ -29,7 +29,7 @@ class ProgressListener(Listener):
 
     def __init__(self, unit: Literal["tokens", "texts"] = "tokens") -> None:
         self._unit = unit
-        self._console = Console(file=sys.stderr, highlight=False, soft_wrap=True, quiet=not is_main())
+        self._console = Console(file=sys.stderr, highlight=False, soft_wrap=True, quiet=not is_main_process())
         disable = not self._console.is_terminal
         self._bar = progress_bar(MofNCompleteColumn(), console=self._console, disable=disable)
         self._task = self._bar.add_task("preparing", total=None, numbers="")

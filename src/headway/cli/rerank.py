@@ -41,7 +41,7 @@ def rerank(
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
     format_: Annotated[
-        options.Format, typer.Option("--format", help="text: like the input; json: one object per line.")
+        options.OutputFormat, typer.Option("--format", help="text: like the input; json: one object per line.")
     ] = "text",
 ) -> None:
     """Reorder candidate translations, best first, by one or more models or by their agreement with each other.

@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-Json = dict[str, Any]
+JsonSchema = dict[str, Any]
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -26,20 +26,20 @@ def schema(
     Recipes refer to their schema in a comment, so that editors with a TOML language server (taplo) can complete and
     check keys.
     """
-    makers: dict[str, Callable[[], Json]] = {
+    makers: dict[str, Callable[[], JsonSchema]] = {
         "recipe": recipe_schema, "bundle": bundle_schema, "glossary": glossary_schema
     }  # fmt: skip
     print(json.dumps(makers[name](), indent=2, ensure_ascii=False))
 
 
-def recipe_schema() -> Json:
+def recipe_schema() -> JsonSchema:
     """Return the JSON Schema of a recipe. It omits rules between keys, such as "num_heads divides d_model"."""
     from headway.train.recipe import Recipe
 
     return _schema_of(Recipe, "Headway recipe", nullable=False)
 
 
-def bundle_schema() -> Json:
+def bundle_schema() -> JsonSchema:
     """Return the JSON Schema of a model folder's config.json."""
     from pydantic import BaseModel, Field
 
@@ -70,7 +70,7 @@ def bundle_schema() -> Json:
     return whole
 
 
-def glossary_schema() -> Json:
+def glossary_schema() -> JsonSchema:
     """Return the JSON Schema of a glossary's rows; a row is a line of a TSV or CSV file."""
     from headway.predict.glossary import CASE_RULES, SOURCE_PATTERN, TARGET_PATTERN
 
@@ -87,7 +87,7 @@ def glossary_schema() -> Json:
     return {"$schema": _DIALECT, "title": "Headway glossary", "type": "array", "items": row}
 
 
-def _schema_of(config: type[BaseModel], title: str, *, nullable: bool) -> Json:
+def _schema_of(config: type[BaseModel], title: str, *, nullable: bool) -> JsonSchema:
     """Return the schema of ``config``, in which the key ``model`` contains the options of any one architecture.
 
     ``kind`` may be omitted for an architecture that is the default of a task. As in the parser, ``preset`` may replace
@@ -98,7 +98,7 @@ def _schema_of(config: type[BaseModel], title: str, *, nullable: bool) -> Json:
 
     whole = _cleaned(config.model_json_schema(), nullable=nullable)
     defaults = {task.recipe_type.default_model for task in TASKS.values()}
-    options: list[Json] = []
+    options: list[JsonSchema] = []
     for kind, architecture in ARCHITECTURES.items():
         name = architecture.config.__name__
         if architecture.presets:

@@ -32,7 +32,7 @@ def score(
     other_models: options.EnsembleOption = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Also write each token with its log-probability.")] = False,
     format_: Annotated[
-        options.Format,
+        options.OutputFormat,
         typer.Option("--format", help="text: log-probability and number of tokens; json: one object per line."),
     ] = "text",
 ) -> None:
@@ -69,5 +69,5 @@ def _pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     for number, (ours, theirs) in enumerate(zip_longest(input_lines(source), input_lines(target)), start=1):
         if ours is None or theirs is None:
             longer, shorter = (target, source) if ours is None else (source, target)
-            raise DataError(f"{longer} has a line {number} and {shorter} has none; expected a target for each source")
+            raise DataError(f"{longer} has a line {number}, but {shorter} does not; expected a target for each source")
         yield ours, theirs

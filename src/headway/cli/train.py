@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from headway.cli import options
-from headway.cli.processes import is_first_start, is_main, may_be_restarted
+from headway.cli.processes import is_first_start, is_main_process, may_be_restarted
 from headway.errors import HeadwayError
 from headway.storage import lock_run_folder
 
@@ -41,14 +41,14 @@ def train(
     print_next_command(result, task.command)
 
 
-def print_next_command(result: Result, use: str = "translate") -> None:
+def print_next_command(result: Result, command: str = "translate") -> None:
     """Print the command that uses the trained model or, after an interruption, the command that resumes."""
     if result.interrupted:
-        if is_main():
+        if is_main_process():
             print(f"stopped and saved after step {result.step:,}; resume with: {resume_command()}", file=sys.stderr)
         raise typer.Exit(130)
-    if is_main():
-        print(f"model: {result.model}\n{use} with: {command_name()} {use} {result.model}", file=sys.stderr)
+    if is_main_process():
+        print(f"model: {result.model}\n{command} with: {command_name()} {command} {result.model}", file=sys.stderr)
 
 
 def resume_command() -> str:
@@ -73,7 +73,7 @@ def move_previous_run_aside(folder: Path, fresh: bool, say: Callable[[str], None
     only when the job first starts. The earlier run is not renamed back if torchrun may restart the job: the restarted
     job would otherwise resume the earlier run. Yields the new path of the earlier run, or None if nothing was renamed.
     """
-    if not (fresh and is_main() and is_first_start() and folder.exists()):
+    if not (fresh and is_main_process() and is_first_start() and folder.exists()):
         yield None
         return
     number = 1

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from headway.cli import options
-from headway.cli.decoding import chosen_options
-from headway.cli.line_io import LineReader, Report, one_line, process_lines, text_batches
+from headway.cli.decoding import decoding_options
+from headway.cli.line_io import LineReader, LineReport, one_line, process_lines, text_batches
 from headway.errors import ConfigError, HeadwayError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def translate(
         typer.Option(help="jsonl: one JSON object per line, with text and optionally prefix, include, banned."),
     ] = "text",
     format_: Annotated[
-        options.Format,
+        options.OutputFormat,
         typer.Option(
             "--format",
             help="text: one line per input line (with --n-best: line number, score, text); json: one object per line.",
@@ -104,7 +104,7 @@ def translate(
             start_compiling()  # in the background, while PyTorch is imported
         from headway.predict import Glossary, TranslatorPool, load_translator
 
-    search = chosen_options()
+    search = decoding_options()
     name, batches = text_batches(text, source, workers)
     if mbr and search.n_best == 1:
         raise ConfigError("--mbr chooses among several candidates; add --n-best, such as --n-best 4")
@@ -122,7 +122,7 @@ def translate(
     )
     load = partial(load_ensemble, first, other_models, precision)
     reader = LineReader(name, input_format, prefix, include or (), ban or ())
-    report = Report(name, on_error, translation_flags)
+    report = LineReport(name, on_error, translation_flags)
     used: Counter[tuple[str, bool]] = Counter()
     with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
         writer = _Writer(translator, format_, listed=search.n_best > 1 and not mbr)
@@ -171,13 +171,13 @@ def load_ensemble(
     return Translator.ensemble([load(), *(load_translator(other, precision=precision) for other in other_models or ())])
 
 
-def translation_flags(found: Translation) -> list[str]:
+def translation_flags(translation: Translation) -> list[str]:
     """Return the names of all signs that a translation may be wrong."""
-    best = found.candidates[0]
+    best = translation.candidates[0]
     unmet_terms = any(not term.met for term in best.glossary or ())
     names = {
         "include not met": best.unmet, "banned phrase": best.banned, "glossary not met": unmet_terms,
-        "unlikely": found.unlikely,
+        "unlikely": translation.unlikely,
     }  # fmt: skip
     return [*best.flags, *(name for name, found in names.items() if found)]
 
@@ -207,7 +207,7 @@ def _by_agreement(translation: Translation | HeadwayError, search: DecodingOptio
 class _Writer:
     """Formats translations as lines of output: the best text, all candidates (``listed``), or JSON."""
 
-    def __init__(self, translator: TextTranslator, format_: options.Format, *, listed: bool) -> None:
+    def __init__(self, translator: TextTranslator, format_: options.OutputFormat, *, listed: bool) -> None:
         self._translator, self._format, self._listed = translator, format_, listed
 
     def lines(self, number: int, _: Source | HeadwayError, found: Translation | HeadwayError) -> str:

@@ -43,23 +43,23 @@ class Score:
         return f"{self.name} {self.value:.1f}{interval} {self.signature}"
 
 
-def check_bootstrap(samples: int) -> None:
+def check_bootstrap(num_samples: int) -> None:
     """Raise ConfigError if there are too few samples for an interval."""
-    if samples != 0 and samples < MIN_SAMPLES:
-        raise ConfigError(f"bootstrap = {samples}: expected 0 (no interval) or at least {MIN_SAMPLES}, better 1000")
+    if num_samples != 0 and num_samples < MIN_SAMPLES:
+        raise ConfigError(f"bootstrap = {num_samples}: expected 0 (no interval) or at least {MIN_SAMPLES}, better 1000")
 
 
-def check_texts(hypotheses: Sequence[str], references: Sequence[str], what: str) -> None:
-    """Raise DataError unless there is one reference for each hypothesis; ``what`` names the hypotheses in messages."""
+def check_texts(hypotheses: Sequence[str], references: Sequence[str], name: str) -> None:
+    """Raise DataError unless there is one reference for each hypothesis; ``name`` names the hypotheses in messages."""
     if isinstance(hypotheses, str) or isinstance(references, str):
-        raise DataError(f"{what} and references: got one string; expected a list of strings, one for each sentence")
+        raise DataError(f"{name} and references: got one string; expected a list of strings, one for each sentence")
     if len(hypotheses) != len(references):
         raise DataError(
-            f"{len(hypotheses):,} {what} but {len(references):,} references; expected one reference for each: "
+            f"{len(hypotheses):,} {name} but {len(references):,} references; expected one reference for each: "
             "check that both come from the same test set, line by line"
         )
     if not references:
-        raise DataError(f"no {what} to score; expected at least one sentence")
+        raise DataError(f"no {name} to score; expected at least one sentence")
 
 
 def bootstrap_counts(num_sentences: int, num_samples: int, seed: int) -> Iterator[Int[np.ndarray, " N"]]:
@@ -69,7 +69,7 @@ def bootstrap_counts(num_sentences: int, num_samples: int, seed: int) -> Iterato
         yield np.bincount(generator.integers(num_sentences, size=num_sentences), minlength=num_sentences)
 
 
-def middle_95(values: Float[np.ndarray, " N"]) -> tuple[float, float]:
+def interval_95(values: Float[np.ndarray, " N"]) -> tuple[float, float]:
     """Return the smallest and the largest value after removing one in 40 at each end."""
     ordered = np.sort(values)
     cut = len(ordered) // 40

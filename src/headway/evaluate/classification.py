@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from headway import __version__
 from headway.config import spelling_hint
 from headway.errors import DataError
-from headway.evaluate.bootstrap import DEFAULT_SEED, Score, bootstrap_counts, check_bootstrap, check_texts, middle_95
+from headway.evaluate.bootstrap import DEFAULT_SEED, Score, bootstrap_counts, check_bootstrap, check_texts, interval_95
 
 CALIBRATION_BINS = 15
 _MAX_MATRIX_CLASSES = 12  # with more classes, only the most frequent confusions are listed
@@ -119,7 +119,7 @@ def _scores(
     ]
     drawn = f"bs:{bootstrap}|seed:{seed}|" if bootstrap else ""
     for place, (name, setting, value) in enumerate(metrics):
-        low, high = middle_95(np.array(sampled)[:, place]) if bootstrap else (None, None)
+        low, high = interval_95(np.array(sampled)[:, place]) if bootstrap else (None, None)
         signature = f"n:{texts}|classes:{classes}|{drawn}{setting}version:headway-{__version__}"
         yield Score(name, value(np.ones(texts)), signature, low, high)
 

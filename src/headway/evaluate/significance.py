@@ -34,7 +34,7 @@ from jaxtyping import Float
 
 from headway import __version__
 from headway.errors import ConfigError, DataError
-from headway.evaluate.bootstrap import DEFAULT_SEED, MIN_SAMPLES, bootstrap_counts, check_texts, middle_95
+from headway.evaluate.bootstrap import DEFAULT_SEED, MIN_SAMPLES, bootstrap_counts, check_texts, interval_95
 from headway.evaluate.translation import Metric, find_metric, sentence_chrf
 
 _Counts = Float[np.ndarray, "N C"]
@@ -310,7 +310,7 @@ def _bootstrap(
     weighted = bootstrap_counts(len(system), samples, seed)
     found = np.array([value(weights @ system) - value(weights @ baseline) for weights in weighted])
     as_far = np.abs(found - found.mean()) >= abs(delta)
-    return (int(as_far.sum()) + 1) / (samples + 1), *middle_95(found)
+    return (int(as_far.sum()) + 1) / (samples + 1), *interval_95(found)
 
 
 def _randomization(baseline: _Counts, system: _Counts, value: _Value, trials: int, seed: int) -> float:

@@ -27,7 +27,7 @@ from sacrebleu.metrics.ter import TER
 from headway import __version__
 from headway.config import spelling_hint
 from headway.errors import ConfigError
-from headway.evaluate.bootstrap import DEFAULT_SEED, Score, bootstrap_counts, check_bootstrap, check_texts, middle_95
+from headway.evaluate.bootstrap import DEFAULT_SEED, Score, bootstrap_counts, check_bootstrap, check_texts, interval_95
 
 METRICS = ("bleu", "chrf", "ter", "exact_match", "token_accuracy")
 
@@ -237,5 +237,5 @@ def _score(metric: Metric, hypotheses: Sequence[str], references: Sequence[str],
     low = high = None
     if bootstrap:
         sampled = [metric.value(weights @ counts) for weights in bootstrap_counts(len(references), bootstrap, seed)]
-        low, high = middle_95(np.array(sampled))
+        low, high = interval_95(np.array(sampled))
     return Score(metric.name, value, metric.signature(bootstrap, seed), low, high)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMES", "load_experiment"]
 
-NAMES = (
+EXPERIMENT_NAMES = (
     "attention-numbers",
     "scaling",
     "linear-shift",
@@ -47,7 +47,7 @@ def load_experiment(name: str) -> Experiment:
         old, name = name, _OLD_NAMES[name]
         words = f"the experiment {old!r} is now called {name!r}; the old name will be removed in the next minor version"
         warnings.warn(words, DeprecationWarning, stacklevel=2)
-    if name not in NAMES:
-        raise ConfigError(f"no experiment {name!r}; {spelling_hint(name, [*NAMES, 'all'])}")
+    if name not in EXPERIMENT_NAMES:
+        raise ConfigError(f"no experiment {name!r}; {spelling_hint(name, [*EXPERIMENT_NAMES, 'all'])}")
     experiment: Experiment = import_module(f"{__name__}.{name.replace('-', '_')}").EXPERIMENT
     return experiment

@@ -33,13 +33,13 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import heat_map, label, lines, panels
+from headway.experiments.figures import heat_map, label, plot_lines, subplots
 from headway.nn.attention import attention_weights, scaled_dot_product_attention
 
-EXAMPLE = torch.tensor([[1.0, 1.0, 0.0], [2.0, 1.0, 0.0], [0.0, 1.0, 1.0]], dtype=torch.float64)
-NAMES = ("a", "b", "c")
+EXAMPLE_VECTORS = torch.tensor([[1.0, 1.0, 0.0], [2.0, 1.0, 0.0], [0.0, 1.0, 1.0]], dtype=torch.float64)
+VECTOR_NAMES = ("a", "b", "c")
 WIDTHS = (2, 4, 8, 16, 32, 64, 128)
-LENGTHS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
+VECTOR_NORMS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 NUM_KEYS, WIDTH = 8, 16  # number of keys per random example, and default d_k
 
 TITLE = "Attention in numbers"
@@ -52,23 +52,23 @@ CLAIMS = (
 
 def measure(settings: Settings) -> Numbers:
     """Compute the example, and test three claims with random vectors."""
-    scores = EXAMPLE @ EXAMPLE.T
-    weights = attention_weights(EXAMPLE, EXAMPLE)
-    results = scaled_dot_product_attention(EXAMPLE, EXAMPLE, EXAMPLE)
+    scores = EXAMPLE_VECTORS @ EXAMPLE_VECTORS.T
+    weights = attention_weights(EXAMPLE_VECTORS, EXAMPLE_VECTORS)
+    results = scaled_dot_product_attention(EXAMPLE_VECTORS, EXAMPLE_VECTORS, EXAMPLE_VECTORS)
     repeats = 200 if settings.quick else 5_000
     generators = [torch.Generator().manual_seed(seed) for seed in settings.seeds]
     errors = [_single_key_error(generator, repeats) for generator in generators]
     shares = [_own_shares(generator, repeats) for generator in generators]
     steps = [
         {"vector": name, "x": x, "scores": s, "weights": w, "result": r}
-        for name, x, s, w, r in zip(NAMES, EXAMPLE, scores, weights, results, strict=True)
+        for name, x, s, w, r in zip(VECTOR_NAMES, EXAMPLE_VECTORS, scores, weights, results, strict=True)
     ]
     return {
         "weights": weights,
         "results": results,
         "single_key_error": max(errors),
         "own": {name: [each[name] for each in shares] for name in shares[0]},
-        "lengths": LENGTHS,
+        "lengths": VECTOR_NORMS,
         "growth": [_growth(generator, repeats * 10) for generator in generators],
         "tables": {"The example, step by step (scores X Xᵀ; weights softmax(scores / √3); result weights X)": steps},
     }
@@ -108,10 +108,10 @@ def _growth(generator: torch.Generator, repeats: int) -> dict[str, list[float]]:
     key = torch.randn(repeats, NUM_KEYS, WIDTH, generator=generator, dtype=torch.float64)
     agrees = (query[:, 0] * key[:, 0]).sum(-1) > 0
     weights = []
-    for length in LENGTHS:
+    for length in VECTOR_NORMS:
         grown = torch.cat([key[:, :1] * length, key[:, 1:]], dim=1)
         weights.append(attention_weights(query, grown)[:, 0, 0])
-    doubled, single = weights[LENGTHS.index(2.0)], weights[LENGTHS.index(1.0)]
+    doubled, single = weights[VECTOR_NORMS.index(2.0)], weights[VECTOR_NORMS.index(1.0)]
     return {
         "all": [float(each.mean()) for each in weights],
         "positive": [float(each[agrees].mean()) for each in weights],
@@ -162,23 +162,23 @@ def _means(numbers: Numbers, kind: str) -> list[float]:
 
 def draw(numbers: Numbers) -> Figure:
     """Draw the example's weights, how often the own weight exceeds one half, and the weight of a growing key."""
-    picture, (example, own, growth) = panels(TITLE, 1, 3, size=(16, 5.5))
+    picture, (example, own, growth) = subplots(TITLE, 1, 3, size=(16, 5.5))
     texts = [[f"{weight:.4f}" for weight in row] for row in numbers["weights"]]
     style: Any = {"text_style": lambda *_: {"fontsize": 15}, "dark_above": 0.6, "vmin": 0, "vmax": 1, "aspect": "equal"}
-    heat_map(example, numbers["weights"], texts, rows=NAMES, columns=NAMES, **style)
+    heat_map(example, numbers["weights"], texts, row_labels=VECTOR_NAMES, column_labels=VECTOR_NAMES, **style)
     label(example, "Weights of the example", "key (attended to)", "query (each row sums to 1)")
     shares = {
         kind: [100 * fmean(numbers["own"][f"{kind}, {width}"]) for width in WIDTHS]
         for kind in ("no projections", "random projections")
     }
-    lines(own, WIDTHS, shares, marker="o")
+    plot_lines(own, WIDTHS, shares, marker="o")
     own.set_ylim(-3, 103)
     share = f"share of {NUM_KEYS} random vectors (%)"
-    label(own, "Own weight above one half", "width d_k (units)", share, log="x", ticks=WIDTHS)
+    label(own, "Own weight above one half", "width d_k (units)", share, log="x", xticks=WIDTHS)
     own.legend(loc="center right")
     kinds = {"positive": "queries with positive score", "all": "all queries", "negative": "queries with negative score"}
     means = {words: _means(numbers, name) for name, words in kinds.items()}
-    lines(growth, numbers["lengths"], means, marker="o")
+    plot_lines(growth, numbers["lengths"], means, marker="o")
     growth.axhline(1 / NUM_KEYS, color="#777777", linestyle=":", label=f"equal shares, 1/{NUM_KEYS}")
     growth.set_ylim(bottom=0)
     length = "length of the key (relative to its original length)"
@@ -191,12 +191,12 @@ def explain(numbers: Numbers) -> str:
     """Describe how often vectors attend to themselves, and how a growing key's weight depends on the score's sign."""
     narrow, wide = f"no projections, {WIDTHS[1]}", f"no projections, {WIDTHS[-1]}"
     shares = [f"{fmean(numbers['own'][each]):.0%}" for each in (narrow, wide, f"random projections, {WIDTHS[-1]}")]
-    start, (positive, negative) = LENGTHS.index(1.0), (_means(numbers, kind) for kind in ("positive", "negative"))
+    start, (positive, negative) = VECTOR_NORMS.index(1.0), (_means(numbers, kind) for kind in ("positive", "negative"))
     return (
         f"{shares[0]} of random vectors give themselves more than half of the weight at d_k = {WIDTHS[1]}, {shares[1]} "
         f"at {WIDTHS[-1]}, and {shares[2]} at {WIDTHS[-1]} with random projections. As a key's length grows from 1 to "
-        f"{LENGTHS[-1]:g}, its mean weight changes from {positive[start]:.3f} to {positive[-1]:.3f} for queries with a "
-        f"positive score, and from {negative[start]:.3f} to {negative[-1]:.3f} for all others."
+        f"{VECTOR_NORMS[-1]:g}, its mean weight changes from {positive[start]:.3f} to {positive[-1]:.3f} for queries "
+        f"with a positive score, and from {negative[start]:.3f} to {negative[-1]:.3f} for all others."
     )
 
 

@@ -32,10 +32,10 @@ from matplotlib.figure import Figure
 
 from headway.engine.accelerate import accelerate
 from headway.experiments import comparison
-from headway.experiments.comparison import by_variant, column, difference, judge_greater, quality
+from headway.experiments.comparison import by_variant, column, judge_greater, mean_diff, row_cells
 from headway.experiments.corpus import MULTI30K, experiment_corpus
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import label, panels
+from headway.experiments.figures import label, subplots
 from headway.experiments.layer_measurements import saved_activation_bytes, time_layers
 from headway.experiments.training import sweep
 from headway.nn.attention import MultiHeadAttention
@@ -54,8 +54,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     WIDE_DOT: {"score": "dot", "num_heads": 1},
     WIDE_ADDITIVE: {"score": "additive", "num_heads": 1},
 }
-NON_LINEAR = (ADDITIVE, "feed-forward", "hidden projections")
-MORE_SOPHISTICATED = ("general", "cosine", *NON_LINEAR)
+NON_LINEAR_VARIANTS = (ADDITIVE, "feed-forward", "hidden projections")
+SOPHISTICATED_VARIANTS = ("general", "cosine", *NON_LINEAR_VARIANTS)
 MIN_TIME_RATIO = 2.0  # "much faster" means at most half the time; 10 % could be reversed on another machine
 MIN_MEMORY_RATIO = 1.1  # "more space-efficient" means at least a tenth less; memory does not vary between runs
 MIN_BLEU_DIFFERENCE = 1.0  # about the difference between seeds; "similarly" means closer, "outperforms" further apart
@@ -79,7 +79,7 @@ def measure(settings: Settings) -> Numbers:
     table = [
         {
             "function": name,
-            **quality(runs, name),
+            **row_cells(runs, name),
             "layer time (ms)": np.median(costs[name]["ms"]),
             "layer memory (MiB)": costs[name]["mib"],
             "training (min)": fmean(column(runs, "minutes", variant=name)),
@@ -110,13 +110,13 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge the claims by time and memory of one layer, and by BLEU over seeds."""
     bleu, least = by_variant(numbers["runs"], "bleu"), MIN_BLEU_DIFFERENCE
     what = "BLEU of additive minus unscaled dot product"
-    wide = difference(bleu[WIDE_ADDITIVE], bleu[WIDE_DOT])
+    wide = mean_diff(bleu[WIDE_ADDITIVE], bleu[WIDE_DOT])
     gain = "BLEU of the best other function ({}) minus scaled dot product"
     return (
         _judge_cost(numbers["costs"]),
-        comparison.judge_equivalent(difference(bleu[ADDITIVE], bleu[DOT]), what, within=least),
+        comparison.judge_equivalent(mean_diff(bleu[ADDITIVE], bleu[DOT]), what, tolerance=least),
         judge_greater(wide, f"with one head, {what}", margin=least),
-        comparison.judge_best(bleu, MORE_SOPHISTICATED, PAPER, gain, margin=least),
+        comparison.judge_best(bleu, SOPHISTICATED_VARIANTS, PAPER, gain, margin=least),
         _judge_non_linearity(bleu),
     )
 
@@ -135,7 +135,7 @@ def _judge_cost(costs: dict[str, dict[str, Any]]) -> Verdict:
 
 
 def _judge_non_linearity(bleu: dict[str, list[float]]) -> Verdict:
-    found = {name: difference(bleu[name], bleu[PAPER], len(NON_LINEAR)) for name in NON_LINEAR}
+    found = {name: mean_diff(bleu[name], bleu[PAPER], len(NON_LINEAR_VARIANTS)) for name in NON_LINEAR_VARIANTS}
     reason = "BLEU minus scaled dot product: " + "; ".join(f"{name} {each}" for name, each in found.items())
     least = MIN_BLEU_DIFFERENCE
     away = any(each.low > least or each.high < -least for each in found.values())
@@ -150,7 +150,7 @@ def _judge_non_linearity(bleu: dict[str, list[float]]) -> Verdict:
 
 def draw(numbers: Numbers) -> Figure:
     """Draw quality and cost side by side, with one row per function."""
-    picture, (bleu, time, memory) = panels("Attention score functions", columns=3, size=(15.0, 7.0))
+    picture, (bleu, time, memory) = subplots("Attention score functions", ncols=3, size=(15.0, 7.0))
     comparison.strip_plot(bleu, by_variant(numbers["runs"], "bleu"), "Quality (dots: seeds)", "BLEU of the test set")
     for axes, key in ((time, "ms"), (memory, "mib")):
         lengths = [float(np.median(numbers["costs"][name][key])) for name in VARIANTS]
@@ -166,4 +166,4 @@ def draw(numbers: Numbers) -> Figure:
 
 
 TITLE = "Attention scores: how a query is compared with a key"
-EXPERIMENT = Experiment("attention-scores", TITLE, __doc__, CLAIMS, measure, judge, draw, data=MULTI30K)
+EXPERIMENT = Experiment("attention-scores", TITLE, __doc__, CLAIMS, measure, judge, draw, data_files=MULTI30K)

@@ -25,8 +25,8 @@ _CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A difference of means, or one mean, with its interval from ``low`` to ``high``."""
+class Estimate:
+    """A mean, a median or a difference of means, with its interval from ``low`` to ``high``."""
 
     value: float
     low: float
@@ -56,13 +56,13 @@ def ci_half_width(values: Sequence[float]) -> float:
     return student_t(len(values) - 1) * math.sqrt(variance(values) / len(values))
 
 
-def mean_ci(values: Sequence[float]) -> Difference:
+def mean_ci(values: Sequence[float]) -> Estimate:
     """Return the mean of ``values`` with its 95 % interval."""
     mean, reach = fmean(values), ci_half_width(values)
-    return Difference(mean, mean - reach, mean + reach)
+    return Estimate(mean, mean - reach, mean + reach)
 
 
-def median_ci(values: Sequence[float]) -> Difference:
+def median_ci(values: Sequence[float]) -> Estimate:
     """Return the median with its 95 % interval. It is used for times, which have outliers.
 
     The ends of the interval are two of the n values. The number of values below the true median has mean n / 2 and
@@ -70,90 +70,91 @@ def median_ci(values: Sequence[float]) -> Difference:
     """
     ranked, count = sorted(values), len(values)
     out = max(math.floor((count - 1.96 * math.sqrt(count)) / 2), 0)
-    return Difference(median(ranked), ranked[out], ranked[count - 1 - out])
+    return Estimate(median(ranked), ranked[out], ranked[count - 1 - out])
 
 
-def difference(values: Sequence[float], baseline: Sequence[float], num_comparisons: int = 1) -> Difference:
+def mean_diff(values: Sequence[float], baseline: Sequence[float], num_comparisons: int = 1) -> Estimate:
     """Return the mean of ``values`` minus the mean of ``baseline``, with an interval that is corrected for the number
     of comparisons.
     """
     value, freedom = fmean(values) - fmean(baseline), len(values) + len(baseline) - 2
     if min(len(values), len(baseline)) < 2:
-        return Difference(value, -math.inf, math.inf)
+        return Estimate(value, -math.inf, math.inf)
     pooled = ((len(values) - 1) * variance(values) + (len(baseline) - 1) * variance(baseline)) / freedom
     error = math.sqrt(pooled * (1 / len(values) + 1 / len(baseline)))
     reach = student_t(freedom, 1 - (1 - _CONFIDENCE) / num_comparisons) * error
-    return Difference(value, value - reach, value + reach)
+    return Estimate(value, value - reach, value + reach)
 
 
-def judge_greater(found: Difference, what: str, *, threshold: float = 0.0, margin: float = 0.0) -> Verdict:
-    """Judge the claim that a value exceeds ``threshold`` by at least ``margin``; ``what`` describes the value.
+def judge_greater(estimate: Estimate, quantity: str, *, threshold: float = 0.0, margin: float = 0.0) -> Verdict:
+    """Judge the claim that a value exceeds ``threshold`` by at least ``margin``; ``quantity`` describes the value.
 
     The claim is supported if the whole interval lies above ``threshold + margin``, and refuted if it lies below. If the
     value certainly exceeds ``threshold``, but by too little to be noticed, the verdict is inconclusive.
     """
     least = threshold + margin
-    place = "is above" if found.low > least else "is below" if found.high < least else "contains"
+    place = "is above" if estimate.low > least else "is below" if estimate.high < least else "contains"
     reason = f"the interval {place} {least:g}"
-    if only_real := threshold < found.low and found.high < least:
+    if only_real := threshold < estimate.low and estimate.high < least:
         reason = f"real, but {reason}, which is too small to notice"
-    refuted = found.high < least and not only_real
-    return decide(f"{what}: {found}; {reason}", supported=found.low > least, refuted=refuted)
+    refuted = estimate.high < least and not only_real
+    return decide(f"{quantity}: {estimate}; {reason}", supported=estimate.low > least, refuted=refuted)
 
 
 def judge_best(
-    values: Mapping[str, Sequence[float]], candidates: Sequence[str], baseline: str, what: str, *, margin: float
+    values: Mapping[str, Sequence[float]], candidates: Sequence[str], baseline: str, quantity: str, *, margin: float
 ) -> Verdict:
     """Judge the claim that the best candidate exceeds the baseline by at least ``margin``.
 
-    The interval is corrected for the choice of the best. ``what`` describes the difference and contains ``{}`` for the
-    name of the best candidate.
+    The interval is corrected for the choice of the best. ``quantity`` describes the difference and contains ``{}``
+    for the name of the best candidate.
     """
     best = max(candidates, key=lambda name: fmean(values[name]))
-    found = difference(values[best], values[baseline], len(candidates))
-    words = f"{what.format(best)}, corrected for {len(candidates)} comparisons"
+    found = mean_diff(values[best], values[baseline], len(candidates))
+    words = f"{quantity.format(best)}, corrected for {len(candidates)} comparisons"
     return judge_greater(found, words, margin=margin)
 
 
-def judge_equivalent(found: Difference, what: str, *, within: float) -> Verdict:
-    """Judge the claim that there is practically no difference; ``what`` describes the difference.
+def judge_equivalent(estimate: Estimate, quantity: str, *, tolerance: float) -> Verdict:
+    """Judge the claim that there is practically no difference; ``quantity`` describes the difference.
 
-    The claim is supported if the whole interval lies between ``-within`` and ``within``.
+    The claim is supported if the whole interval lies between ``-tolerance`` and ``tolerance``.
     """
-    inside, outside = max(abs(found.low), abs(found.high)) <= within, found.low > within or found.high < -within
-    place = f"within {within:g} of 0" if inside else f"more than {within:g} away from 0"
+    inside = max(abs(estimate.low), abs(estimate.high)) <= tolerance
+    outside = estimate.low > tolerance or estimate.high < -tolerance
+    place = f"within {tolerance:g} of 0" if inside else f"more than {tolerance:g} away from 0"
     if not (inside or outside):
-        place = f"only partly within {within:g} of 0"
-    return decide(f"{what}: {found}; the interval is {place}", supported=inside, refuted=outside)
+        place = f"only partly within {tolerance:g} of 0"
+    return decide(f"{quantity}: {estimate}; the interval is {place}", supported=inside, refuted=outside)
 
 
-def column(runs: Sequence[Mapping[str, Any]], name: str, **where: Any) -> list[float]:
-    """Return the values of ``name`` in the runs that have the values ``where`` for other keys."""
-    return [float(row[name]) for row in runs if all(row[key] == value for key, value in where.items())]
+def column(runs: Sequence[Mapping[str, Any]], key: str, **where: Any) -> list[float]:
+    """Return the values of ``key`` in the runs that have the values ``where`` for other keys."""
+    return [float(row[key]) for row in runs if all(row[key] == value for key, value in where.items())]
 
 
-def by_variant(runs: Sequence[Mapping[str, Any]], name: str, **where: Any) -> dict[str, list[float]]:
-    """Return a :func:`column` for each variant."""
+def by_variant(runs: Sequence[Mapping[str, Any]], key: str, **where: Any) -> dict[str, list[float]]:
+    """Return the :func:`column` of each variant."""
     variants = dict.fromkeys(row["variant"] for row in runs)
-    return {variant: column(runs, name, variant=variant, **where) for variant in variants}
+    return {variant: column(runs, key, variant=variant, **where) for variant in variants}
 
 
-def mean_with_spread(runs: Sequence[Mapping[str, Any]], name: str, **where: Any) -> str:
+def format_mean_std(runs: Sequence[Mapping[str, Any]], key: str, **where: Any) -> str:
     """Format the mean of a :func:`column`, and the standard deviation if there are several values, for a table."""
-    values = column(runs, name, **where)
+    values = column(runs, key, **where)
     spread = f" ± {math.sqrt(variance(values)):.2g}" if len(values) > 1 else ""
     return f"{fmean(values):.4g}{spread}"
 
 
-def quality(runs: Sequence[Mapping[str, Any]], variant: str) -> dict[str, str]:
+def row_cells(runs: Sequence[Mapping[str, Any]], variant: str) -> dict[str, str]:
     """Return the table cells with the BLEU and the loss of a variant."""
     columns = {"BLEU": "bleu", "loss (nats a token)": "loss"}
-    return {shown: mean_with_spread(runs, name, variant=variant) for shown, name in columns.items()}
+    return {shown: format_mean_std(runs, name, variant=variant) for shown, name in columns.items()}
 
 
-def strip_plot(axes: Axes, values: Mapping[str, Sequence[float]], title: str, x: str) -> None:
+def strip_plot(axes: Axes, values: Mapping[str, Sequence[float]], title: str, xlabel: str) -> None:
     """Draw one row per name: a dot for each value, the mean as a line, and its 95 % interval as a bar."""
-    label(axes, title, x, "")
+    label(axes, title, xlabel, "")
     for row, each in enumerate(values.values()):
         reach = ci_half_width(each)
         if math.isfinite(reach):

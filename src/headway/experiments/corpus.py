@@ -7,8 +7,8 @@ word-by-word lookup: adjectives move behind their noun and take the ending of it
     target   hundo grando vidas kata ruga fino
 
 Results on short sentences do not apply to long ones, so sentences are also *joined*: each row of a joined training set
-contains one to ``MAX_JOINED`` consecutive sentences. A test set contains the same sentences at every row length, so its
-scores can be compared across lengths.
+contains one to ``MAX_JOINED_SENTENCES`` consecutive sentences. A test set contains the same sentences at every row
+length, so its scores can be compared across lengths.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from headway.errors import ConfigError
 from headway.experiments.experiment import Settings
 from headway.storage import atomic_write_folder
 
-MAX_JOINED = 3  # maximum number of sentences per row of a joined training set
+MAX_JOINED_SENTENCES = 3  # maximum number of sentences per row of a joined training set
 
 MULTI30K = tuple(
     f"multi30k/{name}.{language}" for name in ("train", "val", "test_2016_flickr") for language in ("de", "en")
 )
 """The corpus files that the full form reads."""
 
-Pair = tuple[str, str]
+TextPair = tuple[str, str]
 
 _NOUNS = {
     "dog": ("hundo", "o"),
@@ -58,27 +58,27 @@ class ExperimentCorpus:
 
     folder: Path
     languages: tuple[str, str]
-    train: str
-    dev: str
-    test: tuple[Pair, ...]
+    train_name: str
+    dev_name: str
+    test_pairs: tuple[TextPair, ...]
     tokenizer: dict[str, Any]
 
-    def recipe(self) -> dict[str, Any]:
+    def recipe_sections(self) -> dict[str, Any]:
         """Return the recipe sections that describe the corpus."""
-        train, dev = ({"files": self.files(name)} for name in (self.train, self.dev))
+        train, dev = ({"files": self.file_names(name)} for name in (self.train_name, self.dev_name))
         return {
             "task": {"source_language": self.languages[0], "target_language": self.languages[1]},
             "data": {"folder": str(self.folder), "train": [train], "dev": dev},
             "tokenizer": self.tokenizer,
         }
 
-    def files(self, name: str) -> list[str]:
+    def file_names(self, name: str) -> list[str]:
         """Return the names of the source and the target file of the set ``name``."""
         return [f"{name}.{language}" for language in self.languages]
 
-    def sentences(self, name: str) -> Iterator[Pair]:
+    def read_pairs(self, name: str) -> Iterator[TextPair]:
         """Yield the sentence pairs of the set ``name``."""
-        corpus = Corpus(files=tuple(self.files(name)))
+        corpus = Corpus(files=tuple(self.file_names(name)))
         yield from ((source, target) for source, target in read_examples(corpus, self.folder))
 
 
@@ -87,42 +87,43 @@ def experiment_corpus(settings: Settings, *, join: bool = False) -> ExperimentCo
 
     With ``join``, sentences of the training and development sets are joined into longer rows.
     """
-    plain = _made_up(settings.work) if settings.quick else _multi30k(settings)
+    plain = _made_up(settings.work_folder) if settings.quick else _multi30k(settings)
     if not join:
         return plain
     rows = {
-        name: join_randomly(list(plain.sentences(source)), MAX_JOINED, Random(1))
-        for name, source in (("train", plain.train), ("dev", plain.dev))
+        name: join_randomly(list(plain.read_pairs(source)), MAX_JOINED_SENTENCES, Random(1))
+        for name, source in (("train", plain.train_name), ("dev", plain.dev_name))
     }
-    return replace(plain, folder=_write(rows, plain.languages, settings.work, "joined"), train="train", dev="dev")
+    folder = _write(rows, plain.languages, settings.work_folder, "joined")
+    return replace(plain, folder=folder, train_name="train", dev_name="dev")
 
 
 def _multi30k(settings: Settings) -> ExperimentCorpus:
     """Return Multi30k, German to English: 29,000 image descriptions (Elliott et al. 2016)."""
-    folder = settings.data / "multi30k" if settings.data else None
+    folder = settings.data_folder / "multi30k" if settings.data_folder else None
     if folder is None or not all((folder.parent / name).is_file() for name in MULTI30K):
         raise ConfigError(
             f"{folder or 'no data'}: the full form trains on Multi30k; give a folder with "
             f"{', '.join(MULTI30K)}, or use the quick form, which needs no data"
         )
     found = ExperimentCorpus(folder, ("de", "en"), "train", "val", (), {"vocab_size": 3000})
-    return replace(found, test=tuple(islice(found.sentences("test_2016_flickr"), _TESTED)))
+    return replace(found, test_pairs=tuple(islice(found.read_pairs("test_2016_flickr"), _TESTED)))
 
 
 def _made_up(work: Path) -> ExperimentCorpus:
     random, languages = Random(1), ("source", "target")
-    drawn = {name: [draw_sentence(random) for _ in range(count)] for name, count in _MADE_UP.items()}
+    drawn = {name: [sample_text_pair(random) for _ in range(count)] for name, count in _MADE_UP.items()}
     folder = _write(drawn, languages, work, "corpus")
     return ExperimentCorpus(folder, languages, "train", "dev", tuple(drawn["test"]), {"kind": "whitespace"})
 
 
-def draw_sentence(random: Random) -> Pair:
+def sample_text_pair(random: Random) -> TextPair:
     """Draw a sentence of the made-up language and its translation; each of the two nouns may have an adjective."""
     subject, verb, thing = _noun_phrase(random), random.choice(sorted(_VERBS)), _noun_phrase(random)
     return f"{subject[0]} {verb} {thing[0]} stop", f"{subject[1]} {_VERBS[verb]} {thing[1]} fino"
 
 
-def _noun_phrase(random: Random) -> Pair:
+def _noun_phrase(random: Random) -> TextPair:
     noun = random.choice(sorted(_NOUNS))
     translation, ending = _NOUNS[noun]
     if random.random() < 0.3:
@@ -131,7 +132,7 @@ def _noun_phrase(random: Random) -> Pair:
     return f"{adjective} {noun}", f"{translation} {_ADJECTIVES[adjective]}{ending}"
 
 
-def join_randomly(pairs: Sequence[Pair], max_sentences: int, random: Random) -> list[Pair]:
+def join_randomly(pairs: Sequence[TextPair], max_sentences: int, random: Random) -> list[TextPair]:
     """Join consecutive sentences into rows of one to ``max_sentences``.
 
     Rows of each length contain about the same number of sentences in total.
@@ -144,16 +145,16 @@ def join_randomly(pairs: Sequence[Pair], max_sentences: int, random: Random) -> 
     return rows
 
 
-def join_every(pairs: Sequence[Pair], count: int) -> list[Pair]:
-    """Join every ``count`` consecutive sentences into one row; the last row may be shorter."""
-    return [_row(pairs[start : start + count]) for start in range(0, len(pairs), count)]
+def join_groups(pairs: Sequence[TextPair], group_size: int) -> list[TextPair]:
+    """Join each ``group_size`` consecutive sentences into one row; the last row may be shorter."""
+    return [_row(pairs[start : start + group_size]) for start in range(0, len(pairs), group_size)]
 
 
-def _row(pairs: Sequence[Pair]) -> Pair:
+def _row(pairs: Sequence[TextPair]) -> TextPair:
     return " ".join(source.strip() for source, _ in pairs), " ".join(target.strip() for _, target in pairs)
 
 
-def _write(texts: Mapping[str, Sequence[Pair]], suffixes: tuple[str, str], work: Path, kind: str) -> Path:
+def _write(texts: Mapping[str, Sequence[TextPair]], suffixes: tuple[str, str], work: Path, kind: str) -> Path:
     """Write each text to two files in a folder, whose name contains a hash of the content."""
     folder = work / f"{kind}-{fingerprint(dict(texts), suffixes)[:10]}"
     if not folder.is_dir():

@@ -30,7 +30,7 @@ from headway.errors import DataError
 from headway.experiments.code_hash import code_hash
 from headway.experiments.figures import figure_style
 from headway.hardware import processor_name
-from headway.inspection.picture_files import save
+from headway.inspection.picture_files import save_picture
 from headway.storage import atomic_write_text
 from headway.train.environment import git_commit
 
@@ -90,22 +90,22 @@ class Settings:
     Attributes:
         quick: Whether to use small made-up data, which takes seconds, instead of real data.
         seeds: Random seeds. Experiments that depend on chance are repeated with each seed.
-        data: The folder that contains corpora such as ``multi30k``. The quick form needs none.
-        work: The folder for trained models and partial results. An interrupted measurement resumes from it.
+        data_folder: The folder that contains corpora such as ``multi30k``. The quick form needs none.
+        work_folder: The folder for trained models and partial results. An interrupted measurement resumes from it.
         say: Function that is called with each progress message, which is a single line.
-        model: A model folder, for experiments that examine one trained model instead of training their own.
+        model_folder: A model folder, for experiments that examine one trained model instead of training their own.
     """
 
     quick: bool
     seeds: tuple[int, ...]
-    data: Path | None
-    work: Path
+    data_folder: Path | None
+    work_folder: Path
     say: Callable[[str], None]
-    model: Path | None = None
+    model_folder: Path | None = None
 
-    def once(self, key: str, compute: Callable[[], Numbers]) -> Numbers:
-        """Return the result of ``compute()``, which is stored in ``work`` as ``key``.json and reused by later calls."""
-        path = self.work / f"{key}.json"
+    def cached(self, key: str, compute: Callable[[], Numbers]) -> Numbers:
+        """Return the result of ``compute()``, stored as ``key``.json in ``work_folder`` and reused by later calls."""
+        path = self.work_folder / f"{key}.json"
         if path.is_file():
             return _read(path)
         numbers: Numbers = to_json_values(compute())
@@ -114,7 +114,7 @@ class Settings:
 
     def content_hash(self, *paths: Path) -> str:
         """Return a hash of the contents of files, and of folders with their file names. Missing paths are ignored."""
-        hashes, found = ContentHashes(self.work / "inputs.json"), list[tuple[str, str]]()
+        hashes, found = ContentHashes(self.work_folder / "inputs.json"), list[tuple[str, str]]()
         for path in paths:
             files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
             found += [(each.relative_to(path).as_posix(), hashes.of(each)) for each in files if each.is_file()]
@@ -128,27 +128,27 @@ class Experiment:
     Attributes:
         name: The name on the command line.
         title: The title in the report.
-        text: The text of the report: the file's docstring. Blank lines separate paragraphs; indented paragraphs are
-            shown as they are.
+        description: The text of the report: the file's docstring. Blank lines separate paragraphs; indented
+            paragraphs are shown as they are.
         claims: The claims to test.
         measure: Function that takes the measurements and returns numbers.
         judge: Function that returns one verdict per claim, in the order of ``claims``, from the numbers.
         draw: Function that draws the figure from the numbers. It is called inside :func:`figure_style`.
         explain: Function that returns another paragraph of the report, for results that are not in verdicts, tables or
             figure.
-        data: The files below ``settings.data`` that the full form reads. Empty if it needs no data.
-        takes_model: Whether the experiment can examine the model ``settings.model``.
+        data_files: The files below ``settings.data_folder`` that the full form reads. Empty if it needs no data.
+        takes_model: Whether the experiment can examine the model ``settings.model_folder``.
     """
 
     name: str
     title: str
-    text: str
+    description: str
     claims: tuple[Claim, ...]
     measure: Callable[[Settings], Numbers]
     judge: Callable[[Numbers], tuple[Verdict, ...]]
     draw: Callable[[Numbers], Figure]
     explain: Callable[[Numbers], str] = lambda numbers: ""
-    data: tuple[str, ...] = ()
+    data_files: tuple[str, ...] = ()
     takes_model: bool = False
 
 
@@ -187,7 +187,7 @@ def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, 
         settings.say(f"{experiment.name}: reusing the numbers of {measured['date']} ({path})")
         numbers = measured["numbers"]
     verdicts = experiment.judge(numbers)
-    explanation = f"{experiment.text.strip()}\n\n{experiment.explain(numbers)}".strip()
+    explanation = f"{experiment.description.strip()}\n\n{experiment.explain(numbers)}".strip()
     assert len(verdicts) == len(experiment.claims), f"{experiment.name}: a verdict for each claim"
     record = ExperimentRecord(
         experiment.name, experiment.title, experiment.claims, verdicts, explanation, how=how, **measured
@@ -197,7 +197,7 @@ def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, 
     with figure_style():
         picture = experiment.draw(numbers)
         for kind in ("svg", "png"):
-            save(picture, folder / f"{experiment.name}.{kind}")
+            save_picture(picture, folder / f"{experiment.name}.{kind}")
     return record
 
 
@@ -213,12 +213,13 @@ def _to_list(value: Any) -> Any:
 
 
 def _how(experiment: Experiment, settings: Settings) -> dict[str, Any]:
-    data, model = settings.data if experiment.data else None, settings.model if experiment.takes_model else None
+    data = settings.data_folder if experiment.data_files else None
+    model = settings.model_folder if experiment.takes_model else None
     return {
         "form": "quick" if settings.quick else "full",
         "seeds": list(settings.seeds),
         "code": code_hash(experiment.measure),
-        "data": None if data is None else settings.content_hash(*(data / name for name in experiment.data)),
+        "data": None if data is None else settings.content_hash(*(data / name for name in experiment.data_files)),
         "model": None if model is None else settings.content_hash(model),
     }
 

@@ -46,27 +46,27 @@ def figure_style() -> AbstractContextManager[None]:
     return picture_files.figure_style(_STYLE)
 
 
-def panels(title: str, rows: int = 1, columns: int = 1, *, size: tuple[Number, Number]) -> tuple[Figure, list[Axes]]:
+def subplots(title: str, nrows: int = 1, ncols: int = 1, *, size: tuple[Number, Number]) -> tuple[Figure, list[Axes]]:
     """Return a titled figure of ``size`` inches and its panels, row by row."""
     picture = Figure(figsize=size, layout="constrained")
     picture.suptitle(title, x=0.01, ha="left")
-    return picture, list(picture.subplots(rows, columns, squeeze=False).flat)
+    return picture, list(picture.subplots(nrows, ncols, squeeze=False).flat)
 
 
-def label(axes: Axes, title: str, x: str, y: str, *, log: str = "", ticks: Sequence[Number] | None = None) -> None:
+def label(axes: Axes, title: str, xlabel: str, ylabel: str, *, log: str = "", xticks: Sequence[Number] = ()) -> None:
     """Set the title and the axis labels (with units) of a panel. Call it after plotting.
 
     Args:
         axes: The panel.
         title: The title of the panel.
-        x: The label of the x axis.
-        y: The label of the y axis.
+        xlabel: The label of the x axis.
+        ylabel: The label of the y axis.
         log: The logarithmic axes: "x", "y" or "xy". Their ticks are written as 0.01, 100 or 10⁻⁸.
-        ticks: The only x values to mark, as plain numbers.
+        xticks: The only x values to mark, as plain numbers.
     """
     axes.set_title(title)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
     for side in log:
         getattr(axes, f"set_{side}scale")("log")
         axis = getattr(axes, f"{side}axis")
@@ -74,8 +74,8 @@ def label(axes: Axes, title: str, x: str, y: str, *, log: str = "", ticks: Seque
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 200 * low else (1.0,), numticks=8))
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(FuncFormatter(_tick))
-    if ticks is not None:
-        axes.set_xticks(list(ticks), [f"{tick:g}" for tick in ticks])
+    if xticks:
+        axes.set_xticks(list(xticks), [f"{tick:g}" for tick in xticks])
         axes.xaxis.set_minor_locator(NullLocator())
 
 
@@ -84,7 +84,7 @@ def _tick(value: float, _: object) -> str:
     return f"{value:,g}" if -3 <= exponent <= 4 else "10" + str(exponent).translate(_RAISED)
 
 
-def lines(
+def plot_lines(
     axes: Axes, x: Sequence[Number], curves: Mapping[str, Sequence[Number]], order: Sequence[str] = (), **style: Any
 ) -> None:
     """Draw one line for each name in ``curves``.
@@ -99,35 +99,35 @@ def lines(
 def heat_map(
     axes: Axes,
     values: Sequence[Sequence[float]],
-    texts: Sequence[Sequence[str]] = (),
+    cell_texts: Sequence[Sequence[str]] = (),
     *,
-    rows: Sequence[object] = (),
-    columns: Sequence[object] = (),
+    row_labels: Sequence[object] = (),
+    column_labels: Sequence[object] = (),
     dark_above: float = math.inf,
     text_style: Callable[[int, int], Mapping[str, Any]] = lambda row, column: {},
     **image: Any,
 ) -> AxesImage:
-    """Draw a table of colors, with a text in each cell if ``texts`` are given.
+    """Draw a table of colors, with a text in each cell if ``cell_texts`` are given.
 
     Args:
         axes: The panel.
         values: The values of the cells, row by row.
-        texts: The text of each cell.
-        rows: Labels of the rows (default: their numbers, counted from 0).
-        columns: Labels of the columns (default: their numbers, counted from 0).
+        cell_texts: The text of each cell.
+        row_labels: Labels of the rows (default: their numbers, counted from 0).
+        column_labels: Labels of the columns (default: their numbers, counted from 0).
         dark_above: A text is white if the absolute value of its cell is above this limit, otherwise black.
         text_style: Function that returns further properties of a cell's text from its row and column.
         image: Arguments of ``imshow``, such as the color scale and its limits.
     """
     drawn = axes.imshow(values, **{"cmap": "Blues", "aspect": "auto", **image})
-    for row, line in enumerate(texts):
+    for row, line in enumerate(cell_texts):
         for column, text in enumerate(line):
             ink = "white" if abs(values[row][column]) > dark_above else "black"
             axes.text(column, row, text, **{"ha": "center", "va": "center", "color": ink, **text_style(row, column)})
-    if rows:
-        axes.set_yticks(range(len(rows)), list(map(str, rows)))
-    if columns:
-        axes.set_xticks(range(len(columns)), list(map(str, columns)))
+    if row_labels:
+        axes.set_yticks(range(len(row_labels)), list(map(str, row_labels)))
+    if column_labels:
+        axes.set_xticks(range(len(column_labels)), list(map(str, column_labels)))
     axes.grid(visible=False)
     return drawn
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from headway.experiments.comparison import by_variant, judge_best, quality, strip_plot
+from headway.experiments.comparison import by_variant, judge_best, row_cells, strip_plot
 from headway.experiments.corpus import MULTI30K, experiment_corpus
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
-from headway.experiments.figures import panels
+from headway.experiments.figures import subplots
 from headway.experiments.training import sweep
 
 ONE, MIDDLE, MANY = "1 head", "4 heads", "too many heads"
@@ -34,7 +34,7 @@ def measure(settings: Settings) -> Numbers:
     counts = {ONE: 1, MIDDLE: 4, MANY: many}
     variants = {name: {"model": {"num_heads": count}} for name, count in counts.items()} | {MIDDLE: {}}
     runs = sweep(settings, experiment_corpus(settings), variants)
-    table = [{"heads": count, **quality(runs, name)} for name, count in counts.items()]
+    table = [{"heads": count, **row_cells(runs, name)} for name, count in counts.items()]
     return {"runs": runs, "many": many, "tables": {"Means over seeds, with standard deviations": table}}
 
 
@@ -57,7 +57,7 @@ def _by_heads(numbers: Numbers, key: str) -> dict[str, list[float]]:
 
 def draw(numbers: Numbers) -> Figure:
     """Draw BLEU and loss against the number of heads."""
-    picture, (bleu, loss) = panels("One head against many, at equal size", columns=2, size=(12.0, 3.6))
+    picture, (bleu, loss) = subplots("One head against many, at equal size", ncols=2, size=(12.0, 3.6))
     strip_plot(bleu, _by_heads(numbers, "bleu"), "Quality (dots: seeds)", "BLEU of the test set (higher is better)")
     title, x = "Loss of the development set", "nats per target token (lower is better)"
     strip_plot(loss, _by_heads(numbers, "loss"), title, x)
@@ -65,4 +65,4 @@ def draw(numbers: Numbers) -> Figure:
     return picture
 
 
-EXPERIMENT = Experiment("heads", "One head against many", __doc__, CLAIMS, measure, judge, draw, data=MULTI30K)
+EXPERIMENT = Experiment("heads", "One head against many", __doc__, CLAIMS, measure, judge, draw, data_files=MULTI30K)

@@ -19,7 +19,7 @@ BLEU depends only on which tokens are chosen. Dots are seeds, and shaded bars ar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,10 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from headway.bundle import Bundle
-from headway.experiments.comparison import by_variant, column, difference, judge_greater, mean_with_spread, strip_plot
-from headway.experiments.corpus import MULTI30K, Pair, experiment_corpus
+from headway.experiments.comparison import by_variant, column, format_mean_std, judge_greater, mean_diff, strip_plot
+from headway.experiments.corpus import MULTI30K, TextPair, experiment_corpus
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import label, panels
+from headway.experiments.figures import label, subplots
 from headway.experiments.training import encode_pairs, load_bundle_on_device, sweep, train_variant
 from headway.nn.loss import label_smoothed_cross_entropy
 from headway.text.base import BOS
@@ -42,8 +42,8 @@ from headway.text.base import BOS
 SMOOTHED, HARD = "smoothed by 0.1 (paper)", "not smoothed"
 VARIANTS: dict[str, dict[str, Any]] = {SMOOTHED: {}, HARD: {"training": {"label_smoothing": 0.0}}}
 SMOOTHING = 0.1
-BINS = 20  # bins of the confidence histogram
-EXACT = 1e-4  # nats; the rounding error of a loss near 10 in float32 is about 1e-6
+NUM_BINS = 20  # bins of the confidence histogram
+TOLERANCE = 1e-4  # nats; the rounding error of a loss near 10 in float32 is about 1e-6
 
 CLAIMS = (
     Claim("Label smoothing hurts perplexity.", "paper, 5.4"),
@@ -61,13 +61,13 @@ def measure(settings: Settings) -> Numbers:
     for row in runs:
         trained = train_variant(settings, corpus, row["seed"], VARIANTS[row["variant"]])
         bundle = load_bundle_on_device(trained.model_folder)
-        row |= {"perplexity": math.exp(row["loss"]), **_confidence(bundle, corpus.test)}
+        row |= {"perplexity": math.exp(row["loss"]), **_confidence(bundle, corpus.test_pairs)}
     columns = {"perplexity": "perplexity", "entropy": "entropy (nats)", "confidence": "confidence"}
     columns |= {"bleu": "BLEU", "accuracy": "accuracy"}
     table = [
         {
             "": name,
-            **{shown: mean_with_spread(runs, key, variant=name) for key, shown in columns.items()},
+            **{shown: format_mean_std(runs, key, variant=name) for key, shown in columns.items()},
             "error of the identity (nats)": max(column(runs, "identity_error", variant=name)),
         }
         for name in VARIANTS
@@ -76,7 +76,7 @@ def measure(settings: Settings) -> Numbers:
 
 
 @torch.inference_mode()
-def _confidence(bundle: Bundle, pairs: tuple[Pair, ...]) -> dict[str, Any]:
+def _confidence(bundle: Bundle, pairs: Sequence[TextPair]) -> dict[str, Any]:
     """Return mean confidence, accuracy and entropy over all reference tokens, a histogram of confidence, and the
     error of the identity.
     """
@@ -89,7 +89,7 @@ def _confidence(bundle: Bundle, pairs: tuple[Pair, ...]) -> dict[str, Any]:
         found.append(torch.stack([top, (best == targets).float(), entropy, error]))
     rows = torch.cat(found, dim=1).cpu()
     means = dict(zip(("confidence", "accuracy", "entropy"), rows.mean(1).tolist(), strict=False))
-    histogram = np.histogram(rows[0], BINS, (0, 1))[0] / rows.size(1)
+    histogram = np.histogram(rows[0], NUM_BINS, (0, 1))[0] / rows.size(1)
     return {**means, "histogram": histogram, "identity_error": float(rows[3].max())}
 
 
@@ -102,7 +102,7 @@ def identity_error(logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"]) -> 
     return float((cross_entropy - divergence + (q * q.log()).sum(-1)).abs().max())
 
 
-def _predictions(bundle: Bundle, pairs: tuple[Pair, ...]) -> Iterator[tuple[Float[Tensor, "N V"], Int[Tensor, " N"]]]:
+def _predictions(bundle: Bundle, pairs: Sequence[TextPair]) -> Iterator[tuple[Float[Tensor, "N V"], Int[Tensor, " N"]]]:
     """Yield the logits and the reference tokens, including EOS, of one batch of pairs at a time."""
     rows = sorted(encode_pairs(bundle, pairs), key=lambda pair: len(pair[1]))
     for start in range(0, len(rows), 32):
@@ -120,7 +120,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
     def compared(key: str, what: str) -> Verdict:
         found = by_variant(numbers["runs"], key)
-        return judge_greater(difference(found[SMOOTHED], found[HARD]), f"{what}, smoothed minus not smoothed")
+        return judge_greater(mean_diff(found[SMOOTHED], found[HARD]), f"{what}, smoothed minus not smoothed")
 
     worst = max(column(numbers["runs"], "identity_error"))
     what = "over all tokens of the test set, the two sides differ by at most"
@@ -129,17 +129,17 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
         compared("entropy", "mean entropy of the predicted distributions, in nats"),
         compared("accuracy", "share of reference tokens that are the most probable"),
         compared("bleu", "BLEU"),
-        decide(f"{what} {worst:.1e} nats ({EXACT:g} is allowed)", supported=worst < EXACT),
+        decide(f"{what} {worst:.1e} nats ({TOLERANCE:g} is allowed)", supported=worst < TOLERANCE),
     )
 
 
 def draw(numbers: Numbers) -> Figure:
     """Draw the models' confidence token by token, perplexity and BLEU."""
-    picture, (peaks, perplexity, bleu) = panels("Label smoothing", columns=3, size=(15.0, 5.0))
+    picture, (peaks, perplexity, bleu) = subplots("Label smoothing", ncols=3, size=(15.0, 5.0))
     styles: dict[str, Any] = {HARD: {"color": "C0", "fill": True, "alpha": 0.35}, SMOOTHED: {"color": "C1"}}
     for name, style in styles.items():
         shares = 100 * np.mean([row["histogram"] for row in numbers["runs"] if row["variant"] == name], axis=0)
-        peaks.stairs(shares, np.linspace(0, 1, BINS + 1), linewidth=2.5, label=name.split(" (")[0], **style)
+        peaks.stairs(shares, np.linspace(0, 1, NUM_BINS + 1), linewidth=2.5, label=name.split(" (")[0], **style)
     peaks.legend(loc="upper left")
     peaks.set_ylim(top=1.3 * peaks.get_ylim()[1])
     label(peaks, "Confidence of the model", "probability of the most probable token", "% of all tokens")
@@ -154,4 +154,4 @@ def draw(numbers: Numbers) -> Figure:
 
 
 TITLE = "Label smoothing: less confident, and better?"
-EXPERIMENT = Experiment("label-smoothing", TITLE, __doc__, CLAIMS, measure, judge, draw, data=MULTI30K)
+EXPERIMENT = Experiment("label-smoothing", TITLE, __doc__, CLAIMS, measure, judge, draw, data_files=MULTI30K)

@@ -28,10 +28,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import heat_map, label, lines, panels, shared_legend
+from headway.experiments.figures import heat_map, label, plot_lines, shared_legend, subplots
 from headway.experiments.layer_measurements import (
-    KERNEL,
-    KINDS,
+    KERNEL_SIZE,
+    LAYER_KINDS,
     WINDOW,
     count_multiplications,
     graph_depth,
@@ -42,8 +42,8 @@ from headway.experiments.layer_measurements import (
     time_layers,
 )
 
-PATHS = ("self-attention", "recurrent", "convolution", "dilated convolution", "restricted self-attention")
-MEMORIES = ("self-attention", "fused self-attention", "recurrent", "convolution", "restricted self-attention")
+PATH_LENGTH_KINDS = ("self-attention", "recurrent", "convolution", "dilated convolution", "restricted self-attention")
+MEMORY_KINDS = ("self-attention", "fused self-attention", "recurrent", "convolution", "restricted self-attention")
 CORE, WHOLE, RECURRENT = "self-attention", "whole self-attention", "recurrent"
 
 CLAIMS = (
@@ -76,20 +76,20 @@ def measure(settings: Settings) -> Numbers:
     short = (4, 8, 16, 32) if settings.quick else (4, 8, 16, 32, 64, 128)
     counts = [
         {"layer": kind, "n": n, "d": d, "counted": count_multiplications(kind, n, d), "formula": table1_ops(kind, n, d)}
-        for kind, n, d in product(KINDS, (16, 64), (32, 128))
+        for kind, n, d in product(LAYER_KINDS, (16, 64), (32, 128))
     ]
-    depths = {kind: {str(n): graph_depth(kind, n, 8) for n in short} for kind in KINDS}
-    paths = {kind: {str(n): path_length(kind, n, 4) for n in short} for kind in PATHS}
+    depths = {kind: {str(n): graph_depth(kind, n, 8) for n in short} for kind in LAYER_KINDS}
+    paths = {kind: {str(n): path_length(kind, n, 4) for n in short} for kind in PATH_LENGTH_KINDS}
     times = []
     batch, repeats = (2, 3) if settings.quick else (16, 5)
     for n in lengths:
         settings.say(f"layer-costs: timing n = {n}")
         for d in widths:
-            layers = {kind: make_layer(kind, d).to(device) for kind in KINDS}
+            layers = {kind: make_layer(kind, d).to(device) for kind in LAYER_KINDS}
             rounds = time_layers(layers, torch.randn(batch, n, d, device=device, requires_grad=True), repeats)
-            times.append({"n": n, "d": d} | {kind: min(rounds[kind]) for kind in KINDS})
+            times.append({"n": n, "d": d} | {kind: min(rounds[kind]) for kind in LAYER_KINDS})
     kept = dict[str, dict[str, int]]()
-    for kind, n in product(MEMORIES, lengths):
+    for kind, n in product(MEMORY_KINDS, lengths):
         x = torch.randn(1, n, 64, requires_grad=True)
         kept.setdefault(kind, {})[str(n)] = saved_activation_bytes(make_layer(kind, 64), x)
     tables = {
@@ -129,7 +129,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
 
 def _judge_counts(counts: list[dict[str, Any]]) -> Verdict:
-    ratios = {kind: [row["counted"] / row["formula"] for row in counts if row["layer"] == kind] for kind in KINDS}
+    ratios = {kind: [row["counted"] / row["formula"] for row in counts if row["layer"] == kind] for kind in LAYER_KINDS}
     worst = max(max(each) / min(each) for each in ratios.values())
     constants = ", ".join(f"{kind} {each[0]:.3g}" for kind, each in ratios.items())
     return decide(
@@ -146,8 +146,8 @@ def _judge_order(depths: dict[str, dict[str, int]], paths: dict[str, dict[str, i
     expected = {
         "self-attention": 1,
         "recurrent": n,
-        "convolution": n / (KERNEL - 1),
-        "dilated convolution": math.log(n, KERNEL),
+        "convolution": n / (KERNEL_SIZE - 1),
+        "dilated convolution": math.log(n, KERNEL_SIZE),
         "restricted self-attention": n / (WINDOW // 2),
     }
     off = max(abs(paths[kind][str(n)] - value) for kind, value in expected.items())
@@ -207,11 +207,11 @@ def _judge_memory(kept: dict[str, dict[str, int]]) -> Verdict:
 
 def draw(numbers: Numbers) -> Figure:
     """Draw time over n, which layer is faster over n and d, longest path over n, and memory over n."""
-    picture, (time, faster, path, memory) = panels("What a layer costs (Table 1)", 2, 2, size=(16, 12.5))
+    picture, (time, faster, path, memory) = subplots("What a layer costs (Table 1)", 2, 2, size=(16, 12.5))
     widths = sorted({row["d"] for row in numbers["times"]})
     width = widths[len(widths) // 2]
-    order = (*KINDS, "fused self-attention", "dilated convolution")
-    times = {kind: {row["n"]: row[kind] for row in numbers["times"] if row["d"] == width} for kind in KINDS}
+    order = (*LAYER_KINDS, "fused self-attention", "dilated convolution")
+    times = {kind: {row["n"]: row[kind] for row in numbers["times"] if row["d"] == width} for kind in LAYER_KINDS}
     kilobytes = {kind: {n: value / 1024 for n, value in each.items()} for kind, each in numbers["kept"].items()}
     for axes, values, title, unit in (
         (time, times, f"Time, d = {width}, {numbers['batch']} sequences", "forward and backward (ms)"),
@@ -219,8 +219,8 @@ def draw(numbers: Numbers) -> Figure:
         (memory, kilobytes, "Memory of one sequence, d = 64", "saved for the backward pass (KiB)"),
     ):
         lengths = [int(n) for n in values[RECURRENT]]
-        lines(axes, lengths, {kind: list(each.values()) for kind, each in values.items()}, order=order)
-        label(axes, title, "length n (tokens)", unit, log="xy", ticks=lengths)
+        plot_lines(axes, lengths, {kind: list(each.values()) for kind, each in values.items()}, order=order)
+        label(axes, title, "length n (tokens)", unit, log="xy", xticks=lengths)
     _draw_faster(picture, faster, numbers["times"])
     shared_legend(picture, time, path, memory)
     return picture
@@ -235,7 +235,7 @@ def _draw_faster(picture: Figure, axes: Axes, times: list[dict[str, Any]]) -> No
     texts = [[f"{found[n, d]:.{0 if found[n, d] >= 10 else 1}f}" for d in widths] for n in lengths]
     style: Any = {"cmap": "PuOr", "vmin": -most, "vmax": most, "origin": "lower", "dark_above": 0.6 * most}
     style["text_style"] = lambda row, column: {"fontweight": "bold" if lengths[row] < widths[column] else "normal"}
-    image = heat_map(axes, logs, texts, rows=lengths, columns=widths, **style)
+    image = heat_map(axes, logs, texts, row_labels=lengths, column_labels=widths, **style)
     picture.colorbar(image, ax=axes, label="log₂ of the factor (above 0: self-attention is faster)")
     label(axes, "Time of recurrence / whole self-attention (bold: n < d)", "width d (units)", "length n (tokens)")
 

@@ -23,9 +23,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from headway.nn.attention import MultiHeadAttention, attention_weights
 
-KERNEL = 3  # width k of the convolution
+KERNEL_SIZE = 3  # width k of the convolution
 WINDOW = 8  # neighborhood r of restricted self-attention
-KINDS = ("self-attention", "whole self-attention", "recurrent", "convolution", "restricted self-attention")
+LAYER_KINDS = ("self-attention", "whole self-attention", "recurrent", "convolution", "restricted self-attention")
 
 
 def table1_ops(kind: str, n: int, d: int) -> int:
@@ -37,7 +37,7 @@ def table1_ops(kind: str, n: int, d: int) -> int:
         "self-attention": n * n * d,
         "whole self-attention": n * n * d + 2 * n * d * d,
         "recurrent": n * d * d,
-        "convolution": KERNEL * n * d * d,
+        "convolution": KERNEL_SIZE * n * d * d,
         "restricted self-attention": WINDOW * n * d,
     }[kind]
 
@@ -49,7 +49,7 @@ def make_layer(kind: str, d: int, *, dilation: int = 1) -> nn.Module:
         "fused self-attention": lambda: SelfAttention(fused=True),
         "whole self-attention": lambda: MultiHeadAttention(d, max(d // 64, 1)),
         "recurrent": lambda: Recurrent(d, d, batch_first=True),
-        "convolution": lambda: CausalConvolution(d, d, KERNEL, dilation=dilation),
+        "convolution": lambda: CausalConvolution(d, d, KERNEL_SIZE, dilation=dilation),
         "restricted self-attention": RestrictedSelfAttention,
     }
     return makers[kind]()
@@ -84,7 +84,7 @@ class CausalConvolution(nn.Conv1d):
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         """Convolve with zeros before the first position, so that the length does not change."""
-        before = (KERNEL - 1) * self.dilation[0]
+        before = (KERNEL_SIZE - 1) * self.dilation[0]
         return super().forward(F.pad(x.transpose(1, 2), (before, 0))).transpose(1, 2)
 
 
@@ -163,7 +163,7 @@ def path_length(kind: str, n: int, d: int) -> int:
     x = torch.randn(1, n, d, dtype=torch.float64, requires_grad=True)
     y, gradient, depth = x, torch.zeros_like(x), 0
     while not gradient[0, 0].any():
-        dilation = KERNEL**depth if kind == "dilated convolution" else 1
+        dilation = KERNEL_SIZE**depth if kind == "dilated convolution" else 1
         y = make_layer(kind.removeprefix("dilated "), d, dilation=dilation).double()(y)
         (gradient,) = torch.autograd.grad(y[0, -1].sum(), x, retain_graph=True)
         depth += 1

@@ -32,15 +32,15 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import heat_map, label, panels
+from headway.experiments.figures import heat_map, label, subplots
 from headway.nn.positions import sinusoids
 
 BASE = 10000.0
 WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
-SHOWN = (16, 64, 128)  # widths in the panel of wavelengths
+SHOWN_WIDTHS = (16, 64, 128)  # widths in the panel of wavelengths
 SHIFTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-REPORTED = (16, 128, 512)  # widths in the verdict's text
-PICTURE = (16, 3)  # width and shift of the matrix that is drawn
+REPORTED_WIDTHS = (16, 128, 512)  # widths in the verdict's text
+DRAWN_WIDTH_AND_SHIFT = (16, 3)  # width and shift of the matrix that is drawn
 
 CLAIMS = (
     Claim.quote("for any fixed offset k, PE_pos+k can be represented as a linear function of PE_pos", "paper, 3.5"),
@@ -75,7 +75,7 @@ def measure(settings: Settings) -> Numbers:
         "errors": errors,
         "control": [_control(seed, width=64, positions=1024) for seed in settings.seeds],
         "wavelengths": wavelengths,
-        "rotation": rotation(*PICTURE),
+        "rotation": rotation(*DRAWN_WIDTH_AND_SHIFT),
         "tables": {f"Shifts of 1 to {SHIFTS[-1]} over {positions} positions": rows},
     }
 
@@ -169,7 +169,7 @@ def _judge_ratios(numbers: Numbers) -> Verdict:
 def _judge_ends(numbers: Numbers) -> Verdict:
     ends = {width: (each[0], each[-1]) for width, each in _turns(numbers).items()}
     texts = {width: f"d = {width}: {low:.4g} · 2π to {high:,.0f} · 2π" for width, (low, high) in ends.items()}
-    reason = "; ".join(text for width, text in texts.items() if int(width) in REPORTED)
+    reason = "; ".join(text for width, text in texts.items() if int(width) in REPORTED_WIDTHS)
     off = max(max(abs(low - 1), abs(high / BASE - 1)) for low, high in ends.values())
     if off >= 0.01:
         reason += ". The last exponent is (d−2)/d, not 1, so the upper end is never reached"
@@ -178,25 +178,25 @@ def _judge_ends(numbers: Numbers) -> Verdict:
 
 def draw(numbers: Numbers) -> Figure:
     """Draw the matrix, its error over k, the wavelengths, and the longest wavelength over d."""
-    picture, (matrix, error, waves, longest) = panels("PE(pos+k) as a linear function of PE(pos)", 2, 2, size=(15, 11))
+    picture, (matrix, error, waves, last) = subplots("PE(pos+k) as a linear function of PE(pos)", 2, 2, size=(15, 11))
     image = heat_map(matrix, numbers["rotation"], cmap="RdBu", vmin=-1, vmax=1, aspect="equal")
     picture.colorbar(image, ax=matrix, label="entry (no unit)")
-    width, shift = PICTURE
+    width, shift = DRAWN_WIDTH_AND_SHIFT
     label(matrix, f"The rotation R_k for k = {shift}, d = {width}", "dimension of PE(pos)", "dimension of PE(pos+k)")
     _draw_errors(error, numbers)
     turns = _turns(numbers)
-    for width, style in zip(SHOWN, ("o-", "s-", "^-"), strict=True):
+    for width, style in zip(SHOWN_WIDTHS, ("o-", "s-", "^-"), strict=True):
         waves.plot(turns[str(width)], style, label=f"d = {width}")
     waves.axhline(BASE, color="#777777", linestyle=":", label="10000 · 2π")
     waves.legend(loc="lower right")
     label(waves, "Wavelengths of the pairs", "pair of dimensions, i", "wavelength (2π positions)", log="y")
     expected = [BASE ** ((width - 2) / width) for width in WIDTHS]
-    longest.plot(WIDTHS, [each[-1] for each in turns.values()], "o-", label="measured")
-    longest.plot(WIDTHS, expected, "x", color="black", markersize=11, label="10000^((d−2)/d)")
-    longest.axhline(BASE, color="#777777", linestyle=":", label="10000, as the paper says")
-    longest.set_ylim(0, 1.1 * BASE)
-    longest.legend(loc="lower right")
-    label(longest, "The longest wavelength", "width d (units)", "wavelength (2π positions)", log="x", ticks=WIDTHS)
+    last.plot(WIDTHS, [each[-1] for each in turns.values()], "o-", label="measured")
+    last.plot(WIDTHS, expected, "x", color="black", markersize=11, label="10000^((d−2)/d)")
+    last.axhline(BASE, color="#777777", linestyle=":", label="10000, as the paper says")
+    last.set_ylim(0, 1.1 * BASE)
+    last.legend(loc="lower right")
+    label(last, "The longest wavelength", "width d (units)", "wavelength (2π positions)", log="x", xticks=WIDTHS)
     return picture
 
 
@@ -207,7 +207,7 @@ def _draw_errors(axes: Axes, numbers: Numbers) -> None:
     for kind, style in (("sinusoids", "C2s--"), ("random vectors", "C3^--")):
         axes.plot(shifts, np.mean([each[kind] for each in control], axis=0), style, label=f"fitted map: {kind}")
     x, y = "shift k (positions)", "error (entries are at most 1)"
-    label(axes, "Error of the linear map", x, y, log="xy", ticks=shifts[::2])
+    label(axes, "Error of the linear map", x, y, log="xy", xticks=shifts[::2])
     axes.set_ylim(1e-17, 1e2)
     axes.legend(loc="center right", bbox_to_anchor=(1, 0.72))
 

@@ -26,20 +26,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import heat_map, label, panels
+from headway.experiments.figures import heat_map, label, subplots
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.text.base import BOS, EOS
 
-VOCABULARY, FIRST_WORD = 40, 4  # ids below FIRST_WORD are special tokens
-ROWS, SOURCE, TARGET = 4, 9, 10  # batch size and lengths; TARGET includes BOS
-EXACT = 1e-4  # larger than rounding errors (logits are about 1), smaller than any real influence
-TRANSFORMERS = {  # only measured in the full form
+VOCAB_SIZE, FIRST_WORD = 40, 4  # ids below FIRST_WORD are special tokens
+BATCH_SIZE, SOURCE_LENGTH, TARGET_LENGTH = 4, 9, 10  # batch size and lengths; TARGET_LENGTH includes BOS
+LOGIT_TOLERANCE = 1e-4  # larger than rounding errors (logits are about 1), smaller than any real influence
+TRANSFORMER_VARIANTS = {  # only measured in the full form
     "Transformer, pre-norm, learned positions": {"norm": "pre", "positions": "learned"},
     "Transformer, pre-norm, rotary positions": {"norm": "pre", "positions": "rotary"},
     "Transformer, additive score": {"score": "additive"},
 }
-RECURRENT = {
+RECURRENT_VARIANTS = {
     "GRU without attention": {"attention": "none"},
     "GRU with attention (Bahdanau)": {"attention": "bahdanau"},
     "LSTM with attention (Luong)": {"attention": "luong", "cell": "lstm"},
@@ -75,14 +75,14 @@ def _models(full: bool) -> dict[str, nn.Module]:
     """Build the models with weights from the current random state, in evaluation mode."""
     sizes = {"d_model": 64, "num_heads": 4, "d_ff": 128, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
     config = TransformerConfig.parse(sizes, "no-peeking")
-    found: dict[str, nn.Module] = {"Transformer": Transformer(config, VOCABULARY, VOCABULARY)}
-    for name, changes in TRANSFORMERS.items() if full else ():
-        found[name] = Transformer(TransformerConfig.parse({**sizes, **changes}, name), VOCABULARY, VOCABULARY)
-    for name, changes in RECURRENT.items():
+    found: dict[str, nn.Module] = {"Transformer": Transformer(config, VOCAB_SIZE, VOCAB_SIZE)}
+    for name, changes in TRANSFORMER_VARIANTS.items() if full else ():
+        found[name] = Transformer(TransformerConfig.parse({**sizes, **changes}, name), VOCAB_SIZE, VOCAB_SIZE)
+    for name, changes in RECURRENT_VARIANTS.items():
         recurrent = RecurrentConfig.parse({"d_model": 64, "dropout": 0.0, **changes}, name)
-        found[name] = RecurrentModel(recurrent, VOCABULARY, VOCABULARY)
+        found[name] = RecurrentModel(recurrent, VOCAB_SIZE, VOCAB_SIZE)
     for name, broken in {NO_CAUSAL: _NoCausalMask, NO_PADDING: _NoPaddingMask}.items():
-        found[name] = broken(config, VOCABULARY, VOCABULARY)
+        found[name] = broken(config, VOCAB_SIZE, VOCAB_SIZE)
     return {name: model.eval() for name, model in found.items()}
 
 
@@ -114,10 +114,10 @@ def measure(settings: Settings) -> Numbers:
 
 def _batch() -> tuple[Tensor, Tensor]:
     """Draw padded sources of different lengths that end in EOS, and targets that start with BOS."""
-    source = torch.randint(FIRST_WORD, VOCABULARY, (ROWS, SOURCE))
-    for row in range(ROWS):
-        source[row, SOURCE - 1 - row :] = torch.tensor([EOS, *[0] * row])
-    target = torch.randint(FIRST_WORD, VOCABULARY, (ROWS, TARGET))
+    source = torch.randint(FIRST_WORD, VOCAB_SIZE, (BATCH_SIZE, SOURCE_LENGTH))
+    for row in range(BATCH_SIZE):
+        source[row, SOURCE_LENGTH - 1 - row :] = torch.tensor([EOS, *[0] * row])
+    target = torch.randint(FIRST_WORD, VOCAB_SIZE, (BATCH_SIZE, TARGET_LENGTH))
     target[:, 0] = BOS
     return source, target
 
@@ -126,16 +126,16 @@ def _influence(model: nn.Module, source: Tensor, target: Tensor) -> Float[Tensor
     """Return the largest change of a logit of output t (row) when target token s (column) is replaced."""
     before = model(source, target)
     columns = []
-    for place in range(TARGET):
+    for place in range(TARGET_LENGTH):
         changed = target.clone()
-        changed[:, place] = FIRST_WORD + (target[:, place] - FIRST_WORD + 1) % (VOCABULARY - FIRST_WORD)
+        changed[:, place] = FIRST_WORD + (target[:, place] - FIRST_WORD + 1) % (VOCAB_SIZE - FIRST_WORD)
         columns.append((model(source, changed) - before).abs().amax(dim=(0, 2)))
     return torch.stack(columns, dim=1)
 
 
 def _padding_influence(model: nn.Module, source: Tensor, target: Tensor) -> float:
     """Return the largest change of a logit when source and target are padded further."""
-    after = model(F.pad(source, (0, 3)), F.pad(target, (0, 2)))[:, :TARGET]
+    after = model(F.pad(source, (0, 3)), F.pad(target, (0, 2)))[:, :TARGET_LENGTH]
     return float((after - model(source, target)).abs().max())
 
 
@@ -156,8 +156,8 @@ def _judge_leak(models: dict[str, dict[str, Any]], what: str, broken: str, words
         f"{words} at most {sound[worst]:.2g} ({worst}; {len(sound)} models), and by at least {caught:.2g} in the model "
         f"that is broken on purpose ({broken})"
     )
-    wrong = sound[worst] > EXACT
-    blind = min(caught, *(min(each["later"]) for each in models.values())) < 10 * EXACT
+    wrong = sound[worst] > LOGIT_TOLERANCE
+    blind = min(caught, *(min(each["later"]) for each in models.values())) < 10 * LOGIT_TOLERANCE
     if blind and not wrong:
         reason += ": the measurement does not detect errors"
     return decide(reason, supported=not wrong and not blind, refuted=wrong)
@@ -166,12 +166,12 @@ def _judge_leak(models: dict[str, dict[str, Any]], what: str, broken: str, words
 def draw(numbers: Numbers) -> Figure:
     """Draw the influence of target positions on outputs for a sound, a recurrent and a broken model."""
     shown = ("Transformer", "GRU with attention (Bahdanau)", NO_CAUSAL)
-    picture, axes = panels("No peeking: what does an output depend on?", 2, 2, size=(16, 12))
+    picture, axes = subplots("No peeking: what does an output depend on?", 2, 2, size=(16, 12))
     grids = [torch.tensor(numbers["models"][name]["influence"]).amax(0) for name in shown]
     most = max(float(grid.max()) for grid in grids)
     ticks = [most * share for share in (0.0, 0.1, 0.4, 1.0)]
     for each, name, grid in zip(axes, shown, grids, strict=False):
-        zeros = [["0" if value <= EXACT else "" for value in row] for row in grid.tolist()]
+        zeros = [["0" if value <= LOGIT_TOLERANCE else "" for value in row] for row in grid.tolist()]
         style: Any = {"text_style": lambda *_: {"color": "#777777"}, "vmin": 0, "vmax": most**0.5}
         image = heat_map(each, grid.sqrt().tolist(), zeros, **style)
         colors = picture.colorbar(image, ax=each, label="largest change of a logit (nats)")
@@ -180,7 +180,7 @@ def draw(numbers: Numbers) -> Figure:
     bars = axes[3]
     changes = {fill(name, 18): max(1e-9, *each["padding"]) for name, each in numbers["models"].items()}
     bars.barh(list(changes), list(changes.values()))
-    bars.axvline(EXACT, color="#777777", linestyle=":")
+    bars.axvline(LOGIT_TOLERANCE, color="#777777", linestyle=":")
     bars.set_xlim(1e-9, 100)
     bars.invert_yaxis()
     title = "Effect of more padding (left of the line: rounding)"

@@ -25,16 +25,16 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import heat_map, label, lines, panels
+from headway.experiments.figures import heat_map, label, plot_lines, subplots
 from headway.nn.dropout import Dropout
 from headway.nn.positions import SinusoidalPositions
 
-WIDTH, SHOWN = 128, 64
-RATES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
-PAPER_RATE = 0.1
-MAX_LOSS = 0.1  # share of positions; "hardly any" means at most the share of entries that dropout zeroes
-NEAR = 5  # positions; "nearly identified" means at most this far off
-KINDS = ("encoding alone", "embedding + encoding")
+WIDTH, SHOWN_POSITIONS = 128, 64
+DROPOUT_RATES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+PAPER_DROPOUT = 0.1
+MAX_LOST_SHARE = 0.1  # "hardly any" means that a smaller share of positions is lost; equal to the dropout rate
+NEAR_DISTANCE = 5  # "nearly identified" means that the nearest encoding is at most this many positions away
+INPUT_KINDS = ("encoding alone", "embedding + encoding")
 
 TITLE = "Positional encoding as a picture"
 CLAIMS = (
@@ -52,20 +52,20 @@ def measure(settings: Settings) -> Numbers:
     positions = 256 if settings.quick else 5_000
     table = SinusoidalPositions(WIDTH)(torch.zeros(1, positions, WIDTH))[0]
     found = {
-        kind: {str(rate): [_identified(table, size, rate, seed) for seed in settings.seeds] for rate in RATES}
-        for kind, size in zip(KINDS, (0.0, 1.0), strict=True)  # the embeddings' standard deviation
+        kind: {str(rate): [_identified(table, size, rate, seed) for seed in settings.seeds] for rate in DROPOUT_RATES}
+        for kind, size in zip(INPUT_KINDS, (0.0, 1.0), strict=True)  # the embeddings' standard deviation
     }
     torch.manual_seed(settings.seeds[0])
-    clean = table[:SHOWN]
-    dropped = Dropout(PAPER_RATE).train()(clean)
+    clean = table[:SHOWN_POSITIONS]
+    dropped = Dropout(PAPER_DROPOUT).train()(clean)
     likeness = table.double() @ table.double().T
-    bands = [likeness.diagonal(distance) for distance in range(SHOWN)]
+    bands = [likeness.diagonal(distance) for distance in range(SHOWN_POSITIONS)]
     rows = [
         {
             "input of dropout": kind,
             "dropout": float(rate),
             "positions identified (%)": 100 * _mean(shares, "right"),
-            f"within {NEAR} positions (%)": 100 * _mean(shares, "near"),
+            f"within {NEAR_DISTANCE} positions (%)": 100 * _mean(shares, "near"),
         }
         for kind, each in found.items()
         for rate, shares in each.items()
@@ -88,7 +88,7 @@ def _identified(table: Float[Tensor, "N D"], size: float, rate: float, seed: int
     torch.manual_seed(seed)  # use the same embeddings at every rate
     dropped = Dropout(rate).train()(table + size * torch.randn(table.shape))
     off = (torch.cdist(dropped, table).argmin(-1) - torch.arange(len(table))).abs()
-    return {"right": float((off == 0).float().mean()), "near": float((off <= NEAR).float().mean())}
+    return {"right": float((off == 0).float().mean()), "near": float((off <= NEAR_DISTANCE).float().mean())}
 
 
 def _mean(found: list[dict[str, float]], what: str) -> float:
@@ -106,25 +106,25 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
         f"at a fixed distance the dot product of two encodings varies by at most {spread:.1g} "
         f"(it is {numbers['likeness'][0]:.0f} at distance 0)"
     )
-    whole, dropped = (numbers["told"][KINDS[1]][str(rate)] for rate in (0.0, PAPER_RATE))
+    whole, dropped = (numbers["told"][INPUT_KINDS[1]][str(rate)] for rate in (0.0, PAPER_DROPOUT))
     lost = [before["right"] - after["right"] for before, after in zip(whole, dropped, strict=True)]
     reason = (
         f"the sum identifies {_mean(whole, 'right'):.1%} of {positions} positions without dropout and "
-        f"{_mean(dropped, 'right'):.1%} with {PAPER_RATE} ({_mean(dropped, 'near'):.1%} to within {NEAR} positions): a "
-        f"loss of {fmean(lost):.1%}, at most {max(lost):.1%} over the seeds ({MAX_LOSS:.0%} would be large). Random "
-        f"guessing identifies {1 / positions:.2%}"
+        f"{_mean(dropped, 'right'):.1%} with {PAPER_DROPOUT} ({_mean(dropped, 'near'):.1%} to within {NEAR_DISTANCE} "
+        f"positions): a loss of {fmean(lost):.1%}, at most {max(lost):.1%} over the seeds ({MAX_LOST_SHARE:.0%} would "
+        f"be large). Random guessing identifies {1 / positions:.2%}"
     )
     return (
         decide(own, supported=nearest > 0.01),
         decide(alike, supported=spread < 1e-3),
-        decide(reason, supported=max(lost) < MAX_LOSS, refuted=min(lost) > MAX_LOSS),
+        decide(reason, supported=max(lost) < MAX_LOST_SHARE, refuted=min(lost) > MAX_LOST_SHARE),
     )
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw encodings with and without dropout, similarity over distance, and identified positions over dropout."""
-    picture, (clean, dropped, likeness, told) = panels(TITLE, 2, 2, size=(16, 10.5))
-    titles = {"clean": "Without dropout", "dropped": f"With dropout of {PAPER_RATE}"}
+    """Plot encodings with and without dropout, similarity over distance, and identified positions over dropout rate."""
+    picture, (clean, dropped, likeness, told) = subplots(TITLE, 2, 2, size=(16, 10.5))
+    titles = {"clean": "Without dropout", "dropped": f"With dropout of {PAPER_DROPOUT}"}
     for axes, (name, title) in zip((clean, dropped), titles.items(), strict=True):
         image = heat_map(axes, numbers[name], cmap="RdBu", vmin=-1.12, vmax=1.12, interpolation="nearest")
         picture.colorbar(image, ax=axes, label="value (no unit)")
@@ -134,10 +134,10 @@ def draw(numbers: Numbers) -> Figure:
     likeness.set_ylim(bottom=0)
     found = numbers["told"]
     means = {kind: [100 * _mean(shares, "right") for shares in each.values()] for kind, each in found.items()}
-    lines(told, [float(rate) for rate in found[KINDS[0]]], means)
+    plot_lines(told, [float(rate) for rate in found[INPUT_KINDS[0]]], means)
     told.legend(loc="lower left", bbox_to_anchor=(0.12, 0.12))
-    told.axvline(PAPER_RATE, color="#777777", linestyle=":")
-    told.annotate("the paper's 0.1", (PAPER_RATE, 8), xytext=(5, 0), textcoords="offset points", color="#555555")
+    told.axvline(PAPER_DROPOUT, color="#777777", linestyle=":")
+    told.annotate("the paper's 0.1", (PAPER_DROPOUT, 8), xytext=(5, 0), textcoords="offset points", color="#555555")
     told.set_ylim(-3, 103)
     label(told, "Positions identified after dropout", "dropout (probability)", "nearest to its own encoding (%)")
     return picture

@@ -23,11 +23,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from headway.experiments.comparison import column, difference, judge_equivalent, judge_greater, mean_ci, strip_plot
+from headway.experiments.comparison import column, judge_equivalent, judge_greater, mean_ci, mean_diff, strip_plot
 from headway.experiments.corpus import MULTI30K
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
-from headway.experiments.figures import panels, shared_legend
-from headway.experiments.length_sweep import COUNTS, LONGEST_SEEN, TWICE, draw_bleu_curves, length_sweep, relative_bleu
+from headway.experiments.figures import shared_legend, subplots
+from headway.experiments.length_sweep import LENGTHS, LONGEST_SEEN, TWICE, draw_bleu_curves, length_sweep, relative_bleu
 
 SINUSOIDAL, LEARNED, ROTARY, NONE = "sinusoidal (paper)", "learned", "rotary", "none"
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -36,10 +36,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     ROTARY: {"model": {"positions": "rotary"}},
     NONE: {"model": {"positions": "none"}},
 }
-SEEN = tuple(count for count in COUNTS if count <= LONGEST_SEEN)
-BEYOND = tuple(count for count in COUNTS if count > LONGEST_SEEN)
+SEEN_ROWS = tuple(count for count in LENGTHS if count <= LONGEST_SEEN)
+UNSEEN_ROWS = tuple(count for count in LENGTHS if count > LONGEST_SEEN)
 MIN_BLEU_DIFFERENCE = 1.0  # BLEU; "nearly identical" means closer than this
-MIN_SHARE_KEPT = 0.8  # "extrapolate" means keeping at least this share of BLEU at twice the longest rows of training
+MIN_BLEU_RATIO = 0.8  # "extrapolate" means keeping at least this share of BLEU at twice the longest rows of training
 
 CLAIMS = (
     Claim.quote("the two versions produced nearly identical results", "paper, 3.5, and table 3 (E)"),
@@ -66,14 +66,14 @@ def measure(settings: Settings) -> Numbers:
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by mean BLEU at trained and longer lengths, and by the share of BLEU kept at twice the longest rows."""
-    seen, beyond = ({name: _mean(numbers, name, counts) for name in VARIANTS} for counts in (SEEN, BEYOND))
+    seen, beyond = ({name: _mean(numbers, name, counts) for name in VARIANTS} for counts in (SEEN_ROWS, UNSEEN_ROWS))
     share = f"share of the BLEU of rows of {LONGEST_SEEN} sentences that is kept in rows of {TWICE} with sinusoids"
-    within, longer = "mean BLEU at the lengths of training", f"rows of {' and '.join(map(str, BEYOND))} sentences"
-    alike, kept = difference(seen[LEARNED], seen[SINUSOIDAL]), relative_bleu(numbers, SINUSOIDAL, TWICE, LONGEST_SEEN)
-    further, order = difference(beyond[SINUSOIDAL], beyond[LEARNED]), difference(seen[SINUSOIDAL], seen[NONE])
+    within, longer = "mean BLEU at trained lengths", f"rows of {' and '.join(map(str, UNSEEN_ROWS))} sentences"
+    alike, kept = mean_diff(seen[LEARNED], seen[SINUSOIDAL]), relative_bleu(numbers, SINUSOIDAL, TWICE, LONGEST_SEEN)
+    further, order = mean_diff(beyond[SINUSOIDAL], beyond[LEARNED]), mean_diff(seen[SINUSOIDAL], seen[NONE])
     return (
-        judge_equivalent(alike, f"{within}, learned minus sinusoidal", within=MIN_BLEU_DIFFERENCE),
-        judge_greater(mean_ci(kept), share, threshold=MIN_SHARE_KEPT),
+        judge_equivalent(alike, f"{within}, learned minus sinusoidal", tolerance=MIN_BLEU_DIFFERENCE),
+        judge_greater(mean_ci(kept), share, threshold=MIN_BLEU_RATIO),
         judge_greater(further, f"mean BLEU of {longer}, sinusoidal minus learned", margin=MIN_BLEU_DIFFERENCE),
         judge_greater(order, f"{within}, sinusoidal minus none", margin=MIN_BLEU_DIFFERENCE),
     )
@@ -88,13 +88,13 @@ def _mean(numbers: Numbers, variant: str, counts: Sequence[int]) -> list[float]:
 def draw(numbers: Numbers) -> Figure:
     """Draw BLEU over row length, and its mean over the row lengths of training."""
     title = "Positions, within the lengths of training and beyond"
-    picture, (curves, seen) = panels(title, columns=2, size=(15.0, 5.0))
+    picture, (curves, seen) = subplots(title, ncols=2, size=(15.0, 5.0))
     draw_bleu_curves(curves, numbers)
-    means = {name: _mean(numbers, name, SEEN) for name in VARIANTS}
+    means = {name: _mean(numbers, name, SEEN_ROWS) for name in VARIANTS}
     strip_plot(seen, means, "At the lengths of training (dots: seeds)", "BLEU, mean of rows of 1, 2 and 3")
     shared_legend(picture, curves)
     return picture
 
 
 TITLE = "Sinusoidal against learned positions"
-EXPERIMENT = Experiment("positions", TITLE, __doc__, CLAIMS, measure, judge, draw, data=MULTI30K)
+EXPERIMENT = Experiment("positions", TITLE, __doc__, CLAIMS, measure, judge, draw, data_files=MULTI30K)

@@ -23,19 +23,19 @@ import torch
 from matplotlib.figure import Figure
 
 from headway.engine.accelerate import accelerate
-from headway.experiments.comparison import by_variant, difference, judge_equivalent, judge_greater, quality, strip_plot
+from headway.experiments.comparison import by_variant, judge_equivalent, judge_greater, mean_diff, row_cells, strip_plot
 from headway.experiments.corpus import MULTI30K, experiment_corpus
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import label, lines, panels, shared_legend
+from headway.experiments.figures import label, plot_lines, shared_legend, subplots
 from headway.experiments.layer_measurements import WINDOW, saved_activation_bytes, time_layers
 from headway.experiments.training import sweep
 from headway.nn.attention import MultiHeadAttention
 
-Costs = dict[str, dict[str, dict[str, float]]]  # by layer and length: "ms" and "kib"
+LayerCosts = dict[str, dict[str, dict[str, float]]]  # by layer and length: "ms" and "kib"
 
 PLAIN, FUSED, RESTRICTED = "self-attention", "accelerated self-attention", "restricted self-attention"
-ALL = "all positions"
-SIZES = (16, 8, 4, 2)
+ALL_POSITIONS = "all positions"
+WINDOW_SIZES = (16, 8, 4, 2)
 MIN_BLEU_DIFFERENCE = 1.0  # BLEU; seeds of one recipe differ by about this much
 LINEAR, SQUARE = 1.25, 1.5  # powers of n; growth is linear up to the first and quadratic from the second on
 
@@ -43,15 +43,15 @@ TITLE = "Restricted self-attention"
 CLAIMS = (
     Claim("Restricted to r positions, the time and memory of self-attention grow with n, not n².", "paper, table 1"),
     Claim(f"With r = {WINDOW}, quality stays: sentences have about 14 tokens, and blocks are stacked.", OURS),
-    Claim(f"With r = {SIZES[-1]}, the position itself and the one before, quality suffers.", OURS),
+    Claim(f"With r = {WINDOW_SIZES[-1]}, the position itself and the one before, quality suffers.", OURS),
 )
 
 
 def measure(settings: Settings) -> Numbers:
     """Measure the cost of a layer against n, and BLEU against r."""
     costs = _costs(settings)
-    variants: dict[str, dict[str, Any]] = {ALL: {}}
-    variants |= {f"r = {size}": {"model": {"encoder_window": size, "decoder_window": size}} for size in SIZES}
+    variants: dict[str, dict[str, Any]] = {ALL_POSITIONS: {}}
+    variants |= {f"r = {size}": {"model": {"encoder_window": size, "decoder_window": size}} for size in WINDOW_SIZES}
     runs = sweep(settings, experiment_corpus(settings), variants)
     layers = [
         {"layer": name, "n": int(n), "shortest time (ms)": each["ms"], "memory (KiB)": each["kib"]}
@@ -59,13 +59,13 @@ def measure(settings: Settings) -> Numbers:
         for n, each in by_length.items()
     ]
     tables = {
-        "Means over seeds, with standard deviations": [{"window": name, **quality(runs, name)} for name in variants],
+        "Means over seeds, with standard deviations": [{"window": name, **row_cells(runs, name)} for name in variants],
         f"One sequence through a layer, forward and backward, r = {WINDOW}": layers,
     }
     return {"runs": runs, "costs": costs, "tables": tables}
 
 
-def _costs(settings: Settings) -> Costs:
+def _costs(settings: Settings) -> LayerCosts:
     """Return the shortest time (ms) and the memory (KiB) of each layer at each length, in float32 on a CPU."""
     lengths, rounds = ((256, 512, 1024), 15) if settings.quick else ((512, 1024, 2048, 4096), 11)
     with torch.random.fork_rng():
@@ -75,7 +75,7 @@ def _costs(settings: Settings) -> Costs:
             FUSED: accelerate(MultiHeadAttention(64, 4)),
             RESTRICTED: accelerate(MultiHeadAttention(64, 4, window=(WINDOW // 2, (WINDOW - 1) // 2))),
         }
-        costs: Costs = {name: {} for name in layers}
+        costs: LayerCosts = {name: {} for name in layers}
         for n in lengths:
             settings.say(f"restricted-attention: timing n = {n}")
             x = torch.randn(1, n, 64, requires_grad=True)
@@ -94,16 +94,16 @@ def _power(by_length: dict[str, dict[str, float]], key: str) -> float:
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the fitted powers of n and by BLEU over seeds."""
     bleu, noticed = by_variant(numbers["runs"], "bleu"), MIN_BLEU_DIFFERENCE
-    middle, least = (difference(bleu[ALL], bleu[f"r = {size}"]) for size in (WINDOW, SIZES[-1]))
+    middle, least = (mean_diff(bleu[ALL_POSITIONS], bleu[f"r = {size}"]) for size in (WINDOW, WINDOW_SIZES[-1]))
     what = "BLEU without a window minus r ="
     return (
         _judge_growth(numbers["costs"]),
-        judge_equivalent(middle, f"{what} {WINDOW}", within=noticed),
-        judge_greater(least, f"{what} {SIZES[-1]}", margin=noticed),
+        judge_equivalent(middle, f"{what} {WINDOW}", tolerance=noticed),
+        judge_greater(least, f"{what} {WINDOW_SIZES[-1]}", margin=noticed),
     )
 
 
-def _judge_growth(costs: Costs) -> Verdict:
+def _judge_growth(costs: LayerCosts) -> Verdict:
     powers = {name: (_power(costs[name], "ms"), _power(costs[name], "kib")) for name in (PLAIN, RESTRICTED)}
     longest = list(costs[PLAIN])[-1]
     ratios = [costs[name][longest]["ms"] / costs[RESTRICTED][longest]["ms"] for name in (PLAIN, FUSED)]
@@ -118,18 +118,18 @@ def _judge_growth(costs: Costs) -> Verdict:
 
 def draw(numbers: Numbers) -> Figure:
     """Draw time and memory against n, and BLEU against r."""
-    picture, (time, memory, bleu) = panels(TITLE, columns=3, size=(16.0, 5.5))
+    picture, (time, memory, bleu) = subplots(TITLE, ncols=3, size=(16.0, 5.5))
     costs = numbers["costs"]
     lengths = [int(n) for n in costs[PLAIN]]
     for axes, key, title, unit in (
         (time, "ms", "Time of one layer", "forward and backward (ms)"),
         (memory, "kib", "Memory of one layer", "saved for backward (KiB)"),
     ):
-        lines(axes, lengths, {name: [each[key] for each in by_length.values()] for name, by_length in costs.items()})
-        label(axes, title, "length n (tokens)", unit, log="xy", ticks=lengths)
+        plot_lines(axes, lengths, {name: [each[key] for each in rows.values()] for name, rows in costs.items()})
+        label(axes, title, "length n (tokens)", unit, log="xy", xticks=lengths)
     strip_plot(bleu, by_variant(numbers["runs"], "bleu"), "Quality (dots: seeds)", "BLEU of the test set")
     shared_legend(picture, time, memory)
     return picture
 
 
-EXPERIMENT = Experiment("restricted-attention", TITLE, __doc__, CLAIMS, measure, judge, draw, data=MULTI30K)
+EXPERIMENT = Experiment("restricted-attention", TITLE, __doc__, CLAIMS, measure, judge, draw, data_files=MULTI30K)

@@ -29,13 +29,13 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import label, panels, shared_legend
+from headway.experiments.figures import label, shared_legend, subplots
 from headway.inspection.picture_files import MARKERS
 
 WIDTHS = (1, 4, 16, 64, 256, 1024)
 NUM_KEYS = 64  # number of keys per query
-KINDS = ("without", "with")
-WORDS = {"without": "q·k", "with": "q·k / √d_k"}
+SCALING_KINDS = ("without", "with")
+SCORE_FORMULAS = {"without": "q·k", "with": "q·k / √d_k"}
 
 CLAIMS = (
     Claim(
@@ -54,25 +54,25 @@ CLAIMS = (
 def measure(settings: Settings) -> Numbers:
     """Measure every quantity for each d_k, with and without the factor, one value per seed."""
     queries = 200 if settings.quick else 20_000
-    found: dict[str, dict[str, dict[str, list[float]]]] = {kind: {} for kind in KINDS}
+    found: dict[str, dict[str, dict[str, list[float]]]] = {kind: {} for kind in SCALING_KINDS}
     for seed in settings.seeds:
         generator = torch.Generator().manual_seed(seed)
         for width in WIDTHS:
             scores = torch.cat([_scores(width, min(200, queries), generator) for _ in range(-(-queries // 200))])
-            for kind in KINDS:
+            for kind in SCALING_KINDS:
                 for name, value in _quantities(scores / math.sqrt(width) if kind == "with" else scores).items():
                     found[kind].setdefault(name, {}).setdefault(str(width), []).append(value)
     rows = [
         {
             "d_k": width,
-            "softmax of": WORDS[kind],
+            "softmax of": SCORE_FORMULAS[kind],
             "variance": fmean(found[kind]["variance"][str(width)]),
             "entropy (nats)": fmean(found[kind]["entropy"][str(width)]),
             "gradient, median": fmean(found[kind]["gradient"][str(width)]),
             "queries with a gradient below 0.001 (%)": 100 * fmean(found[kind]["vanished"][str(width)]),
         }
         for width in WIDTHS
-        for kind in KINDS
+        for kind in SCALING_KINDS
     ]
     tables = {f"{NUM_KEYS} keys, mean over seeds": rows}
     return {"keys": NUM_KEYS, "queries": queries, "widths": WIDTHS, **found, "tables": tables}
@@ -107,7 +107,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     widths, plain, scaled = numbers["widths"], _means(numbers, "without"), _means(numbers, "with")
     ratios = [variance / width for variance, width in zip(plain["variance"], widths, strict=True)]
     off = max(abs(mean) / math.sqrt(width) for mean, width in zip(plain["mean"], widths, strict=True))
-    gradients = {kind: np.array(list(numbers[kind]["gradient"].values())) for kind in KINDS}  # widths x seeds
+    gradients = {kind: np.array(list(numbers[kind]["gradient"].values())) for kind in SCALING_KINDS}  # widths x seeds
     # Variance / d_k is an average of |q|^2 / d_k, which has a variance of 2 / d_k.
     error = math.sqrt(2 / (numbers["queries"] * gradients["without"].shape[1]))
     falls: list[float] = (gradients["without"][-1] / gradients["without"].max(0)).tolist()
@@ -144,13 +144,13 @@ def _means(numbers: Numbers, kind: str) -> dict[str, list[float]]:
 
 def draw(numbers: Numbers) -> Figure:
     """Draw variance, entropy and gradient against d_k, with and without the factor."""
-    picture, (variance, entropy, gradient) = panels("Why the scores are divided by √d_k", 1, 3, size=(16, 6))
+    picture, (variance, entropy, gradient) = subplots("Why the scores are divided by √d_k", 1, 3, size=(16, 6))
     widths, equal = numbers["widths"], math.log(numbers["keys"])
-    for color, marker, kind in zip(("C1", "C0"), MARKERS, KINDS, strict=False):
+    for color, marker, kind in zip(("C1", "C0"), MARKERS, SCALING_KINDS, strict=False):
         values = _means(numbers, kind)
         low, middle, high = (np.maximum(values[name], 1e-12) for name in ("low", "gradient", "high"))  # avoid log 0
         for axes, each in ((variance, values["variance"]), (entropy, values["entropy"]), (gradient, middle)):
-            axes.plot(widths, each, color=color, marker=marker, label=f"scores {WORDS[kind]}")
+            axes.plot(widths, each, color=color, marker=marker, label=f"scores {SCORE_FORMULAS[kind]}")
         gradient.fill_between(widths, low, high, color=color, alpha=0.15)
     entropy.axhline(equal, color="#777777", linestyle=":", label=f"equal weights (ln {numbers['keys']})")
     entropy.set_ylim(bottom=0)
@@ -159,7 +159,7 @@ def draw(numbers: Numbers) -> Figure:
         (entropy, f"Entropy of the softmax ({numbers['keys']} keys)", "entropy (nats)", "x"),
         (gradient, "Size of the softmax's gradient", "‖∂p/∂s‖: median, 10 to 90 % of queries", "xy"),
     ):
-        label(axes, title, "width d_k (units)", y, log=log, ticks=widths)
+        label(axes, title, "width d_k (units)", y, log=log, xticks=widths)
     shared_legend(picture, entropy)
     return picture
 

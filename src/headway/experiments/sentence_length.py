@@ -24,15 +24,15 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from headway.experiments.comparison import by_variant, ci_half_width, difference, judge_greater, mean_ci
+from headway.experiments.comparison import by_variant, ci_half_width, judge_greater, mean_ci, mean_diff
 from headway.experiments.corpus import MULTI30K
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
-from headway.experiments.figures import label, panels, shared_legend
+from headway.experiments.figures import label, shared_legend, subplots
 from headway.experiments.length_sweep import LONGEST_SEEN, draw_bleu_curves, length_sweep, relative_bleu
 
 FIXED, ATTENDING, TRANSFORMER = "recurrent, fixed vector", "recurrent, with attention", "Transformer"
-NAMES = (FIXED, ATTENDING, TRANSFORMER)
-MIN_SHARE_KEPT = 0.9  # "does not deteriorate" means at least this share of the BLEU of single sentences
+MODEL_NAMES = (FIXED, ATTENDING, TRANSFORMER)
+MIN_BLEU_RATIO = 0.9  # "does not deteriorate" means at least this share of the BLEU of single sentences
 
 TITLE = "Quality against sentence length"
 CLAIMS = (
@@ -61,33 +61,33 @@ def measure(settings: Settings) -> Numbers:
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by BLEU in the longest rows of training, absolute and relative to the BLEU of single sentences."""
-    kept = {name: relative_bleu(numbers, name, LONGEST_SEEN, 1) for name in NAMES}
+    kept = {name: relative_bleu(numbers, name, LONGEST_SEEN, 1) for name in MODEL_NAMES}
     long = by_variant(numbers["runs"], "bleu", sentences=LONGEST_SEEN)
     at, share = f"in rows of {LONGEST_SEEN} sentences", "share of the BLEU of single sentences that"
-    more, better = difference(kept[ATTENDING], kept[FIXED]), difference(long[TRANSFORMER], long[ATTENDING])
+    more, better = mean_diff(kept[ATTENDING], kept[FIXED]), mean_diff(long[TRANSFORMER], long[ATTENDING])
     return (
         judge_greater(more, f"{share} is kept {at}, with attention minus without"),
-        judge_greater(mean_ci(kept[ATTENDING]), f"{share} attention keeps {at}", threshold=MIN_SHARE_KEPT),
+        judge_greater(mean_ci(kept[ATTENDING]), f"{share} attention keeps {at}", threshold=MIN_BLEU_RATIO),
         judge_greater(better, f"BLEU {at} of the Transformer minus recurrence with attention"),
     )
 
 
 def draw(numbers: Numbers) -> Figure:
     """Draw BLEU over row length, and the share of BLEU that is kept in long rows."""
-    picture, (curves, kept) = panels(TITLE, columns=2, size=(13.0, 5.4))
+    picture, (curves, kept) = subplots(TITLE, ncols=2, size=(13.0, 5.4))
     draw_bleu_curves(curves, numbers)
-    for number, name in enumerate(NAMES):
+    for number, name in enumerate(MODEL_NAMES):
         values = relative_bleu(numbers, name, LONGEST_SEEN, 1)
         reach = ci_half_width(values) if len(values) > 1 else 0.0
         share = 100 * fmean(values)
         kept.bar(number, share, width=0.6, yerr=100 * reach, capsize=5)
         kept.text(number - 0.15, share / 2, f"{share:.0f}", ha="center", va="center", color="white", weight="bold")
     label(kept, f"Share kept in rows of {LONGEST_SEEN} sentences", "", "% of the BLEU of single sentences")
-    kept.set_xticks(range(len(NAMES)), [name.replace(", ", ",\n") for name in NAMES])
+    kept.set_xticks(range(len(MODEL_NAMES)), [name.replace(", ", ",\n") for name in MODEL_NAMES])
     kept.set_ylim(bottom=0)
     kept.grid(visible=False, axis="x")
     shared_legend(picture, curves)
     return picture
 
 
-EXPERIMENT = Experiment("sentence-length", TITLE, __doc__, CLAIMS, measure, judge, draw, data=MULTI30K)
+EXPERIMENT = Experiment("sentence-length", TITLE, __doc__, CLAIMS, measure, judge, draw, data_files=MULTI30K)

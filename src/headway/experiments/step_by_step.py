@@ -28,14 +28,14 @@ from headway.bundle import Bundle
 from headway.decode import DecodingOptions, Hypothesis
 from headway.evaluate import bleu
 from headway.experiments.comparison import judge_greater, mean_ci
-from headway.experiments.corpus import MULTI30K, Pair, experiment_corpus
+from headway.experiments.corpus import MULTI30K, TextPair, experiment_corpus
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import heat_map, label, panels
+from headway.experiments.figures import heat_map, label, subplots
 from headway.experiments.training import decode_target, encode_sources, load_bundle_on_device, model_folders, search_all
 from headway.inspection.picture_files import MARKERS
 from headway.text.base import BOS, EOS
 
-BEST = 5  # number of most probable tokens to show
+TOP_K = 5  # number of most probable tokens to show
 SHOWN_STEPS = 14  # number of steps that fit in a figure
 SEARCHES = {
     "greedy": DecodingOptions(beam_size=1, length_penalty=0.0),
@@ -60,12 +60,12 @@ CLAIMS = (
 def measure(settings: Settings) -> Numbers:
     """Run all searches with every model, and trace one example step by step with the first model."""
     corpus = experiment_corpus(settings)
-    pairs = corpus.test[:30] if settings.quick else corpus.test
+    pairs = corpus.test_pairs[:30] if settings.quick else corpus.test_pairs
     sources, targets = zip(*pairs, strict=True)
     found, example = list[dict[str, Any]](), dict[str, Any]()
     for folder in model_folders(settings, corpus):
         bundle = load_bundle_on_device(folder)
-        settings.say(f"step-by-step: searching {len(pairs)} translations")
+        settings.say(f"step-by-step: translating {len(pairs)} sentences")
         results = {
             name: search_all(bundle, sources, options, lambda length: length + 50) for name, options in SEARCHES.items()
         }
@@ -110,7 +110,7 @@ def _dependence(bundle: Bundle, sources: Sequence[str], found: Sequence[Hypothes
 
 
 def _example(
-    bundle: Bundle, pairs: Sequence[Pair], greedy: Sequence[Hypothesis], beam: Sequence[Hypothesis]
+    bundle: Bundle, pairs: Sequence[TextPair], greedy: Sequence[Hypothesis], beam: Sequence[Hypothesis]
 ) -> dict[str, Any]:
     """Trace the shortest sentence for which beam search finds a better translation, or else the first sentence."""
     differ = [
@@ -143,7 +143,7 @@ def _steps(bundle: Bundle, source: str, hypothesis: Hypothesis) -> list[dict[str
             "chosen": show([chosen])[0],
             "rank": int((weights > weights[chosen]).sum()) + 1,
             "probability": float(weights[chosen]),
-            "best": list(zip(show(weights.topk(BEST).indices.tolist()), weights.topk(BEST).values, strict=True)),
+            "best": list(zip(show(weights.topk(TOP_K).indices.tolist()), weights.topk(TOP_K).values, strict=True)),
         }
         for fed, chosen, weights in zip(tokens, tokens[1:], found, strict=False)
     ]
@@ -189,7 +189,7 @@ def draw(numbers: Numbers) -> Figure:
     example = numbers["example"]
     rows = max(len(example[name]["steps"]) for name in ("greedy", "beam"))
     title = f"Decoding step by step: “{example['source']}”"
-    picture, (greedy, beam, both, gain) = panels(title, 2, 2, size=(17, 2 * max(5.5, 2 + 0.5 * rows)))
+    picture, (greedy, beam, both, gain) = subplots(title, 2, 2, size=(17, 2 * max(5.5, 2 + 0.5 * rows)))
     for axes, name in ((greedy, "greedy"), (beam, "beam")):
         each = example[name]
         _draw_steps(axes, each["steps"])
@@ -213,9 +213,9 @@ def _draw_steps(axes: Axes, steps: list[dict[str, Any]]) -> None:
     best = [step["best"] for step in steps]
     values = [[value for _, value in row] for row in best]
     texts = [[f"{_short(token)}  {value:.2f}" for token, value in row] for row in best]
-    style: Any = {"dark_above": 0.7, "vmin": 0, "vmax": 1.15, "columns": range(1, BEST + 1)}
+    style: Any = {"dark_above": 0.7, "vmin": 0, "vmax": 1.15, "column_labels": range(1, TOP_K + 1)}
     style["text_style"] = lambda row, at: {"fontsize": 12, "bbox": frame if at + 1 == steps[row]["rank"] else None}
-    heat_map(axes, values, texts, rows=[_short(step["fed"]) for step in steps], **style)
+    heat_map(axes, values, texts, row_labels=[_short(step["fed"]) for step in steps], **style)
 
 
 def _short(token: str) -> str:
@@ -238,5 +238,5 @@ def explain(numbers: Numbers) -> str:
 
 TITLE = "Decoding, step by step"
 EXPERIMENT = Experiment(
-    "step-by-step", TITLE, __doc__, CLAIMS, measure, judge, draw, explain, data=MULTI30K, takes_model=True
+    "step-by-step", TITLE, __doc__, CLAIMS, measure, judge, draw, explain, data_files=MULTI30K, takes_model=True
 )

@@ -32,7 +32,7 @@ from headway.bundle import Bundle
 from headway.data.store import ContentHashes, fingerprint
 from headway.decode import DecodingOptions, Hypothesis, Request, search
 from headway.evaluate import bleu
-from headway.experiments.corpus import ExperimentCorpus, Pair
+from headway.experiments.corpus import ExperimentCorpus, TextPair
 from headway.experiments.experiment import Numbers, Settings
 from headway.tasks import parse_recipe, train
 from headway.text.base import BOS, EOS, PAD, UNK
@@ -66,14 +66,14 @@ class TrainedRun:
     Attributes:
         run_folder: Folder of the training run.
         model_folder: Folder of the trained model.
-        loss: Cross-entropy on the development set without label smoothing, in nats per target token.
-        seconds: Duration of all training steps, in seconds.
+        dev_loss: Cross-entropy on the development set without label smoothing, in nats per target token.
+        training_seconds: Duration of all training steps, in seconds.
     """
 
     run_folder: Path
     model_folder: Path
-    loss: float
-    seconds: float
+    dev_loss: float
+    training_seconds: float
 
 
 def resolve_recipe(settings: Settings, corpus: ExperimentCorpus, seed: int, changes: Changes = NO_CHANGES) -> Recipe:
@@ -86,7 +86,7 @@ def resolve_recipe(settings: Settings, corpus: ExperimentCorpus, seed: int, chan
         "checkpoints": {"every": max(steps // 4, 100), "keep": 1, "average": 0},
     }
     sections: dict[str, dict[str, Any]] = {}
-    for part in (corpus.recipe(), frame, common, changes):
+    for part in (corpus.recipe_sections(), frame, common, changes):
         for name, keys in part.items():
             sections[name] = {**sections.get(name, {}), **keys}
     if sections["model"].get("kind", "transformer") != "transformer":  # other architectures have other keys
@@ -113,7 +113,7 @@ def train_variant(settings: Settings, corpus: ExperimentCorpus, seed: int, chang
         dev, last = (read_metrics(run, kind)[-1] for kind in ("dev", "train"))
         return {"folder": result.model.name, "loss": dev["loss"], "seconds": last["elapsed_s"]}
 
-    found = settings.once(f"{run.relative_to(settings.work)}/result", compute)
+    found = settings.cached(f"{run.relative_to(settings.work_folder)}/result", compute)
     return TrainedRun(run, run / found["folder"], found["loss"], found["seconds"])
 
 
@@ -121,7 +121,7 @@ def _recipe_and_run(settings: Settings, corpus: ExperimentCorpus, seed: int, cha
     recipe = resolve_recipe(settings, corpus, seed, changes)
     words = [f"{key}={value}" for section in changes.values() for key, value in section.items()]
     name = "-".join([corpus.folder.name.split("-")[0], *words])[:80]
-    return recipe, settings.work / "runs" / f"{name}-seed{seed}-{_key(recipe, settings.work)[:10]}"
+    return recipe, settings.work_folder / "runs" / f"{name}-seed{seed}-{_key(recipe, settings.work_folder)[:10]}"
 
 
 def read_metrics(run: Path, kind: str) -> list[dict[str, Any]]:
@@ -141,9 +141,9 @@ def sweep(settings: Settings, corpus: ExperimentCorpus, variants: Mapping[str, C
     rows = []
     for seed, (name, changes) in product(settings.seeds, variants.items()):  # all variants with the first seed first
         trained = train_variant(settings, corpus, seed, changes)
-        score = measure_bleu(settings, trained, corpus.test)
-        minutes = trained.seconds / 60
-        rows.append({"variant": name, "seed": seed, "bleu": score, "loss": trained.loss, "minutes": minutes})
+        score = measure_bleu(settings, trained, corpus.test_pairs)
+        minutes = trained.training_seconds / 60
+        rows.append({"variant": name, "seed": seed, "bleu": score, "loss": trained.dev_loss, "minutes": minutes})
     return rows
 
 
@@ -164,8 +164,8 @@ def load_bundle_on_device(folder: Path) -> Bundle:
 
 def model_folders(settings: Settings, corpus: ExperimentCorpus) -> list[Path]:
     """Return the folder of the given model, or the folders of models trained with the common recipe, one per seed."""
-    if settings.model:
-        return [settings.model]
+    if settings.model_folder:
+        return [settings.model_folder]
     return [train_variant(settings, corpus, seed).model_folder for seed in settings.seeds]
 
 
@@ -175,7 +175,7 @@ def encode_sources(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:
     return [special.add_to_source(ids) for ids in bundle.source_tokenizer.encode_batch(list(texts))]
 
 
-def encode_pairs(bundle: Bundle, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
+def encode_pairs(bundle: Bundle, pairs: Sequence[TextPair]) -> list[tuple[list[int], list[int]]]:
     """Encode pairs of texts to token ids, including special tokens. Targets have no begin symbol, but end in EOS."""
     sources, targets = zip(*pairs, strict=True)
     prefix, ids = bundle.token_template.fill().target_prefix, bundle.target_tokenizer.encode_batch(list(targets))
@@ -183,16 +183,16 @@ def encode_pairs(bundle: Bundle, pairs: Sequence[Pair]) -> list[tuple[list[int],
 
 
 def search_all(
-    bundle: Bundle, sources: Sequence[str], options: DecodingOptions, limit: Callable[[int], int]
+    bundle: Bundle, sources: Sequence[str], options: DecodingOptions, max_length: Callable[[int], int]
 ) -> list[Hypothesis]:
     """Return the best hypothesis for each source.
 
-    The model is not accelerated, so observers see its attention. ``limit`` returns the maximum length of a target from
-    the length of its source. Sources are not split.
+    The model is not accelerated, so observers see its attention. ``max_length`` returns the maximum length of a target
+    from the length of its source. Sources are not split.
     """
     prefix = bundle.token_template.fill().target_prefix
     requests = [
-        Request(source=tuple(ids), limit=limit(len(ids)), prefix=prefix) for ids in encode_sources(bundle, sources)
+        Request(source=tuple(ids), limit=max_length(len(ids)), prefix=prefix) for ids in encode_sources(bundle, sources)
     ]
     found = dict[int, Hypothesis]()
     order = sorted(range(len(requests)), key=lambda index: len(requests[index].source))
@@ -216,7 +216,7 @@ def greedy_translate(bundle: Bundle, sources: Sequence[str]) -> list[str]:
     return [decode_target(bundle, each) for each in found]
 
 
-def measure_bleu(settings: Settings, trained: TrainedRun, pairs: Sequence[Pair]) -> float:
+def measure_bleu(settings: Settings, trained: TrainedRun, pairs: Sequence[TextPair]) -> float:
     """Return BLEU of greedy translations of ``pairs``. It is computed once per model and pairs, and then reused."""
 
     def compute() -> Numbers:
@@ -226,9 +226,9 @@ def measure_bleu(settings: Settings, trained: TrainedRun, pairs: Sequence[Pair])
         return {"BLEU": score.value, "signature": score.signature}
 
     key = cache_key(settings, trained.model_folder, "bleu", list(pairs), _GREEDY)
-    return float(settings.once(key, compute)["BLEU"])
+    return float(settings.cached(key, compute)["BLEU"])
 
 
 def cache_key(settings: Settings, model: Path, kind: str, *how: object) -> str:
-    """Return the key for :meth:`Settings.once` under which a result computed from a model folder is stored."""
+    """Return the key for :meth:`Settings.cached` under which a result computed from a model folder is stored."""
     return f"{kind}/{fingerprint(settings.content_hash(model), *how)}"

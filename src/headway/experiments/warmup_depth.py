@@ -32,22 +32,22 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from headway.errors import DivergenceError
-from headway.experiments.comparison import column, difference, judge_greater, mean_ci, mean_with_spread, strip_plot
+from headway.experiments.comparison import column, format_mean_std, judge_greater, mean_ci, mean_diff, strip_plot
 from headway.experiments.corpus import MULTI30K, ExperimentCorpus, experiment_corpus
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import label, panels
+from headway.experiments.figures import label, subplots
 from headway.experiments.training import read_metrics, train_variant, vocabulary_size
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.blocks import Norm
 from headway.nn.loss import label_smoothed_cross_entropy
 
 WARM, COLD, BARE = "warm-up", "no warm-up", "warm-up, no residual connections"
-TRAININGS = (("post", WARM), ("post", COLD), ("post", BARE), ("pre", WARM), ("pre", COLD))
+VARIANTS = (("post", WARM), ("post", COLD), ("post", BARE), ("pre", WARM), ("pre", COLD))
 NORMS: tuple[Norm, ...] = ("post", "pre", "none")
 MIN_LOSS_GAP = 0.05  # nats; smaller differences do not count
 _RATES = {"post": 0.001, "pre": 0.003}  # peak learning rates of the full form
 MIN_DECADES_LOST = 1.0  # a gradient "vanishes" if it shrinks by more than this power of ten
-VOCABULARY = 200  # vocabulary size of random sentences
+VOCAB_SIZE = 200  # vocabulary size of random sentences
 NUM_UNTRAINED = 8  # number of untrained models whose gradients are measured; they are cheap, so there are many
 
 TITLE = "Warm-up and residual connections"
@@ -73,7 +73,7 @@ def measure(settings: Settings) -> Numbers:
     corpus = experiment_corpus(settings)
     runs = [
         {"norm": norm, "start": start, "seed": seed, **_train(settings, corpus, seed, norm, start)}
-        for seed, (norm, start) in product(settings.seeds, TRAININGS)
+        for seed, (norm, start) in product(settings.seeds, VARIANTS)
     ]
     depths = (1, 2, 4, 8) if settings.quick else (1, 2, 4, 8, 16)
     gradients = [
@@ -85,10 +85,10 @@ def measure(settings: Settings) -> Numbers:
         {
             "norm": norm,
             "start": start,
-            "loss (nats per token)": mean_with_spread(runs, "loss", norm=norm, start=start),
+            "loss (nats per token)": format_mean_std(runs, "loss", norm=norm, start=start),
             "diverged": int(sum(column(runs, "failed", norm=norm, start=start))),
         }
-        for norm, start in TRAININGS
+        for norm, start in VARIANTS
     ]
     tables = {"Loss of the development set after training, over seeds with standard deviations": table}
     return {"runs": runs, "depths": depths, "gradients": gradients, "tables": tables}
@@ -109,7 +109,7 @@ def _train(settings: Settings, corpus: ExperimentCorpus, seed: int, norm: str, s
     except DivergenceError:
         return {"loss": math.log(vocabulary_size(settings, corpus, seed, changes)), "failed": 1, "curve": []}
     curve = [[line["step"], line["loss"]] for line in read_metrics(trained.run_folder, "train")]
-    return {"loss": trained.loss, "failed": 0, "curve": curve}
+    return {"loss": trained.dev_loss, "failed": 0, "curve": curve}
 
 
 def _first_gradient(norm: Norm, residual: bool, depth: int, seed: int) -> float:
@@ -118,8 +118,8 @@ def _first_gradient(norm: Norm, residual: bool, depth: int, seed: int) -> float:
         torch.manual_seed(seed)
         sizes = {"d_model": 64, "num_heads": 4, "d_ff": 256, "encoder_layers": depth, "decoder_layers": depth}
         config = TransformerConfig.parse({**sizes, "dropout": 0.0, "norm": norm, "residual": residual}, "warmup-depth")
-        model = Transformer(config, VOCABULARY, VOCABULARY)
-        source, target, shifted = torch.randint(4, VOCABULARY, (3, 8, 12))
+        model = Transformer(config, VOCAB_SIZE, VOCAB_SIZE)
+        source, target, shifted = torch.randint(4, VOCAB_SIZE, (3, 8, 12))
     loss = label_smoothed_cross_entropy(model(source, shifted).flatten(0, 1), target.flatten(), 0.1).mean()
     gradients = torch.autograd.grad(loss, list(model.encoder.blocks[0].parameters()))
     return math.sqrt(sum(float(each.double().square().sum()) for each in gradients))
@@ -127,19 +127,19 @@ def _first_gradient(norm: Norm, residual: bool, depth: int, seed: int) -> float:
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the loss after training, and by the number of powers of ten by which the gradient shrinks with depth."""
-    loss = {training: column(numbers["runs"], "loss", norm=training[0], start=training[1]) for training in TRAININGS}
+    loss = {training: column(numbers["runs"], "loss", norm=training[0], start=training[1]) for training in VARIANTS}
     what = "loss of the development set in nats, without warm-up minus with"
     deepest = numbers["depths"][-1]
-    harm = difference(loss["pre", COLD], loss["pre", WARM])
+    harm = mean_diff(loss["pre", COLD], loss["pre", WARM])
     pre = judge_greater(harm, f"pre-norm, {what}", threshold=MIN_LOSS_GAP).reason  # the claim is that it is not greater
     lost = f"powers of ten that the first block's gradient loses from depth 1 to {deepest} without residual connections"
     residual = "loss of the development set in nats, without residual connections minus with"
     return (
-        judge_greater(difference(loss["post", COLD], loss["post", WARM]), f"post-norm, {what}", margin=MIN_LOSS_GAP),
+        judge_greater(mean_diff(loss["post", COLD], loss["post", WARM]), f"post-norm, {what}", margin=MIN_LOSS_GAP),
         decide(pre, supported=harm.high < MIN_LOSS_GAP, refuted=harm.low > MIN_LOSS_GAP),
         judge_greater(mean_ci(_decades_lost(numbers, "post")), f"{lost}, post-norm", threshold=MIN_DECADES_LOST),
         judge_greater(mean_ci(_decades_lost(numbers, "none")), f"{lost} and without norm", threshold=MIN_DECADES_LOST),
-        judge_greater(difference(loss["post", BARE], loss["post", WARM]), residual, margin=MIN_LOSS_GAP),
+        judge_greater(mean_diff(loss["post", BARE], loss["post", WARM]), residual, margin=MIN_LOSS_GAP),
     )
 
 
@@ -157,13 +157,13 @@ def _log_gradients(numbers: Numbers, norm: str, *, residual: bool) -> NDArray[np
 
 def draw(numbers: Numbers) -> Figure:
     """Draw the training losses (one panel per norm), the final losses, and gradients over depth."""
-    picture, (post, pre, final, gradients) = panels(TITLE, 2, 2, size=(14.0, 9.5))
+    picture, (post, pre, final, gradients) = subplots(TITLE, 2, 2, size=(14.0, 9.5))
     for norm, axes in (("post", post), ("pre", pre)):
         _draw_curves(axes, numbers, norm)
     pre.sharey(post)
     losses = {
         f"{norm}-norm,\n{start}".replace(", ", ",\n"): column(numbers["runs"], "loss", norm=norm, start=start)
-        for norm, start in TRAININGS
+        for norm, start in VARIANTS
     }
     strip_plot(final, losses, "After training (dots: seeds)", "loss of the development set (nats per token)")
     _draw_gradients(gradients, numbers)
@@ -171,7 +171,7 @@ def draw(numbers: Numbers) -> Figure:
 
 
 def _draw_curves(axes: Axes, numbers: Numbers, norm: str) -> None:
-    for number, start in enumerate(start for each, start in TRAININGS if each == norm):
+    for number, start in enumerate(start for each, start in VARIANTS if each == norm):
         rows = [row["curve"] for row in numbers["runs"] if (row["norm"], row["start"]) == (norm, start)]
         for index, curve in enumerate(rows):
             points = np.reshape(curve, (-1, 2)).T
@@ -188,7 +188,7 @@ def _draw_gradients(axes: Axes, numbers: Numbers) -> None:
             axes.plot(numbers["depths"], means, style + dash, label=name)
     axes.legend(fontsize=9, handlelength=4)
     x, y = "layers in encoder and in decoder", "gradient norm, first encoder block"
-    label(axes, "Gradient at the first layer", x, y, log="xy", ticks=numbers["depths"])
+    label(axes, "Gradient at the first layer", x, y, log="xy", xticks=numbers["depths"])
 
 
-EXPERIMENT = Experiment("warmup-depth", TITLE, __doc__, CLAIMS, measure, judge, draw, data=MULTI30K)
+EXPERIMENT = Experiment("warmup-depth", TITLE, __doc__, CLAIMS, measure, judge, draw, data_files=MULTI30K)

@@ -39,10 +39,10 @@ from torch import Tensor, nn
 from headway.bundle import Bundle
 from headway.errors import ConfigError
 from headway.evaluate import bleu
-from headway.experiments.comparison import difference, judge_greater, mean_ci
-from headway.experiments.corpus import MULTI30K, ExperimentCorpus, Pair, experiment_corpus
+from headway.experiments.comparison import judge_greater, mean_ci, mean_diff
+from headway.experiments.corpus import MULTI30K, ExperimentCorpus, TextPair, experiment_corpus
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
-from headway.experiments.figures import heat_map, label, panels
+from headway.experiments.figures import heat_map, label, subplots
 from headway.experiments.training import cache_key, encode_pairs, greedy_translate, load_bundle_on_device, model_folders
 from headway.models.transformer import Transformer
 from headway.nn.attention import observe_attention, record_attention
@@ -50,12 +50,12 @@ from headway.predict import alignment
 from headway.text.base import BOS, EOS
 
 MAX_COST = 0.5  # BLEU; in table 3 (A), the paper counts 0.4 and more as a difference between numbers of heads
-SENTENCES = 200  # number of sentences to align, and to translate without each head
-CROSS = "cross-attention"
-KINDS = (  # kind, stack, and name of the attention layer in the stack's blocks
+NUM_SENTENCES = 200  # number of sentences to align, and to translate without each head
+CROSS_ATTENTION = "cross-attention"
+ATTENTION_KINDS = (  # kind, stack, and name of the attention layer in the stack's blocks
     ("encoder self-attention", "encoder", "attention"),
     ("decoder self-attention", "decoder", "attention"),
-    (CROSS, "decoder", "cross_attention"),
+    (CROSS_ATTENTION, "decoder", "cross_attention"),
 )
 
 CLAIMS = (
@@ -68,11 +68,11 @@ CLAIMS = (
 def measure(settings: Settings) -> Numbers:
     """Measure the alignment and every head's contribution for each model, and the attention maps of one pair."""
     corpus = experiment_corpus(settings)
-    links, pairs, models = _dictionary(corpus), corpus.test[:SENTENCES], model_folders(settings, corpus)
+    links, pairs, models = _dictionary(corpus), corpus.test_pairs[:NUM_SENTENCES], model_folders(settings, corpus)
     runs = []
     for folder in models:
         key = cache_key(settings, folder, "heads-by-layer", pairs, sorted(links))
-        runs.append(settings.once(key, partial(_examine, settings, folder, pairs, links)))
+        runs.append(settings.cached(key, partial(_examine, settings, folder, pairs, links)))
     costs = [
         {"heads of": row["kind"], "layer": row["layer"] + 1}
         | {f"head {head}": cost for head, cost in enumerate(costs, start=1)}
@@ -94,7 +94,7 @@ def _costs(runs: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
     return np.array([[[run["bleu"] - score for score in row["bleu"]] for row in run["heads"]] for run in runs])
 
 
-def _examine(settings: Settings, folder: Path, pairs: Sequence[Pair], links: set[Pair]) -> Numbers:
+def _examine(settings: Settings, folder: Path, pairs: Sequence[TextPair], links: set[TextPair]) -> Numbers:
     """Return BLEU with all heads and without each, and the share of dictionary links found by each layer's attention
     and by the diagonal.
     """
@@ -132,7 +132,7 @@ def _examine(settings: Settings, folder: Path, pairs: Sequence[Pair], links: set
 
 def _attentions(model: Transformer) -> Iterator[tuple[str, int, nn.Module]]:
     """Yield the kind, layer number and module of every attention layer, kind by kind."""
-    for kind, stack, name in KINDS:
+    for kind, stack, name in ATTENTION_KINDS:
         for layer, block in enumerate(getattr(model, stack).blocks):
             yield kind, layer, getattr(block, name)
 
@@ -152,11 +152,11 @@ def remove_head(attention: nn.Module, head: int) -> Iterator[None]:
         yield
 
 
-def _dictionary(corpus: ExperimentCorpus) -> set[Pair]:
+def _dictionary(corpus: ExperimentCorpus) -> set[TextPair]:
     """Return pairs of words that are each other's best match by Dice and share at least three sentences."""
     counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
-    together: Counter[Pair] = Counter()
-    for pair in corpus.sentences(corpus.train):
+    together: Counter[TextPair] = Counter()
+    for pair in corpus.read_pairs(corpus.train_name):
         sides = [set(_words(side)) - {""} for side in pair]
         for count, words in zip(counts, sides, strict=True):
             count.update(words)
@@ -177,7 +177,7 @@ def _words(text: str) -> list[str]:
     return [word.strip(".,").lower() for word in text.split()]
 
 
-def _link_positions(pair: Pair, links: set[Pair]) -> set[tuple[int, int]]:
+def _link_positions(pair: TextPair, links: set[TextPair]) -> set[tuple[int, int]]:
     """Return the positions of linked words that occur exactly once in their sentence.
 
     The target is the reference translation, so all models are tested on the same words.
@@ -190,13 +190,13 @@ def _link_positions(pair: Pair, links: set[Pair]) -> set[tuple[int, int]]:
     }
 
 
-def _diagonal(pair: Pair) -> set[tuple[int, int]]:
+def _diagonal(pair: TextPair) -> set[tuple[int, int]]:
     """Link each target word to the source word at the same relative position."""
     sources, targets = (len(side.split()) for side in pair)
     return {(round(place * (sources - 1) / max(targets - 1, 1)), place) for place in range(targets)}
 
 
-def _align(bundle: Bundle, pairs: Sequence[Pair], layer: int) -> Iterator[set[tuple[int, int]]]:
+def _align(bundle: Bundle, pairs: Sequence[TextPair], layer: int) -> Iterator[set[tuple[int, int]]]:
     """Yield, for each pair, the word links that a layer's mean attention finds.
 
     Each target token is linked to the source token with the largest weight.
@@ -216,7 +216,7 @@ def _align(bundle: Bundle, pairs: Sequence[Pair], layer: int) -> Iterator[set[tu
 
 
 @torch.inference_mode()
-def _maps(bundle: Bundle, pair: Pair) -> Numbers:
+def _maps(bundle: Bundle, pair: TextPair) -> Numbers:
     """Return the cross-attention weights of one pair, for every head of the layer that is used for alignment."""
     ((source, target),) = encode_pairs(bundle, [pair])
     assert isinstance(bundle.model, Transformer)
@@ -232,18 +232,18 @@ def _maps(bundle: Bundle, pair: Pair) -> Numbers:
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the share of dictionary links found, and by the BLEU that each head contributes."""
     runs = numbers["runs"]
-    costs, cross = _costs(runs), np.array([row["kind"] == CROSS for row in runs[0]["heads"]])
+    costs, cross = _costs(runs), np.array([row["kind"] == CROSS_ATTENTION for row in runs[0]["heads"]])
     cheap, memory, itself = (
         each.mean((1, 2)).tolist() for each in (costs < MAX_COST, costs[:, cross], costs[:, ~cross])
     )
     links = [run["attention"][alignment.default_alignment_layer(len(run["attention"]))] for run in runs]
-    found = difference(links, [run["diagonal"] for run in runs])
+    found = mean_diff(links, [run["diagonal"] for run in runs])
     which = f"share of {runs[0]['links']} dictionary links found by attention, minus the share found by the diagonal"
     lost = "BLEU lost without a cross-attention head minus without a self-attention head"
     return (
         judge_greater(found, which),
         judge_greater(mean_ci(cheap), f"share of heads whose removal costs less than {MAX_COST:g} BLEU", threshold=0.5),
-        judge_greater(difference(memory, itself), lost),
+        judge_greater(mean_diff(memory, itself), lost),
     )
 
 
@@ -252,10 +252,10 @@ def draw(numbers: Numbers) -> Figure:
     example, runs = numbers["example"], numbers["runs"]
     shown = example["weights"][:4]
     title = "What heads look at (bright: high weight), and what they contribute"
-    picture, axes = panels(title, 2, len(shown), size=(4.0 * len(shown), 9.5))
+    picture, axes = subplots(title, 2, len(shown), size=(4.0 * len(shown), 9.5))
     for head, (panel, weights) in enumerate(zip(axes, shown, strict=False)):
         targets = [""] * len(example["target"]) if head else example["target"]
-        heat_map(panel, weights, rows=targets, columns=example["source"], cmap="viridis", vmin=0, vmax=1)
+        heat_map(panel, weights, row_labels=targets, column_labels=example["source"], cmap="viridis", vmin=0, vmax=1)
         panel.tick_params(axis="x", rotation=90)
         name = f"Layer {example['layer'] + 1}, head {head + 1}"
         label(panel, name, "source token", "" if head else "predicted token")
@@ -274,7 +274,7 @@ def _draw_costs(axes: Axes, runs: list[dict[str, Any]]) -> None:
     names = [f"{row['kind']} {row['layer'] + 1}" for row in runs[0]["heads"]]
     texts = [[f"{cost:.1f}" for cost in row] for row in costs]
     heads = range(1, len(costs[0]) + 1)
-    heat_map(axes, costs, texts, rows=names, columns=heads, dark_above=most / 2, vmin=0, vmax=most)
+    heat_map(axes, costs, texts, row_labels=names, column_labels=heads, dark_above=most / 2, vmin=0, vmax=most)
     whole = fmean(run["bleu"] for run in runs)
     label(axes, f"BLEU lost without a head (all heads: {whole:.1f}; mean over seeds)", "head", "")
 
@@ -291,4 +291,6 @@ def _draw_agreement(axes: Axes, runs: list[dict[str, Any]]) -> None:
 
 
 TITLE = "What heads look at, and what they are worth"
-EXPERIMENT = Experiment("what-heads-see", TITLE, __doc__, CLAIMS, measure, judge, draw, data=MULTI30K, takes_model=True)
+EXPERIMENT = Experiment(
+    "what-heads-see", TITLE, __doc__, CLAIMS, measure, judge, draw, data_files=MULTI30K, takes_model=True
+)

@@ -72,7 +72,7 @@ def figure(
 
 def _overview(inspection: Inspection, maps: tuple[AttentionMap, ...]) -> Figure:
     """Draw one panel per layer (rows) and head (columns) on a common color scale."""
-    rows, columns = (list(map(make_visible, inspection.tokens(side))) for side in (maps[0].rows, maps[0].columns))
+    rows, columns = ([*map(make_visible, inspection.tokens(side))] for side in (maps[0].row_side, maps[0].column_side))
     across = len(maps[0].heads)
     labels = 1.0 if max(len(rows), len(columns)) <= _LABELED else 0.0
     panel = [min(max(0.14 * len(tokens), 1.3), 4.5 if labels else 2.0) for tokens in (columns, rows)]
@@ -86,18 +86,18 @@ def _overview(inspection: Inspection, maps: tuple[AttentionMap, ...]) -> Figure:
             _ticks(axes, rows if labels else [], columns if labels else [], 6)
             axes.label_outer()
     _title(picture, inspection, f"{KIND_NAMES[maps[0].kind]}: all layers and heads")
-    if maps[0].rows != "text":
-        picture.supylabel(f"{_AXES[maps[0].rows]} (query)", fontsize=_size(picture, 0.8))
-    picture.supxlabel(f"{_AXES[maps[0].columns]} (key)", fontsize=_size(picture, 0.8))
+    if maps[0].row_side != "text":
+        picture.supylabel(f"{_AXES[maps[0].row_side]} (query)", fontsize=_size(picture, 0.8))
+    picture.supxlabel(f"{_AXES[maps[0].column_side]} (key)", fontsize=_size(picture, 0.8))
     _color_bar(picture, image, list(grid.flat), "right")
     return picture
 
 
 def _large(inspection: Inspection, shown: AttentionMap, layers: int) -> Figure:
     """Draw one map, with numbers in its cells if there is room, and the predicted tokens' probabilities beside it."""
-    rows, columns = (list(map(make_visible, inspection.tokens(side))) for side in (shown.rows, shown.columns))
+    rows, columns = (list(map(make_visible, inspection.tokens(side))) for side in (shown.row_side, shown.column_side))
     cell = 0.42 if max(len(rows), len(columns)) <= _NUMBERED else 0.24 if len(rows) <= 60 else 0.16
-    predicted = shown.rows == "target"
+    predicted = shown.row_side == "target"
     width, height = max(cell * len(columns), 2.5), max(cell * len(rows), _LEAST_HEIGHT)
     picture = Figure(figsize=(width + 2.6 + 2.4 * predicted, height + 2.4), layout="constrained")
     ratios = {"width_ratios": [width, 1.8]} if predicted else {}
@@ -108,9 +108,9 @@ def _large(inspection: Inspection, shown: AttentionMap, layers: int) -> Figure:
     if cell * len(rows) < height:  # square cells would leave no room for the label beside them
         panels[0].set_aspect("auto")
     _ticks(panels[0], rows, columns, 10 if cell > 0.3 else 7)
-    panels[0].set_xlabel(f"{_AXES[shown.columns]} (key)")
-    if shown.rows != "text":
-        _row_label(panels[0], f"{_AXES[shown.rows]} (query)", height)
+    panels[0].set_xlabel(f"{_AXES[shown.column_side]} (key)")
+    if shown.row_side != "text":
+        _row_label(panels[0], f"{_AXES[shown.row_side]} (query)", height)
     if cell > 0.3:
         _numbers(panels[0], weights, largest)
     if predicted:

@@ -22,7 +22,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from numpy.typing import NDArray
 
 from headway.errors import ConfigError, DataError
-from headway.inspection.picture_files import COLORS, DASHES, PLOT_STYLE, figure_style, picture_format, save
+from headway.inspection.picture_files import COLORS, DASHES, PLOT_STYLE, figure_style, picture_format, save_picture
 
 Dash = Literal["-", "--", ":", "-."]
 Styles = list[tuple[str, Dash]]
@@ -58,13 +58,13 @@ class Curves:
     signatures: frozenset[str]
 
 
-def draw(runs: Sequence[Path], output: Path, *, x: str = "step") -> None:
+def draw_curves(runs: Sequence[Path], output: Path, *, x_axis: str = "step") -> None:
     """Draw the curves of ``runs`` to one picture file, which is written completely or not at all.
 
     Args:
         runs: Run folders.
         output: The picture file: .png, .svg or .pdf.
-        x: The x axis: "step", "minutes" (of training, without validation) or "tokens" (target tokens).
+        x_axis: The x axis: "step", "minutes" (of training, without validation) or "tokens" (target tokens).
 
     Raises:
         ConfigError: There is no run, or the file format or axis is not supported.
@@ -74,19 +74,19 @@ def draw(runs: Sequence[Path], output: Path, *, x: str = "step") -> None:
         raise ConfigError("no run to draw; give one or more run folders, such as runs/NAME")
     picture_format(output)
     unique = len({run.resolve().name for run in runs}) == len(runs)
-    curves = [read_curves(run, run.resolve().name if unique else str(run), x) for run in runs]
-    save(figure(curves, x), output)
+    curves = [read_curves(run, run.resolve().name if unique else str(run), x_axis) for run in runs]
+    save_picture(figure(curves, x_axis), output)
 
 
-def read_curves(run: Path, name: str, x: str) -> Curves:
-    """Read the curves of the run folder ``run``; ``name`` labels them, and ``x`` selects the x axis."""
+def read_curves(run: Path, name: str, x_axis: str) -> Curves:
+    """Read the curves of the run folder ``run``; ``name`` labels them, and ``x_axis`` selects the x axis."""
     path = run / "metrics.jsonl"
     records = _records(path)
     train = [record for record in records if record["kind"] == "train"]
     dev = [record for record in records if record["kind"] == "dev"]
     if not train:
         raise DataError(f"{path}: no training step recorded yet; the first record follows training.log_every steps")
-    steps, places = _axis(train, x)
+    steps, places = _axis(train, x_axis)
 
     def points(source: list[dict[str, Any]], key: str) -> Points:
         found = [record for record in source if key in record]
@@ -156,7 +156,7 @@ def _is_record(record: object) -> bool:
 
 
 @figure_style(_STYLE)
-def figure(curves: Sequence[Curves], x: str) -> Figure:
+def figure(curves: Sequence[Curves], x_axis: str) -> Figure:
     """Return the learning curves of some runs as one figure."""
     scored = dict.fromkeys(each.metric for each in curves if len(each.score.x))
     rows: Any = [["loss", "score" if scored else "loss"], ["rate", "speed"]]
@@ -179,7 +179,7 @@ def figure(curves: Sequence[Curves], x: str) -> Figure:
         panel.tick_params(labelbottom=True)
         panel.xaxis.set_major_locator(MaxNLocator(6))
         panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-        panel.set_xlabel(_X_LABELS[x])
+        panel.set_xlabel(_X_LABELS[x_axis])
     _name_runs(picture, curves, styles)
     return picture
 

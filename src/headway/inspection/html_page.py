@@ -123,8 +123,8 @@ def _kind(kind: Kind, maps: tuple[AttentionMap, ...]) -> dict[str, Any]:
     return {
         "id": kind,
         "name": KIND_NAMES[kind],
-        "rows": maps[0].rows,
-        "columns": maps[0].columns,
+        "rows": maps[0].row_side,
+        "columns": maps[0].column_side,
         "rowsName": rows,
         "columnsName": columns,
         "about": about,

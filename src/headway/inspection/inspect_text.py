@@ -3,8 +3,8 @@
 If the last block of a classifier computes only one position, from which the label is predicted, its attention acts as
 pooling: it shows how much each token contributes to the vector at that position.
 
-from headway.inspection.inspect_text import inspect, write
-write(inspect(headway.load("runs/de-en/best"), "Guten Morgen!"), Path("morning.html"))
+from headway.inspection.inspect_text import inspect, write_inspection
+write_inspection(inspect(headway.load("runs/de-en/best"), "Guten Morgen!"), Path("morning.html"))
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from headway.errors import BundleError, ConfigError
 from headway.inspection.attention_plots import figure
 from headway.inspection.capture import CapturedMap, Kind, capture
 from headway.inspection.html_page import render_html
-from headway.inspection.inspect_translator import ALTERNATIVES, inspect_translation
-from headway.inspection.picture_files import FORMATS, save
-from headway.inspection.results import AttentionMap, Inspection, LabelAttribution, check_size
+from headway.inspection.inspect_translator import DEFAULT_ALTERNATIVES, inspect_translation
+from headway.inspection.picture_files import PICTURE_FORMATS, save_picture
+from headway.inspection.results import AttentionMap, Inspection, LabelAttribution, check_attention_size
 from headway.predict import Classifier, Translator
 from headway.storage import atomic_write_text
 
@@ -53,7 +53,7 @@ def inspect(
             source,
             target,
             name=name,
-            alternatives=ALTERNATIVES if alternatives is None else alternatives,
+            alternatives=DEFAULT_ALTERNATIVES if alternatives is None else alternatives,
             target_language=target_language,
             source_language=source_language,
         )
@@ -79,7 +79,7 @@ def inspect_classification(
     length = model.max_length
     if not model.config.pad_to_max_length:
         length = min(len(classifier.bundle.tokenizer.encode(text)) + 1, length)
-    check_size(model, length + (model.config.pooling == "first"))
+    check_attention_size(model, length + (model.config.pooling == "first"))
     with capture(model) as seen:
         found = classifier.classify(text)
     if any(value != value for value in found.probabilities.values()):
@@ -105,16 +105,16 @@ def _without_padding(each: CapturedMap, kind: Kind, count: int) -> AttentionMap:
     return AttentionMap("pooling" if one else kind, layer, tuple(range(1, weights.size(0) + 1)), weights, each.name)
 
 
-def check_output(output: Path) -> None:
-    """Raise ConfigError if :func:`write` does not support the ending of the file name."""
-    known = (".html", *FORMATS, ".json")
+def check_output_format(output: Path) -> None:
+    """Raise ConfigError if :func:`write_inspection` does not support the ending of the file name."""
+    known = (".html", *PICTURE_FORMATS, ".json")
     if output.suffix.lower() not in known:
         raise ConfigError(
-            f"{output}: expected a name that ends in .html (a page), {', '.join(FORMATS)} (a picture) or .json"
+            f"{output}: expected a name that ends in .html (a page), {', '.join(PICTURE_FORMATS)} (a picture) or .json"
         )
 
 
-def write(
+def write_inspection(
     inspection: Inspection, output: Path, *, kind: Kind | None = None, layer: int | None = None, head: int | None = None
 ) -> None:
     """Write an inspection as a page, a picture or JSON, depending on the file name's ending.
@@ -126,9 +126,9 @@ def write(
         ConfigError: There is no such attention, or the ending is not supported.
         LengthError: The text is too long for a picture.
     """
-    check_output(output)
-    if output.suffix.lower() in FORMATS:
-        return save(figure(inspection, kind=kind, layer=layer, head=head), output)
+    check_output_format(output)
+    if output.suffix.lower() in PICTURE_FORMATS:
+        return save_picture(figure(inspection, kind=kind, layer=layer, head=head), output)
     if output.suffix.lower() == ".html":
         text = render_html(inspection, kind, layer, head)
     else:

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from headway.decode import DecodingOptions
 from headway.errors import BundleError, ConfigError, DataError, LengthError
 from headway.inspection.capture import capture
-from headway.inspection.results import AttentionMap, Inspection, PredictedToken, TokenProbability, check_size
+from headway.inspection.results import AttentionMap, Inspection, PredictedToken, TokenProbability, check_attention_size
 from headway.predict import Translator
 from headway.predict.alignment import default_alignment_layer, hard_alignment
 from headway.text.base import BOS, EOS, TextTokenizer
 from headway.text.special_tokens import SpecialTokens
 
-ALTERNATIVES = 5  # default number of alternatives per position
+DEFAULT_ALTERNATIVES = 5  # default number of alternatives per position
 
 _PAPER = DecodingOptions()
 _LOGITS_IN_MEMORY = 1 << 24  # 64 MiB in float32
@@ -36,7 +36,7 @@ def inspect_translation(
     *,
     name: str = "model",
     options: DecodingOptions = _PAPER,
-    alternatives: int = ALTERNATIVES,
+    alternatives: int = DEFAULT_ALTERNATIVES,
     target_language: str | None = None,
     source_language: str | None = None,
 ) -> Inspection:
@@ -76,7 +76,7 @@ def inspect_translation(
             "learned; inspect its sentences one by one"
         )
     read = special.add_to_source(source_ids)
-    check_size(bundle.model, len(read), len(predicted))
+    check_attention_size(bundle.model, len(read), len(predicted))
 
     device = translator.device
     with capture(bundle.model) as seen:

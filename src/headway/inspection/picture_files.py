@@ -25,7 +25,7 @@ from headway.storage import atomic_write
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
+PICTURE_FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 
 PLOT_STYLE: dict[str, Any] = {
     "axes.titleweight": "bold",
@@ -49,9 +49,9 @@ _UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationD
 
 
 @contextmanager
-def figure_style(more: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
-    """Apply the common matplotlib style inside the context, with ``more`` settings such as ``{"font.size": 9}``."""
-    settings: Any = {**_STYLE, **more}
+def figure_style(extra_settings: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
+    """Apply the common matplotlib style inside the context, and ``extra_settings`` such as ``{"font.size": 9}``."""
+    settings: Any = {**_STYLE, **extra_settings}
     with mpl.rc_context(settings):
         yield
 
@@ -62,13 +62,13 @@ def picture_format(output: Path) -> str:
     Raises:
         ConfigError: The ending is not a supported format.
     """
-    form = FORMATS.get(output.suffix.lower())
+    form = PICTURE_FORMATS.get(output.suffix.lower())
     if form is None:
-        raise ConfigError(f"{output}: expected a picture whose name ends in {', '.join(FORMATS)}")
+        raise ConfigError(f"{output}: expected a picture whose name ends in {', '.join(PICTURE_FORMATS)}")
     return form
 
 
-def save(picture: Figure, output: Path) -> None:
+def save_picture(picture: Figure, output: Path) -> None:
     """Write ``picture`` in the format of the file name's ending. The file is written completely or not at all.
 
     Raises:

@@ -52,12 +52,12 @@ class AttentionMap:
     name: str = ""
 
     @property
-    def rows(self) -> Side:
+    def row_side(self) -> Side:
         """The side whose tokens are the rows (queries). In a decoder, each row is a token being predicted."""
         return _KINDS[self.kind][1]
 
     @property
-    def columns(self) -> Side:
+    def column_side(self) -> Side:
         """The side whose tokens are the columns (keys)."""
         return _KINDS[self.kind][2]
 
@@ -160,7 +160,7 @@ class Inspection:
         return max(len(self.source_tokens), len(self.steps))
 
     def maps_of_kind(self, kind: Kind) -> tuple[AttentionMap, ...]:
-        """Return the maps of a kind by layer, or raise :class:`ConfigError` if the model has none."""
+        """Return the maps of one kind in layer order, or raise :class:`ConfigError` if the model has none."""
         found = tuple(each for each in self.maps if each.kind == kind)
         if not found:
             has = f"it has {', '.join(self.kinds)}" if self.maps else "it has no attention at all"
@@ -207,8 +207,8 @@ class Inspection:
         """Return everything as one JSON object; weights and probabilities are rounded to 6 decimals."""
         values = _rounded(asdict(replace(self, maps=())))
         values["maps"] = [
-            {key: getattr(each, key) for key in ("kind", "layer", "name", "heads", "rows", "columns")}
-            | {"weights": _rounded(each.weights.tolist())}
+            {key: getattr(each, key) for key in ("kind", "layer", "name", "heads")}
+            | {"rows": each.row_side, "columns": each.column_side, "weights": _rounded(each.weights.tolist())}
             for each in self.maps
         ]
         header: dict[str, Any] = {"format": _FORMAT, "version": _VERSION}
@@ -241,7 +241,7 @@ class Inspection:
             raise DataError(f"not an inspection written by headway inspect ({error!r})") from None
 
 
-def check_size(model: nn.Module, source_length: int, target_length: int = 0) -> None:
+def check_attention_size(model: nn.Module, source_length: int, target_length: int = 0) -> None:
     """Raise an error if a source and a target of these lengths have too many attention weights to be inspected.
 
     Raises:
