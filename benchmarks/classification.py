@@ -36,7 +36,7 @@ from rich.console import Console
 from rich.table import Table
 
 import headway
-from headway.data.labels import read_labeled
+from headway.data.labels import read_labeled_texts
 from headway.hardware import processor_name
 from headway.predict.classifier import Classifier
 from headway.tasks import load_recipe, train
@@ -80,19 +80,19 @@ def read_corpora(recipe: Recipe) -> tuple[LabeledTexts, LabeledTexts]:
     if recipe.data.dev is None:
         raise SystemExit("the recipe has no data.dev, on which accuracy is measured")
     folder = Path(recipe.data.folder)
-    train_examples = [example for corpus in recipe.data.train for example in read_labeled(corpus, folder)]
+    train_examples = [example for corpus in recipe.data.train for example in read_labeled_texts(corpus, folder)]
     return tuple(  # type: ignore[return-value]
         LabeledTexts([text for text, _ in examples], [label for _, label in examples])
-        for examples in (train_examples, list(read_labeled(recipe.data.dev, folder)))
+        for examples in (train_examples, list(read_labeled_texts(recipe.data.dev, folder)))
     )
 
 
 def train_recipe(recipe: Recipe, run: Path) -> Classify:
     """Train Headway and load the model that the run recommends."""
     result = train(recipe, run, listener=Listener())
-    if result.model is None:
+    if result.model_folder is None:
         raise SystemExit("the training was interrupted")
-    return load_model(result.model)
+    return load_model(result.model_folder)
 
 
 def load_model(folder: Path) -> Classify:

@@ -118,12 +118,12 @@ def measure(rank: int, processes: int, meeting: str, preset: str, max_tokens: in
         optimizer, batch = make_optimizer(model, OptimizerConfig()), random_batch(max_tokens, world)
         single: dict[str, Callable[[], object]] = {"alone": partial(step, plain, optimizer, batch, world)}
         alone = world.on_main(lambda: quartiles_ms(single, steps, world))["alone"]
-        shared = world.wrap(plain, blocks=None, find_unused=False)
+        shared = world.wrap(plain, fsdp_blocks=None, find_unused=False)
         size = sum(parameter.numel() for parameter in model.parameters())
         buckets = torch.split(torch.zeros(size, device=world.device), BUCKET_BYTES // 4)
 
         def shared_step(*, last: bool) -> None:
-            with world.gradient_sync(shared, last=last):
+            with world.gradient_sync(shared, is_last=last):
                 step(shared, optimizer, batch, world)
 
         acts: dict[str, Callable[[], object]] = {

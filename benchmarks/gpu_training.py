@@ -43,7 +43,7 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.data.batching import PaddedBatch, token_batches
+from headway.data.batching import PaddedBatch, plan_batches
 from headway.engine.accelerate import accelerate
 from headway.hardware import autocast, choose_device, has_fast_bfloat16, processor_name
 from headway.models.transformer import PRESETS, Transformer, TransformerConfig
@@ -95,7 +95,7 @@ def made_up_batches(
     sentences = max(count * max_tokens // 10, 1)
     source = np.clip(rng.lognormal(3.15, 0.55, sentences), 2, LONGEST).astype(np.int32)
     target = np.clip(source * rng.normal(1.0, 0.15, sentences), 2, LONGEST).astype(np.int32)
-    plan = token_batches(source, target, np.arange(sentences), max_tokens=max_tokens, pool_size=sentences, rng=rng)
+    plan = plan_batches(source, target, np.arange(sentences), max_batch_tokens=max_tokens, pool_size=sentences, rng=rng)
     batches = []
     for rows in (plan[index] for index in range(min(count, len(plan)))):
         batch = PaddedBatch(_tokens(source[rows], vocab_size, rng), _tokens(target[rows], vocab_size, rng))
@@ -181,7 +181,7 @@ def marian_step(
             logits = forward(
                 input_ids=batch.tokens.source,
                 attention_mask=batch.mask,
-                decoder_input_ids=batch.tokens.shifted,
+                decoder_input_ids=batch.tokens.decoder_input,
                 use_cache=False,
             ).logits
             loss = F.cross_entropy(

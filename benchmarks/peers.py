@@ -30,7 +30,7 @@ from trainees import CLIP_NORM, DROPOUT, LABEL_SMOOTHING, LEARNING_RATE, SOURCE,
 from headway.models.transformer import TransformerConfig
 from headway.storage import atomic_write_folder
 from headway.text.base import EOS, NUM_SPECIAL
-from headway.train.task import Prepared
+from headway.train.task import RunData
 
 ROOT = Path(__file__).resolve().parent
 
@@ -256,7 +256,7 @@ def install(peer: Peer, workdir: Path) -> Path:
     return python
 
 
-def write_tokens(prepared: Prepared, workdir: Path) -> Path:
+def write_tokens(prepared: RunData, workdir: Path) -> Path:
     """Write the corpus as ids separated by spaces, and the vocabulary as one id per line, and return the folder.
 
     The toolkits treat each id as a word.

@@ -30,7 +30,7 @@ from headway.train.optim import clip_and_step, make_optimizer
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
 from headway.train.stream import BatchStream, StepBatches, TokenBatch
-from headway.train.task import Prepared
+from headway.train.task import RunData
 
 SOURCE, TARGET = "de", "en"
 VOCABULARY_SIZE = 8_000
@@ -69,7 +69,7 @@ def sizes(setting: Recipe) -> TransformerConfig:
 
 def prepare_corpus(
     data: Path, workdir: Path, preset: str, max_tokens: int = 4_096, pool_size: int = 29_000
-) -> tuple[Recipe, Prepared]:
+) -> tuple[Recipe, RunData]:
     """Return the recipe and its prepared data; tokenizer and tokens are created once in ``workdir``."""
     setting = recipe(data, preset, max_tokens, pool_size)
     prepared = task_of(setting).prepare(setting, workdir / "headway", Listener())
@@ -101,19 +101,19 @@ class PlainTransformer(nn.Module):
 
     def loss(self, batch: TokenBatch) -> Tensor:
         """Compute the summed label-smoothed cross-entropy."""
-        causal = nn.Transformer.generate_square_subsequent_mask(batch.shifted.size(1))
+        causal = nn.Transformer.generate_square_subsequent_mask(batch.decoder_input.size(1))
         padding = torch.zeros(batch.source.shape).masked_fill(batch.source == PAD, -torch.inf)
         hidden = self.transformer(
             self.dropout(self.positions(self.embedding(batch.source))),
-            self.dropout(self.positions(self.embedding(batch.shifted))),
+            self.dropout(self.positions(self.embedding(batch.decoder_input))),
             tgt_mask=causal,
             src_key_padding_mask=padding,
             memory_key_padding_mask=padding,
             tgt_is_causal=True,
         )
         logits = hidden @ self.embedding.weight.T
-        target = torch.full(batch.shifted.shape, PAD)
-        target.view(-1)[batch.target_indices] = batch.targets
+        target = torch.full(batch.decoder_input.shape, PAD)
+        target.view(-1)[batch.target_positions] = batch.targets
         return nn.functional.cross_entropy(
             logits.flatten(0, 1), target.flatten(), ignore_index=PAD, label_smoothing=LABEL_SMOOTHING, reduction="sum"
         )
@@ -149,9 +149,9 @@ def lengths(work: StepBatches) -> tuple[list[int], list[int]]:
     source: list[int] = []
     target: list[int] = []
     for batch in work.micro_batches.values():
-        rows, width = batch.shifted.shape
+        rows, width = batch.decoder_input.shape
         source += (batch.source != PAD).sum(1).tolist()
-        target += torch.bincount(batch.target_indices // width, minlength=rows).tolist()
+        target += torch.bincount(batch.target_positions // width, minlength=rows).tolist()
     return source, target
 
 

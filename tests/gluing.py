@@ -52,7 +52,7 @@ def search_phrases(
     needed = sum(min(len(each.tokens) for each in several) + 1 for several in phrases)
     request = Request(source=(4, EOS), limit=needed + 2, include=phrases, boundaries=word_boundaries(tokenizer))
     options = DecodingOptions(beam_size=beam_size, n_best=2)
-    reserved = getattr(tokenizer, "reserved", {PAD, BOS, UNK})  # tokens without text, which models never produce
+    reserved = getattr(tokenizer, "reserved_ids", {PAD, BOS, UNK})  # tokens without text, which models never produce
     banned = sorted(reserved - {EOS})
     (found,) = search(Gluing(tokenizer, seed), [request], options, bos=BOS, eos=EOS, banned=banned)
     return [(each.unmet, tokenizer.decode(each.tokens)) for each in found]

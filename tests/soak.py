@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from headway.bundle import read_weights
-from headway.train.snapshot import checkpoint_folders, step_of
+from headway.train.snapshot import checkpoint_folders, checkpoint_step
 
 __all__ = ["Killer", "differences"]
 
@@ -96,7 +96,7 @@ class Killer:
 
     def saved(self) -> int:
         """Return the newest saved step."""
-        return next((step_of(path) for path in checkpoint_folders(self.run / "checkpoints")), 0)
+        return next((checkpoint_step(path) for path in checkpoint_folders(self.run / "checkpoints")), 0)
 
     def unfinished(self) -> Iterator[tuple[str, int]]:
         """Yield the checkpoints that are being written, or were being written when their process died."""

@@ -74,8 +74,8 @@ def test_recipe_trains(path: Path, tmp_path: Path) -> None:
     write(recipe.data.dev, tmp_path, 5, labeled=labeled)
     result = train(recipe, tmp_path / "run")
     assert result.step == 2
-    assert result.model == tmp_path / "run" / "average"
+    assert result.model_folder == tmp_path / "run" / "average"
     assert result.scores["loss"]
     names = {"bleu": "BLEU", "accuracy": "accuracy", "macro_f1": "macro F1", "loss": "loss"}
     assert names[recipe.validation.metric] in result.scores
-    assert load_bundle(result.model).task == recipe.task
+    assert load_bundle(result.model_folder).task == recipe.task

@@ -43,7 +43,7 @@ from headway.models.registry import (
 from headway.storage import atomic_write_folder
 from headway.text.base import TextTokenizer
 from headway.text.special_tokens import SpecialTokenTemplate
-from headway.text.tokenizer import language_of, load_tokenizer
+from headway.text.tokenizer import language_of_tag, load_tokenizer
 
 FORMAT_VERSION = 2  # newest format version that can be read; Bundle.save writes 1 or 2
 _JOINT, _SOURCE, _TARGET = "tokenizer", "source.tokenizer", "target.tokenizer"
@@ -229,7 +229,7 @@ def read_config(folder: Path) -> BundleConfig:
 
 def default_token_template(tokenizer: TextTokenizer) -> SpecialTokenTemplate:
     """Return the special-token template of a model that Headway trained from random weights."""
-    languages = {language_of(tag): tokenizer.tag_id(tag) for tag in tokenizer.tags}
+    languages = {language_of_tag(tag): tokenizer.tag_id(tag) for tag in tokenizer.tags}
     return SpecialTokenTemplate(source_prefix=("target_language",) if languages else (), languages=languages)
 
 

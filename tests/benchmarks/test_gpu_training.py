@@ -27,7 +27,7 @@ def test_made_up_batches_have_the_shapes_that_were_asked_for() -> None:
         assert (batch.num_source_tokens, batch.num_target_tokens) == tuple(int(side.sum()) for side in lengths)
         assert batch.flop == training_flop(config, 50, *lengths)
         assert torch.equal(batch.mask, source != PAD)
-        assert torch.equal(padded.flatten()[batch.tokens.target_indices], batch.tokens.targets)
+        assert torch.equal(padded.flatten()[batch.tokens.target_positions], batch.tokens.targets)
     everything = np.concatenate([(batch.tokens.source != PAD).sum(1).numpy() for batch in batches])
     assert everything.std() > 5  # short and long sentences, as in translation data
 

@@ -15,13 +15,13 @@ from headway.tasks.translation import TranslationObjective
 from headway.text.base import PAD
 from headway.train.recipe import Recipe
 from headway.train.stream import BatchStream, TokenBatch
-from headway.train.task import Prepared
+from headway.train.task import RunData
 
 WORDS = ["ein", "Hund", "und", "eine", "Katze", "laufen", "über", "den", "Weg", "nach", "Hause"]
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Prepared, Path]:
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, RunData, Path]:
     """Random sentences, prepared for the tiny model as in the benchmark."""
     data, workdir = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("work")
     rng = random.Random(1)
@@ -32,7 +32,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Prepared, 
     return *trainees.prepare_corpus(data, workdir, "tiny", max_tokens=100), workdir
 
 
-def test_peers_read_headways_tokens_as_words(corpus: tuple[Recipe, Prepared, Path]) -> None:
+def test_peers_read_headways_tokens_as_words(corpus: tuple[Recipe, RunData, Path]) -> None:
     _, prepared, workdir = corpus
     folder = peers.write_tokens(prepared, workdir)
     vocabulary = (folder / "vocabulary").read_text().splitlines()
@@ -61,12 +61,12 @@ def test_a_peers_settings_reach_its_configuration(name: str) -> None:
     assert all(hasattr(Settings(), axis) for axis in peers.PEERS[name].axes)
 
 
-def test_the_lengths_that_are_reported_are_those_of_the_data(corpus: tuple[Recipe, Prepared, Path]) -> None:
+def test_the_lengths_that_are_reported_are_those_of_the_data(corpus: tuple[Recipe, RunData, Path]) -> None:
     setting, prepared, _ = corpus
     stream = BatchStream(prepared.train, setting, torch.device("cpu"))
-    works = [stream.next_step() for _ in range(len(stream.plan))]
+    works = [stream.next_step() for _ in range(len(stream.epoch_plan))]
     for index, work in enumerate(works):
-        rows = stream.plan[index]
+        rows = stream.epoch_plan[index]
         expected = prepared.train.lengths("source", 0)[rows], prepared.train.lengths("target", 0)[rows]
         assert trainees.lengths(work) == tuple(side.tolist() for side in expected)
     assert sum(work.num_target_tokens for work in works) == int(np.sum(prepared.train.lengths("target", 0)))

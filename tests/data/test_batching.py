@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from headway.data.batching import EpochPlan, TokenDataset, _split, corpus_weights, token_batches
+from headway.data.batching import EpochPlan, TokenDataset, _split, corpus_weights, plan_batches
 from headway.data.encoding import EncodingSpec, SideSpec
 from headway.data.readers import Corpus, read_examples
 from headway.data.store import FilterConfig, TokenStore
-from headway.data.store_builder import open_or_build
+from headway.data.store_builder import open_or_build_store
 from headway.text.base import EOS
-from headway.text.corpus_encoder import CorpusEncoder, Packed, ids_to_bytes, pack
+from headway.text.corpus_encoder import CorpusEncoder, PackedIds, ids_to_bytes, pack_id_bytes
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 LENGTHS = st.lists(st.integers(1, 40), max_size=60)
@@ -29,8 +29,8 @@ LENGTHS = st.lists(st.integers(1, 40), max_size=60)
 class Numbers:
     vocab_size = 60_000
 
-    def encode(self, texts: Sequence[str]) -> Packed:
-        return pack([ids_to_bytes([int(word) for word in text.split()]) for text in texts])
+    def encode(self, texts: Sequence[str]) -> PackedIds:
+        return pack_id_bytes([ids_to_bytes([int(word) for word in text.split()]) for text in texts])
 
 
 class Growing(Numbers):
@@ -39,14 +39,14 @@ class Growing(Numbers):
     def __init__(self, segmentations: int) -> None:
         self.num_segmentations = segmentations
 
-    def encode(self, texts: Sequence[str]) -> Packed:
+    def encode(self, texts: Sequence[str]) -> PackedIds:
         return super().encode([" ".join([text] * (k + 1)) for text in texts for k in range(self.num_segmentations)])
 
 
 def store(folder: Path, pairs: list[tuple[list[int], list[int]]], segmentations: int = 1) -> TokenStore:
     examples: list[tuple[str, ...]] = [tuple(" ".join(map(str, side)) for side in pair) for pair in pairs]
     side = SideSpec(Numbers(), Growing(segmentations) if segmentations > 1 else None, suffix_ids=(EOS,))
-    built = open_or_build(folder, "key", lambda: iter(examples), EncodingSpec((side, side), None))
+    built = open_or_build_store(folder, "key", lambda: iter(examples), EncodingSpec((side, side), None))
     assert built is not None
     return built
 
@@ -108,7 +108,7 @@ class TestTokenBatches:
         source, target = (np.array([pair[side] for pair in pairs], np.int32) for side in (0, 1))
         rows = np.random.default_rng(0).permutation(len(pairs))
         rng = np.random.default_rng(1) if shuffled else None
-        plan = token_batches(source, target, rows, max_tokens=max_tokens, pool_size=pool_size, rng=rng)
+        plan = plan_batches(source, target, rows, max_batch_tokens=max_tokens, pool_size=pool_size, rng=rng)
         batches = list(plan)
         assert sorted(np.concatenate(batches).tolist() if batches else []) == list(range(len(pairs)))
         for batch in batches:
@@ -117,12 +117,12 @@ class TestTokenBatches:
 
     def test_no_batch_crosses_a_pool(self) -> None:
         lengths = np.full(10, 3, np.int32)
-        plan = token_batches(lengths, lengths, np.arange(10), max_tokens=1000, pool_size=4, rng=None)
+        plan = plan_batches(lengths, lengths, np.arange(10), max_batch_tokens=1000, pool_size=4, rng=None)
         assert [sorted(batch.tolist()) for batch in plan] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
     def test_pools_are_sorted_by_length(self) -> None:
         lengths = np.array([5, 1, 4, 2, 3], np.int32)
-        plan = token_batches(lengths, lengths, np.arange(5), max_tokens=1, pool_size=5, rng=None)
+        plan = plan_batches(lengths, lengths, np.arange(5), max_batch_tokens=1, pool_size=5, rng=None)
         assert [lengths[batch].tolist() for batch in plan] == [[1], [2], [3], [4], [5]]
 
 
@@ -132,8 +132,8 @@ class TestEpochs:
         return TokenDataset([store(tmp_path / "s", random_pairs(300))])
 
     def test_the_order_is_a_pure_function_of_seed_and_epoch(self, corpora: TokenDataset, tmp_path: Path) -> None:
-        epoch = partial(corpora.plan_epoch, max_tokens=100, pool_size=64)
-        fresh = partial(TokenDataset([TokenStore(tmp_path / "s")]).plan_epoch, max_tokens=100, pool_size=64)
+        epoch = partial(corpora.plan_epoch, max_batch_tokens=100, pool_size=64)
+        fresh = partial(TokenDataset([TokenStore(tmp_path / "s")]).plan_epoch, max_batch_tokens=100, pool_size=64)
         first = epoch(3, 5)
         np.random.default_rng().random()  # neither other random draws nor earlier calls matter
         epoch(3, 6)
@@ -143,21 +143,21 @@ class TestEpochs:
             assert not same(first, epoch(seed, number))
 
     def test_each_example_once(self, corpora: TokenDataset) -> None:
-        plan = corpora.plan_epoch(1, 0, max_tokens=100, pool_size=64)
+        plan = corpora.plan_epoch(1, 0, max_batch_tokens=100, pool_size=64)
         assert sorted(np.concatenate(list(plan)).tolist()) == list(range(300))
 
     def test_batches_are_not_in_order_of_length(self, corpora: TokenDataset) -> None:
         """A single pool is sorted, but its batches are shuffled."""
         widths = [
             int(corpora.lengths("target", 0)[rows].max())
-            for rows in corpora.plan_epoch(1, 0, max_tokens=60, pool_size=300)
+            for rows in corpora.plan_epoch(1, 0, max_batch_tokens=60, pool_size=300)
         ]
         assert widths != sorted(widths)
 
     def test_sequential_is_every_example_once_in_a_fixed_order(self, corpora: TokenDataset) -> None:
-        plan = corpora.plan_sequential(max_tokens=100)
+        plan = corpora.plan_sequential(max_batch_tokens=100)
         assert sorted(np.concatenate(list(plan)).tolist()) == list(range(300))
-        assert same(plan, corpora.plan_sequential(max_tokens=100))
+        assert same(plan, corpora.plan_sequential(max_batch_tokens=100))
         lengths = [int(corpora.lengths("target", 0)[rows].max()) for rows in plan]
         assert lengths == sorted(lengths)
 
@@ -167,7 +167,9 @@ class TestEpochs:
         corpora = TokenDataset(stores, [2.0, 2.5, 0.25])
         drawn = []
         for epoch in (0, 1):
-            counts = Counter(np.concatenate(list(corpora.plan_epoch(1, epoch, max_tokens=100, pool_size=999))).tolist())
+            counts = Counter(
+                np.concatenate(list(corpora.plan_epoch(1, epoch, max_batch_tokens=100, pool_size=999))).tolist()
+            )
             assert {counts[row] for row in range(400)} == {2}
             assert {counts[row] for row in range(400, 800)} == {2, 3}
             assert {counts[row] for row in range(800, 1200)} == {0, 1}
@@ -181,9 +183,9 @@ class TestEpochs:
 
     def test_no_examples_no_batches(self, tmp_path: Path) -> None:
         corpora = TokenDataset([store(tmp_path / "s", [])])
-        assert list(corpora.plan_epoch(1, 0, max_tokens=10, pool_size=10)) == []
-        assert list(corpora.plan_sequential(max_tokens=10)) == []
-        assert corpora.padding_fraction(corpora.plan_sequential(max_tokens=10)) == 0.0
+        assert list(corpora.plan_epoch(1, 0, max_batch_tokens=10, pool_size=10)) == []
+        assert list(corpora.plan_sequential(max_batch_tokens=10)) == []
+        assert corpora.padding_fraction(corpora.plan_sequential(max_batch_tokens=10)) == 0.0
 
 
 class TestTemperature:
@@ -206,7 +208,7 @@ class TestTemperature:
 
     def test_an_epoch_draws_these_shares(self, tmp_path: Path) -> None:
         stores = [store(tmp_path / "large", random_pairs(900)), store(tmp_path / "small", random_pairs(100))]
-        plan = TokenDataset(stores, temperature=2.0).plan_epoch(1, 0, max_tokens=100, pool_size=999)
+        plan = TokenDataset(stores, temperature=2.0).plan_epoch(1, 0, max_batch_tokens=100, pool_size=999)
         counts = Counter(plan.order.tolist())
         assert {counts[row] for row in range(900)} == {0, 1}
         assert {counts[row] for row in range(900, 1000)} == {2, 3}
@@ -222,7 +224,7 @@ class TestSegmentations:
         assert len(corpora) == 50
         for epoch in range(4):
             times = epoch % 3 + 1
-            plan = corpora.plan_epoch(1, epoch, max_tokens=100, pool_size=20)
+            plan = corpora.plan_epoch(1, epoch, max_batch_tokens=100, pool_size=20)
             seen = []
             for rows in plan:
                 batch = corpora.batch(rows)
@@ -239,7 +241,7 @@ class TestSegmentations:
         first, second = random_pairs(7, seed=1), random_pairs(5, seed=2)
         corpora = TokenDataset([store(tmp_path / "a", first, 2), store(tmp_path / "b", second, 2)])
         expected = sorted([*(source * 2), EOS] for source, _ in first + second)
-        batches = [corpora.batch(rows).source for rows in corpora.plan_epoch(1, 1, max_tokens=100, pool_size=20)]
+        batches = [corpora.batch(rows).source for rows in corpora.plan_epoch(1, 1, max_batch_tokens=100, pool_size=20)]
         assert sorted([token for token in row if token] for rows in batches for row in rows.tolist()) == expected
         # The mean of two lengths: once and twice the tokens of each text, each with an end symbol.
         once = sum(len(source) for source, _ in first + second)
@@ -270,7 +272,7 @@ class TestBatch:
     def test_padding_by_hand(self, tmp_path: Path) -> None:
         """With ends, sources of 2 and 4 and targets of 3 and 3: 12 real tokens in 2 x 4 + 2 x 3 = 14 cells."""
         corpora = TokenDataset([store(tmp_path / "s", [([5], [6, 6]), ([5, 5, 5], [6, 6])])])
-        assert corpora.padding_fraction(corpora.plan_sequential(max_tokens=100)) == pytest.approx(1 - 12 / 14)
+        assert corpora.padding_fraction(corpora.plan_sequential(max_batch_tokens=100)) == pytest.approx(1 - 12 / 14)
 
 
 def test_padding_of_multi30k_is_below_six_percent(tmp_path: Path) -> None:
@@ -282,12 +284,12 @@ def test_padding_of_multi30k_is_below_six_percent(tmp_path: Path) -> None:
     texts = (text for pair in read_examples(corpus, folder) for text in pair)
     tokenizer = Tokenizer.train(texts, TokenizerConfig(vocab_size=8000))
     side = SideSpec(CorpusEncoder(tokenizer), suffix_ids=(EOS,))
-    built = open_or_build(
+    built = open_or_build_store(
         tmp_path / "s", "key", partial(read_examples, corpus, folder), EncodingSpec((side, side), FilterConfig())
     )
     assert built is not None
     corpora = TokenDataset([built])
-    plan = corpora.plan_epoch(1, 0, max_tokens=4096, pool_size=32768)
+    plan = corpora.plan_epoch(1, 0, max_batch_tokens=4096, pool_size=32768)
     share = corpora.padding_fraction(plan)
     cells = real = 0  # the same share, counted in the batches
     for rows in plan:

@@ -23,40 +23,40 @@ def write(path: Path, text: str, time_ns: int = LONG_AGO_NS) -> Path:
 
 def test_hashes_follow_content_not_names_or_times(tmp_path: Path) -> None:
     hashes = ContentHashes(tmp_path / "memory.json")
-    one = hashes.of(write(tmp_path / "one", "a\n"))
-    assert hashes.of(write(tmp_path / "copy", "a\n", LONG_AGO_NS + 5)) == one
-    assert hashes.of(write(tmp_path / "other", "b\n")) != one
+    one = hashes.hash_file(write(tmp_path / "one", "a\n"))
+    assert hashes.hash_file(write(tmp_path / "copy", "a\n", LONG_AGO_NS + 5)) == one
+    assert hashes.hash_file(write(tmp_path / "other", "b\n")) != one
 
 
 def test_a_settled_file_is_read_once_also_by_later_programs(tmp_path: Path) -> None:
     """Content that changes without a change of size and time is not noticed, so the file was not read."""
     memory, path = tmp_path / "memory.json", tmp_path / "file"
-    first = ContentHashes(memory).of(write(path, "a\n"))
+    first = ContentHashes(memory).hash_file(write(path, "a\n"))
     write(path, "b\n")
-    assert ContentHashes(memory).of(path) == first
+    assert ContentHashes(memory).hash_file(path) == first
     for text, time_ns in [("b\n", LONG_AGO_NS + 1), ("bb\n", LONG_AGO_NS + 1)]:  # a different time and a different size
-        found = ContentHashes(memory).of(write(path, text, time_ns))
-        assert found == ContentHashes(tmp_path / "none.json").of(path) != first
+        found = ContentHashes(memory).hash_file(write(path, text, time_ns))
+        assert found == ContentHashes(tmp_path / "none.json").hash_file(path) != first
 
 
 def test_a_file_that_just_changed_is_read_again(tmp_path: Path) -> None:
     """A file is written twice within one tick of a coarse clock."""
     hashes, path, now = ContentHashes(tmp_path / "memory.json"), tmp_path / "file", time.time_ns()
-    first = hashes.of(write(path, "a\n", now))
-    assert hashes.of(write(path, "b\n", now)) != first
+    first = hashes.hash_file(write(path, "a\n", now))
+    assert hashes.hash_file(write(path, "b\n", now)) != first
 
 
 @pytest.mark.parametrize("damage", ["", "[1]", '{"x": 5}', "{"])
 def test_a_damaged_memory_is_no_obstacle(tmp_path: Path, damage: str) -> None:
     memory, path = tmp_path / "memory.json", write(tmp_path / "file", "a\n")
-    expected = ContentHashes(memory).of(path)
+    expected = ContentHashes(memory).hash_file(path)
     memory.write_text(damage.replace("x", json.dumps(str(path))[1:-1]))
-    assert ContentHashes(memory).of(path) == expected
+    assert ContentHashes(memory).hash_file(path) == expected
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"gone\.txt: no such file; expected a corpus file"):
-        ContentHashes(tmp_path / "memory.json").of(tmp_path / "gone.txt")
+        ContentHashes(tmp_path / "memory.json").hash_file(tmp_path / "gone.txt")
 
 
 def test_fingerprints_differ_where_any_part_does() -> None:

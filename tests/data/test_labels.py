@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from headway.data.encoding import EncodingSpec, SideSpec
-from headway.data.labels import LabelEncoder, count_labels, read_labeled
+from headway.data.labels import LabelEncoder, count_labels, read_labeled_texts
 from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
 from headway.errors import DataError
-from headway.text.corpus_encoder import Packed, pack
+from headway.text.corpus_encoder import PackedIds, pack_id_bytes
 
 
 class Letters:
@@ -22,8 +22,8 @@ class Letters:
 
     vocab_size = 1000
 
-    def encode(self, texts: Sequence[str]) -> Packed:
-        return pack([np.array([ord(letter) for letter in text], np.uint32).tobytes() for text in texts])
+    def encode(self, texts: Sequence[str]) -> PackedIds:
+        return pack_id_bytes([np.array([ord(letter) for letter in text], np.uint32).tobytes() for text in texts])
 
 
 class Twice:
@@ -31,7 +31,7 @@ class Twice:
 
     num_segmentations = 2
 
-    def encode(self, texts: Sequence[str]) -> Packed:
+    def encode(self, texts: Sequence[str]) -> PackedIds:
         return Letters().encode([each for text in texts for each in (text, text[::-1])])
 
 
@@ -62,8 +62,8 @@ def test_long_texts_are_cut_before_their_end_symbol_and_counted() -> None:
     )
     assert piece.tokens["source"].tolist() == [5, 97, 98, 9, 5, 97, 98, 9, 5, 97, 9]
     assert piece.lengths["source"].tolist() == [4, 4, 3]
-    assert (piece.counts.kept, piece.counts.empty, piece.counts.truncated) == (3, 1, 1)
-    assert str(piece.counts).endswith("; 1 of them truncated to the model's maximum length")
+    assert (piece.filter_counts.kept, piece.filter_counts.empty, piece.filter_counts.truncated) == (3, 1, 1)
+    assert str(piece.filter_counts).endswith("; 1 of them truncated to the model's maximum length")
 
 
 FORMS = {
@@ -78,12 +78,15 @@ FORMS = {
 
 @pytest.mark.parametrize("name", FORMS)
 def test_every_format_gives_texts_with_labels(name: str, tmp_path: Path) -> None:
-    assert list(read_labeled(written(tmp_path, name, FORMS[name]), tmp_path)) == [("is it?", "yes"), ("it is", "no")]
+    assert list(read_labeled_texts(written(tmp_path, name, FORMS[name]), tmp_path)) == [
+        ("is it?", "yes"),
+        ("it is", "no"),
+    ]
 
 
 def test_fields_name_label_and_text(tmp_path: Path) -> None:
     corpus = written(tmp_path, "a.csv", "1,is it?,yes\n2,it is,no\n", fields=["3", "2"])
-    assert list(read_labeled(corpus, tmp_path)) == [("is it?", "yes"), ("it is", "no")]
+    assert list(read_labeled_texts(corpus, tmp_path)) == [("is it?", "yes"), ("it is", "no")]
 
 
 def test_labels_are_counted_in_order(tmp_path: Path) -> None:
@@ -95,7 +98,7 @@ def test_labels_are_counted_in_order(tmp_path: Path) -> None:
 
 def test_labels_may_be_whole_numbers(tmp_path: Path) -> None:
     corpus = written(tmp_path, "a.jsonl", '{"label": 0, "text": "x"}\n{"label": 1, "text": "y"}\n')
-    assert list(read_labeled(corpus, tmp_path)) == [("x", "0"), ("y", "1")]
+    assert list(read_labeled_texts(corpus, tmp_path)) == [("x", "0"), ("y", "1")]
 
 
 def test_empty_texts_are_no_examples_of_a_label(tmp_path: Path) -> None:
@@ -120,7 +123,7 @@ def test_a_file_with_only_a_header_has_no_examples(tmp_path: Path) -> None:
 
 def test_cells_of_a_csv_may_hold_anything(tmp_path: Path) -> None:
     cells = "\n" + 'label,text\n"a","1, ""2""\n3"\n\nb,' + "x" * 200_000 + "\n"
-    examples = list(read_labeled(written(tmp_path, "a.csv", cells), tmp_path))
+    examples = list(read_labeled_texts(written(tmp_path, "a.csv", cells), tmp_path))
     assert examples == [('1, "2"\n3', "a"), ("x" * 200_000, "b")]
 
 
@@ -152,4 +155,4 @@ def test_one_label_is_none(tmp_path: Path) -> None:
 )
 def test_bad_input_is_named(name: str, content: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
-        list(read_labeled(written(tmp_path, name, content), tmp_path, ("no", "yes")))
+        list(read_labeled_texts(written(tmp_path, name, content), tmp_path, ("no", "yes")))

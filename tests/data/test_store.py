@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from headway.data import store_builder
 from headway.data.encoding import EncodingSpec, SideSpec
 from headway.data.store import FilterConfig, FilterCounts, TokenStore
-from headway.data.store_builder import open_or_build
+from headway.data.store_builder import open_or_build_store
 from headway.errors import DataError, OutputError
-from headway.text.corpus_encoder import Packed, ids_to_bytes, pack
+from headway.text.corpus_encoder import PackedIds, ids_to_bytes, pack_id_bytes
 
 END = 2
 
@@ -30,8 +30,8 @@ class Numbers:
     def __init__(self, vocab_size: int = 100) -> None:
         self.vocab_size = vocab_size
 
-    def encode(self, texts: Sequence[str]) -> Packed:
-        return pack([ids_to_bytes([int(word) for word in text.split()]) for text in texts])
+    def encode(self, texts: Sequence[str]) -> PackedIds:
+        return pack_id_bytes([ids_to_bytes([int(word) for word in text.split()]) for text in texts])
 
 
 class Reversing(Numbers):
@@ -39,7 +39,7 @@ class Reversing(Numbers):
 
     num_segmentations = 2
 
-    def encode(self, texts: Sequence[str]) -> Packed:
+    def encode(self, texts: Sequence[str]) -> PackedIds:
         return super().encode([way for text in texts for way in (text, " ".join(reversed(text.split())))])
 
 
@@ -51,7 +51,7 @@ def work(*vocab_sizes: int, filters: FilterConfig | None = None) -> EncodingSpec
 
 
 def built(folder: Path, key: str, examples: Callable[[], Iterator[tuple[str, ...]]], work: EncodingSpec) -> TokenStore:
-    store = open_or_build(folder, key, examples, work)
+    store = open_or_build_store(folder, key, examples, work)
     assert store is not None
     return store
 
@@ -68,7 +68,7 @@ def build(
 
 def rows(store: TokenStore, side: str) -> list[list[int]]:
     """Return every example's tokens, read one by one."""
-    return [store.padded(side, np.array([index]))[0].tolist() for index in range(len(store))]
+    return [store.read_padded(side, np.array([index]))[0].tolist() for index in range(len(store))]
 
 
 def never() -> Iterator[tuple[str, ...]]:
@@ -108,9 +108,9 @@ class TestRoundTrip:
 
     def test_rows_are_padded_at_the_end_in_the_order_asked_for(self, tmp_path: Path) -> None:
         store = build(tmp_path / "s", [("5 6 7", "1"), ("8", "1"), ("9 9", "1")])
-        assert store.padded("source", np.array([1, 0, 1])).tolist() == [[8, 2, 0, 0], [5, 6, 7, 2], [8, 2, 0, 0]]
-        assert store.padded("source", np.array([2, 1]), pad=77).tolist() == [[9, 9, 2], [8, 2, 77]]
-        assert store.padded("source", np.array([2])).dtype == np.int64
+        assert store.read_padded("source", np.array([1, 0, 1])).tolist() == [[8, 2, 0, 0], [5, 6, 7, 2], [8, 2, 0, 0]]
+        assert store.read_padded("source", np.array([2, 1]), pad_id=77).tolist() == [[9, 9, 2], [8, 2, 77]]
+        assert store.read_padded("source", np.array([2])).dtype == np.int64
 
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
     @given(
@@ -134,7 +134,7 @@ class TestRoundTrip:
         monkeypatch.setattr(store_builder, "num_cores", lambda: 1)
         heard: list[int] = []
         examples = [("1", "1")] * 5
-        open_or_build(tmp_path / "s", "key", lambda: iter(examples), work(), progress=heard.append)
+        open_or_build_store(tmp_path / "s", "key", lambda: iter(examples), work(), progress=heard.append)
         assert heard == [2, 4, 5]
 
     def test_a_corpus_without_examples_is_an_empty_store(self, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ class TestRoundTrip:
             store = build(tmp_path / "s", [])
             assert len(store) == 0
             assert store.lengths("target").tolist() == []
-            assert store.counts == FilterCounts(0, 0, 0, 0)
+            assert store.filter_counts == FilterCounts(0, 0, 0, 0)
 
 
 class TestReuse:
@@ -150,7 +150,7 @@ class TestReuse:
         first = build(tmp_path / "s", [("5 6", "7")])
         again = built(tmp_path / "s", "key", never, work())
         assert rows(again, "source") == rows(first, "source") == [[5, 6, END]]
-        assert again.counts == first.counts
+        assert again.filter_counts == first.filter_counts
 
     def test_a_different_key_builds_the_store_again(self, tmp_path: Path) -> None:
         build(tmp_path / "s", [("5 6", "7")])
@@ -199,16 +199,16 @@ class TestFilters:
             (words(30), words(10)),  # 30 = 2 x 10 + 10: kept
         ]
         store = build(tmp_path / "s", examples, filters=filters)
-        assert store.counts == FilterCounts(read=9, empty=3, too_long=2, ratio=1)
-        assert store.counts.kept == len(store) == 3
+        assert store.filter_counts == FilterCounts(read=9, empty=3, too_long=2, ratio=1)
+        assert store.filter_counts.kept == len(store) == 3
         assert store.lengths("source").tolist() == [3, 31, 31]  # with the end symbol
-        assert str(store.counts) == (
+        assert str(store.filter_counts) == (
             "3 of 9 examples kept (removed: 3 with an empty side, 2 too long, 1 by length ratio)"
         )
 
     def test_without_filters_all_stay(self, tmp_path: Path) -> None:
         store = build(tmp_path / "s", [("", words(500)), ("", "")])
-        assert store.counts == FilterCounts(2, 0, 0, 0)
+        assert store.filter_counts == FilterCounts(2, 0, 0, 0)
         assert store.lengths("target").tolist() == [501, 1]
 
 
@@ -227,7 +227,7 @@ class TestFailures:
 
         reader: Callable[[], Iterator[tuple[str, ...]]] = examples
         with pytest.raises(type(error)):
-            open_or_build(tmp_path / "s", "key", reader, work())
+            open_or_build_store(tmp_path / "s", "key", reader, work())
         assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -236,15 +236,15 @@ class Characters:
 
     vocab_size = 1 << 16
 
-    def encode(self, texts: Sequence[str]) -> Packed:
-        return pack([ids_to_bytes([ord(character) for character in text]) for text in texts])
+    def encode(self, texts: Sequence[str]) -> PackedIds:
+        return pack_id_bytes([ids_to_bytes([ord(character) for character in text]) for text in texts])
 
 
 def test_a_side_of_nothing_but_spaces_is_empty(tmp_path: Path) -> None:
     examples = [("ab", "c"), ("  ", "c"), ("ab", "\t"), ("ab", "")]
     side = SideSpec(Characters(), suffix_ids=(END,))
     store = built(tmp_path / "s", "key", lambda: iter(examples), EncodingSpec((side, side), FilterConfig()))
-    assert store.counts == FilterCounts(read=4, empty=3, too_long=0, ratio=0)
+    assert store.filter_counts == FilterCounts(read=4, empty=3, too_long=0, ratio=0)
 
 
 def test_tags_stand_before_each_source_and_do_not_count_for_filters(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_stores_with_the_former_name_of_a_count_stay_readable(tmp_path: Path) ->
     assert text.count('"truncated"') == 1
     header.write_text(text.replace('"truncated": 0', '"cut": 3'), encoding="utf-8")
     again = built(tmp_path / "s", "key", never, work(100, 100))
-    assert (again.counts.kept, again.counts.truncated) == (store.counts.kept, 3)
+    assert (again.filter_counts.kept, again.filter_counts.truncated) == (store.filter_counts.kept, 3)
 
 
 def test_segmentations_lie_beside_each_other(tmp_path: Path) -> None:
@@ -273,10 +273,10 @@ def test_segmentations_lie_beside_each_other(tmp_path: Path) -> None:
     side = SideSpec(Numbers(), Reversing(), suffix_ids=(END,))
     examples = [("5 6", "7"), ("1 2 3", "4"), ("8", "9 4")]
     store = built(tmp_path / "s", "key", lambda: iter(examples), EncodingSpec((side, side), FilterConfig(max_length=2)))
-    assert len(store) == store.counts.kept == 2
+    assert len(store) == store.filter_counts.kept == 2
     assert store.num_segmentations == 2
-    found = [store.padded("source", np.array([row]))[0].tolist() for row in range(4)]
+    found = [store.read_padded("source", np.array([row]))[0].tolist() for row in range(4)]
     assert found == [[5, 6, END], [6, 5, END], [8, END], [8, END]]
-    assert store.padded("target", np.array([3])).tolist() == [[4, 9, END]]
+    assert store.read_padded("target", np.array([3])).tolist() == [[4, 9, END]]
     assert store.lengths("target", 1).tolist() == [2, 3]
     assert store.num_tokens("source") == 3 + 3 + 2 + 2

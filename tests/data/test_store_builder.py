@@ -20,7 +20,7 @@ import pytest
 from headway.data import store_builder
 from headway.data.encoding import EncodingSpec, SideSpec, load_chunk, save_chunk
 from headway.data.store import Chunk, FilterConfig, TokenStore
-from headway.data.store_builder import Shard, open_or_build
+from headway.data.store_builder import Shard, open_or_build_store
 from headway.errors import ConfigError, DataError, OutputError
 from headway.text.base import EOS
 from headway.text.bpe_dropout import BPEDropoutEncoder
@@ -66,9 +66,9 @@ def expected(tmp_path: Path, work: EncodingSpec, monkeypatch: pytest.MonkeyPatch
     """Return the files of the store, built by this process in one chunk."""
     with monkeypatch.context() as patch:
         patch.setattr(store_builder, "_CHUNK_EXAMPLES", 1000)
-        store = open_or_build(tmp_path / "expected", KEY, texts, work)
+        store = open_or_build_store(tmp_path / "expected", KEY, texts, work)
     assert store is not None
-    assert (len(store), store.counts.read, store.counts.empty) == (38, 45, 7)
+    assert (len(store), store.filter_counts.read, store.filter_counts.empty) == (38, 45, 7)
     return content(tmp_path / "expected")
 
 
@@ -85,7 +85,7 @@ def test_workers_build_the_same_store_bit_for_bit(
     monkeypatch.setattr(store_builder, "ProcessPoolExecutor", Pool)
     on_cores(monkeypatch, 2)
     heard: list[int] = []
-    assert isinstance(open_or_build(tmp_path / "s", KEY, texts, work, progress=heard.append), TokenStore)
+    assert isinstance(open_or_build_store(tmp_path / "s", KEY, texts, work, progress=heard.append), TokenStore)
     assert len(submitted) == 5
     assert content(tmp_path / "s") == expected
     assert heard[-1] == 45
@@ -109,7 +109,7 @@ def test_finished_work_is_not_repeated(
         raise DataError("line 26 is bad")
 
     with pytest.raises(DataError, match="line 26 is bad"):
-        open_or_build(tmp_path / "s", KEY, breaking, work)
+        open_or_build_store(tmp_path / "s", KEY, breaking, work)
     done = sorted(tmp_path.glob("s.pieces-*/*.npz"))
     assert len(done) == 2 if cores == 1 else len(done) <= 2
     for path in done:
@@ -122,7 +122,7 @@ def test_finished_work_is_not_repeated(
         return load_chunk(path)
 
     monkeypatch.setattr("headway.data.store_builder.load_chunk", load)
-    open_or_build(tmp_path / "s", KEY, texts, work)
+    open_or_build_store(tmp_path / "s", KEY, texts, work)
     assert len(seen) == 5
     assert seen | kept == seen
     assert content(tmp_path / "s") == expected
@@ -132,9 +132,9 @@ def test_pieces_of_another_key_are_not_used_and_go(
     tmp_path: Path, work: EncodingSpec, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_cores(monkeypatch, 1)
-    assert open_or_build(tmp_path / "s", "another key", lambda: iter(TEXTS[:20]), work, shard=Shard(1, 2)) is None
+    assert open_or_build_store(tmp_path / "s", "another key", lambda: iter(TEXTS[:20]), work, shard=Shard(1, 2)) is None
     assert len(list(tmp_path.glob("s.pieces-*/*.npz"))) == 1
-    open_or_build(tmp_path / "s", KEY, texts, work)
+    open_or_build_store(tmp_path / "s", KEY, texts, work)
     assert content(tmp_path / "s") == expected
     assert list(tmp_path.glob("s.pieces-*")) == []
 
@@ -150,10 +150,10 @@ def test_shards_in_any_order_make_the_same_store(
     on_cores(monkeypatch, 1)
     *early, last = order
     for number in early:
-        assert open_or_build(tmp_path / "s", KEY, texts, work, shard=Shard(number, 3)) is None
-    assert open_or_build(tmp_path / "s", KEY, texts, work, shard=Shard(last, 3)) is not None
+        assert open_or_build_store(tmp_path / "s", KEY, texts, work, shard=Shard(number, 3)) is None
+    assert open_or_build_store(tmp_path / "s", KEY, texts, work, shard=Shard(last, 3)) is not None
     assert content(tmp_path / "s") == expected
-    again = open_or_build(tmp_path / "s", KEY, texts, work, shard=Shard(early[0], 3))
+    again = open_or_build_store(tmp_path / "s", KEY, texts, work, shard=Shard(early[0], 3))
     assert again is not None
     assert again.fingerprint == KEY
 
@@ -163,14 +163,16 @@ def test_shards_at_the_same_time(
 ) -> None:
     on_cores(monkeypatch, 1)
     threads = [
-        threading.Thread(target=open_or_build, args=(tmp_path / "s", KEY, texts, work), kwargs={"shard": Shard(n, 2)})
+        threading.Thread(
+            target=open_or_build_store, args=(tmp_path / "s", KEY, texts, work), kwargs={"shard": Shard(n, 2)}
+        )
         for n in (1, 2)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert open_or_build(tmp_path / "s", KEY, texts, work) is not None
+    assert open_or_build_store(tmp_path / "s", KEY, texts, work) is not None
     assert content(tmp_path / "s") == expected
 
 
@@ -185,12 +187,12 @@ def test_a_damaged_chunk_is_reported_and_built_again(
     tmp_path: Path, work: EncodingSpec, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_cores(monkeypatch, 1)
-    open_or_build(tmp_path / "s", KEY, texts, work, shard=Shard(1, 2))
+    open_or_build_store(tmp_path / "s", KEY, texts, work, shard=Shard(1, 2))
     piece = min(tmp_path.glob("s.pieces-*/*.npz"))
     piece.write_bytes(piece.read_bytes()[:100])
     with pytest.raises(OutputError, match=r"000000\.npz: damaged, and now removed; run the same command again"):
-        open_or_build(tmp_path / "s", KEY, texts, work)
-    open_or_build(tmp_path / "s", KEY, texts, work)
+        open_or_build_store(tmp_path / "s", KEY, texts, work)
+    open_or_build_store(tmp_path / "s", KEY, texts, work)
     assert content(tmp_path / "s") == expected
 
 
@@ -198,7 +200,7 @@ def test_a_piece_comes_back(tmp_path: Path, work: EncodingSpec) -> None:
     piece = work.encode_chunk(TEXTS[:9])
     save_chunk(piece, tmp_path / "new" / "piece.npz")
     loaded = load_chunk(tmp_path / "new" / "piece.npz")
-    assert loaded.counts == piece.counts
+    assert loaded.filter_counts == piece.filter_counts
     for side in ("source", "target"):
         assert loaded.tokens[side].tolist() == piece.tokens[side].tolist()
         assert loaded.lengths[side].tolist() == piece.lengths[side].tolist()
@@ -212,7 +214,7 @@ class TestWorkers:
     def test_an_error_in_a_worker_is_raised_here(self, tmp_path: Path, work: EncodingSpec) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(OutputError, match="cannot be written"):
-            open_or_build(tmp_path / "file" / "s", KEY, texts, work)
+            open_or_build_store(tmp_path / "file" / "s", KEY, texts, work)
 
     def test_a_worker_that_is_killed_is_reported(self, tmp_path: Path, work: EncodingSpec) -> None:
         others = active_children()
@@ -224,7 +226,7 @@ class TestWorkers:
             yield from TEXTS[11:]
 
         with pytest.raises(OutputError, match=r"ended unexpectedly \(it was killed, .*finished chunks are kept"):
-            open_or_build(tmp_path / "s", KEY, killing, work)
+            open_or_build_store(tmp_path / "s", KEY, killing, work)
 
     def test_none_is_left_after_an_error(self, tmp_path: Path, work: EncodingSpec) -> None:
         others = active_children()
@@ -236,7 +238,7 @@ class TestWorkers:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            open_or_build(tmp_path / "s", KEY, failing, work)
+            open_or_build_store(tmp_path / "s", KEY, failing, work)
         assert processes
         assert not any(process.is_alive() for process in processes)
 
@@ -258,7 +260,7 @@ class TestWorkers:
             "if __name__ == '__main__':\n"
             "    store_builder._CHUNK_EXAMPLES, store_builder.num_cores = 1, lambda: 2\n"
             "    side = SideSpec(LabelEncoder(('a',)))\n"
-            "    store_builder.open_or_build(Path('s'), 'key', examples, EncodingSpec((side, side), None))\n"
+            "    store_builder.open_or_build_store(Path('s'), 'key', examples, EncodingSpec((side, side), None))\n"
         )
         parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
         assert parent.stdout is not None

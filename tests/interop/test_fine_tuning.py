@@ -27,7 +27,7 @@ from headway.train.fine_tuning import complete_recipe, load_initial_weights
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
 from headway.train.stream import to_device
-from headway.train.task import Prepared
+from headway.train.task import RunData
 
 MAKERS: dict[str, Callable[[Path], Path]] = {"marian": marian, "m2m": m2m, "nllb": nllb, "bart": bart}
 LANGUAGES = {"m2m": ("de", "en"), "nllb": ("deu_Latn", "eng_Latn")}
@@ -64,7 +64,7 @@ def recipe(home: Path, family: str, corpus: dict[str, Any] | None = None, **sect
     return parse_recipe(whole, "test")
 
 
-def _prepare(recipe: Any, run: Path) -> Prepared:
+def _prepare(recipe: Any, run: Path) -> RunData:
     prepared = TranslationTask().prepare(complete_recipe(recipe, run), run, Listener())
     assert prepared is not None
     return prepared
@@ -75,7 +75,7 @@ def test_the_loss_is_the_one_that_transformers_trains_with(family: str, home: Pa
     """The special tokens around sentences are the same as in the model's own training."""
     prepared = _prepare(recipe(home, family), tmp_path / "run")
     assert prepared.dev is not None
-    rows = next(iter(prepared.dev.plan_sequential(max_tokens=10_000)))
+    rows = next(iter(prepared.dev.plan_sequential(max_batch_tokens=10_000)))
     batch = to_device(prepared.dev.batch(rows), torch.device("cpu"))
     with torch.inference_mode():
         model = Bundle.load(home / f"{family}-headway").model
@@ -102,7 +102,7 @@ def test_it_learns_and_stays_what_it_was(family: str, home: Path, tmp_path: Path
     """A fine-tuned model has the same special tokens, scores better on its text, and can be exported again."""
     chosen = recipe(home, family, model={"dropout": 0.05})
     result = train(chosen, tmp_path / "run")
-    before, after = Bundle.load(home / f"{family}-headway"), Bundle.load(result.model or tmp_path)
+    before, after = Bundle.load(home / f"{family}-headway"), Bundle.load(result.model_folder or tmp_path)
     assert (after.token_template, after.task) == (before.token_template, before.task)
     assert after.source_tokenizer.fingerprint == before.source_tokenizer.fingerprint
     sources, targets = ([pair[number] for pair in PAIRS] for number in (0, 1))
@@ -126,7 +126,7 @@ def test_a_run_that_has_begun_needs_the_import_no_more(home: Path, tmp_path: Pat
     train(recipe(home, "nllb", training={**start, "steps": 2}), tmp_path / "run")
     shutil.rmtree(tmp_path / "start")
     result = train(recipe(home, "nllb", training={**start, "steps": 3}), tmp_path / "run")
-    assert Bundle.load(result.model or tmp_path).token_template.target_language == "eng_Latn"
+    assert Bundle.load(result.model_folder or tmp_path).token_template.target_language == "eng_Latn"
 
 
 def test_a_corpus_may_be_in_other_languages(home: Path, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_corpus_may_be_in_other_languages(home: Path, tmp_path: Path) -> None:
         "other": {"source_language": "eng_Latn", "target_language": "rus_Cyrl"},
     }.items():
         prepared = _prepare(recipe(home, "nllb", languages), tmp_path / name)
-        batch = prepared.train.batch(next(iter(prepared.train.plan_sequential(max_tokens=10_000))))
+        batch = prepared.train.batch(next(iter(prepared.train.plan_sequential(max_batch_tokens=10_000))))
         tokens[name] = {int(batch.source[0, 0])}, {int(batch.target[0, 0])}
         template = prepared.tokenizers.imported_token_template
         assert template is not None

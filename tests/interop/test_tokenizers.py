@@ -214,7 +214,7 @@ def test_byte_fallback_knows_every_character() -> None:
 def test_text_makes_no_special_id(kind: str, text: str) -> None:
     tokenizer = MADE[kind]
     assert isinstance(tokenizer, ImportedTokenizer)
-    reserved = tokenizer.reserved - {UNK}
+    reserved = tokenizer.reserved_ids - {UNK}
     assert reserved >= {0, 1, 2}
     assert not reserved & set(tokenizer.encode(text))
 
@@ -229,9 +229,9 @@ def test_special_ids_are_no_text(kind: str) -> None:
     tokenizer = MADE[kind]
     assert isinstance(tokenizer, ImportedTokenizer)
     ids = tokenizer.encode("der Hund")
-    between = [each for index in ids for each in (*sorted(tokenizer.reserved), index)]
+    between = [each for index in ids for each in (*sorted(tokenizer.reserved_ids), index)]
     assert tokenizer.decode(between) == tokenizer.decode(ids) == "der Hund"
-    names = tokenizer.display(sorted(tokenizer.reserved))
+    names = tokenizer.display(sorted(tokenizer.reserved_ids))
     assert {"<pad>", "</s>", "<unk>", "<mask>", "__de__"} <= set(names)
     assert "".join(tokenizer.tokens("der Hund")).strip() == "der Hund"
 
@@ -309,7 +309,7 @@ def test_wrong_arguments_are_named(kind: str) -> None:
         tokenizer.encode_batch(["a", "\ud800"])
     with pytest.raises(ConfigError, match=r"unknown tag '<2en>'; this vocabulary has none"):
         tokenizer.tag_id("<2en>")
-    assert tokenizer.merges_applied("der Hund") == []
+    assert tokenizer.merge_steps("der Hund") == []
 
 
 # SpecialTokenTemplate.

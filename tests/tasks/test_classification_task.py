@@ -117,11 +117,11 @@ def test_the_model_folder_of_a_run_has_its_labels(folder: Path) -> None:
     """One word decides, so the development set is classified without errors."""
     chosen = recipe(folder)
     result = train(chosen, folder / "run")
-    assert result.model is not None
+    assert result.model_folder is not None
     assert result.scores["accuracy"] == 100.0
-    bundle = ClassifierBundle.load(result.model)
+    bundle = ClassifierBundle.load(result.model_folder)
     assert bundle.labels == ("cold", "hot")
-    card = (result.model / "README.md").read_text(encoding="utf-8")
+    card = (result.model_folder / "README.md").read_text(encoding="utf-8")
     assert card.startswith("# Classification of texts as cold, hot")
     assert "cold 30, hot 60" in card
     records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -156,7 +156,7 @@ def test_balanced_class_weights_give_classes_equal_totals(folder: Path) -> None:
 def test_batches_have_at_most_max_examples(folder: Path) -> None:
     chosen = recipe(folder, {"data": {"max_examples": 7}})
     stream = BatchStream(prepare(chosen, folder / "run", Listener()).train, chosen, torch.device("cpu"))
-    sizes = [work.num_target_tokens for work in (stream.next_step() for _ in range(len(stream.plan)))]
+    sizes = [work.num_target_tokens for work in (stream.next_step() for _ in range(len(stream.epoch_plan)))]
     assert max(sizes) == 7
     assert sum(sizes) == 90
 
@@ -210,7 +210,7 @@ class TestRefusals:
         first = train(recipe(folder, {"validation": {"metric": "loss"}, "training": {"steps": 2}}), folder / "first")
         text = (folder / "train.tsv").read_text(encoding="utf-8")
         (folder / "train.tsv").write_text(text.replace("cold\t", "cool\t"), encoding="utf-8")
-        chosen = recipe(folder, {"training": {"start_from": str(first.model)}, "data": {"dev": None}})
+        chosen = recipe(folder, {"training": {"start_from": str(first.model_folder)}, "data": {"dev": None}})
         with pytest.raises(ConfigError, match="labels are cold, hot, but the labels in the training data are cool"):
             train(chosen, folder / "second")
 
@@ -221,7 +221,7 @@ def test_training_starts_from_a_classifier(folder: Path) -> None:
     chosen = recipe(
         folder,
         {
-            "training": {"start_from": str(first.model), "steps": 1},
+            "training": {"start_from": str(first.model_folder), "steps": 1},
             "optimizer": {"learning_rate": 1e-9},
             "validation": {"metric": "loss", "every": 1},
         },
@@ -240,8 +240,11 @@ def test_a_label_with_one_text_is_reported(folder: Path) -> None:
 
 def test_a_begun_run_does_not_need_the_model_that_it_started_from(folder: Path) -> None:
     first = train(recipe(folder, {"validation": {"metric": "loss"}, "training": {"steps": 2}}), folder / "first")
-    assert first.model is not None
-    changes: Sections = {"training": {"start_from": str(first.model), "steps": 2}, "validation": {"metric": "loss"}}
+    assert first.model_folder is not None
+    changes: Sections = {
+        "training": {"start_from": str(first.model_folder), "steps": 2},
+        "validation": {"metric": "loss"},
+    }
     train(recipe(folder, changes), folder / "second")
     (folder / "first").rename(folder / "elsewhere")
     longer: Sections = {**changes, "training": {**changes["training"], "steps": 3}}
@@ -266,7 +269,7 @@ def test_texts_that_a_model_pads_count_at_the_padded_length(folder: Path) -> Non
     """A batch of 200 tokens has room for 6 texts of 32 tokens."""
     chosen = recipe(folder, {"model": {"max_length": 32, "pad_to_max_length": True}})
     stream = BatchStream(prepare(chosen, folder / "run", Listener()).train, chosen, torch.device("cpu"))
-    assert max(stream.next_step().num_target_tokens for _ in range(len(stream.plan))) == 6
+    assert max(stream.next_step().num_target_tokens for _ in range(len(stream.epoch_plan))) == 6
 
 
 def test_a_recipe_made_in_python_has_the_defaults_of_its_task(folder: Path) -> None:

@@ -42,8 +42,8 @@ SOURCES, TARGETS = [[5, 6, 7], [8], [4, 9]], [[6], [9, 10, 4, 5], []]
 def test_targets_are_shifted_and_begin_with_bos() -> None:
     tokens = to_device(batch(SOURCES, TARGETS), CPU)
     assert tokens.targets.tolist() == [6, 2, 9, 10, 4, 5, 2, 2]
-    assert tokens.target_indices.tolist() == [0, 1, 5, 6, 7, 8, 9, 10]
-    assert tokens.shifted.tolist() == [[1, 6, 2, 0, 0], [1, 9, 10, 4, 5], [1, 2, 0, 0, 0]]
+    assert tokens.target_positions.tolist() == [0, 1, 5, 6, 7, 8, 9, 10]
+    assert tokens.decoder_input.tolist() == [[1, 6, 2, 0, 0], [1, 9, 10, 4, 5], [1, 2, 0, 0, 0]]
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 0.7])
@@ -53,7 +53,7 @@ def test_an_output_bias_is_part_of_loss_and_gradient(r_drop: float) -> None:
     model = build_model(TransformerConfig.parse({**sizes, "output_bias": True}, "test"), VOCABULARY, VOCABULARY)
     torch.nn.init.normal_(model.projection.bias)
     tokens = to_device(batch(SOURCES, TARGETS), CPU)
-    logits = model(tokens.source, tokens.shifted).flatten(0, 1)[tokens.target_indices]
+    logits = model(tokens.source, tokens.decoder_input).flatten(0, 1)[tokens.target_positions]
     expected = torch.nn.functional.cross_entropy(logits, tokens.targets, label_smoothing=0.1, reduction="sum")
     expected_gradients = torch.autograd.grad(expected, list(model.parameters()))
     loss = TranslationObjective(model, 0.1, r_drop)(tokens)
@@ -116,8 +116,8 @@ def test_r_drop_is_the_mean_of_two_passes_and_their_divergence(model: Transforme
     torch.manual_seed(3)
     twice = [row + row for row in (SOURCES, TARGETS)]
     both = to_device(batch(*twice), CPU)
-    logits = dropping.projection(dropping.hidden(both.source, both.shifted)).detach().double()
-    first, second = (half.reshape(-1, VOCABULARY)[tokens.target_indices].log_softmax(-1) for half in logits.chunk(2))
+    logits = dropping.projection(dropping.hidden(both.source, both.decoder_input)).detach().double()
+    first, second = (half.reshape(-1, VOCABULARY)[tokens.target_positions].log_softmax(-1) for half in logits.chunk(2))
     divergence = ((first.exp() - second.exp()) * (first - second)).sum()  # KL(p1 || p2) + KL(p2 || p1)
     assert losses[0] == pytest.approx(float(batch_loss_of(first, second, tokens.targets)), rel=1e-5)
     assert losses[1] - losses[0] == pytest.approx(float(divergence), rel=1e-4)

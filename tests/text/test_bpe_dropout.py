@@ -116,8 +116,8 @@ def test_a_pure_function_of_text_and_seed(tokenizer: Tokenizer, monkeypatch: pyt
 def test_occurrences_and_segmentations_differ(tokenizer: Tokenizer) -> None:
     """A word with several merges, 200 times in a text: many segmentations, with the paper's frequencies."""
     word, p = " lowest", 0.3
-    (spelled,) = tokenizer.spelled_words(word)
-    shares = distribution(tuple(spelled), tokenizer.ranks, p)
+    (spelled,) = tokenizer.byte_spelled_words(word)
+    shares = distribution(tuple(spelled), tokenizer.merge_ranks, p)
     whole = sum(share for pieces, share in shares.items() if len(pieces) == 1)
     assert 0.05 < whole < 0.95
     draws = []

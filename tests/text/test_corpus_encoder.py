@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headway.text import corpus_encoder as corpus_encoder_module
-from headway.text.corpus_encoder import CorpusEncoder, Packed, split_if_single_spaced
+from headway.text.corpus_encoder import CorpusEncoder, PackedIds, split_if_single_spaced
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 CORPUS = ["the quick brown fox's 12 foxes don't jump", "  der  schnelle\tFuchs 2024, 1.5 €", "привет мир 😀😀"] * 3
@@ -27,7 +27,7 @@ def tokenizer(**options: object) -> Tokenizer:
 TOKENIZERS = [tokenizer(), tokenizer(split_digits=True), tokenizer(kind="characters"), tokenizer(kind="whitespace")]
 
 
-def rows(packed: Packed) -> list[list[int]]:
+def rows(packed: PackedIds) -> list[list[int]]:
     return (
         [part.tolist() for part in np.split(packed.ids, np.cumsum(packed.lengths)[:-1])] if len(packed.lengths) else []
     )

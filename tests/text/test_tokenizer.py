@@ -64,13 +64,13 @@ def test_sennrichs_example_learns_the_merges_worked_by_hand() -> None:
     assert tokenizer.vocab_size == 4 + 256 + len(expected)
     assert tokenizer.tokens("lowest") == ["low", "est"]  # the paper's example: an unseen word from known pieces
     assert tokenizer.tokens("lower wider") == ["lower", " ", "w", "i", "d", "er"]
-    assert tokenizer.merges_applied("lowest") == [
+    assert tokenizer.merge_steps("lowest") == [
         MergeStep(0, 0, "e", "s", "es", ("l", "o", "w", "es", "t")),
         MergeStep(0, 1, "es", "t", "est", ("l", "o", "w", "est")),
         MergeStep(0, 2, "l", "o", "lo", ("lo", "w", "est")),
         MergeStep(0, 3, "lo", "w", "low", ("low", "est")),
     ]
-    learnt = {(step.rank, f"{step.left} {step.right}") for w in set(SENNRICH) for step in tokenizer.merges_applied(w)}
+    learnt = {(step.rank, f"{step.left} {step.right}") for w in set(SENNRICH) for step in tokenizer.merge_steps(w)}
     assert sorted(learnt) == list(enumerate(expected))
     # The new ids follow the bytes in the order of learning, above the special ids.
     assert tokenizer.encode("es") == [NUM_SPECIAL + 256]
@@ -89,7 +89,7 @@ def test_min_frequency_and_vocab_size_bound_the_merges() -> None:
 def test_a_merge_applies_at_its_leftmost_place_first() -> None:
     tokenizer = train(["aa"] * 2, 300)
     assert tokenizer.tokens("aaa") == ["aa", "a"]
-    assert [step.segmentation for step in tokenizer.merges_applied("aaaa")] == [("aa", "a", "a"), ("aa", "aa")]
+    assert [step.segmentation for step in tokenizer.merge_steps("aaaa")] == [("aa", "a", "a"), ("aa", "aa")]
 
 
 def test_display_shows_text_specials_and_shared_characters() -> None:
@@ -139,23 +139,23 @@ def test_whole_pieces_join_to_the_text(bpe: Tokenizer, text: str) -> None:
 @given(TEXTS)
 @example("".join(CORPUS))
 @example("a" * 41 + " ababababa")
-def test_merges_applied_end_in_the_real_segmentation(bpe: Tokenizer, text: str) -> None:
+def test_merge_steps_end_in_the_real_segmentation(bpe: Tokenizer, text: str) -> None:
     words = [word for word, _ in pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(text)]
     decoder = decoders.ByteLevel()
     single = train(["b"], 300)  # no merges: its pieces are the bytes
     segmentation = [single.tokens(decoder.decode([word])) for word in words]
-    for step in bpe.merges_applied(text):
-        assert len(step.segmentation) == len(segmentation[step.word]) - 1
-        assert step.result in step.segmentation
-        segmentation[step.word] = list(step.segmentation)
+    for step in bpe.merge_steps(text):
+        assert len(step.segmentation) == len(segmentation[step.word_index]) - 1
+        assert step.merged in step.segmentation
+        segmentation[step.word_index] = list(step.segmentation)
     assert [piece for word in segmentation for piece in word] == bpe.tokens(text)
 
 
 @given(st.lists(st.sampled_from([*"abc "]), min_size=1, max_size=60).map("".join), st.integers(0, 5))
-def test_merges_applied_agree_for_any_learnt_vocabulary(text: str, seed: int) -> None:
+def test_merge_steps_agree_for_any_learnt_vocabulary(text: str, seed: int) -> None:
     corpus = [text, text[seed:] + "x", "abcabcaabbcc aabcbcab"]
     tokenizer = train(corpus, 330, min_frequency=1)
-    last = {step.word: step.segmentation for step in tokenizer.merges_applied(text)}
+    last = {step.word_index: step.segmentation for step in tokenizer.merge_steps(text)}
     words = [word for word, _ in pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(text)]
     pieces = [last.get(index, [word.replace("Ġ", " ")]) for index, word in enumerate(words)]
     assert [piece for word in pieces for piece in word] == tokenizer.tokens(text)
@@ -232,7 +232,7 @@ def test_characters(characters: Tokenizer) -> None:
     assert characters.encode("x") == [UNK]
     assert characters.decode([BOS, *characters.encode("hex"), EOS, PAD]) == "he\ufffd"
     assert characters.tokens("hex") == ["h", "e", "<unk>"]
-    assert characters.merges_applied("hello") == []
+    assert characters.merge_steps("hello") == []
 
 
 @given(st.text(st.sampled_from("hello wörld 😀")))
@@ -295,7 +295,7 @@ def test_lone_surrogates_are_refused(kind: str) -> None:
     with pytest.raises(DataError, match=r"text 2, character 2: lone surrogate"):
         tokenizer.encode_batch(["a", "b\ud800"])
     with pytest.raises(DataError, match=r"lone surrogate"):
-        tokenizer.merges_applied("\ud800")
+        tokenizer.merge_steps("\ud800")
 
 
 @pytest.mark.parametrize("index", [-1, 264])
@@ -327,7 +327,7 @@ def test_saved_and_loaded_is_the_same(tmp_path: Path, name: str, request: pytest
     assert (loaded.kind, loaded.vocab_size, loaded.fingerprint) == (name, tokenizer.vocab_size, tokenizer.fingerprint)
     text = "hello the wörld HH AH0 😀"
     assert loaded.encode(text) == tokenizer.encode(text)
-    assert loaded.merges_applied(text) == tokenizer.merges_applied(text)
+    assert loaded.merge_steps(text) == tokenizer.merge_steps(text)
 
 
 def test_fingerprints_differ_where_anything_does(bpe: Tokenizer) -> None:

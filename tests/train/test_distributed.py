@@ -276,7 +276,9 @@ class TestLossesEqualThoseOfOneProcess:
         assert [line["skipped_steps"] for line in lines] == [0, 0, 1, 0, 0, 0, 0, 0]
         folders = (tmp_path / "checkpoints" / f"step-{step}" for step in (3, 6))
         tensors = [
-            tensor for folder in folders for tensor in snapshot.read_snapshot(folder).of_kind("weights").values()
+            tensor
+            for folder in folders
+            for tensor in snapshot.read_snapshot(folder).tensors_of_kind("weights").values()
         ]
         assert tensors
         assert all(tensor.isfinite().all() for tensor in tensors)
@@ -316,12 +318,12 @@ class TestSharding:
         assert shards == {".metadata", "__0_0.distcp", "__1_0.distcp"}
         found, expected = snapshot.read_snapshot(folder), snapshot.read_snapshot(alone / "checkpoints" / "step-8")
         for kind in ("weights", "moments"):
-            mine, yours = found.of_kind(kind), expected.of_kind(kind)
+            mine, yours = found.tensors_of_kind(kind), expected.tensors_of_kind(kind)
             assert {name: tensor.shape for name, tensor in mine.items()} == {
                 name: tensor.shape for name, tensor in yours.items()
             }
-        weights = found.of_kind("weights")
-        assert found.of_kind("ema").keys() == weights.keys()
+        weights = found.tensors_of_kind("weights")
+        assert found.tensors_of_kind("ema").keys() == weights.keys()
         for name in ("best", "ema", "average"):
             assert not list((tmp_path / name).rglob("*.distcp"))
             assert read_weights(tmp_path / name / "model.safetensors").keys() == weights.keys()

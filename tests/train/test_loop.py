@@ -351,7 +351,7 @@ class TestValidation:
         for steps in (3, 5):
             sections = recipe(corpus, {"checkpoints": {"average": 0}, "training": {"steps": steps}}).as_dict()
             result = train(parse_recipe({**sections, "data": data}, "test"), tmp_path)
-            assert result.model == tmp_path / "best"
+            assert result.model_folder == tmp_path / "best"
             self.assert_best_is(tmp_path, steps)
 
 
@@ -525,11 +525,13 @@ def test_it_learns_to_translate_exactly(corpus: Path, tmp_path: Path) -> None:
     result = train(recipe(corpus, changes), tmp_path)
     by_kind = {record["kind"]: record["loss"] for record in records(tmp_path)}  # the last of each
     better = "average" if by_kind["average"] <= by_kind["dev"] else "best"
-    assert result.model == tmp_path / better
+    assert result.model_folder == tmp_path / better
     losses = [record["loss"] for record in records(tmp_path) if record["kind"] == "train"]
     assert losses[-1] < losses[0] / 2
     sources = (corpus / "train.de").read_text(encoding="utf-8").splitlines()
     targets = (corpus / "train.en").read_text(encoding="utf-8").splitlines()
     for beam_size in (1, 4):
-        found = load_translator(result.model, device="cpu").translate(sources, DecodingOptions(beam_size=beam_size))
+        found = load_translator(result.model_folder, device="cpu").translate(
+            sources, DecodingOptions(beam_size=beam_size)
+        )
         assert [translation.text for translation in found] == targets

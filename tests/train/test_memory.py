@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from headway.data.batching import EpochPlan, PaddedBatch, TokenDataset, token_batches
+from headway.data.batching import EpochPlan, PaddedBatch, TokenDataset, plan_batches
 from headway.errors import TrainingError
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
@@ -23,7 +23,7 @@ from headway.train.memory import (
     check_memory,
     estimate_memory,
     explain_out_of_memory,
-    largest_shapes,
+    largest_batch_shapes,
     saved_activations,
 )
 from headway.train.stream import to_device
@@ -56,11 +56,11 @@ class Lengths(TokenDataset):
 
     def plan(self, order: list[int]) -> EpochPlan:
         """Batches of at most 12 tokens, in random order."""
-        return token_batches(
+        return plan_batches(
             self.lengths("source", 0),
             self.lengths("target", 0),
             np.array(order, np.int64),
-            max_tokens=12,
+            max_batch_tokens=12,
             pool_size=100,
             rng=np.random.default_rng(0),
         )
@@ -80,10 +80,10 @@ def test_weights_gradients_and_moments_by_hand() -> None:
     whole = objective()
     size = 4 * sum(parameter.numel() for parameter in whole.parameters())
     found = estimate_memory(whole, adam(whole), [BatchShape(4, 5, 6)], "float32", has_ema=True)
-    assert found.fixed == 9 * size
-    assert found.logits == 4 * 6 * 50 * 12
-    assert found.allocated == size + size  # weights and average: no step has made moments yet
-    assert found.total == 9 * size + found.activations + found.logits
+    assert found.fixed_bytes == 9 * size
+    assert found.logits_bytes == 4 * 6 * 50 * 12
+    assert found.allocated_bytes == size + size  # weights and average: no step has made moments yet
+    assert found.total_bytes == 9 * size + found.activation_bytes + found.logits_bytes
 
 
 def test_moments_that_exist_are_already_allocated() -> None:
@@ -94,7 +94,7 @@ def test_moments_that_exist_are_already_allocated() -> None:
     optimizer.step()
     size = 4 * sum(parameter.numel() for parameter in whole.parameters())
     found = estimate_memory(whole, optimizer, [BatchShape(2, 3, 3)], "float32")
-    assert found.allocated == 3 * size + 4 * len(list(whole.parameters()))
+    assert found.allocated_bytes == 3 * size + 4 * len(list(whole.parameters()))
 
 
 def test_frozen_weights_have_neither_gradients_nor_moments() -> None:
@@ -103,9 +103,11 @@ def test_frozen_weights_have_neither_gradients_nor_moments() -> None:
     size = sum(parameter.nbytes for parameter in some)
     weights = sum(parameter.nbytes for parameter in whole.parameters())
     found = estimate_memory(whole, torch.optim.Adam(some), [BatchShape(2, 5, 6)], "float32")
-    assert found.fixed == weights + size + 2 * size + (weights + 2 * size)  # gradients, moments, the checkpoint's copy
+    assert found.fixed_bytes == weights + size + 2 * size + (
+        weights + 2 * size
+    )  # gradients, moments, the checkpoint's copy
     found = estimate_memory(whole, torch.optim.Adafactor(some), [BatchShape(2, 5, 6)], "float32")
-    assert found.fixed == weights + size + weights  # Adafactor's moments are not counted
+    assert found.fixed_bytes == weights + size + weights  # Adafactor's moments are not counted
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -115,7 +117,7 @@ def test_two_and_three_rows_predict_nine(precision: str, r_drop: float) -> None:
     whole = objective(r_drop)
     nine = saved_bytes(whole, 9, 7, 11, precision)
     found = estimate_memory(whole, adam(whole), [BatchShape(9, 7, 11)], precision)
-    assert found.activations == int(nine * memory._PEAK_PER_SAVED["cpu"])
+    assert found.activation_bytes == int(nine * memory._PEAK_PER_SAVED["cpu"])
     assert nine > saved_bytes(whole, 8, 7, 11, precision)
 
 
@@ -148,15 +150,15 @@ def test_estimating_changes_nothing() -> None:
 def test_the_shape_that_needs_most_is_chosen() -> None:
     whole = objective()
     shapes = [BatchShape(2, 5, 5), BatchShape(20, 5, 5), BatchShape(1, 9, 9)]
-    assert estimate_memory(whole, adam(whole), shapes, "float32").shape == shapes[1]
+    assert estimate_memory(whole, adam(whole), shapes, "float32").batch_shape == shapes[1]
 
 
 def test_without_batches_there_are_no_activations() -> None:
     whole = objective()
     found = estimate_memory(whole, adam(whole), [], "float32")
-    assert (found.activations, found.logits) == (0, 0)
+    assert (found.activation_bytes, found.logits_bytes) == (0, 0)
     weights = sum(parameter.nbytes for parameter in whole.parameters())
-    assert found.total == 7 * weights  # weights, gradients, two moments, and a copy of weights and moments
+    assert found.total_bytes == 7 * weights  # weights, gradients, two moments, and a copy of weights and moments
 
 
 def test_the_largest_shapes_of_a_plan() -> None:
@@ -166,11 +168,11 @@ def test_the_largest_shapes_of_a_plan() -> None:
     144 + 4 + 24 = 172. The second shape is the largest by pairs; by tokens it ties with the first.
     """
     corpora = Lengths()
-    found = largest_shapes(corpora, corpora.plan([5, 4, 3, 2, 1, 0]))
+    found = largest_batch_shapes(corpora, corpora.plan([5, 4, 3, 2, 1, 0]))
     assert BatchShape(2, 6, 6) in found
     assert set(found) <= {BatchShape(2, 6, 6), BatchShape(3, 4, 4)}
-    assert largest_shapes(corpora, corpora.plan([1, 0])) == [BatchShape(1, 12, 2)]
-    assert largest_shapes(corpora, corpora.plan([])) == []
+    assert largest_batch_shapes(corpora, corpora.plan([1, 0])) == [BatchShape(1, 12, 2)]
+    assert largest_batch_shapes(corpora, corpora.plan([])) == []
 
 
 class TestComparison:

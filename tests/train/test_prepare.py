@@ -35,7 +35,7 @@ from headway.train.fine_tuning import complete_recipe
 from headway.train.prepare import warm_up_kernels
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
-from headway.train.task import Prepared
+from headway.train.task import RunData
 
 GERMAN = ["ein Haus", "das rote Haus", "der Baum", "ein roter Baum und ein Haus", "das Haus und der Baum"] * 4
 ENGLISH = ["a house", "the red house", "the tree", "a red tree and a house", "the house and the tree"] * 4
@@ -79,7 +79,7 @@ def both_ways(corpus: Path, **changes: dict[str, Any]) -> Recipe:
     return recipe(corpus, **{**changes, "data": {"train": [forth, back], "dev": dev, **changes.get("data", {})}})
 
 
-def sources(prepared: Prepared) -> list[list[int]]:
+def sources(prepared: RunData) -> list[list[int]]:
     rows = np.arange(len(prepared.train) * prepared.train.num_segmentations)
     return [[token for token in row if token] for row in prepared.train.batch(rows).source.tolist()]
 
@@ -301,8 +301,8 @@ class TestTags:
             validation={"every": 120, "beam_size": 1},
         )
         result = train(chosen, tmp_path / "run")
-        assert result.model is not None
-        model = load_translator(result.model, device="cpu")
+        assert result.model_folder is not None
+        model = load_translator(result.model_folder, device="cpu")
         assert model.target_languages == ("de", "en")
         texts = ENGLISH[:5]
         assert [found.text for found in model.translate(texts, target_language="de")] == GERMAN[:5]
@@ -313,8 +313,8 @@ class TestTags:
         assert scores[-1]["BLEU"] == pytest.approx(100)
         assert model.translate("  ", target_language="de").text == ""
         files = ["--source", str(corpus / "dev.en"), "--reference", str(corpus / "dev.de")]
-        app(["translate", str(result.model), "the tree", "--to", "de"], standalone_mode=False)
-        app(["evaluate", str(result.model), *files, "--to", "de", "--format", "json"], standalone_mode=False)
+        app(["translate", str(result.model_folder), "the tree", "--to", "de"], standalone_mode=False)
+        app(["evaluate", str(result.model_folder), *files, "--to", "de", "--format", "json"], standalone_mode=False)
         translated, scores_of_command = capsys.readouterr().out.splitlines()
         assert translated == "der Baum"
         assert json.loads(scores_of_command)["scores"][0]["value"] == pytest.approx(100)
@@ -359,7 +359,7 @@ class TestTechniques:
         (corpus / "few.en").write_text("".join(line + "\n" for line in ENGLISH[:5]))
         two = [{"files": ["train.de", "train.en"]}, {"files": ["few.de", "few.en"]}]
         prepared = prepare(recipe(corpus, data={"train": two, "temperature": 2}), tmp_path / "run", Listener())
-        orders = [prepared.train.plan_epoch(1, epoch, max_tokens=60, pool_size=99).order for epoch in range(200)]
+        orders = [prepared.train.plan_epoch(1, epoch, max_batch_tokens=60, pool_size=99).order for epoch in range(200)]
         counts = np.array([np.bincount(order, minlength=25) for order in orders])
         assert set(counts[:, 20:].ravel()) == {1, 2}
         # 25/3/5 = 5/3 times each. 1,000 draws with p = 2/3: a standard deviation of 0.015; five of them are allowed.

@@ -142,9 +142,11 @@ def test_a_moving_average_and_a_score_are_restored(tmp_path: Path, trained: Trai
     trained.save(tmp_path, PROGRESS, ema=ema, score=-1 / 3, regular=False)
     snapshot = Trainee(99).snapshot(tmp_path)
     assert snapshot is not None
-    assert equal_tensors(snapshot.of_kind("ema"), ema)
+    assert equal_tensors(snapshot.tensors_of_kind("ema"), ema)
     assert (snapshot.score, snapshot.regular) == (-1 / 3, False)
-    assert equal_tensors(average_weights([tmp_path / "step-2"]), snapshot.of_kind("weights"))  # not the moving average
+    assert equal_tensors(
+        average_weights([tmp_path / "step-2"]), snapshot.tensors_of_kind("weights")
+    )  # not the moving average
 
 
 def equal_tensors(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -164,7 +166,12 @@ def test_a_checkpoint_without_score_or_checksum_of_its_state_still_loads(folder:
     other = Trainee(99)
     snapshot = other.snapshot(folder)
     assert snapshot is not None
-    assert (snapshot.progress, snapshot.score, snapshot.regular, snapshot.of_kind("ema")) == (PROGRESS, None, True, {})
+    assert (snapshot.progress, snapshot.score, snapshot.regular, snapshot.tensors_of_kind("ema")) == (
+        PROGRESS,
+        None,
+        True,
+        {},
+    )
     assert equal(other, trained)
 
 
@@ -224,8 +231,8 @@ class TestInTheBackground:
             assert checkpoint_folders(tmp_path) == [tmp_path / "step-2"]
         snapshot = read_snapshot(tmp_path / "step-2")
         assert snapshot.progress == Progress(step=2)
-        assert equal_tensors(snapshot.of_kind("weights"), before)
-        assert equal_tensors(snapshot.of_kind("moments"), moments)
+        assert equal_tensors(snapshot.tensors_of_kind("weights"), before)
+        assert equal_tensors(snapshot.tensors_of_kind("moments"), moments)
         assert not equal_tensors(before, named_weights(trained.model))
 
     def test_the_next_save_waits_and_reuses_the_memory(
@@ -238,8 +245,12 @@ class TestInTheBackground:
         checkpoints.save(trained.take(Progress(step=3)))
         assert (tmp_path / "step-2").is_dir()
         checkpoints.wait()
-        assert not equal_tensors(*(read_snapshot(tmp_path / f"step-{step}").of_kind("weights") for step in (2, 3)))
-        assert equal_tensors(read_snapshot(tmp_path / "step-3").of_kind("weights"), named_weights(trained.model))
+        assert not equal_tensors(
+            *(read_snapshot(tmp_path / f"step-{step}").tensors_of_kind("weights") for step in (2, 3))
+        )
+        assert equal_tensors(
+            read_snapshot(tmp_path / "step-3").tensors_of_kind("weights"), named_weights(trained.model)
+        )
 
     @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own elsewhere")
     def test_the_writer_has_a_low_priority(

@@ -51,13 +51,13 @@ def same(one: dict[int, TokenBatch], other: dict[int, TokenBatch]) -> bool:
     return one.keys() == other.keys() and all(
         torch.equal(getattr(one[index], name), getattr(other[index], name))
         for index in one
-        for name in ("source", "shifted", "target_indices", "targets")
+        for name in ("source", "decoder_input", "target_positions", "targets")
     )
 
 
 @pytest.mark.parametrize("processes", [2, 3, 4])
 def test_processes_share_the_batches_of_one(corpora: TokenDataset, recipe: Recipe, processes: int) -> None:
-    steps = 3 * len(BatchStream(corpora, recipe, CPU).plan) // ACCUMULATE  # several epochs
+    steps = 3 * len(BatchStream(corpora, recipe, CPU).epoch_plan) // ACCUMULATE  # several epochs
     alone = take(BatchStream(corpora, recipe, CPU), steps)
     shares = [
         take(BatchStream(corpora, recipe, CPU, rank=rank, world_size=processes), steps) for rank in range(processes)
@@ -83,7 +83,9 @@ def test_a_stream_starts_from_any_position(corpora: TokenDataset, recipe: Recipe
     steps = take(BatchStream(corpora, recipe, CPU), 30)
     for done in (1, 7, 29):
         position = steps[done - 1]
-        following = BatchStream(corpora, recipe, CPU, epoch=position.next_epoch, batch=position.next_batch).next_step()
+        following = BatchStream(
+            corpora, recipe, CPU, first_epoch=position.next_epoch, first_batch=position.next_batch
+        ).next_step()
         assert same(following.micro_batches, steps[done].micro_batches)
 
 
@@ -123,7 +125,7 @@ class TestPrefetched:
 
 def test_a_step_may_be_larger_than_an_epoch(corpora: TokenDataset, recipe: Recipe, tmp_path: Path) -> None:
     """The step continues in the next epoch."""
-    batches = len(BatchStream(corpora, recipe, CPU).plan)
+    batches = len(BatchStream(corpora, recipe, CPU).epoch_plan)
     many = recipe.model_copy(update={"training": recipe.training.model_copy(update={"accumulate": batches + 1})})
     work = BatchStream(corpora, many, CPU).next_step()
     assert (work.next_epoch, work.next_batch) == (1, 1)

@@ -110,7 +110,7 @@ def test_the_model_to_use_is_the_one_that_scores_best(corpus: Path, tmp_path: Pa
     result = train(recipe(corpus, **settings, checkpoints={"every": 2, "keep": 4, "average": 4}), tmp_path)
     losses = {kind: records(tmp_path, kind)[-1]["loss"] for kind in ("ema", "average")}
     losses["best"] = min(record["loss"] for record in records(tmp_path, "dev"))
-    assert result.model == tmp_path / min(losses, key=losses.__getitem__)
+    assert result.model_folder == tmp_path / min(losses, key=losses.__getitem__)
 
 
 @pytest.mark.filterwarnings("ignore:optimizer.learning_rate")

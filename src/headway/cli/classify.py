@@ -83,9 +83,9 @@ def read_labeled_file(
 
     If ``labels`` is given, any other label is an error.
     """
-    from headway.data.labels import read_labeled
+    from headway.data.labels import read_labeled_texts
     from headway.data.readers import Corpus
 
     corpus = Corpus.parse({"files": [str(data)], "fields": fields.split(",") if fields else None}, "--data")
-    examples = list(read_labeled(corpus, Path(), labels))
+    examples = list(read_labeled_texts(corpus, Path(), labels))
     return [text for text, _ in examples], [label for _, label in examples]

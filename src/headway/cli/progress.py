@@ -49,27 +49,27 @@ class ProgressListener(Listener):
         """Print one line."""
         self._console.print(message, markup=False)
 
-    def progress(self, what: str, done: int) -> None:
+    def progress(self, activity: str, num_done: int) -> None:
         """Show a count and its rate in the bar; print nothing."""
-        if what != self._work[0]:
-            self._work = (what, time.monotonic())
+        if activity != self._work[0]:
+            self._work = (activity, time.monotonic())
         seconds = time.monotonic() - self._work[1]
-        rate = f"{done / seconds:,.0f}/s" if seconds > 1 else ""
-        self._bar.update(self._task, completed=done, description=what, numbers=rate)
+        rate = f"{num_done / seconds:,.0f}/s" if seconds > 1 else ""
+        self._bar.update(self._task, completed=num_done, description=activity, numbers=rate)
 
-    def step(self, step: int, steps: int, record: Mapping[str, int | float]) -> None:
+    def step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
         """Show loss, speed and time left."""
         numbers = f"loss {record['loss']:.3f}  {record['target_tokens_per_s']:,.0f} {self._unit}/s"
         if self._console.is_terminal:
-            self._bar.update(self._task, description="training", completed=step, total=steps, numbers=numbers)
+            self._bar.update(self._task, description="training", completed=step, total=total_steps, numbers=numbers)
             return
         elapsed, eta = record["elapsed_s"], ""
         if self._last is not None and step > self._last[0]:
-            seconds = (elapsed - self._last[1]) / (step - self._last[0]) * (steps - step)
+            seconds = (elapsed - self._last[1]) / (step - self._last[0]) * (total_steps - step)
             eta = f"  ETA {timedelta(seconds=round(seconds))}"
         self._last = (step, elapsed)
         self.say(
-            f"step {step:,}/{steps:,}  {numbers}  lr {record['learning_rate']:.2e}  "
+            f"step {step:,}/{total_steps:,}  {numbers}  lr {record['learning_rate']:.2e}  "
             f"elapsed {timedelta(seconds=round(elapsed))}{eta}"
         )
 

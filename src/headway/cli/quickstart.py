@@ -49,12 +49,12 @@ def quickstart(
         if result.interrupted:
             listener.say(f"stopped and saved after step {result.step:,}; run the same command again to resume")
             raise typer.Exit(130)
-        assert result.model is not None
+        assert result.model_folder is not None
         listener.say(f"translating {len(corpus.test):,} held-out texts, whose sources are not in the training set")
-        _show_scores(load_translator(result.model, precision="float32"), corpus)
-    print(f"\n{time.perf_counter() - begin:.0f} s in all. The model is in {result.model}. Try:\n")
-    print(f'    {command_name()} translate {result.model} "{corpus.test[0].source}"')
-    print(f"    {command_name()} info {result.model}")
+        _show_scores(load_translator(result.model_folder, precision="float32"), corpus)
+    print(f"\n{time.perf_counter() - begin:.0f} s in all. The model is in {result.model_folder}. Try:\n")
+    print(f'    {command_name()} translate {result.model_folder} "{corpus.test[0].source}"')
+    print(f"    {command_name()} info {result.model_folder}")
     sys.stdout.flush()
 
 

@@ -37,7 +37,7 @@ def tokenize(
         raise ConfigError(f"--side {side}: {model} is a model that {bundle.purpose}, so it has no {side} text")
     for line in [text] if text is not None else input_lines(None):
         if merges:
-            for _, steps in groupby(tokenizer.merges_applied(line), key=lambda step: step.word):
+            for _, steps in groupby(tokenizer.merge_steps(line), key=lambda step: step.word_index):
                 _print_merges(list(steps))
         print(_bars(tokenizer.tokens(line)))
         if ids:
@@ -50,7 +50,7 @@ def _print_merges(steps: list[MergeStep]) -> None:
     start = [
         part
         for piece in first.segmentation
-        for part in ((first.left, first.right) if piece == first.result else (piece,))
+        for part in ((first.left, first.right) if piece == first.merged else (piece,))
     ]
     rows = [("bytes", _bars(start))]
     rows += [

@@ -48,7 +48,8 @@ def print_next_command(result: Result, command: str = "translate") -> None:
             print(f"stopped and saved after step {result.step:,}; resume with: {resume_command()}", file=sys.stderr)
         raise typer.Exit(130)
     if is_main_process():
-        print(f"model: {result.model}\n{command} with: {command_name()} {command} {result.model}", file=sys.stderr)
+        folder = result.model_folder
+        print(f"model: {folder}\n{command} with: {command_name()} {command} {folder}", file=sys.stderr)
 
 
 def resume_command() -> str:

@@ -6,8 +6,8 @@ padding. The composition and order of batches change every epoch. Because an epo
 the epoch, the index of the next batch is all that resuming within an epoch needs. If a store has several sampled
 segmentations of each text, epochs alternate between them.
 
-``max_tokens`` limits the number of rows times the length of the longer side, padding included; a longer example forms
-its own batch. ``max_examples`` limits the number of rows.
+``max_batch_tokens`` limits the number of rows times the length of the longer side, padding included; a longer example
+forms its own batch. ``max_batch_examples`` limits the number of rows.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from headway.data.store import SIDES, TokenStore
 
 Lengths = NDArray[np.int32]
-Rows = NDArray[np.int64]
-Order = NDArray[np.int32] | NDArray[np.int64]  # example indices: int32 up to two billion examples
+RowNumbers = NDArray[np.int64]
+ExampleOrder = NDArray[np.int32] | NDArray[np.int64]  # example indices: int32 up to two billion examples
 
 _MIN_EVEN_ROWS = 8  # in smaller batches, dropping a row to make the number even costs more than it saves
 
@@ -42,7 +42,7 @@ class EpochPlan:
     Indexing returns the row numbers of a batch in the token store: for each example, the row of ``segmentation``.
     """
 
-    order: Order
+    order: ExampleOrder
     bounds: NDArray[np.int64]
     segmentation: int = 0
     num_segmentations: int = 1
@@ -50,23 +50,22 @@ class EpochPlan:
     def __len__(self) -> int:
         return len(self.bounds)
 
-    def __getitem__(self, index: int) -> Rows:
+    def __getitem__(self, index: int) -> RowNumbers:
         start, end = self.bounds[index]
         return self.order[start:end].astype(np.int64) * self.num_segmentations + self.segmentation
 
-    def __iter__(self) -> Iterator[Rows]:
+    def __iter__(self) -> Iterator[RowNumbers]:
         return (self[index] for index in range(len(self)))
 
 
-def token_batches(
+def plan_batches(
     source: Lengths,
     target: Lengths,
-    order: Order,
-    *,
-    max_tokens: int,
+    order: ExampleOrder,
+    max_batch_tokens: int,
     pool_size: int,
     rng: np.random.Generator | None,
-    max_examples: int | None = None,
+    max_batch_examples: int | None = None,
 ) -> EpochPlan:
     """Split ``order`` into pools of ``pool_size`` examples, and the pools into batches, as described in the module.
 
@@ -79,7 +78,7 @@ def token_batches(
         # Sort by target length, then by source length, alternately ascending and descending, so that neighbors have
         # similar lengths on both sides even if their target lengths differ.
         ranking = np.lexsort((np.where(targets % 2, sources, -sources), targets))
-        bounds.append(begin + _split(np.maximum(sources, targets)[ranking], max_tokens, max_examples))
+        bounds.append(begin + _split(np.maximum(sources, targets)[ranking], max_batch_tokens, max_batch_examples))
         order[begin : begin + pool_size] = pool[ranking]
     plan = np.concatenate(bounds)
     if rng is not None:
@@ -87,21 +86,22 @@ def token_batches(
     return EpochPlan(order, plan)
 
 
-def _split(longer: Lengths, max_tokens: int, max_examples: int | None = None) -> NDArray[np.int64]:
+def _split(longer: Lengths, max_batch_tokens: int, max_batch_examples: int | None = None) -> NDArray[np.int64]:
     """Return (start, end) of consecutive batches.
 
-    A batch has at most ``max_examples`` rows. The number of rows times the longest length is at most ``max_tokens``,
-    unless the batch is a single long example. Larger batches get an even number of rows, except the last, because a
-    matrix product over an odd number of tokens takes a tenth longer (oneDNN in bfloat16, measured with AVX-512).
+    A batch has at most ``max_batch_examples`` rows. The number of rows times the longest length is at most
+    ``max_batch_tokens``, unless the batch is a single long example. Batches of at least ``_MIN_EVEN_ROWS`` rows, except
+    the last batch, are rounded down to an even number of rows, because a matrix product over an odd number of tokens
+    takes 10 % longer (oneDNN in bfloat16, measured with AVX-512).
     """
     bounds = []
     start = 0
     while start < len(longer):
-        most = max_tokens // max(int(longer[start]), 1) + 1
-        most = most if max_examples is None else min(most, max_examples)
+        most = max_batch_tokens // max(int(longer[start]), 1) + 1
+        most = most if max_batch_examples is None else min(most, max_batch_examples)
         window = np.maximum.accumulate(longer[start : start + most])
         cost = window.astype(np.int64) * np.arange(1, len(window) + 1)
-        rows = max(int(np.searchsorted(cost, max_tokens, side="right")), 1)
+        rows = max(int(np.searchsorted(cost, max_batch_tokens, side="right")), 1)
         if rows >= _MIN_EVEN_ROWS and start + rows < len(longer):
             rows -= rows % 2
         end = start + rows
@@ -142,7 +142,7 @@ class TokenDataset:
         return sum(store.num_tokens(side) for store in self._stores) // self.num_segmentations
 
     def plan_epoch(
-        self, seed: int, epoch: int, *, max_tokens: int, pool_size: int, max_examples: int | None = None
+        self, seed: int, epoch: int, *, max_batch_tokens: int, pool_size: int, max_batch_examples: int | None = None
     ) -> EpochPlan:
         """Return the batches of an epoch. The same arguments give the same batches on every machine."""
         rng = np.random.default_rng((seed, epoch))
@@ -156,42 +156,41 @@ class TokenDataset:
                 parts.append(own[rng.random(len(store)) < fraction])
         order = np.concatenate(parts)
         rng.shuffle(order)
-        return self._batches(order, epoch % self.num_segmentations, max_tokens, pool_size, rng, max_examples)
+        segmentation = epoch % self.num_segmentations
+        return self._batches(order, segmentation, max_batch_tokens, pool_size, rng, max_batch_examples)
 
-    def plan_sequential(self, *, max_tokens: int, max_examples: int | None = None) -> EpochPlan:
+    def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:
         """Return batches for validation, which contain every example once, sorted by length and not shuffled."""
-        return self._batches(np.arange(len(self)), 0, max_tokens, max(len(self), 1), None, max_examples)
+        return self._batches(np.arange(len(self)), 0, max_batch_tokens, max(len(self), 1), None, max_batch_examples)
 
     def _batches(
         self,
-        order: Order,
+        order: ExampleOrder,
         segmentation: int,
-        max_tokens: int,
+        max_batch_tokens: int,
         pool_size: int,
         rng: np.random.Generator | None,
-        max_examples: int | None = None,
+        max_batch_examples: int | None = None,
     ) -> EpochPlan:
         source, target = self.lengths("source", segmentation), self.lengths("target", segmentation)
-        plan = token_batches(
-            source, target, order, max_tokens=max_tokens, pool_size=pool_size, rng=rng, max_examples=max_examples
-        )
+        plan = plan_batches(source, target, order, max_batch_tokens, pool_size, rng, max_batch_examples)
         return replace(plan, segmentation=segmentation, num_segmentations=self.num_segmentations)
 
     def lengths(self, side: str, segmentation: int) -> Lengths:
         """Return the source or target length of every example in one segmentation."""
         return np.concatenate([store.lengths(side, segmentation) for store in self._stores])
 
-    def batch(self, rows: Rows) -> PaddedBatch:
+    def batch(self, rows: RowNumbers) -> PaddedBatch:
         """Return the padded tokens of the given rows."""
         return PaddedBatch(self._padded("source", rows), self._padded("target", rows))
 
-    def _padded(self, side: str, rows: Rows) -> NDArray[np.int64]:
+    def _padded(self, side: str, rows: RowNumbers) -> NDArray[np.int64]:
         if len(self._stores) == 1:
-            return self._stores[0].padded(side, rows)
+            return self._stores[0].read_padded(side, rows)
         starts = self._starts * self.num_segmentations
         owners = np.searchsorted(starts, rows, side="right") - 1
         parts = {
-            owner: self._stores[owner].padded(side, rows[owners == owner] - starts[owner])
+            owner: self._stores[owner].read_padded(side, rows[owners == owner] - starts[owner])
             for owner in np.unique(owners)
         }
         tokens = np.zeros((len(rows), max(part.shape[1] for part in parts.values())), np.int64)

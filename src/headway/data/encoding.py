@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from headway.data.store import SIDES, Chunk, FilterConfig, FilterCounts
 from headway.errors import OutputError
 from headway.storage import atomic_write
-from headway.text.corpus_encoder import Packed
+from headway.text.corpus_encoder import PackedIds
 
 
 @runtime_checkable
@@ -28,7 +28,7 @@ class TextEncoder(Protocol):
     @property
     def vocab_size(self) -> int: ...  # noqa: D102
 
-    def encode(self, texts: Sequence[str]) -> Packed: ...  # noqa: D102
+    def encode(self, texts: Sequence[str]) -> PackedIds: ...  # noqa: D102
 
 
 @runtime_checkable
@@ -41,7 +41,7 @@ class SubwordSampler(Protocol):
     @property
     def num_segmentations(self) -> int: ...  # noqa: D102
 
-    def encode(self, texts: Sequence[str]) -> Packed: ...  # noqa: D102
+    def encode(self, texts: Sequence[str]) -> PackedIds: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ class EncodingSpec:
             if side.sampler:
                 packed = side.sampler.encode([texts[index] for index in np.flatnonzero(keep)])
             elif not keep.all():
-                packed = Packed(packed.ids[np.repeat(keep, packed.lengths)], packed.lengths[keep])
-            tokens[name], lengths[name] = _add_special_tokens(_truncate(packed, side), side, self.dtype)
+                packed = PackedIds(packed.ids[np.repeat(keep, packed.lengths)], packed.lengths[keep])
+            tokens[name], lengths[name] = _add_special(_truncate(packed, side), side, self.dtype)
         return Chunk(tokens, lengths, counts)
 
-    def _filter(self, columns: list[list[str]], plain: list[Packed]) -> tuple[NDArray[np.bool_], FilterCounts]:
+    def _filter(self, columns: list[list[str]], plain: list[PackedIds]) -> tuple[NDArray[np.bool_], FilterCounts]:
         """Return which examples are kept, and the counts of removed examples by reason.
 
         An example to which several reasons apply is counted once, under the first reason.
@@ -128,15 +128,15 @@ def _max_text_length(side: SideSpec) -> int:
     return sys.maxsize if side.max_length is None else side.max_length - len(side.prefix_ids) - len(side.suffix_ids)
 
 
-def _truncate(packed: Packed, side: SideSpec) -> Packed:
+def _truncate(packed: PackedIds, side: SideSpec) -> PackedIds:
     limit = _max_text_length(side)
     if not (packed.lengths > limit).any():
         return packed
     positions = np.arange(len(packed.ids)) - np.repeat(np.cumsum(packed.lengths) - packed.lengths, packed.lengths)
-    return Packed(packed.ids[positions < limit], np.minimum(packed.lengths, limit))
+    return PackedIds(packed.ids[positions < limit], np.minimum(packed.lengths, limit))
 
 
-def _add_special_tokens(packed: Packed, side: SideSpec, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _add_special(packed: PackedIds, side: SideSpec, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Add prefixes and suffixes to all rows. Return the tokens of all rows, and the row lengths."""
     counts, rows = (len(side.prefix_ids), len(side.suffix_ids)), len(packed.lengths)
     ends = np.cumsum(packed.lengths)
@@ -150,7 +150,7 @@ def save_chunk(chunk: Chunk, path: Path) -> None:
     arrays = {f"{side}_tokens": chunk.tokens[side] for side in SIDES}
     arrays |= {f"{side}_lengths": chunk.lengths[side] for side in SIDES}
     with atomic_write(path) as aside, aside.open("wb") as file:
-        np.savez(file, allow_pickle=False, counts=list(astuple(chunk.counts)), **arrays)
+        np.savez(file, allow_pickle=False, counts=list(astuple(chunk.filter_counts)), **arrays)
 
 
 def load_chunk(path: Path) -> Chunk:

@@ -16,7 +16,7 @@ import numpy as np
 from headway.config import format_list, spelling_hint
 from headway.data.readers import Corpus, read_examples
 from headway.errors import DataError
-from headway.text.corpus_encoder import Packed
+from headway.text.corpus_encoder import PackedIds
 
 _FIELDS = ("label", "text")
 
@@ -33,17 +33,17 @@ class LabelEncoder:
         """The number of ids: one for each class, and one for padding."""
         return len(self.labels) + 1
 
-    def encode(self, texts: Sequence[str]) -> Packed:
+    def encode(self, texts: Sequence[str]) -> PackedIds:
         """Return the token of each label."""
         ids = np.array([self._ids[text] for text in texts], np.uint32).repeat(self.num_segmentations)
-        return Packed(ids, np.ones(len(ids), np.int64))
+        return PackedIds(ids, np.ones(len(ids), np.int64))
 
     @cached_property
     def _ids(self) -> dict[str, int]:
         return {label: number for number, label in enumerate(self.labels, start=1)}
 
 
-def read_labeled(corpus: Corpus, folder: Path, labels: Sequence[str] | None = None) -> Iterator[tuple[str, str]]:
+def read_labeled_texts(corpus: Corpus, folder: Path, labels: Sequence[str] | None = None) -> Iterator[tuple[str, str]]:
     """Yield (text, label) for each example. By default, the label is the first column of a file or its field "label".
 
     White space around a label is removed.
@@ -58,7 +58,7 @@ def read_labeled(corpus: Corpus, folder: Path, labels: Sequence[str] | None = No
     """
     files = " + ".join(corpus.files)
     known = None if labels is None else set(labels)
-    for number, (label, text) in enumerate(read_examples(corpus, folder, names=_FIELDS), start=1):
+    for number, (label, text) in enumerate(read_examples(corpus, folder, text_names=_FIELDS), start=1):
         label = label.strip()
         if not label:
             raise DataError(f"{files}, example {number:,}: the label is empty; expected a label and a text")
@@ -78,7 +78,7 @@ def count_labels(corpora: Sequence[Corpus], folder: Path) -> dict[str, int]:
     """
     counts = Counter[str]()
     for corpus in corpora:
-        for text, label in read_labeled(corpus, folder):
+        for text, label in read_labeled_texts(corpus, folder):
             counts[label] += bool(text.strip())
     files = ", ".join(file for corpus in corpora for file in corpus.files)
     if not counts:

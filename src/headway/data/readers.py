@@ -31,9 +31,9 @@ _BLOCK_BYTES = 1 << 18
 _MAX_CELL = 1 << 30  # characters; a longer cell usually means that a quote is never closed
 _COMPRESSIONS = (".gz", ".zst")
 
-Format = Literal["text", "tsv", "csv", "jsonl"]
+FileFormat = Literal["text", "tsv", "csv", "jsonl"]
 # A new format gets its extension here, its defaults in _selected_fields and its reader in read_examples.
-_EXTENSIONS: dict[str, Format] = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}
+_EXTENSIONS: dict[str, FileFormat] = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}
 
 
 class Corpus(Config):
@@ -67,7 +67,7 @@ class Corpus(Config):
     )
 
     @property
-    def format(self) -> Format:
+    def format(self) -> FileFormat:
         """The format of the files, by their extension."""
         return _format_of(self.files[0]) if len(self.files) == 1 else "text"
 
@@ -100,7 +100,7 @@ class Corpus(Config):
         return self
 
 
-def _check_fields(fields: tuple[str, ...], form: Format) -> None:
+def _check_fields(fields: tuple[str, ...], form: FileFormat) -> None:
     if form == "text":
         raise ValueError("fields: plain text files have no fields; leave the key out")
     if not fields:
@@ -117,7 +117,7 @@ def _is_column(field: str) -> bool:
     return field.isascii() and field.isdecimal() and int(field) > 0
 
 
-def _format_of(file: str) -> Format:
+def _format_of(file: str) -> FileFormat:
     path = Path(file)
     if path.suffix in _COMPRESSIONS:
         path = path.with_suffix("")
@@ -129,30 +129,30 @@ def _listing(names: tuple[str, ...]) -> str:
 
 
 def read_examples(
-    corpus: Corpus, folder: Path, names: tuple[str, ...] = ("source", "target")
+    corpus: Corpus, folder: Path, text_names: tuple[str, ...] = ("source", "target")
 ) -> Iterator[tuple[str, ...]]:
     """Yield the examples of ``corpus`` in the order of its files.
 
     Args:
         corpus: The corpus to read.
         folder: Base of relative file names.
-        names: Names of an example's texts, which are the default of ``Corpus.fields`` in .csv and .jsonl files.
+        text_names: Names of an example's texts, which are the default of ``Corpus.fields`` in .csv and .jsonl files.
 
     Raises:
-        ConfigError: The corpus does not have one field or file for each of ``names``.
+        ConfigError: The corpus does not have one field or file for each of ``text_names``.
         DataError: A file cannot be read, or a line does not contain an example.
     """
     paths = [folder / file for file in corpus.files]
     if corpus.format == "text":
-        if len(paths) != len(names):
-            texts = _count(len(names), "text")
+        if len(paths) != len(text_names):
+            texts = _count(len(text_names), "text")
             raise ConfigError(f"files: {len(paths)} plain text files, but an example has {texts}")
         return _read_aligned(paths)
-    fields = corpus.fields or (tuple(map(str, range(1, len(names) + 1))) if corpus.format == "tsv" else names)
-    if len(fields) != len(names):
+    fields = corpus.fields or (tuple(map(str, range(1, len(text_names) + 1))) if corpus.format == "tsv" else text_names)
+    if len(fields) != len(text_names):
         raise ConfigError(
-            f"fields: {_listing(fields)} selects {_count(len(fields), 'text')}, but an example has {len(names)} here; "
-            f"name {len(names)} in fields ({corpus.files[0]})"
+            f"fields: {_listing(fields)} selects {_count(len(fields), 'text')}, but an example has {len(text_names)} "
+            f"here; name {len(text_names)} in fields ({corpus.files[0]})"
         )
     match corpus.format:
         case "tsv":

@@ -85,7 +85,7 @@ class Chunk:
 
     tokens: dict[str, NDArray[Any]]
     lengths: dict[str, NDArray[np.int64]]
-    counts: FilterCounts
+    filter_counts: FilterCounts
 
 
 class TokenStore:
@@ -95,7 +95,8 @@ class TokenStore:
         self.folder = folder
         header = json.loads((folder / "store.json").read_text(encoding="utf-8"))
         self.format: int = header["format"]
-        self.counts = FilterCounts(*dict(header["counts"]).values())  # by position: older stores name "truncated" "cut"
+        # By position, because older stores name "truncated" "cut".
+        self.filter_counts = FilterCounts(*dict(header["counts"]).values())
         self.fingerprint: str = header["fingerprint"]
         self.num_segmentations: int = header["segmentations"]
         self._offsets = {side: _Array(folder / f"{side}.offsets", "int64") for side in SIDES}
@@ -124,11 +125,11 @@ class TokenStore:
             parts.append(np.diff(part)[segmentation :: self.num_segmentations].astype(np.int32))
         return np.concatenate(parts)
 
-    def padded(self, side: str, rows: NDArray[np.int64], pad: int = 0) -> NDArray[np.int64]:
+    def read_padded(self, side: str, rows: NDArray[np.int64], pad_id: int = 0) -> NDArray[np.int64]:
         """Return the tokens of the given rows, padded at the end to the longest of these rows."""
         spans = self._offsets[side].read([(row, row + 2) for row in rows.tolist()]).reshape(-1, 2)
         lengths = spans[:, 1] - spans[:, 0]
-        tokens = np.full((len(rows), int(lengths.max())), pad, np.int64)
+        tokens = np.full((len(rows), int(lengths.max())), pad_id, np.int64)
         tokens[np.arange(tokens.shape[1]) < lengths[:, None]] = self._tokens[side].read(spans.tolist())
         return tokens
 
@@ -173,7 +174,7 @@ def join_chunks(
             for side in SIDES:
                 offsets[side].write(np.zeros(1, np.int64).tobytes())
             for chunk in chunks:
-                counts += chunk.counts
+                counts += chunk.filter_counts
                 for side in SIDES:
                     tokens[side].write(chunk.tokens[side].astype(dtype, copy=False).tobytes())
                     offsets[side].write((ends[side] + np.cumsum(chunk.lengths[side], dtype=np.int64)).tobytes())
@@ -210,7 +211,7 @@ class ContentHashes:
             known = {}
         self._known: dict[str, object] = known if isinstance(known, dict) else {}
 
-    def of(self, path: Path) -> str:
+    def hash_file(self, path: Path) -> str:
         """Return the hash of the content of ``path``, in hexadecimal."""
         try:
             name, stat = str(path.resolve()), path.stat()

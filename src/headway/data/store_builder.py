@@ -46,9 +46,9 @@ class Shard:
             raise ConfigError(f"--shard {text!r}: expected I/N with 1 <= I <= N, for example 2/4 on the second of four")
         return cls(int(number), int(total))
 
-    def owns(self, chunk: int) -> bool:
-        """Whether chunk number ``chunk``, counted from 0, belongs to this shard."""
-        return chunk % self.total == self.number - 1
+    def owns(self, chunk_number: int) -> bool:
+        """Whether chunk ``chunk_number``, counted from 0, belongs to this shard."""
+        return chunk_number % self.total == self.number - 1
 
 
 def num_cores() -> int:
@@ -56,7 +56,7 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def open_or_build(
+def open_or_build_store(
     folder: Path,
     key: str,
     examples: Callable[[], Iterator[tuple[str, ...]]],

@@ -117,7 +117,7 @@ class Settings:
         hashes, found = ContentHashes(self.work_folder / "inputs.json"), list[tuple[str, str]]()
         for path in paths:
             files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
-            found += [(each.relative_to(path).as_posix(), hashes.of(each)) for each in files if each.is_file()]
+            found += [(each.relative_to(path).as_posix(), hashes.hash_file(each)) for each in files if each.is_file()]
         return fingerprint(found)
 
 

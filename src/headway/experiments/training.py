@@ -108,10 +108,10 @@ def train_variant(settings: Settings, corpus: ExperimentCorpus, seed: int, chang
         result = train(recipe, run)
         if result.interrupted:
             raise KeyboardInterrupt
-        assert result.model is not None
+        assert result.model_folder is not None
         shutil.rmtree(run / "checkpoints")  # no longer needed; the checkpoints of 60 runs take a gigabyte
         dev, last = (read_metrics(run, kind)[-1] for kind in ("dev", "train"))
-        return {"folder": result.model.name, "loss": dev["loss"], "seconds": last["elapsed_s"]}
+        return {"folder": result.model_folder.name, "loss": dev["loss"], "seconds": last["elapsed_s"]}
 
     found = settings.cached(f"{run.relative_to(settings.work_folder)}/result", compute)
     return TrainedRun(run, run / found["folder"], found["loss"], found["seconds"])
@@ -152,7 +152,7 @@ def _key(recipe: Recipe, work: Path) -> str:
     sections = recipe.as_dict()
     folder, hashes = Path(sections["data"].pop("folder")), ContentHashes(work / "inputs.json")
     corpora = [*recipe.data.train, *([recipe.data.dev] if recipe.data.dev else [])]
-    return fingerprint(sections, [hashes.of(folder / file) for corpus in corpora for file in corpus.files])
+    return fingerprint(sections, [hashes.hash_file(folder / file) for corpus in corpora for file in corpus.files])
 
 
 def load_bundle_on_device(folder: Path) -> Bundle:

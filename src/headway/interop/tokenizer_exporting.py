@@ -60,7 +60,7 @@ def token_names(tokenizer: TextTokenizer) -> list[str]:
     else:
         assert isinstance(tokenizer, ImportedTokenizer)
         names = list(tokenizer.pieces)
-        spelled = {index: name for index, name in enumerate(names) if index not in tokenizer.reserved}
+        spelled = {index: name for index, name in enumerate(names) if index not in tokenizer.reserved_ids}
     result = [spelled.get(index, "") for index in range(tokenizer.vocab_size)]
     taken = set(spelled.values())
     unspelled = [index for index in range(tokenizer.vocab_size) if index not in spelled]
@@ -81,7 +81,7 @@ def _fast(tokenizer: TextTokenizer, special: SpecialTokens) -> dict[str, bytes]:
         library, ids = _own_library(tokenizer, names), [*range(NUM_SPECIAL + len(tokenizer.tags))]
     else:
         assert isinstance(tokenizer, FastTokenizer)
-        library, ids = _reordered(tokenizer, names), sorted(tokenizer.reserved)
+        library, ids = _reordered(tokenizer, names), sorted(tokenizer.reserved_ids)
     library["added_tokens"] = [_added(index, names[index]) for index in ids]
     library["post_processor"] = _template(special, names)
     tokens = {"pad_token": names[PAD], "bos_token": names[BOS], "eos_token": names[EOS], "unk_token": names[UNK]}
@@ -103,7 +103,7 @@ def _own_library(tokenizer: Tokenizer, names: Sequence[str]) -> dict[str, Any]:
         case "bpe":
             digits = {"type": "Digits", "individual_digits": True}
             both = {"type": "Sequence", "pretokenizers": [digits, words]}
-            model = {"type": "BPE", "vocab": vocabulary, "merges": [list(pair) for pair in tokenizer.ranks]}
+            model = {"type": "BPE", "vocab": vocabulary, "merges": [list(pair) for pair in tokenizer.merge_ranks]}
             return {
                 **library,
                 "pre_tokenizer": both if tokenizer.split_digits else words,
@@ -134,7 +134,7 @@ def _reordered(tokenizer: FastTokenizer, names: Sequence[str]) -> dict[str, Any]
             model["unk_token"] = names[UNK]
     else:
         scores = dict(enumerate(score for _, score in model["vocab"]))
-        model["vocab"] = [[name, scores.get(old, 0.0)] for name, old in zip(names, tokenizer.order, strict=True)]
+        model["vocab"] = [[name, scores.get(old, 0.0)] for name, old in zip(names, tokenizer.library_ids, strict=True)]
         model["unk_id"] = UNK
     return library
 
@@ -165,7 +165,7 @@ def _marian(
 
     MarianTokenizer reads the code of the target language from the text itself (">>ron<< TEXT").
     """
-    files = {"source.spm": source.model, "target.spm": target.model}
+    files = {"source.spm": source.model_proto, "target.spm": target.model_proto}
     codes = [source.pieces[index] for index in special.source_prefix]
     if special.source_suffix != (EOS,) or any(not code.startswith(">>") for code in codes):
         return files

@@ -25,7 +25,7 @@ from headway.errors import BundleError
 from headway.interop.huggingface.checkpoint import read_json
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.text.base import TextTokenizer
-from headway.text.huggingface import FastTokenizer, library_tokens
+from headway.text.huggingface import FastTokenizer, tokens_by_id
 from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer, sentencepiece_pieces
 
@@ -218,7 +218,7 @@ def _numbered(
 
 
 def _fast(library: dict[str, Any], family: str, config: dict[str, Any], origin: Path) -> ForeignVocabulary:
-    tokens = library_tokens(library, str(origin))
+    tokens = tokens_by_id(library, str(origin))
     ids = {token: index for index, token in tokens.items()}
     unknown = _content(config.get("unk_token")) or "<unk>"
     if unknown not in ids:

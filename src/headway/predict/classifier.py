@@ -20,7 +20,7 @@ from headway.errors import ConfigError, DataError, HeadwayError
 from headway.predict.attribution import Explanation, attribute
 from headway.predict.results import process_lines, raise_first_error
 from headway.text.base import EOS, PAD, refuse_surrogates
-from headway.text.corpus_encoder import CorpusEncoder, Packed
+from headway.text.corpus_encoder import CorpusEncoder, PackedIds
 
 _LINES_AHEAD = 2048  # lines of a stream that are read at a time, to be batched by length
 
@@ -130,7 +130,7 @@ class Classifier:
         return Classification(best, by_label[best], by_label, truncated)
 
     @torch.inference_mode()
-    def _probabilities(self, packed: Packed) -> NDArray[np.float32]:
+    def _probabilities(self, packed: PackedIds) -> NDArray[np.float32]:
         """Return the probabilities (N, C) of all labels, computed in batches of similar length."""
         model, limit = self.bundle.model, self.max_batch_tokens
         shortest = model.max_length if model.config.pad_to_max_length else 0  # such a model pads to its maximum
@@ -141,7 +141,7 @@ class Classifier:
             found[rows] = model(self._batch(packed, rows)).float().softmax(1).cpu().numpy()
         return found
 
-    def _batch(self, packed: Packed, rows: NDArray[np.int64]) -> Tensor:
+    def _batch(self, packed: PackedIds, rows: NDArray[np.int64]) -> Tensor:
         """Return the ids (B, S) of the texts ``rows``, truncated to the model's length, with EOS and padding."""
         lengths = np.minimum(packed.lengths[rows], self.bundle.model.max_length - 1)
         starts = (np.cumsum(packed.lengths) - packed.lengths)[rows]

@@ -42,7 +42,7 @@ def parse_recipe(data: Mapping[str, Any], origin: str) -> Recipe:
 def load_recipe(path: Path, assignments: Sequence[str] = ()) -> Recipe:
     """Read a recipe file and apply ``section.key=value`` assignments from the command line."""
     recipe = parse_recipe(apply_overrides(read_toml(path), assignments), str(path))
-    recipe.refuse_idle_options(str(path))
+    recipe.refuse_options_without_effect(str(path))
     return recipe
 
 
@@ -62,4 +62,4 @@ def load(folder: str | Path, **settings: Any) -> Any:
     Raises:
         BundleError: ``folder`` is not a model folder, or a file in it is missing or invalid.
     """
-    return TASKS[read_config(Path(folder)).task.kind].predictor(Path(folder), **settings)
+    return TASKS[read_config(Path(folder)).task.kind].load_predictor(Path(folder), **settings)

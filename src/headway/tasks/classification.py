@@ -20,7 +20,7 @@ from torch import Tensor
 from headway.bundle import ClassifierBundle, TaskConfig, load_bundle
 from headway.config import format_list
 from headway.data.encoding import SideSpec
-from headway.data.labels import LabelEncoder, count_labels, read_labeled
+from headway.data.labels import LabelEncoder, count_labels, read_labeled_texts
 from headway.data.readers import Corpus
 from headway.data.store import FilterConfig, fingerprint
 from headway.data.store_builder import Shard
@@ -33,12 +33,12 @@ from headway.storage import atomic_write_text
 from headway.text.base import EOS, TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
-from headway.train.prepare import BpeDropout, CorpusEncoding, Preparation
+from headway.train.prepare import BpeSampling, CorpusEncoding, Preparation
 from headway.train.recipe import Recipe, ValidationConfig
 from headway.train.report import Listener
 from headway.train.snapshot import checkpoint_folders
 from headway.train.stream import TokenBatch
-from headway.train.task import Objective, Prepared
+from headway.train.task import Objective, RunData
 
 if TYPE_CHECKING:
     from headway.predict import Classifier
@@ -83,7 +83,7 @@ class ClassificationRecipe(Recipe):
         return self
 
     @property
-    def max_examples(self) -> int | None:
+    def max_batch_examples(self) -> int | None:
         """The maximum number of examples in a batch, given the length to which the model pads texts."""
         model, data = cast("ClassifierConfig", self.model), self.data
         if not model.pad_to_max_length:
@@ -93,7 +93,7 @@ class ClassificationRecipe(Recipe):
 
 
 @dataclass(frozen=True)
-class ClassificationData(Prepared):
+class ClassificationData(RunData):
     """Data of a classifier. ``label_counts`` maps each label, in class order, to its number of training texts."""
 
     label_counts: Mapping[str, int]
@@ -104,7 +104,7 @@ class ClassificationObjective(Objective):
 
     model: EncoderClassifier
     class_weights: Tensor | None
-    per_token: ClassVar[bool] = False
+    is_per_token: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -163,10 +163,10 @@ class ClassificationTask:
         labels = _labels(recipe, preparation)
         if recipe.validation.metric != "loss":
             _read_dev(recipe)
-        tokenizers = preparation.tokenizers(read_labeled, (0,), self.kind)
+        tokenizers = preparation.make_tokenizers(read_labeled_texts, (0,), self.kind)
         model = cast("ClassifierConfig", recipe.model)
-        encode = partial(_encoding, tokenizers.source, tuple(labels), model.max_length, preparation.folder)
-        datasets = preparation.datasets(encode, _ALL_BUT_EMPTY)
+        encode = partial(_encoding, tokenizers.source, tuple(labels), model.max_length, preparation.data_folder)
+        datasets = preparation.load_or_build_datasets(encode, _ALL_BUT_EMPTY)
         return None if datasets is None else ClassificationData(*datasets, tokenizers, labels)
 
     def build_model(self, recipe: ClassificationRecipe, prepared: ClassificationData) -> EncoderClassifier:
@@ -174,7 +174,7 @@ class ClassificationTask:
         model = build_model(recipe.model, prepared.tokenizers.source.vocab_size, len(prepared.label_counts))
         return cast("EncoderClassifier", model)
 
-    def objective(
+    def build_objective(
         self, model: EncoderClassifier, recipe: ClassificationRecipe, prepared: ClassificationData
     ) -> ClassificationObjective:
         """Return the label-smoothed cross-entropy with the recipe's settings."""
@@ -199,16 +199,16 @@ class ClassificationTask:
         )
         return list(report.scores)
 
-    def bundle(
+    def build_bundle(
         self, model: EncoderClassifier, recipe: ClassificationRecipe, prepared: ClassificationData
     ) -> ClassifierBundle:
         """Return the content of the model folder."""
         return ClassifierBundle(recipe.task, model, prepared.tokenizers.source, tuple(prepared.label_counts))
 
-    def calibrate(self, folder: Path, recipe: ClassificationRecipe) -> None:
+    def calibrate_unlikely_flag(self, folder: Path, recipe: ClassificationRecipe) -> None:
         """Do nothing, because classifiers do not flag text of other domains."""
 
-    def summary(self, recipe: ClassificationRecipe, prepared: ClassificationData) -> tuple[str, str]:
+    def describe_for_model_card(self, recipe: ClassificationRecipe, prepared: ClassificationData) -> tuple[str, str]:
         """Return the model card's title and the size of the training data."""
         counts = ", ".join(f"{label} {count:,}" for label, count in prepared.label_counts.items())
         return (
@@ -216,7 +216,7 @@ class ClassificationTask:
             f"{len(prepared.train):,} texts ({prepared.train.num_tokens('source'):,} tokens; {counts})",
         )
 
-    def predictor(self, folder: Path, **settings: Any) -> Classifier:
+    def load_predictor(self, folder: Path, **settings: Any) -> Classifier:
         """Load a :class:`~headway.predict.Classifier`."""
         from headway.predict import load_classifier
 
@@ -230,7 +230,7 @@ def _read_dev(recipe: ClassificationRecipe) -> list[tuple[str, str]]:
         DataError: A text is empty, so it cannot be classified.
     """
     dev = recipe.data.dev
-    examples = list(read_labeled(dev, Path(recipe.data.folder))) if dev else []
+    examples = list(read_labeled_texts(dev, Path(recipe.data.folder))) if dev else []
     for number, (text, _) in enumerate(examples, start=1):
         if dev and not text.strip():
             raise DataError(
@@ -245,7 +245,7 @@ def _encoding(
     max_length: int,
     folder: Path,
     corpus: Corpus,
-    sampling: BpeDropout | None,
+    sampling: BpeSampling | None,
 ) -> CorpusEncoding:
     def sides() -> tuple[SideSpec, SideSpec]:
         sampler = BPEDropoutEncoder(tokenizer, *sampling) if sampling else None
@@ -253,7 +253,7 @@ def _encoding(
         return text, SideSpec(LabelEncoder(labels), LabelEncoder(labels, sampling[1]) if sampling else None)
 
     keys = (tokenizer.fingerprint, labels)
-    return CorpusEncoding(partial(read_labeled, corpus, folder, labels), sides, keys, (max_length,))
+    return CorpusEncoding(partial(read_labeled_texts, corpus, folder, labels), sides, keys, (max_length,))
 
 
 def _labels(recipe: ClassificationRecipe, preparation: Preparation) -> Mapping[str, int]:
@@ -263,8 +263,9 @@ def _labels(recipe: ClassificationRecipe, preparation: Preparation) -> Mapping[s
     keeps its order of classes, even if the model folder that it started from has changed since then.
     """
     start, run = recipe.training.start_from, preparation.run
-    folder, corpora = preparation.folder, recipe.data.train
-    contents = [(preparation.hashes.of(folder / file), corpus.fields) for corpus in corpora for file in corpus.files]
+    folder, corpora = preparation.data_folder, recipe.data.train
+    hash_file = preparation.content_hashes.hash_file
+    contents = [(hash_file(folder / file), corpus.fields) for corpus in corpora for file in corpus.files]
     key, path = fingerprint(contents), run / "tokens" / "labels.json"
     counts = _saved_labels(path, key)
     if counts is None or (start is not None and not checkpoint_folders(run / "checkpoints")):

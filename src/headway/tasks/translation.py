@@ -31,11 +31,11 @@ from headway.models.registry import TranslationModel, build_model
 from headway.text.base import EOS, TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
-from headway.train.prepare import BpeDropout, CorpusEncoding, Preparation
+from headway.train.prepare import BpeSampling, CorpusEncoding, Preparation
 from headway.train.recipe import Recipe, ValidationConfig
 from headway.train.report import Listener
 from headway.train.stream import TokenBatch
-from headway.train.task import Objective, Prepared, Tokenizers
+from headway.train.task import Objective, RunData, Tokenizers
 
 if TYPE_CHECKING:
     from headway.predict import Translator
@@ -81,18 +81,18 @@ class TranslationObjective(Objective):
     def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
         """Return the loss, summed over the batch's real target tokens. No logits are computed for padding."""
         if not self.r_drop:
-            return self._loss(self.run_model(batch.source, batch.shifted), batch, self.label_smoothing)
-        states = self.run_model(batch.source.repeat(2, 1), batch.shifted.repeat(2, 1)).flatten(0, 1)
+            return self._loss(self.run_model(batch.source, batch.decoder_input), batch, self.label_smoothing)
+        states = self.run_model(batch.source.repeat(2, 1), batch.decoder_input.repeat(2, 1)).flatten(0, 1)
         twice, weight = _append_bias(states, self.model.projection)
-        first, second = (half.index_select(0, batch.target_indices) for half in twice.chunk(2))
+        first, second = (half.index_select(0, batch.target_positions) for half in twice.chunk(2))
         return projected_r_drop(first, second, weight, batch.targets, self.label_smoothing, self.r_drop)
 
     def cross_entropy(self, batch: TokenBatch) -> Float[Tensor, ""]:
         """Return the cross-entropy without smoothing, in one pass."""
-        return self._loss(self.run_model(batch.source, batch.shifted), batch, 0.0)
+        return self._loss(self.run_model(batch.source, batch.decoder_input), batch, 0.0)
 
     def _loss(self, states: Float[Tensor, "B T D"], batch: TokenBatch, smoothing: float) -> Float[Tensor, ""]:
-        states = states.flatten(0, 1).index_select(0, batch.target_indices)
+        states = states.flatten(0, 1).index_select(0, batch.target_positions)
         hidden, weight = _append_bias(states, self.model.projection)
         return projected_cross_entropy(hidden, weight, batch.targets, smoothing)
 
@@ -117,15 +117,15 @@ class TranslationTask:
 
     def prepare(
         self, recipe: TranslationRecipe, run: Path, listener: Listener, shard: Shard | None = None
-    ) -> Prepared | None:
+    ) -> RunData | None:
         """Train the tokenizers and tokenize the corpora, or load both from the run folder."""
         preparation = Preparation(recipe, run, listener, shard)
-        tokenizers = preparation.tokenizers(read_examples)
+        tokenizers = preparation.make_tokenizers(read_examples)
         encode = partial(_encoding, tokenizers, Path(recipe.data.folder))
-        datasets = preparation.datasets(encode, recipe.data.filter)
-        return None if datasets is None else Prepared(*datasets, tokenizers)
+        datasets = preparation.load_or_build_datasets(encode, recipe.data.filter)
+        return None if datasets is None else RunData(*datasets, tokenizers)
 
-    def build_model(self, recipe: TranslationRecipe, prepared: Prepared) -> TranslationModel:
+    def build_model(self, recipe: TranslationRecipe, prepared: RunData) -> TranslationModel:
         """Build the model.
 
         Raises:
@@ -143,7 +143,9 @@ class TranslationTask:
                 )
         return model
 
-    def objective(self, model: TranslationModel, recipe: TranslationRecipe, prepared: Prepared) -> TranslationObjective:
+    def build_objective(
+        self, model: TranslationModel, recipe: TranslationRecipe, prepared: RunData
+    ) -> TranslationObjective:
         """Return the label-smoothed cross-entropy with the recipe's settings."""
         return TranslationObjective(model, recipe.training.label_smoothing, recipe.training.r_drop)
 
@@ -163,12 +165,12 @@ class TranslationTask:
         )
         return [bleu([translation.text for translation in translations], [target for _, target in examples])]
 
-    def bundle(self, model: TranslationModel, recipe: TranslationRecipe, prepared: Prepared) -> Bundle:
+    def build_bundle(self, model: TranslationModel, recipe: TranslationRecipe, prepared: RunData) -> Bundle:
         """Return the content of the model folder."""
         tokenizers = prepared.tokenizers
         return Bundle(recipe.task, model, tokenizers.source, tokenizers.target, tokenizers.imported_token_template)
 
-    def calibrate(self, folder: Path, recipe: TranslationRecipe) -> None:
+    def calibrate_unlikely_flag(self, folder: Path, recipe: TranslationRecipe) -> None:
         """Calibrate the flag ``unlikely`` on the development set, if the set is large enough."""
         from headway.predict import load_translator
         from headway.predict.calibration import MIN_TEXTS, calibrate, write_calibration
@@ -190,7 +192,7 @@ class TranslationTask:
         if found is not None:
             write_calibration(found, folder)
 
-    def summary(self, recipe: TranslationRecipe, prepared: Prepared) -> tuple[str, str]:
+    def describe_for_model_card(self, recipe: TranslationRecipe, prepared: RunData) -> tuple[str, str]:
         """Return the model card's title and the size of the training data."""
         data = prepared.train
         sources, targets = data.num_tokens("source"), data.num_tokens("target")
@@ -199,14 +201,14 @@ class TranslationTask:
             f"{len(data):,} pairs ({sources:,} source and {targets:,} target tokens)",
         )
 
-    def predictor(self, folder: Path, **settings: Any) -> Translator:
+    def load_predictor(self, folder: Path, **settings: Any) -> Translator:
         """Load a :class:`~headway.predict.Translator`."""
         from headway.predict import load_translator
 
         return load_translator(folder, **settings)
 
 
-def _encoding(tokenizers: Tokenizers, folder: Path, corpus: Corpus, sampling: BpeDropout | None) -> CorpusEncoding:
+def _encoding(tokenizers: Tokenizers, folder: Path, corpus: Corpus, sampling: BpeSampling | None) -> CorpusEncoding:
     special = tokenizers.token_template.fill(
         source_language=corpus.source_language, target_language=corpus.target_language
     )

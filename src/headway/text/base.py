@@ -30,19 +30,19 @@ class MergeStep:
     """One merge in the segmentation of one word. The tokens are readable, as :meth:`TextTokenizer.display` shows them.
 
     Attributes:
-        word: The index of the word in the text, counted from 0.
+        word_index: The index of the word in the text, counted from 0.
         rank: The position of the merge in the order of learning, counted from 0.
         left: The token that was joined with ``right``.
         right: The token to the right of ``left``.
-        result: The joined token.
+        merged: The joined token.
         segmentation: The tokens of the word after this merge.
     """
 
-    word: int
+    word_index: int
     rank: int
     left: str
     right: str
-    result: str
+    merged: str
     segmentation: tuple[str, ...]
 
 
@@ -108,7 +108,7 @@ class TextTokenizer(ABC):
         self._check_ids(ids)
         return [self._name(index) for index in ids]
 
-    def merges_applied(self, text: str) -> list[MergeStep]:
+    def merge_steps(self, text: str) -> list[MergeStep]:
         """Return the merges that segment ``text``. The list is empty if the tokenizer cannot report them."""
         return []
 
@@ -134,12 +134,12 @@ class TextTokenizer(ABC):
         return json.dumps(self._saved(), ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
-def refuse_surrogates(text: str, number: int) -> None:
-    """Raise :class:`DataError` if UTF-8 cannot encode ``text``. The message calls it text ``number``."""
+def refuse_surrogates(text: str, text_number: int) -> None:
+    """Raise :class:`DataError` if UTF-8 cannot encode ``text``. The message calls it text ``text_number``."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise DataError(
-            f"text {number}, character {error.start + 1}: lone surrogate U+{ord(text[error.start]):04X}, which is not "
-            "valid Unicode text; replace it, or read its source as UTF-8"
+            f"text {text_number}, character {error.start + 1}: lone surrogate U+{ord(text[error.start]):04X}, which is "
+            "not valid Unicode text; replace it, or read its source as UTF-8"
         ) from None

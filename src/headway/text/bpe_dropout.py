@@ -19,7 +19,7 @@ from random import Random
 
 from headway.errors import ConfigError
 from headway.text.base import TextTokenizer
-from headway.text.corpus_encoder import Packed, ids_to_bytes, pack, split_if_single_spaced
+from headway.text.corpus_encoder import PackedIds, ids_to_bytes, pack_id_bytes, split_if_single_spaced
 from headway.text.tokenizer import Tokenizer
 
 _CHOICES = 64  # segmentations of a chunk; a divisor of 256, so that a random byte chooses uniformly
@@ -27,33 +27,33 @@ _MAX_CACHED = 1 << 17  # maximum number of chunks in the cache, about 150 MB
 
 
 def segment_with_dropout(
-    word: Sequence[str], ranks: Mapping[tuple[str, str], int], probability: float, draw: Callable[[], float]
+    word: Sequence[str], merge_ranks: Mapping[tuple[str, str], int], dropout: float, draw_uniform: Callable[[], float]
 ) -> list[str]:
     """Return the tokens of one word after merges with dropout.
 
     Args:
         word: The symbols of the word before any merge.
-        ranks: The rank of each merge.
-        probability: The probability that an applicable merge is skipped, at each step.
-        draw: A function that returns a random number, uniform in [0, 1).
+        merge_ranks: The rank of each merge.
+        dropout: The probability that an applicable merge is skipped, at each step.
+        draw_uniform: A function that returns a random number, uniform in [0, 1).
     """
     pieces = list(word)
-    seams = [ranks.get(pair, math.inf) for pair in pairwise(pieces)]  # ranks of the merges between neighbors
+    seams = [merge_ranks.get(pair, math.inf) for pair in pairwise(pieces)]  # ranks of the merges between neighbors
     while seams and (lowest := min(seams)) < math.inf:
         # Drawing for the merges in the order of their ranks, until one is kept, has the same result as drawing for all
         # of them and then choosing the lowest rank.
-        if draw() >= probability:
+        if draw_uniform() >= dropout:
             at = seams.index(lowest)
         else:
             others = sorted((rank, seam) for seam, rank in enumerate(seams) if rank < math.inf)[1:]
-            kept = next((seam for _, seam in others if draw() >= probability), None)
+            kept = next((seam for _, seam in others if draw_uniform() >= dropout), None)
             if kept is None:
                 break
             at = kept
         pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
         del seams[at]
         for seam in range(max(at - 1, 0), min(at + 1, len(seams))):
-            seams[seam] = ranks.get((pieces[seam], pieces[seam + 1]), math.inf)
+            seams[seam] = merge_ranks.get((pieces[seam], pieces[seam + 1]), math.inf)
     return pieces
 
 
@@ -78,9 +78,9 @@ class BPEDropoutEncoder:
         self._tokenizer, self._probability, self._seed = tokenizer, probability, seed
         self._chunks: dict[str, _Chunk] = {}
 
-    def encode(self, texts: Sequence[str]) -> Packed:
+    def encode(self, texts: Sequence[str]) -> PackedIds:
         """Return the ids of all segmentations of the first text, then of the second, and so on."""
-        return pack([row for text in texts for row in self._rows(text)])
+        return pack_id_bytes([row for text in texts for row in self._rows(text)])
 
     def _rows(self, text: str) -> list[bytes]:
         words = split_if_single_spaced(text)
@@ -115,7 +115,7 @@ class BPEDropoutEncoder:
 
     def _sample(self, chunk: _Chunk, number: int) -> bytes:
         draw = Random(f"{self._seed} {number} {chunk.text}").random
-        ranks = self._tokenizer.ranks
+        ranks = self._tokenizer.merge_ranks
         pieces = [piece for word in chunk.words for piece in segment_with_dropout(word, ranks, self._probability, draw)]
         return ids_to_bytes([self._tokenizer.vocabulary[piece] for piece in pieces])
 
@@ -125,5 +125,5 @@ class _Chunk:
 
     def __init__(self, text: str, tokenizer: Tokenizer) -> None:
         self.text = text
-        self.words = tokenizer.spelled_words(text)
+        self.words = tokenizer.byte_spelled_words(text)
         self.samples: list[bytes | None] = [None] * _CHOICES

@@ -23,17 +23,17 @@ _MAX_CACHED_LENGTH = 40  # in characters; in scripts without spaces, a chunk is 
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedIds:
     """The token ids of several texts: the concatenated ``ids``, and the ``lengths`` of the texts in tokens."""
 
     ids: NDArray[np.uint32]
     lengths: NDArray[np.int64]
 
 
-def pack(rows: Sequence[bytes]) -> Packed:
+def pack_id_bytes(rows: Sequence[bytes]) -> PackedIds:
     """Concatenate texts, each of which is given as the bytes of a uint32 array of its ids."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows)) // 4
-    return Packed(np.frombuffer(b"".join(rows), np.uint32), lengths)
+    return PackedIds(np.frombuffer(b"".join(rows), np.uint32), lengths)
 
 
 def split_if_single_spaced(text: str) -> list[str] | None:
@@ -55,16 +55,16 @@ class CorpusEncoder:
         """The size of the tokenizer's vocabulary."""
         return self._tokenizer.vocab_size
 
-    def encode(self, texts: Sequence[str]) -> Packed:
+    def encode(self, texts: Sequence[str]) -> PackedIds:
         """Return the ids of each text, without special tokens around them."""
         if self._tokenizer.kind == "bpe":
             split = [split_if_single_spaced(text) for text in texts]
             self._first.learn(words[0] for words in split if words is not None)
             self._later.learn(word for words in split if words is not None for word in words[1:])
-            return pack([self._row(text, words) for text, words in zip(texts, split, strict=True)])
+            return pack_id_bytes([self._row(text, words) for text, words in zip(texts, split, strict=True)])
         rows = self._tokenizer.encode_batch(texts)
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        return Packed(np.fromiter(chain.from_iterable(rows), np.uint32, int(lengths.sum())), lengths)
+        return PackedIds(np.fromiter(chain.from_iterable(rows), np.uint32, int(lengths.sum())), lengths)
 
     def _row(self, text: str, words: list[str] | None) -> bytes:
         if words is None:

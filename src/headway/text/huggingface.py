@@ -29,8 +29,8 @@ class FastTokenizer(ImportedTokenizer):
 
     Args:
         library: The parsed content of a ``tokenizer.json``.
-        order: The library's id for each of Headway's ids. Ids that the library does not have are reserved.
-        reserved: Further ids that encoding a text never returns, such as language codes.
+        library_ids: The library's id for each of Headway's ids. Ids that the library does not have are reserved.
+        reserved_ids: Further ids that encoding a text never returns, such as language codes.
         origin: The name of the file in error messages.
 
     Attributes:
@@ -43,22 +43,22 @@ class FastTokenizer(ImportedTokenizer):
     def __init__(
         self,
         library: dict[str, Any],
-        order: Sequence[int],
-        reserved: Iterable[int] = (),
+        library_ids: Sequence[int],
+        reserved_ids: Iterable[int] = (),
         origin: str = "tokenizer.json",
     ) -> None:
-        known, marked = library_tokens(library, origin), special_ids(library)
+        known, marked = tokens_by_id(library, origin), special_ids(library)
         byte_level = _is_byte_level(library)
-        reserved = set(reserved) | {new for new, old in enumerate(order) if old not in known}
+        reserved = set(reserved_ids) | {new for new, old in enumerate(library_ids) if old not in known}
         special = {*reserved, *range(NUM_SPECIAL)}
-        unspelled = {old for new, old in enumerate(order) if new in special} | marked
+        unspelled = {old for new, old in enumerate(library_ids) if new in special} | marked
         self.library_json = _without_special(library, unspelled)
-        self.order = tuple(order)
-        names = [_name(new, old, known, byte_level, special) for new, old in enumerate(order)]
-        super().__init__(names, reserved | {new for new, old in enumerate(order) if old in marked})
-        self._headway_ids = [UNK] * (max([*known, *order], default=0) + 1)
-        for new, old in enumerate(order):
-            if new not in self.reserved:
+        self.library_ids = tuple(library_ids)
+        names = [_name(new, old, known, byte_level, special) for new, old in enumerate(library_ids)]
+        super().__init__(names, reserved | {new for new, old in enumerate(library_ids) if old in marked})
+        self._headway_ids = [UNK] * (max([*known, *library_ids], default=0) + 1)
+        for new, old in enumerate(library_ids):
+            if new not in self.reserved_ids:
                 self._headway_ids[old] = new
         try:
             self._library = tokenizers.Tokenizer.from_str(json.dumps(self.library_json))
@@ -73,18 +73,18 @@ class FastTokenizer(ImportedTokenizer):
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``, joined by the library's decoder. Reserved ids are skipped."""
         text: str = self._library.decode(
-            [self.order[index] for index in self._text_ids(ids)], skip_special_tokens=False
+            [self.library_ids[index] for index in self._text_ids(ids)], skip_special_tokens=False
         )
         return text
 
     @property
     def pieces(self) -> Sequence[str]:
         """The token of each id as the library spells it, or a made-up name if the library does not have the id."""
-        known = library_tokens(self.library_json, "")
+        known = tokens_by_id(self.library_json, "")
         unigram = not isinstance(self.library_json["model"]["vocab"], dict)
-        tokens = [known.get(old, self._names[new]) for new, old in enumerate(self.order)]
+        tokens = [known.get(old, self._names[new]) for new, old in enumerate(self.library_ids)]
         return tuple(
-            token if unigram or new not in self.reserved else token.strip(" ") for new, token in enumerate(tokens)
+            token if unigram or new not in self.reserved_ids else token.strip(" ") for new, token in enumerate(tokens)
         )
 
     @classmethod
@@ -93,10 +93,10 @@ class FastTokenizer(ImportedTokenizer):
         return cls(saved["library"], saved["order"], saved["reserved"], str(path))
 
     def _fields(self) -> Mapping[str, Any]:
-        return {"order": self.order, "reserved": sorted(self.reserved), "library": self.library_json}
+        return {"order": self.library_ids, "reserved": sorted(self.reserved_ids), "library": self.library_json}
 
 
-def library_tokens(library: dict[str, Any], origin: str) -> dict[int, str]:
+def tokens_by_id(library: dict[str, Any], origin: str) -> dict[int, str]:
     """Return the tokens of a ``tokenizer.json`` by id, or raise :class:`BundleError` if it is not such a file."""
     try:
         vocabulary = library["model"]["vocab"]

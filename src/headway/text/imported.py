@@ -16,7 +16,7 @@ from typing import Any
 from headway.errors import BundleError
 from headway.text.base import NUM_SPECIAL, TextTokenizer
 
-IMPORTED_VERSION = 2  # version of the saved file; version 1 is for Headway's own tokenizer
+IMPORTED_FORMAT_VERSION = 2  # version of the saved file; version 1 is for Headway's own tokenizer
 
 
 class ImportedTokenizer(TextTokenizer):
@@ -24,14 +24,14 @@ class ImportedTokenizer(TextTokenizer):
 
     Args:
         names: The displayed text of each id.
-        reserved: Ids that encoding a text never returns. The four special ids are always reserved.
+        reserved_ids: Ids that encoding a text never returns. The four special ids are always reserved.
         pieces: The token of each id, as the tokenizer's library spells it.
     """
 
-    def __init__(self, names: Sequence[str], reserved: Iterable[int], pieces: Iterable[str] = ()) -> None:
+    def __init__(self, names: Sequence[str], reserved_ids: Iterable[int], pieces: Iterable[str] = ()) -> None:
         self._names, self._pieces, self.vocab_size = tuple(names), tuple(pieces), len(names)
-        self.reserved = frozenset(reserved) | frozenset(range(NUM_SPECIAL))
-        if stray := [index for index in self.reserved if not 0 <= index < len(names)]:
+        self.reserved_ids = frozenset(reserved_ids) | frozenset(range(NUM_SPECIAL))
+        if stray := [index for index in self.reserved_ids if not 0 <= index < len(names)]:
             raise BundleError(f"reserved id {stray[0]} is not in a vocabulary of {len(names)} tokens")
 
     @property
@@ -52,9 +52,9 @@ class ImportedTokenizer(TextTokenizer):
         """Return the fields of the saved file, except its format, version and kind."""
 
     def _saved(self) -> Mapping[str, Any]:
-        return {"format": "headway-tokenizer", "version": IMPORTED_VERSION, "kind": self.kind, **self._fields()}
+        return {"format": "headway-tokenizer", "version": IMPORTED_FORMAT_VERSION, "kind": self.kind, **self._fields()}
 
     def _text_ids(self, ids: Sequence[int]) -> list[int]:
         """Return ``ids`` without the reserved ids."""
         self._check_ids(ids)
-        return [index for index in ids if index not in self.reserved]
+        return [index for index in ids if index not in self.reserved_ids]

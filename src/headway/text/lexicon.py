@@ -37,8 +37,8 @@ def translation_table(
     chosen = short[np.linspace(0, max(0, len(short) - 1), int(len(short) * part)).astype(int)]
     nothing = [source_size]  # the empty word
     keys = [
-        np.add.outer(np.array(targets[at], dtype=np.int64), np.array([*sources[at], *nothing]) * target_size).ravel()
-        for at in chosen
+        np.add.outer(np.array(targets[n], np.int64), np.array([*sources[n], *nothing]) * target_size).ravel()
+        for n in chosen
     ]
     if not keys:
         return np.zeros((source_size, top_k), dtype=np.int32)

@@ -36,7 +36,7 @@ class MosesTokenizer(ImportedTokenizer):
         language: The language of the rules, such as "de". Moses treats an unknown language as English.
         merges: The pairs of pieces that are joined, in the order of learning.
         pieces: The piece of each id. The names of special tokens and unused rows do not matter.
-        reserved: Ids that encoding a text never returns, in addition to the four special ids.
+        reserved_ids: Ids that encoding a text never returns, in addition to the four special ids.
         lower_case: Whether text is lower-cased before it is tokenized.
         origin: The name of the files in error messages.
     """
@@ -48,7 +48,7 @@ class MosesTokenizer(ImportedTokenizer):
         language: str,
         merges: Sequence[tuple[str, str]],
         pieces: Sequence[str],
-        reserved: Iterable[int] = (),
+        reserved_ids: Iterable[int] = (),
         *,
         lower_case: bool = False,
         origin: str = "a Moses tokenizer",
@@ -57,9 +57,9 @@ class MosesTokenizer(ImportedTokenizer):
             raise BundleError(
                 f"{origin}: a piece contains a lone surrogate; the file is damaged, copy or import it again"
             )
-        super().__init__([_readable(piece) for piece in pieces], reserved, pieces)
+        super().__init__([_readable(piece) for piece in pieces], reserved_ids, pieces)
         self.language, self.lower_case, self.merges = language, lower_case, tuple(merges)
-        text = (index for index in range(len(pieces)) if index not in self.reserved and pieces[index] != _UNKNOWN)
+        text = (index for index in range(len(pieces)) if index not in self.reserved_ids and pieces[index] != _UNKNOWN)
         self._ids = {pieces[index]: index for index in text}
         try:
             import sacremoses
@@ -102,7 +102,7 @@ class MosesTokenizer(ImportedTokenizer):
         return {
             "language": self.language,
             "lower_case": self.lower_case,
-            "reserved": sorted(self.reserved),
+            "reserved": sorted(self.reserved_ids),
             "pieces": self._pieces,
             "merges": self.merges,
         }

@@ -24,21 +24,21 @@ class SentencePieceTokenizer(ImportedTokenizer):
     """A SentencePiece model and its vocabulary.
 
     Args:
-        model: The content of a ``.spm`` or ``.model`` file.
+        model_proto: The content of a ``.spm`` or ``.model`` file.
         pieces: The piece of each id. The names of special tokens, languages and unused rows do not matter.
-        reserved: Ids that encoding a text never returns, in addition to the four special ids.
+        reserved_ids: Ids that encoding a text never returns, in addition to the four special ids.
         origin: The name of the file in error messages.
     """
 
     kind = "sentencepiece"
 
     def __init__(
-        self, model: bytes, pieces: Sequence[str], reserved: Iterable[int] = (), origin: str = "a SentencePiece model"
+        self, model_proto: bytes, pieces: Sequence[str], reserved_ids: Iterable[int] = (), origin: str = "SentencePiece"
     ) -> None:
-        super().__init__([piece.replace("▁", " ") for piece in pieces], reserved, pieces)
-        self.model = model
-        self._ids = {piece: index for index, piece in enumerate(pieces) if index not in self.reserved}
-        self._processor = _processor(model, origin)
+        super().__init__([piece.replace("▁", " ") for piece in pieces], reserved_ids, pieces)
+        self.model_proto = model_proto
+        self._ids = {piece: index for index, piece in enumerate(pieces) if index not in self.reserved_ids}
+        self._processor = _processor(model_proto, origin)
 
     def _encode_batch(self, texts: list[str]) -> list[list[int]]:
         ids = self._ids
@@ -53,7 +53,7 @@ class SentencePieceTokenizer(ImportedTokenizer):
     def save(self, folder: Path, name: str) -> None:
         """Write ``folder/name.json`` and the model as ``folder/name.spm``."""
         with atomic_write(folder / f"{name}.spm") as aside:
-            aside.write_bytes(self.model)
+            aside.write_bytes(self.model_proto)
         super().save(folder, name)
 
     @classmethod
@@ -71,13 +71,13 @@ class SentencePieceTokenizer(ImportedTokenizer):
         return cls(content, [str(piece) for piece in saved["pieces"]], map(int, saved["reserved"]), str(model))
 
     def _fields(self) -> Mapping[str, Any]:
-        model = hashlib.sha256(self.model).hexdigest()
-        return {"model": model, "reserved": sorted(self.reserved), "pieces": self._pieces}
+        model = hashlib.sha256(self.model_proto).hexdigest()
+        return {"model": model, "reserved": sorted(self.reserved_ids), "pieces": self._pieces}
 
 
-def sentencepiece_pieces(model: bytes, origin: str) -> list[str]:
+def sentencepiece_pieces(model_proto: bytes, origin: str) -> list[str]:
     """Return the pieces of a SentencePiece model in the order of the model's own ids."""
-    processor = _processor(model, origin)
+    processor = _processor(model_proto, origin)
     return [processor.id_to_piece(index) for index in range(processor.get_piece_size())]
 
 

@@ -37,7 +37,7 @@ from tokenizers import models, pre_tokenizers, trainers
 from headway.config import Config
 from headway.errors import BundleError, ConfigError, DataError
 from headway.text.base import NUM_SPECIAL, SPECIALS, UNK, MergeStep, TextTokenizer, refuse_surrogates
-from headway.text.imported import IMPORTED_VERSION
+from headway.text.imported import IMPORTED_FORMAT_VERSION
 
 TokenizerKind = Literal["bpe", "characters", "whitespace"]
 
@@ -143,7 +143,7 @@ class Tokenizer(TextTokenizer):
         pieces = (self._pieces[index] for index in ids)
         return separator.join(piece for piece in pieces if piece is not None).decode("utf-8", errors="replace")
 
-    def merges_applied(self, text: str) -> list[MergeStep]:
+    def merge_steps(self, text: str) -> list[MergeStep]:
         """Return the merges that segment ``text``, word by word, in the order in which they are applied.
 
         The last step of a word contains its final tokens. A word without merges has no step, because its tokens are
@@ -152,12 +152,12 @@ class Tokenizer(TextTokenizer):
         refuse_surrogates(text, 1)
         if self.kind != "bpe":
             return []
-        words = enumerate(self.spelled_words(text))
+        words = enumerate(self.byte_spelled_words(text))
         return [step for index, word in words for step in self._merge_steps(index, word)]
 
     def _merge_steps(self, index: int, word: str) -> Iterator[MergeStep]:
-        symbols = list(word)
-        while places := [(self.ranks[pair], at) for at, pair in enumerate(pairwise(symbols)) if pair in self.ranks]:
+        symbols, ranks = list(word), self.merge_ranks
+        while places := [(ranks[pair], at) for at, pair in enumerate(pairwise(symbols)) if pair in ranks]:
             rank, at = min(places)
             left, right = symbols[at : at + 2]
             symbols[at : at + 2] = [left + right]
@@ -175,7 +175,7 @@ class Tokenizer(TextTokenizer):
         return _pipeline(models.BPE(vocab=vocabulary, merges=list(self._merges)), self.split_digits)
 
     @functools.cached_property
-    def ranks(self) -> Mapping[tuple[str, str], int]:
+    def merge_ranks(self) -> Mapping[tuple[str, str], int]:
         """The rank of each merge of "bpe", spelled in the byte alphabet."""
         return {pair: rank for rank, pair in enumerate(self._merges)}
 
@@ -184,7 +184,7 @@ class Tokenizer(TextTokenizer):
         """The id of each token as the vocabulary spells it, without special tokens and tags."""
         return self._ids
 
-    def spelled_words(self, text: str) -> list[str]:
+    def byte_spelled_words(self, text: str) -> list[str]:
         """Split ``text`` into words, which merges never cross, and return them spelled in the byte alphabet."""
         return [word for word, _ in self._library.pre_tokenizer.pre_tokenize_str(text)]
 
@@ -200,7 +200,7 @@ def load_tokenizer(folder: Path, name: str) -> TextTokenizer:
     """
     path = folder / f"{name}.json"
     data = _read(path)
-    if data.get("version") == IMPORTED_VERSION:
+    if data.get("version") == IMPORTED_FORMAT_VERSION:
         from headway.text.imported_kinds import parse_imported  # loads the libraries of other toolkits
 
         return parse_imported(data, path)
@@ -222,7 +222,7 @@ def language_tag(language: str) -> str:
     return f"<2{language}>"
 
 
-def language_of(tag: str) -> str:
+def language_of_tag(tag: str) -> str:
     """Return the language of a tag that :func:`language_tag` made."""
     return tag.removeprefix("<2").removesuffix(">")
 

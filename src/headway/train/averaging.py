@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from headway.bundle import load_bundle, load_weights, named_weights
 from headway.errors import CheckpointError
-from headway.train.snapshot import average_weights, counted_checkpoints
+from headway.train.snapshot import average_weights, averageable_checkpoints
 
 
 class MovingAverage:
@@ -37,12 +37,12 @@ class MovingAverage:
         self._averages = [weight.clone() for weight in self._weights]
 
     @torch.no_grad()
-    def update(self, step: int, taken: Bool[Tensor, ""]) -> None:
-        """Update the average after ``step``, counted from 1, if the step was ``taken``.
+    def update(self, step: int, step_taken: Bool[Tensor, ""]) -> None:
+        """Update the average after ``step``, counted from 1, if the step was taken.
 
-        ``taken`` is a tensor on the weights' device, so that the host does not wait for its value.
+        ``step_taken`` is a tensor on the weights' device, so that the host does not wait for its value.
         """
-        approach = taken * (1 - min(self.decay, (1 + step) / (10 + step)))
+        approach = step_taken * (1 - min(self.decay, (1 + step) / (10 + step)))
         torch._foreach_lerp_(self._averages, self._weights, [approach] * len(self._averages))
 
     @contextmanager
@@ -88,7 +88,7 @@ def average_checkpoints(run: Path, max_checkpoints: int, output: Path) -> int:
 
     Returns the number of averaged checkpoints. It is less than ``max_checkpoints`` if the run has fewer.
     """
-    newest = counted_checkpoints(run / "checkpoints")[:max_checkpoints]
+    newest = averageable_checkpoints(run / "checkpoints")[:max_checkpoints]
     if not newest:
         raise CheckpointError(f"{run}: no checkpoints; expected a run folder of `headway train`")
     template = next((folder for folder in (run / "best", run / "average") if (folder / "config.json").is_file()), None)

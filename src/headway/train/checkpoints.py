@@ -30,9 +30,9 @@ from headway.train.snapshot import (
     DamageError,
     Snapshot,
     checkpoint_folders,
+    checkpoint_step,
     intact_headers,
     read_snapshot,
-    step_of,
     write_snapshot,
 )
 
@@ -42,9 +42,10 @@ _NICENESS = 10
 class Checkpoints:
     """The folder ``checkpoints`` of a run. As a context manager, it waits on exit until everything is written.
 
-    The ``keep`` newest checkpoints that are regular and counted (see :class:`~headway.train.snapshot.Snapshot`) are
-    kept, and in addition the ``keep_best`` checkpoints with the highest scores. If scores are equal, the earlier
-    checkpoint is kept. An irregular checkpoint, which an interruption caused, is removed by the next save.
+    The ``keep`` newest checkpoints that are regular and have ``counts_as_newest`` set (see
+    :class:`~headway.train.snapshot.Snapshot`) are kept, and in addition the ``keep_best`` checkpoints with the highest
+    scores. If scores are equal, the earlier checkpoint is kept. An irregular checkpoint, which an interruption caused,
+    is removed by the next save.
 
     If writing fails, the :class:`OutputError` is raised by the next call or on exit. Earlier checkpoints are unchanged.
     """
@@ -132,23 +133,23 @@ class Checkpoints:
     def _prune(self, step: int) -> None:
         """Remove superseded checkpoints after the checkpoint of ``step`` has been written."""
         # Later checkpoints are damaged: otherwise training would have resumed from them.
-        later = [path for path in checkpoint_folders(self._folder) if step_of(path) > step]
+        later = [path for path in checkpoint_folders(self._folder) if checkpoint_step(path) > step]
         remains_of_killed_processes = self._folder.glob(".step-*")
         self._remove([*self._superseded(step), *later, *remains_of_killed_processes])
 
     def _superseded(self, step: int) -> list[Path]:
         """Return the checkpoints up to ``step`` that are neither among the newest nor among the best."""
-        counted: list[Path] = []
+        newest: list[Path] = []
         scored: list[tuple[float, int, Path]] = []
-        found = [path for path in checkpoint_folders(self._folder) if step_of(path) <= step]
+        found = [path for path in checkpoint_folders(self._folder) if checkpoint_step(path) <= step]
         for path, header in intact_headers(found):
             if header.get("regular", True):
                 if header.get("counted", True):
-                    counted.append(path)
+                    newest.append(path)
                 if (score := header.get("score")) is not None:
-                    scored.append((-score, step_of(path), path))
-        kept = {*counted[: self._keep], *(path for _, _, path in sorted(scored)[: self._keep_best])}
-        return [path for path in found if path not in kept and step_of(path) != step]
+                    scored.append((-score, checkpoint_step(path), path))
+        kept = {*newest[: self._keep], *(path for _, _, path in sorted(scored)[: self._keep_best])}
+        return [path for path in found if path not in kept and checkpoint_step(path) != step]
 
     def _remove(self, paths: list[Path]) -> None:
         for path in paths:

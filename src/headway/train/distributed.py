@@ -38,7 +38,7 @@ from headway.errors import ConfigError, OutputError, TrainingError
 from headway.hardware import choose_device
 from headway.storage import atomic_write_folder
 from headway.train.checkpoints import Checkpoints
-from headway.train.snapshot import SHARDS, Snapshot, write_header
+from headway.train.snapshot import SHARDS_FOLDER, Snapshot, write_header
 
 T = TypeVar("T")
 
@@ -48,14 +48,14 @@ _TIMEOUT = timedelta(days=7)  # process 0 may tokenize or validate for hours; de
 class World:
     """The processes of a training job, seen from one of them.
 
-    ``host`` is a process group for data in host memory. None means that there is only one process.
+    ``host_group`` is a process group for data in host memory. None means that there is only one process.
     """
 
-    def __init__(self, device: torch.device, host: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, device: torch.device, host_group: dist.ProcessGroup | None = None) -> None:
         self.device = device
-        self.rank = host.rank() if host is not None else 0
-        self.world_size = host.size() if host is not None else 1
-        self._host = host
+        self.rank = host_group.rank() if host_group is not None else 0
+        self.world_size = host_group.size() if host_group is not None else 1
+        self._host = host_group
 
     @property
     def is_main(self) -> bool:
@@ -113,25 +113,25 @@ class World:
         """Whether the weights are sharded: ``sharding`` is "full", and there are several processes."""
         return sharding == "full" and self.world_size > 1
 
-    def wrap(self, objective: nn.Module, *, blocks: list[nn.Module] | None, find_unused: bool) -> nn.Module:
+    def wrap(self, objective: nn.Module, *, fsdp_blocks: list[nn.Module] | None, find_unused: bool) -> nn.Module:
         """Wrap ``objective`` in DDP or FSDP2, so that its gradients are averaged over all processes.
 
         Args:
             objective: The module to wrap.
-            blocks: Modules to shard with FSDP2. The weights of a block are gathered together when the block runs; the
-                weights outside of all blocks form one more group. None means that every process has the whole model
+            fsdp_blocks: Modules to shard with FSDP2. The weights of a block are gathered together when the block runs;
+                the weights outside of all blocks form one more group. None means that every process has the whole model
                 (DDP).
-            find_unused: Whether a pass may skip weights (layer dropout), as DDP's ``find_unused_parameters``. Not used
-                by FSDP2.
+            find_unused: Whether a pass may leave some weights unused (with layer dropout). Passed to DDP as
+                ``find_unused_parameters``, and not used by FSDP2.
         """
         if self._host is None:
             return objective
-        if blocks is not None:
+        if fsdp_blocks is not None:
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard
 
             mesh = init_device_mesh(self.device.type, (self.world_size,))
-            for module in (*blocks, objective):
+            for module in (*fsdp_blocks, objective):
                 fully_shard(module, mesh=mesh)
             return objective
         with warnings.catch_warnings():
@@ -142,15 +142,15 @@ class World:
                 objective, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=find_unused
             )
 
-    def gradient_sync(self, objective: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+    def gradient_sync(self, objective: nn.Module, *, is_last: bool) -> AbstractContextManager[None]:
         """Return a context manager for the forward and backward pass of a micro-batch.
 
-        Gradients are exchanged only in the ``last`` micro-batch of a step.
+        Gradients are exchanged only in the last micro-batch of a step.
         """
         if isinstance(objective, DistributedDataParallel):
-            return nullcontext() if last else objective.no_sync()
+            return nullcontext() if is_last else objective.no_sync()
         if self._host is not None:
-            objective.set_requires_gradient_sync(last)  # type: ignore[operator]  # an FSDPModule
+            objective.set_requires_gradient_sync(is_last)  # type: ignore[operator]  # an FSDPModule
         return nullcontext()
 
 
@@ -304,7 +304,7 @@ class ShardedCheckpoints(Checkpoints):
         try:
             with ExitStack() as stack:
                 aside = self._writers.on_main(lambda: stack.enter_context(atomic_write_folder(path)))
-                save(tensors, storage_writer=FileSystemWriter(aside / SHARDS), process_group=self._group)
+                save(tensors, storage_writer=FileSystemWriter(aside / SHARDS_FOLDER), process_group=self._group)
 
                 def finish() -> None:
                     write_header(aside, snapshot)

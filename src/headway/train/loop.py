@@ -47,16 +47,16 @@ from headway.train.memory import (
     check_memory,
     estimate_memory,
     explain_out_of_memory,
-    largest_shapes,
+    largest_batch_shapes,
 )
 from headway.train.model_card import model_card
 from headway.train.optim import clip_and_step, learning_rate, learning_rate_warning
 from headway.train.recipe import Recipe, refuse_changes
-from headway.train.report import Listener, MetricsWriter, Record
-from headway.train.snapshot import average_weights, checkpoint_folders, counted_checkpoints
+from headway.train.report import Listener, MetricsWriter, Scores
+from headway.train.snapshot import average_weights, averageable_checkpoints, checkpoint_folders
 from headway.train.state import TrainingState
 from headway.train.stream import BatchStream, prefetch, to_device
-from headway.train.task import Prepared, Task
+from headway.train.task import RunData, Task
 
 RecipeT = TypeVar("RecipeT", bound=Recipe)
 
@@ -73,14 +73,14 @@ class Result:
     Attributes:
         step: Number of steps taken.
         interrupted: Whether a signal ended training early.
-        model: Folder of the model to use: the best model or an average. None if training was interrupted.
-        scores: Development scores of ``model`` if it is an average; otherwise empty.
+        model_folder: Folder of the model to use: the best model or an average. None if training was interrupted.
+        scores: Development scores of ``model_folder`` if it is an average; otherwise empty.
     """
 
     step: int
     interrupted: bool
-    model: Path | None
-    scores: Record
+    model_folder: Path | None
+    scores: Scores
 
 
 def train(
@@ -104,8 +104,9 @@ def train(
     with _started(task, recipe, run, listener or Listener()) as (trainer, interrupted):
         recipe, world, state, objective = trainer.recipe, trainer.world, trainer.state, trainer.objective
         if world.is_main and not trainer.sharded:
-            shapes = largest_shapes(trainer.prepared.train, trainer.stream.plan)
-            plain = task.objective(trainer.model, recipe, trainer.prepared)  # not compiled, which would take minutes
+            shapes = largest_batch_shapes(trainer.prepared.train, trainer.stream.epoch_plan)
+            # This objective is not compiled, which would take minutes.
+            plain = task.build_objective(trainer.model, recipe, trainer.prepared)
             estimate = estimate_memory(plain, state.optimizer, shapes, trainer.precision, has_ema=state.ema is not None)
             check_memory(estimate, available_memory(world.device))
         while not trainer.is_finished:
@@ -120,7 +121,7 @@ def train(
             with explain_out_of_memory(max(map(BatchShape.of, batches.micro_batches.values()))):
                 for index, batch in batches.micro_batches.items():
                     torch.manual_seed(_dropout_seed(recipe.training.seed, state.step, index))
-                    with world.gradient_sync(objective, last=index == max(batches.micro_batches)):
+                    with world.gradient_sync(objective, is_last=index == max(batches.micro_batches)):
                         with autocast(world.device, trainer.precision):
                             loss = objective(batch)
                         # If the loss is not finite, its gradients become NaN, so that all processes skip the step.
@@ -189,7 +190,7 @@ class _Trainer(Generic[RecipeT]):
         recipe: RecipeT,
         run: Path,
         world: World,
-        prepared: Prepared,
+        prepared: RunData,
         checkpoints: Checkpoints,
         listener: Listener,
     ) -> None:
@@ -203,19 +204,19 @@ class _Trainer(Generic[RecipeT]):
         freeze(self.model, training.freeze)
         self.sharded = world.uses_sharding(training.sharding)
         trained = deepcopy(self.model) if self.sharded else self.model.to(device)
-        objective = task.objective(trained, recipe, prepared)
+        objective = task.build_objective(trained, recipe, prepared)
         architecture = architecture_of(recipe.model)
         auto = device.type == "cuda" and not self.sharded
         if architecture.compilable and (training.compile == "on" or (training.compile == "auto" and auto)):
             # The loss is not compiled, because it computes its own gradient in a loop over chunks.
             objective.run_model = compile_forward(objective.run_model)
         blocks = architecture.shardable_blocks(trained) if self.sharded and architecture.shardable_blocks else None
-        self.objective = world.wrap(objective, blocks=blocks, find_unused=recipe.skips_layers)
+        self.objective = world.wrap(objective, fsdp_blocks=blocks, find_unused=recipe.skips_layers)
         self.state = TrainingState(trained, recipe, run, world, checkpoints)
         step, progress = self.state.step, self.state.progress
         start = partial(record_start, run, device, training.precision, step=step, world_size=world.world_size)
         self.precision = world.on_main(start)
-        position = {"epoch": progress.epoch, "batch": progress.batch}
+        position = {"first_epoch": progress.epoch, "first_batch": progress.batch}
         share = {"rank": world.rank, "world_size": world.world_size}
         self.stream = BatchStream(prepared.train, recipe, device, **position, **share)
         # If training runs on a GPU, a thread prepares batches in advance. On a CPU, no core is idle.
@@ -274,11 +275,11 @@ class _Trainer(Generic[RecipeT]):
     def save_if_due(self, *, force: bool) -> None:
         """Save a checkpoint if one is due, if its score may be among the best, or if ``force`` is set."""
         state, settings = self.state, self.recipe.checkpoints
-        counted = self.is_due(settings.every)
+        scheduled = self.is_due(settings.every)
         may_be_best = settings.keep_best > 0 and state.score is not None
-        if state.step != state.saved_step and (force or counted or may_be_best):
+        if state.step != state.saved_step and (force or scheduled or may_be_best):
             self._check_skipped()
-            state.save(regular=counted or may_be_best, counted=counted or not may_be_best)
+            state.save(regular=scheduled or may_be_best, counts_as_newest=scheduled or not may_be_best)
 
     def finish(self) -> Result:
         """Save a last checkpoint, write and score the averaged models, and return the best of all models."""
@@ -295,14 +296,14 @@ class _Trainer(Generic[RecipeT]):
         return self.world.on_main(lambda: self._finish(ema))
 
     def _finish(self, ema: dict[str, Tensor] | None) -> Result:
-        folder, best, scores = self.run / "best", self.state.progress.best, Record()
+        folder, best, scores = self.run / "best", self.state.progress.best, Scores()
         if self.prepared.dev is None or not folder.exists():
             self._write_model("best", scores)  # no validation has chosen a best model, so write the newest weights
         averages = {} if ema is None else {"ema": ema}
-        newest = counted_checkpoints(self.run / "checkpoints")[: self.recipe.checkpoints.average]
+        newest = averageable_checkpoints(self.run / "checkpoints")[: self.recipe.checkpoints.average]
         if len(newest) > 1:
             averages["average"] = average_weights(newest)
-        self.task.calibrate(folder, self.recipe)
+        self.task.calibrate_unlikely_flag(folder, self.recipe)
         for name, weights in averages.items():
             load_weights(self.model, weights, self.run / name)
             record = self._dev_scores()
@@ -311,7 +312,7 @@ class _Trainer(Generic[RecipeT]):
                 self.listener.say(f"the {_AVERAGES[name]}:")
                 self.listener.validation(self.state.step, record)
             self._write_model(name, record)
-            self.task.calibrate(self.run / name, self.recipe)
+            self.task.calibrate_unlikely_flag(self.run / name, self.recipe)
             if best is None or not record or self._selection_score(record) >= best:
                 folder, scores = self.run / name, record
                 best = self._selection_score(record) if record else None
@@ -342,47 +343,47 @@ class _Trainer(Generic[RecipeT]):
         if self.sharded:
             load_weights(self.model, gather_full_tensors(named_weights(self.state.model)), self.run)
 
-    def _dev_scores(self) -> Record:
+    def _dev_scores(self) -> Scores:
         """Return the model's loss and scores on the development set; empty if there is no development set."""
         recipe, prepared, model, device = self.recipe, self.prepared, self.model, self.world.device
         if (dev := prepared.dev) is None:
             return {}
         home = next(model.parameters()).device
         model.to(device).eval()
-        objective = self.task.objective(model, recipe, prepared).eval()
+        objective = self.task.build_objective(model, recipe, prepared).eval()
         total, targets = 0.0, 0
         with torch.inference_mode():
-            for rows in dev.plan_sequential(max_tokens=recipe.data.max_tokens, max_examples=recipe.max_examples):
+            for rows in dev.plan_sequential(recipe.data.max_tokens, recipe.max_batch_examples):
                 batch = to_device(dev.batch(rows), device)
                 with autocast(device, self.precision):
                     total += float(objective.cross_entropy(batch))
                 targets += batch.targets.numel()
         loss = total / max(targets, 1)
-        record: Record = {"loss": loss}  # in nats per target, without smoothing
-        if objective.per_token:
+        record: Scores = {"loss": loss}  # in nats per target, without smoothing
+        if objective.is_per_token:
             record["perplexity"] = math.exp(min(loss, 700.0))
-        for score in self.task.dev_scores(self.task.bundle(model, recipe, prepared), recipe):
+        for score in self.task.dev_scores(self.task.build_bundle(model, recipe, prepared), recipe):
             record |= {score.name: score.value, f"{score.name} signature": score.signature}
         model.to(home)
         return record
 
-    def _selection_score(self, record: Record) -> float:
+    def _selection_score(self, record: Scores) -> float:
         """Return the score by which ``validation.metric`` selects the best model; higher is better."""
         metric = self.recipe.validation.metric
         name = _SCORE_NAMES.get(metric, metric)
         return float(record[name]) if metric != "loss" and name in record else -float(record["loss"])
 
-    def _write_model(self, name: str, scores: Record) -> None:
+    def _write_model(self, name: str, scores: Scores) -> None:
         """Write a model folder, whose card reports ``scores``."""
         card = model_card(self.task, self.recipe, self.state.progress, scores, self.prepared, self.model)
-        self.task.bundle(self.model.eval(), self.recipe, self.prepared).save(self.run / name, card)
+        self.task.build_bundle(self.model.eval(), self.recipe, self.prepared).save(self.run / name, card)
 
     def _write_metrics(self, kind: str, record: Mapping[str, int | float | str]) -> None:
         if self.metrics is not None:
             self.metrics.write(kind, self.state.step, record)
 
     def _introduce(self) -> None:
-        data, plan, say = self.prepared.train, self.stream.plan, self.listener.say
+        data, plan, say = self.prepared.train, self.stream.epoch_plan, self.listener.say
         say(
             f"{len(data):,} examples, {len(plan):,} batches per epoch of at most {self.recipe.data.max_tokens:,} "
             f"tokens, {data.padding_fraction(plan):.1%} padding"

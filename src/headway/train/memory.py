@@ -43,20 +43,21 @@ class BatchShape:
     """The shape of a batch: rows, and padded lengths of source and target. Shapes are ordered by number of tokens."""
 
     rows: int
-    source: int
-    target: int
+    source_length: int
+    target_length: int
 
     @classmethod
     def of(cls, batch: TokenBatch) -> BatchShape:
         """Return the shape of a batch."""
-        (rows, source), target = batch.source.shape, batch.shifted.size(1)
+        (rows, source), target = batch.source.shape, batch.decoder_input.size(1)
         return cls(rows, source, target)
 
     def __lt__(self, other: BatchShape) -> bool:
-        return self.rows * (self.source + self.target) < other.rows * (other.source + other.target)
+        sizes = (shape.rows * (shape.source_length + shape.target_length) for shape in (self, other))
+        return next(sizes) < next(sizes)
 
     def __str__(self) -> str:
-        return f"{self.rows} rows x ({self.source} source + {self.target} target tokens)"
+        return f"{self.rows} rows x ({self.source_length} source + {self.target_length} target tokens)"
 
 
 @dataclass(frozen=True)
@@ -64,33 +65,33 @@ class MemoryEstimate:
     """The estimated memory use, in bytes, at the peak of a training step.
 
     Attributes:
-        shape: Batch shape of the step.
-        fixed: Bytes that do not depend on the batch: weights, gradients, moments, and copies of the weights.
-        activations: Bytes for activations, including temporaries of the backward pass.
-        logits: Bytes for the logits of the loss.
-        allocated: Bytes of ``fixed`` that are already allocated: the weights, and the state that a resumed run has
-            restored.
+        batch_shape: Batch shape of the step.
+        fixed_bytes: Bytes that do not depend on the batch: weights, gradients, moments, and copies of the weights.
+        activation_bytes: Bytes for activations, including temporaries of the backward pass.
+        logits_bytes: Bytes for the logits of the loss.
+        allocated_bytes: Bytes of ``fixed_bytes`` that are already allocated: the weights, and the state that a resumed
+            run has restored.
     """
 
-    shape: BatchShape
-    fixed: int
-    activations: int
-    logits: int
-    allocated: int
+    batch_shape: BatchShape
+    fixed_bytes: int
+    activation_bytes: int
+    logits_bytes: int
+    allocated_bytes: int
 
     @property
-    def total(self) -> int:
+    def total_bytes(self) -> int:
         """Total number of bytes, without the program itself and its libraries."""
-        return self.fixed + self.activations + self.logits
+        return self.fixed_bytes + self.activation_bytes + self.logits_bytes
 
     def __str__(self) -> str:
         return (
-            f"about {self.total / _GIB:.1f} GiB: {self.fixed / _GIB:.1f} for weights, optimizer and checkpoints, "
-            f"{(self.activations + self.logits) / _GIB:.1f} for a batch of {self.shape}"
+            f"about {self.total_bytes / _GIB:.1f} GiB: {self.fixed_bytes / _GIB:.1f} for weights, optimizer and "
+            f"checkpoints, {(self.activation_bytes + self.logits_bytes) / _GIB:.1f} for a batch of {self.batch_shape}"
         )
 
 
-def largest_shapes(dataset: TokenDataset, plan: EpochPlan) -> list[BatchShape]:
+def largest_batch_shapes(dataset: TokenDataset, plan: EpochPlan) -> list[BatchShape]:
     """Return the shapes of the one or two batches of a plan that may need the most memory.
 
     One is the batch with the most tokens (a target token costs about twice as much as a source token). The other is the
@@ -127,7 +128,7 @@ def estimate_memory(
     Args:
         objective: The training objective. It must not be compiled, because compiling takes minutes for each shape.
         optimizer: The optimizer of the model's weights.
-        shapes: Batch shapes, such as the result of :func:`largest_shapes`.
+        shapes: Batch shapes, such as the result of :func:`largest_batch_shapes`.
         precision: Precision of matrix products.
         has_ema: Whether a moving average of the weights is kept.
     """
@@ -142,8 +143,8 @@ def estimate_memory(
     for each in shapes:
         saved = {}
         for rows in (each.rows,) if each.rows <= 3 else (2, 3):  # a single row has a different memory layout
-            source = np.full((rows, each.source), UNK, np.int64)
-            target = np.ones((rows, each.target), np.int64)  # 1 is the id of a token, or of the first label
+            source = np.full((rows, each.source_length), UNK, np.int64)
+            target = np.ones((rows, each.target_length), np.int64)  # 1 is the id of a token, or of the first label
             batch = to_device(PaddedBatch(source, target), device)
             with saved_activations(objective, precision) as tensors:
                 objective(batch)
@@ -154,11 +155,11 @@ def estimate_memory(
     vocabulary = objective.model.projection.weight.size(0)
     restored = sum(tensor.nbytes for tensor in optimizer_moments(objective.model, optimizer).values())
     return MemoryEstimate(
-        shape=shape,
-        fixed=weights + trained + moments + ema + checkpoint,
-        activations=int(activations * _PEAK_PER_SAVED.get(device.type, 1.3)),
-        logits=min(shape.rows * shape.target, rows_at_a_time(device.type)[0]) * vocabulary * _LOGIT_BYTES,
-        allocated=weights + ema + restored,
+        batch_shape=shape,
+        fixed_bytes=weights + trained + moments + ema + checkpoint,
+        activation_bytes=int(activations * _PEAK_PER_SAVED.get(device.type, 1.3)),
+        logits_bytes=min(shape.rows * shape.target_length, rows_at_a_time(device.type)[0]) * vocabulary * _LOGIT_BYTES,
+        allocated_bytes=weights + ema + restored,
     )
 
 
@@ -190,18 +191,18 @@ def saved_activations(objective: Objective, precision: str) -> Iterator[dict[int
     objective.train(training)
 
 
-def check_memory(estimate: MemoryEstimate, available: int | None) -> None:
+def check_memory(estimate: MemoryEstimate, available_bytes: int | None) -> None:
     """Warn if ``estimate`` exceeds the available memory, and raise :class:`TrainingError` if it exceeds it by far.
 
-    ``available`` is the number of bytes that can still be allocated. None means that it is unknown.
+    ``available_bytes`` is the number of bytes that can still be allocated. None means that it is unknown.
     """
-    if available is None or estimate.total <= (room := available + estimate.allocated):
+    if available_bytes is None or estimate.total_bytes <= (room := available_bytes + estimate.allocated_bytes):
         return
     message = (
         f"training needs {estimate}, but only {room / _GIB:.1f} GiB are free; lower data.max_tokens (and raise "
         "training.accumulate to keep the step size), or choose a smaller model"
     )
-    if estimate.total > _ACCURACY * room:
+    if estimate.total_bytes > _ACCURACY * room:
         raise TrainingError(message)
     warnings.warn(message, stacklevel=2)
 
@@ -246,7 +247,7 @@ def _group_limits(membership: Path, root: Path) -> Iterator[int]:
 
 
 @contextmanager
-def explain_out_of_memory(shape: BatchShape) -> Iterator[None]:
+def explain_out_of_memory(batch_shape: BatchShape) -> Iterator[None]:
     """Turn out-of-memory errors into a :class:`TrainingError` that names the batch shape and what to lower."""
     try:
         yield
@@ -255,7 +256,7 @@ def explain_out_of_memory(shape: BatchShape) -> Iterator[None]:
         if not ours and "can't allocate memory" not in str(error):  # PyTorch's message on a CPU
             raise
         raise TrainingError(
-            f"out of memory at a batch of {shape}; lower data.max_tokens (and raise training.accumulate to keep the "
-            "step size), data.filter.max_length or the model size, or end other programs on the device. The last "
+            f"out of memory at a batch of {batch_shape}; lower data.max_tokens (and raise training.accumulate to keep "
+            "the step size), data.filter.max_length or the model size, or end other programs on the device. The last "
             "checkpoint is unchanged"
         ) from None

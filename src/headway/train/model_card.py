@@ -9,21 +9,21 @@ from typing import Any
 from headway.config import to_toml
 from headway.models.registry import Model
 from headway.train.recipe import Recipe
-from headway.train.report import Record
+from headway.train.report import Scores
 from headway.train.snapshot import Progress
-from headway.train.task import Prepared, Task
+from headway.train.task import RunData, Task
 
 _PACKAGES = ("headway", "torch", "tokenizers", "sacrebleu")
 
 
 def model_card(
-    task: Task[Any, Any, Any], recipe: Recipe, progress: Progress, scores: Record, prepared: Prepared, model: Model
+    task: Task[Any, Any, Any], recipe: Recipe, progress: Progress, scores: Scores, prepared: RunData, model: Model
 ) -> str:
     """Return the text of a model folder's README.md."""
     weights = sum(parameter.numel() for parameter in model.parameters())
     files = ", ".join(file for corpus in recipe.data.train for file in corpus.files)
     versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
-    title, data = task.summary(recipe, prepared)
+    title, data = task.describe_for_model_card(recipe, prepared)
     shown = recipe.as_dict()
     del shown["data"]["folder"]  # a path on one machine
     score_lines = "\n".join(

@@ -84,11 +84,11 @@ class OptimizerConfig(Config):
     )
 
 
-def learning_rate(step: int, steps: int, config: OptimizerConfig, d_model: int) -> float:
-    """Return the learning rate of a step, counted from 1, in a run of ``steps``."""
+def learning_rate(step: int, total_steps: int, config: OptimizerConfig, d_model: int) -> float:
+    """Return the learning rate of a step, counted from 1, in a run of ``total_steps``."""
     warmup, peak = config.warmup_steps, config.learning_rate
     rise = min(step / warmup, 1.0)
-    progress = min(max(step - warmup, 0) / max(steps + 1 - warmup, 1), 1.0)
+    progress = min(max(step - warmup, 0) / max(total_steps + 1 - warmup, 1), 1.0)
     floor = config.final_fraction
     match config.schedule:
         case "paper":
@@ -102,7 +102,7 @@ def learning_rate(step: int, steps: int, config: OptimizerConfig, d_model: int) 
         case "constant":
             return peak * rise
         case "halve_every":
-            halvings = 3 * (step - 1) // steps if config.halve_every is None else (step - 1) // config.halve_every
+            halvings = 3 * (step - 1) // total_steps if config.halve_every is None else (step - 1) // config.halve_every
             return peak * rise * 0.5**halvings
 
 

@@ -21,7 +21,7 @@ from headway.data.batching import PaddedBatch, TokenDataset
 from headway.data.encoding import EncodingSpec, SideSpec
 from headway.data.readers import Corpus, count_lines
 from headway.data.store import ContentHashes, FilterConfig, TokenStore, fingerprint, open_store
-from headway.data.store_builder import Shard, open_or_build
+from headway.data.store_builder import Shard, open_or_build_store
 from headway.engine.accelerate import accelerate
 from headway.errors import BundleError, CheckpointError, ConfigError, TrainingError
 from headway.hardware import autocast, choose_device
@@ -33,9 +33,9 @@ from headway.train.recipe import Recipe
 from headway.train.report import Listener
 from headway.train.snapshot import checkpoint_folders
 from headway.train.stream import to_device
-from headway.train.task import Prepared, Task, Tokenizers
+from headway.train.task import RunData, Task, Tokenizers
 
-BpeDropout = tuple[float, int, int]  # BPE-dropout: probability, segmentations, seed
+BpeSampling = tuple[float, int, int]  # BPE-dropout: probability, segmentations, seed
 ExampleReader = Callable[[Corpus, Path], Iterator[tuple[str, ...]]]
 
 _WARM_UP_EXAMPLES, _WARM_UP_LENGTH = 8, 32
@@ -47,17 +47,17 @@ class CorpusEncoding:
     """The specification for converting one corpus to a token store.
 
     Attributes:
-        examples: Function that returns the examples of the corpus.
-        sides: Function that returns the specifications for tokenizing source and target. It is called only if there is
-            no store yet.
-        side_keys: Values that identify the encoding of the source and of the target side.
-        other_keys: Other values that the store depends on.
+        read_examples: Function that returns the examples of the corpus.
+        make_sides: Function that returns the specifications for tokenizing source and target. It is called only if
+            there is no store yet.
+        side_cache_keys: Values that identify the encoding of the source and of the target side.
+        other_cache_keys: Other values that the store depends on.
     """
 
-    examples: Callable[[], Iterator[tuple[str, ...]]]
-    sides: Callable[[], tuple[SideSpec, SideSpec]]
-    side_keys: tuple[object, object]
-    other_keys: tuple[object, ...] = ()
+    read_examples: Callable[[], Iterator[tuple[str, ...]]]
+    make_sides: Callable[[], tuple[SideSpec, SideSpec]]
+    side_cache_keys: tuple[object, object]
+    other_cache_keys: tuple[object, ...] = ()
 
 
 class Preparation:
@@ -65,24 +65,24 @@ class Preparation:
 
     def __init__(self, recipe: Recipe, run: Path, listener: Listener, shard: Shard | None = None) -> None:
         self.recipe, self.run, self.listener = recipe, run, listener
-        self.hashes = ContentHashes(run / "tokens" / "inputs.json")
-        self.folder = Path(recipe.data.folder)
+        self.content_hashes = ContentHashes(run / "tokens" / "inputs.json")
+        self.data_folder = Path(recipe.data.folder)
         self._shard = shard or Shard()
 
-    def tokenizers(self, read: ExampleReader, sides: Sequence[int] = (0, 1), *task_key: object) -> Tokenizers:
+    def make_tokenizers(self, read: ExampleReader, columns: Sequence[int] = (0, 1), *task_key: object) -> Tokenizers:
         """Return the tokenizers in the run folder if they fit the recipe; otherwise make them and save them there.
 
-        New tokenizers are trained on columns ``sides`` of the examples that ``read`` yields, or taken from the model
+        New tokenizers are trained on ``columns`` of the examples that ``read`` yields, or taken from the model
         folder that training starts from. Saved tokenizers are reused only if ``task_key`` is also the same. If several
         processes call this method, one makes the tokenizers and the others wait.
         """
         with lock_file(self.run / "tokens" / "tokenizer.lock"):
             if self.recipe.training.start_from:
                 return self._tokenizers_of_start(Path(self.recipe.training.start_from))
-            return self._trained_tokenizers(read, sides, task_key)
+            return self._trained_tokenizers(read, columns, task_key)
 
-    def datasets(
-        self, encode: Callable[[Corpus, BpeDropout | None], CorpusEncoding], filters: FilterConfig
+    def load_or_build_datasets(
+        self, encode: Callable[[Corpus, BpeSampling | None], CorpusEncoding], filters: FilterConfig
     ) -> tuple[TokenDataset, TokenDataset | None] | None:
         """Return the training and development sets, or None if other shards have not built their parts yet.
 
@@ -96,13 +96,13 @@ class Preparation:
         for number, corpus in enumerate(data.train):
             sampling = (data.bpe_dropout, data.segmentations, self.recipe.training.seed) if data.bpe_dropout else None
             store = self._store(f"train-{number}", corpus, encode(corpus, sampling), filters, sampling)
-            counts = store.counts if store is not None else "some parts are left to other shards"
+            counts = store.filter_counts if store is not None else "some parts are left to other shards"
             self.listener.say(f"{' + '.join(corpus.files)}: {counts}")
             if store is not None:
                 stores.append(store)
         dev = self._store("dev", data.dev, encode(data.dev, None)) if data.dev else None
-        if dev and data.dev and dev.counts.truncated:
-            self.listener.say(f"{' + '.join(data.dev.files)}: {dev.counts}")
+        if dev and data.dev and dev.filter_counts.truncated:
+            self.listener.say(f"{' + '.join(data.dev.files)}: {dev.filter_counts}")
         if len(stores) < len(data.train) or (data.dev and dev is None):
             return None
         train = TokenDataset(stores, [corpus.weight for corpus in data.train], data.temperature)
@@ -118,33 +118,35 @@ class Preparation:
         corpus: Corpus,
         encoding: CorpusEncoding,
         filters: FilterConfig | None = None,
-        sampling: BpeDropout | None = None,
+        sampling: BpeSampling | None = None,
     ) -> TokenStore | None:
         key = fingerprint(
-            [self.hashes.of(self.folder / file) for file in corpus.files],
+            [self.content_hashes.hash_file(self.data_folder / file) for file in corpus.files],
             corpus.fields,
             corpus.target_language,
-            list(encoding.side_keys),  # a list, because existing stores contain the hash of its repr
+            list(encoding.side_cache_keys),  # a list, because existing stores contain the hash of its repr
             filters.as_dict() if filters else None,
             sampling,
-            *encoding.other_keys,
+            *encoding.other_cache_keys,
         )
         path = self.run / "tokens" / name
         if store := open_store(path, key):
             return store
-        spec, progress = EncodingSpec(encoding.sides(), filters), partial(self.listener.progress, "examples tokenized")
-        return open_or_build(path, key, encoding.examples, spec, shard=self._shard, progress=progress)
+        spec = EncodingSpec(encoding.make_sides(), filters)
+        progress = partial(self.listener.progress, "examples tokenized")
+        return open_or_build_store(path, key, encoding.read_examples, spec, shard=self._shard, progress=progress)
 
     def _trained_tokenizers(self, read: ExampleReader, sides: Sequence[int], task_key: Sequence[object]) -> Tokenizers:
         config, corpora, tags = self.recipe.tokenizer, self.recipe.data.train, self._tags()
-        contents = [self.hashes.of(self.folder / file) for corpus in corpora for file in corpus.files]
+        files = [self.data_folder / file for corpus in corpora for file in corpus.files]
+        contents = [self.content_hashes.hash_file(file) for file in files]
         key = fingerprint(contents, config.as_dict(), [corpus.fields for corpus in corpora], tags, *task_key)
         if found := self._saved_tokenizers(key):
             return found
         if checkpoint_folders(self.run / "checkpoints"):
             raise CheckpointError(
-                f"{self.run}: its tokenizer was trained on files that differ from those in {self.folder} now; restore "
-                "the corpus to resume, or start over with --fresh"
+                f"{self.run}: its tokenizer was trained on files that differ from those in {self.data_folder} now; "
+                "restore the corpus to resume, or start over with --fresh"
             )
         self.listener.say(f"training the tokenizer ({config.kind})")
         if config.joint:
@@ -157,9 +159,9 @@ class Preparation:
     def _texts(self, read: ExampleReader, sides: Sequence[int]) -> Iterator[str]:
         """Yield the texts of at most ``sample_lines`` examples, evenly spread over all examples."""
         corpora = self.recipe.data.train
-        total = max(1, sum(count_lines(self.folder / corpus.files[0]) for corpus in corpora))
+        total = max(1, sum(count_lines(self.data_folder / corpus.files[0]) for corpus in corpora))
         sample = min(self.recipe.tokenizer.sample_lines, total)
-        examples = chain.from_iterable(read(corpus, self.folder) for corpus in corpora)
+        examples = chain.from_iterable(read(corpus, self.data_folder) for corpus in corpora)
         for number, example in enumerate(examples):
             if (number + 1) * sample // total > number * sample // total:
                 for side in sides:
@@ -246,7 +248,7 @@ def tokenizer_settings(tokenizers: Tokenizers) -> dict[str, Any]:
     return {**own, "joint": joint}
 
 
-def warm_up_kernels(task: Task[Any, Any, Any], recipe: Recipe, prepared: Prepared, listener: Listener) -> None:
+def warm_up_kernels(task: Task[Any, Any, Any], recipe: Recipe, prepared: RunData, listener: Listener) -> None:
     """Compile the kernels that training needs on this machine, by running one training step on a few examples.
 
     Compiled code is cached on disk, so training with the same number of threads starts without delay. ``recipe`` must
@@ -264,7 +266,7 @@ def warm_up_kernels(task: Task[Any, Any, Any], recipe: Recipe, prepared: Prepare
         examples = prepared.train.batch(np.arange(min(_WARM_UP_EXAMPLES, len(prepared.train))))
         length = min(_WARM_UP_LENGTH, model.max_length or _WARM_UP_LENGTH)
         batch = to_device(PaddedBatch(examples.source[:, :length], examples.target[:, :length]), device)
-        objective = task.objective(model, recipe, prepared)
+        objective = task.build_objective(model, recipe, prepared)
         with autocast(device, training.precision):
             objective.train()(batch).backward()
         objective.eval()

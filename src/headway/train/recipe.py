@@ -189,7 +189,7 @@ class Recipe(Config):
             )
         return self
 
-    def refuse_idle_options(self, origin: str) -> None:
+    def refuse_options_without_effect(self, origin: str) -> None:
         """Raise :class:`ConfigError`, which names ``origin``, if the recipe sets options that have no effect.
 
         Only recipes that users write are checked, not the recipe of a run that has begun.
@@ -206,7 +206,7 @@ class Recipe(Config):
             )
 
     @property
-    def max_examples(self) -> int | None:
+    def max_batch_examples(self) -> int | None:
         """The maximum number of examples in a batch; None if only ``data.max_tokens`` limits it."""
         return self.data.max_examples
 

@@ -17,7 +17,7 @@ from headway.storage import atomic_write_text
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
-Record = dict[str, float | str]  # development scores and their signatures
+Scores = dict[str, float | str]  # development scores and their signatures
 
 _AT_THE_END = ("average", "ema")  # kinds of records that are written again each time a run reaches its end
 
@@ -28,11 +28,11 @@ class Listener:
     def say(self, message: str) -> None:
         """Show one line to the user."""
 
-    def progress(self, what: str, done: int) -> None:
-        """Report that ``done`` units of ``what`` are finished, such as examples tokenized."""
+    def progress(self, activity: str, num_done: int) -> None:
+        """Report that ``num_done`` items of ``activity``, such as "examples tokenized", are finished."""
 
-    def step(self, step: int, steps: int, record: Mapping[str, int | float]) -> None:
-        """Report that ``step`` of ``steps`` training steps are done; ``record`` is the newest line of metrics."""
+    def step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
+        """Report that ``step`` of ``total_steps`` training steps are done; ``record`` is the newest line of metrics."""
 
     def validation(self, step: int, record: Mapping[str, float | str]) -> None:
         """Report the scores of the development set."""
@@ -41,17 +41,17 @@ class Listener:
 class MetricsWriter:
     """Writes metrics.jsonl (one JSON object per line) and, if TensorBoard is installed, the same numbers as events.
 
-    Existing lines of steps after ``step`` are removed first, so that a resumed run writes the same file as an
+    Existing lines of steps after ``resume_step`` are removed first, so that a resumed run writes the same file as an
     uninterrupted run.
     """
 
-    def __init__(self, run: Path, step: int) -> None:
+    def __init__(self, run: Path, resume_step: int) -> None:
         self._path = run / "metrics.jsonl"
         if self._path.exists():
-            atomic_write_text(self._path, "".join(_lines_up_to(self._path, step)))
+            atomic_write_text(self._path, "".join(_lines_up_to(self._path, resume_step)))
         with _write_errors(self._path):
             self._file: IO[str] = self._path.open("a", encoding="utf-8")
-            self._board = _event_writer(run / "tensorboard", step)
+            self._board = _event_writer(run / "tensorboard", resume_step)
 
     def write(self, kind: str, step: int, record: Mapping[str, int | float | str]) -> None:
         """Append a record. ``kind`` is "train" or "dev", or at the end of a run "average" or "ema"."""

@@ -32,8 +32,8 @@ from headway.bundle import distribute_like, load_weights, read_weights, write_we
 from headway.errors import BundleError, CheckpointError
 from headway.storage import atomic_write_folder, checksum
 
-FORMAT = 1
-SHARDS = "shards"
+FORMAT_VERSION = 1
+SHARDS_FOLDER = "shards"
 _FILES = {"weights": "model.safetensors", "moments": "optimizer.safetensors", "ema": "ema.safetensors"}  # by kind
 _STATE = "state.json"
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -81,17 +81,17 @@ class Snapshot:
             slash, and the public name of a weight or a name of :func:`optimizer_moments`.
         score: The validation score of these weights, if they were validated; higher is better.
         regular: False if an interruption caused the snapshot. An uninterrupted run would not have this checkpoint.
-        counted: False if the snapshot was taken only for its score. It then does not count as one of the newest
-            checkpoints, which are kept and averaged.
+        counts_as_newest: False if the snapshot was taken only for its score. It then does not count as one of the
+            newest checkpoints, which are kept and averaged.
     """
 
     progress: Progress
     tensors: dict[str, Tensor]
     score: float | None = None
     regular: bool = True
-    counted: bool = True
+    counts_as_newest: bool = True
 
-    def of_kind(self, kind: str) -> dict[str, Tensor]:
+    def tensors_of_kind(self, kind: str) -> dict[str, Tensor]:
         """Return the tensors of one kind, keyed by their names without the kind."""
         start = f"{kind}/"
         return {key.removeprefix(start): tensor for key, tensor in self.tensors.items() if key.startswith(start)}
@@ -115,7 +115,7 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
     """Write the checkpoint ``step-N`` into ``folder`` atomically, or raise :class:`OutputError`."""
     with atomic_write_folder(folder / f"step-{snapshot.progress.step}") as aside:
         for kind in dict.fromkeys(key.partition("/")[0] for key in snapshot.tensors):
-            write_weights(snapshot.of_kind(kind), aside / _FILES[kind])
+            write_weights(snapshot.tensors_of_kind(kind), aside / _FILES[kind])
         write_header(aside, snapshot)
 
 
@@ -123,9 +123,9 @@ def write_header(folder: Path, snapshot: Snapshot) -> None:
     """Write state.json, the last file of a checkpoint, with the checksums of all other files."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     state: dict[str, Any] = {
-        "format": FORMAT,
+        "format": FORMAT_VERSION,
         "regular": snapshot.regular,
-        "counted": snapshot.counted,
+        "counted": snapshot.counts_as_newest,
         "score": snapshot.score,
         "progress": asdict(snapshot.progress),
         "checksums": {path.relative_to(folder).as_posix(): checksum(path) for path in files},
@@ -159,8 +159,8 @@ def read_snapshot(path: Path) -> Snapshot:
             if checksum(path / name) != expected:
                 raise ValueError(f"{name} does not match its checksum")
         known = {field.name for field in fields(Progress)}
-        if any(name.startswith(f"{SHARDS}/") for name in header["checksums"]):
-            tensors = _read_shards(path / SHARDS)
+        if any(name.startswith(f"{SHARDS_FOLDER}/") for name in header["checksums"]):
+            tensors = _read_shards(path / SHARDS_FOLDER)
         else:
             found = {kind: file for kind, file in _FILES.items() if file in header["checksums"]}
             tensors = prefixed_tensors(**{kind: read_weights(path / file) for kind, file in found.items()})
@@ -169,7 +169,7 @@ def read_snapshot(path: Path) -> Snapshot:
             tensors=tensors,
             score=header.get("score"),
             regular=header.get("regular", True),
-            counted=header.get("counted", True),
+            counts_as_newest=header.get("counted", True),
         )
 
 
@@ -198,9 +198,9 @@ def read_header(path: Path) -> dict[str, Any]:
         if header.pop("checksum", None) not in (None, _digest(header)):
             raise ValueError(f"{_STATE} does not match its checksum")
         version = int(header["format"])
-    if version > FORMAT:
+    if version > FORMAT_VERSION:
         raise CheckpointError(
-            f"{path}: written by a newer Headway (format {version}, this one reads up to {FORMAT}); "
+            f"{path}: written by a newer Headway (format {version}, this one reads up to {FORMAT_VERSION}); "
             "update Headway to resume, or start over with --fresh"
         )
     return header
@@ -208,10 +208,10 @@ def read_header(path: Path) -> dict[str, Any]:
 
 def load_snapshot(snapshot: Snapshot, origin: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Load a snapshot's weights and moments into the model and its optimizer. Error messages name ``origin``."""
-    load_weights(model, snapshot.of_kind("weights"), origin / _FILES["weights"])
+    load_weights(model, snapshot.tensors_of_kind("weights"), origin / _FILES["weights"])
     parameters = dict(model.named_parameters())
     counts_on_device = bool(optimizer.defaults.get("fused") or optimizer.defaults.get("capturable"))
-    for name, tensor in snapshot.of_kind("moments").items():
+    for name, tensor in snapshot.tensors_of_kind("moments").items():
         weight, _, key = name.rpartition("/")
         if (parameter := parameters.get(weight)) is None:
             raise CheckpointError(
@@ -225,7 +225,7 @@ def load_snapshot(snapshot: Snapshot, origin: Path, model: nn.Module, optimizer:
 def checkpoint_folders(folder: Path) -> list[Path]:
     """Return the checkpoint folders, newest first."""
     found = [path for path in folder.glob("step-*") if path.name[5:].isdecimal()]
-    return sorted(found, key=step_of, reverse=True)
+    return sorted(found, key=checkpoint_step, reverse=True)
 
 
 def intact_headers(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -235,12 +235,12 @@ def intact_headers(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]
             yield path, read_header(path)
 
 
-def counted_checkpoints(folder: Path) -> list[Path]:
+def averageable_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints that were not taken only for their score, newest first."""
     return [path for path, header in intact_headers(checkpoint_folders(folder)) if header.get("counted", True)]
 
 
-def step_of(path: Path) -> int:
+def checkpoint_step(path: Path) -> int:
     """Return the step after which a checkpoint was taken."""
     return int(path.name.removeprefix("step-"))
 
@@ -250,7 +250,7 @@ def average_weights(paths: list[Path]) -> dict[str, Tensor]:
     total: dict[str, Tensor] = {}
     for path in paths:
         try:
-            weights = read_snapshot(path).of_kind("weights")
+            weights = read_snapshot(path).tensors_of_kind("weights")
         except DamageError as error:
             raise CheckpointError(f"{path} is damaged ({error}); remove that folder and run again") from None
         for name, tensor in weights.items():

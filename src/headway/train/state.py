@@ -53,7 +53,7 @@ class TrainingState:
         if path is None or snapshot is None:
             return
         load_snapshot(snapshot, path, self.model, self.optimizer)
-        if self.ema is not None and (average := snapshot.of_kind("ema")):
+        if self.ema is not None and (average := snapshot.tensors_of_kind("ema")):
             self.ema.load(average, path)
         self.progress = snapshot.progress
 
@@ -62,17 +62,17 @@ class TrainingState:
         """The number of steps taken so far."""
         return self.progress.step
 
-    def finish_step(self, batches: StepBatches, loss: Float[Tensor, ""], taken: Bool[Tensor, ""]) -> None:
-        """Record a step: its data, its summed loss, and whether the weights were updated (``taken``)."""
+    def finish_step(self, batches: StepBatches, loss: Float[Tensor, ""], step_taken: Bool[Tensor, ""]) -> None:
+        """Record a step: its data, its summed loss, and whether the weights were updated (``step_taken``)."""
         progress, sums = self.progress, self._sums
         progress.step += 1
         progress.epoch, progress.batch = batches.next_epoch, batches.next_batch
         if self.ema is not None:
-            self.ema.update(progress.step, taken)
-        sums[0] += loss.double().where(taken, 0.0)
-        sums[1] += taken * float(batches.num_target_tokens)
-        sums[2] += ~taken
-        sums[3] = (sums[3] + 1) * ~taken
+            self.ema.update(progress.step, step_taken)
+        sums[0] += loss.double().where(step_taken, 0.0)
+        sums[1] += step_taken * float(batches.num_target_tokens)
+        sums[2] += ~step_taken
+        sums[3] = (sums[3] + 1) * ~step_taken
         self._targets += batches.num_target_tokens
         self._sources += batches.num_source_tokens
         self.score = None
@@ -96,15 +96,15 @@ class TrainingState:
         self._start_window()
         return record
 
-    def save(self, *, regular: bool, counted: bool = True) -> None:
-        """Write a checkpoint; see :class:`headway.train.snapshot.Snapshot` for ``regular`` and ``counted``."""
+    def save(self, *, regular: bool, counts_as_newest: bool = True) -> None:
+        """Write a checkpoint; see :class:`headway.train.snapshot.Snapshot` for ``regular`` and ``counts_as_newest``."""
         self._update_progress()
         self.saved_step = self.step
         if self._world.is_main or self._checkpoints.sharded:
             weights, moments = named_weights(self.model), optimizer_moments(self.model, self.optimizer)
             ema = {} if self.ema is None else self.ema.named_weights()
             tensors = prefixed_tensors(weights=weights, moments=moments, ema=ema)
-            self._checkpoints.save(Snapshot(self.progress, tensors, self.score, regular, counted))
+            self._checkpoints.save(Snapshot(self.progress, tensors, self.score, regular, counts_as_newest))
 
     def _update_progress(self) -> None:
         progress, (_, targets, skipped, in_a_row) = self.progress, self._sums.tolist()

@@ -34,14 +34,14 @@ class TokenBatch:
 
     Attributes:
         source: Source tokens, padded.
-        shifted: Input of the decoder: the target shifted right by one position, beginning with BOS.
-        target_indices: Indices of the real (non-padding) target tokens in the flattened (B, T).
+        decoder_input: Input of the decoder: the target shifted right by one position, beginning with BOS.
+        target_positions: Positions of the real (non-padding) target tokens in the flattened (B, T).
         targets: The real target tokens, row after row, including EOS.
     """
 
     source: Int[Tensor, "B S"]
-    shifted: Int[Tensor, "B T"]
-    target_indices: Int[Tensor, " N"]
+    decoder_input: Int[Tensor, "B T"]
+    target_positions: Int[Tensor, " N"]
     targets: Int[Tensor, " N"]
 
 
@@ -50,7 +50,7 @@ def to_device(batch: PaddedBatch, device: torch.device) -> TokenBatch:
 
     Real targets are selected on the host, because selecting by a mask on a GPU would make the host wait for the result.
     """
-    target_indices = np.flatnonzero(batch.target != PAD)
+    target_positions = np.flatnonzero(batch.target != PAD)
 
     def moved(array: NDArray[np.int64]) -> Tensor:
         tensor = torch.from_numpy(array)
@@ -59,9 +59,9 @@ def to_device(batch: PaddedBatch, device: torch.device) -> TokenBatch:
     target = moved(batch.target)
     return TokenBatch(
         source=moved(batch.source),
-        shifted=F.pad(target[:, :-1], (1, 0), value=BOS),
-        target_indices=moved(target_indices),
-        targets=moved(batch.target.reshape(-1)[target_indices]),
+        decoder_input=F.pad(target[:, :-1], (1, 0), value=BOS),
+        target_positions=moved(target_positions),
+        targets=moved(batch.target.reshape(-1)[target_positions]),
     )
 
 
@@ -85,7 +85,7 @@ class StepBatches:
 
 
 class BatchStream:
-    """An endless iterator over the batches of each step, starting at ``epoch`` and ``batch``."""
+    """An endless iterator over the batches of each step, starting at batch ``first_batch`` of epoch ``first_epoch``."""
 
     def __init__(
         self,
@@ -93,8 +93,8 @@ class BatchStream:
         recipe: Recipe,
         device: torch.device,
         *,
-        epoch: int = 0,
-        batch: int = 0,
+        first_epoch: int = 0,
+        first_batch: int = 0,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
@@ -111,9 +111,9 @@ class BatchStream:
                 f"{recipe.training.accumulate}; set it to a multiple of {world_size}, or sharding to 'none'"
             )
         self._dataset, self._recipe, self._device = dataset, recipe, device
-        self._epoch, self._batch = epoch, batch
+        self._epoch, self._batch = first_epoch, first_batch
         self._rank, self._world_size = rank, world_size
-        self.plan = self._plan_epoch()
+        self.epoch_plan = self._plan_epoch()
 
     def __iter__(self) -> Generator[StepBatches, None, None]:
         while True:
@@ -126,10 +126,10 @@ class BatchStream:
         micro_batches = {}
         sources = targets = 0
         for index in range(self._recipe.training.accumulate):
-            while self._batch >= len(self.plan):  # corpus weights below 1 can leave an epoch empty
+            while self._batch >= len(self.epoch_plan):  # corpus weights below 1 can leave an epoch empty
                 self._epoch, self._batch = self._epoch + 1, 0
-                self.plan = self._plan_epoch()
-            rows = self.plan[self._batch]
+                self.epoch_plan = self._plan_epoch()
+            rows = self.epoch_plan[self._batch]
             self._batch += 1
             batch = self._dataset.batch(rows)
             sources += int((batch.source != PAD).sum())
@@ -143,23 +143,24 @@ class BatchStream:
         return self._dataset.plan_epoch(
             self._recipe.training.seed,
             self._epoch,
-            max_tokens=data.max_tokens,
+            max_batch_tokens=data.max_tokens,
             pool_size=data.pool_size,
-            max_examples=self._recipe.max_examples,
+            max_batch_examples=self._recipe.max_batch_examples,
         )
 
 
-def prefetch(take: Callable[[], T], ahead: int) -> Generator[T, None, None]:
-    """Call ``take`` repeatedly in a thread, and yield its results. Up to ``ahead`` results are computed in advance.
+def prefetch(get_next: Callable[[], T], num_ahead: int) -> Generator[T, None, None]:
+    """Call ``get_next`` repeatedly in a thread, and yield its results.
 
-    On a GPU, batches then reach the device before they are needed. If a call of ``take`` fails, the error is raised
-    when its result would be yielded. The thread ends when the generator is closed.
+    Up to ``num_ahead`` results are computed in advance. On a GPU, batches then reach the device before they are needed.
+    If a call of ``get_next`` fails, the error is raised when its result would be yielded. The thread ends when the
+    generator is closed.
     """
     with ThreadPoolExecutor(1, "headway-prefetch") as thread:
-        pending = deque(thread.submit(take) for _ in range(ahead))
+        pending = deque(thread.submit(get_next) for _ in range(num_ahead))
         try:
             while True:
-                pending.append(thread.submit(take))
+                pending.append(thread.submit(get_next))
                 yield pending.popleft().result()
         finally:
             thread.shutdown(wait=False, cancel_futures=True)

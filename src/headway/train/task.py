@@ -46,7 +46,7 @@ class Tokenizers:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class RunData:
     """Token stores and tokenizers of a run. Tasks subclass it to add their own data."""
 
     train: TokenDataset
@@ -60,12 +60,12 @@ class Objective(nn.Module):
     Attributes:
         model: The model to train.
         run_model: The model's part of the forward pass. The trainer may replace it by a compiled version.
-        per_token: Whether the loss is summed over target tokens, so that exp(mean loss) is a perplexity.
+        is_per_token: Whether the loss is summed over target tokens, so that exp(mean loss) is a perplexity.
     """
 
     model: Model
     run_model: Callable[..., Tensor]
-    per_token: ClassVar[bool] = True
+    is_per_token: ClassVar[bool] = True
 
     def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
         """Return the training loss, summed over the batch's targets."""
@@ -77,7 +77,7 @@ class Objective(nn.Module):
 
 
 RecipeT = TypeVar("RecipeT", bound=Recipe)
-PreparedT = TypeVar("PreparedT", bound=Prepared)
+PreparedT = TypeVar("PreparedT", bound=RunData)
 ModelT = TypeVar("ModelT", bound=Model)
 
 
@@ -107,20 +107,20 @@ class Task(Protocol[RecipeT, PreparedT, ModelT]):
     def build_model(self, recipe: RecipeT, prepared: PreparedT) -> ModelT:
         """Build the recipe's model with random weights. Raises :class:`ConfigError` if it does not fit the data."""
 
-    def objective(self, model: ModelT, recipe: RecipeT, prepared: PreparedT) -> Objective:
+    def build_objective(self, model: ModelT, recipe: RecipeT, prepared: PreparedT) -> Objective:
         """Return the training objective of ``model``."""
 
     def dev_scores(self, bundle: Any, recipe: RecipeT) -> Sequence[Score]:
         """Return a model's scores on the development set; empty if the recipe asks only for the loss."""
 
-    def bundle(self, model: ModelT, recipe: RecipeT, prepared: PreparedT) -> AnyBundle:
+    def build_bundle(self, model: ModelT, recipe: RecipeT, prepared: PreparedT) -> AnyBundle:
         """Return the content of the model folder."""
 
-    def calibrate(self, folder: Path, recipe: RecipeT) -> None:
+    def calibrate_unlikely_flag(self, folder: Path, recipe: RecipeT) -> None:
         """Add to the model folder of a finished run what its predictor needs for flagging text of other domains."""
 
-    def summary(self, recipe: RecipeT, prepared: PreparedT) -> tuple[str, str]:
+    def describe_for_model_card(self, recipe: RecipeT, prepared: PreparedT) -> tuple[str, str]:
         """Return the model card's title, and a phrase that states the size of the training data."""
 
-    def predictor(self, folder: Path, **settings: Any) -> Any:
+    def load_predictor(self, folder: Path, **settings: Any) -> Any:
         """Load the object that applies the model in ``folder`` to text."""

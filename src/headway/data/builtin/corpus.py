@@ -25,7 +25,7 @@ from typing import Any
 from babel import Locale, UnknownLocaleError, localedata
 
 from headway.config import spelling_hint
-from headway.data.builtin.form import Form, Write
+from headway.data.builtin.form import ValueForm, WriteFunction
 from headway.data.builtin.moments import date_forms, datetime_forms, interval_forms, relative_forms, time_forms
 from headway.data.builtin.names import list_forms, name_forms, unseen_names
 from headway.data.builtin.quantities import (
@@ -39,7 +39,7 @@ from headway.errors import ConfigError
 from headway.storage import atomic_write_text
 
 # Each category with its share of the corpus (the harder, the larger) and the function that lists its forms.
-_FORMS: dict[str, tuple[int, Callable[[], list[Form]]]] = {
+_FORMS: dict[str, tuple[int, Callable[[], list[ValueForm]]]] = {
     "dates": (6, date_forms),
     "times": (3, time_forms),
     "datetimes": (7, datetime_forms),
@@ -62,7 +62,7 @@ _SPARE = 1.03  # factor of pairs to draw, because ambiguous sources are dropped 
 # Raised by Babel if a locale lacks the data of a form, or does not support a field of it.
 _NOT_IN_LOCALE = (LookupError, ValueError, AttributeError, TypeError, NotImplementedError)
 
-Progress = Callable[[str, int], None]
+ProgressCallback = Callable[[str, int], None]
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def build_corpus(
     *,
     size: int = 40_000,
     seed: int = 1,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> BuiltinCorpus:
     """Build a localization corpus from Unicode CLDR, without files or a network: a pure function of its arguments.
 
@@ -167,7 +167,7 @@ def _look(text: str) -> str:
 class _Builder:
     """Makes pairs, and remembers all sources, so that no source is ambiguous or in two splits."""
 
-    def __init__(self, source: Locale, target: Locale, progress: Progress) -> None:
+    def __init__(self, source: Locale, target: Locale, progress: ProgressCallback) -> None:
         self.source, self.target, self.progress = source, target, progress
         self.targets: dict[str, str] = {}  # source, with plain spaces -> target
         self.ambiguous: set[str] = set()
@@ -175,7 +175,7 @@ class _Builder:
     def draw(self, category: str, wanted: int, rng: Random) -> tuple[list[BuiltinPair], list[BuiltinPair]]:
         """Return the anchors of a category and about ``wanted`` pairs less, from all forms with equal probability."""
         forms = self._fair(_FORMS[category][1]())
-        anchored = [(form, value) for form in forms for value in form.anchors]
+        anchored = [(form, value) for form in forms for value in form.train_only_values]
         rng.shuffle(anchored)
         anchors = [pair for form, value in anchored if (pair := self._new_pair(form.write, value, category))]
         drawn: list[BuiltinPair] = []
@@ -192,13 +192,13 @@ class _Builder:
         self.progress(category, len(self.targets))
         return anchors, drawn
 
-    def _fair(self, forms: list[Form]) -> list[Form]:
+    def _fair(self, forms: list[ValueForm]) -> list[ValueForm]:
         """Return the forms that both locales have for most values, and whose sources determine their targets."""
         known: dict[str, str] = {}
         fair = []
         for form in forms:
             probe = Random(0)  # the same values for all forms with the same ``draw``
-            values = [*form.anchors, *(form.draw(probe) for _ in range(_PROBES) if form.draw)]
+            values = [*form.train_only_values, *(form.draw(probe) for _ in range(_PROBES) if form.draw)]
             texts = [texts for value in values if (texts := self._texts(form.write, value))]
             looks = [(_look(source), _look(target)) for source, target in texts]
             new: dict[str, str] = {}
@@ -208,7 +208,7 @@ class _Builder:
                 fair.append(form)
         return fair
 
-    def _texts(self, write: Write, value: Any) -> tuple[str, str] | None:
+    def _texts(self, write: WriteFunction, value: Any) -> tuple[str, str] | None:
         """Write a value in both languages. Returns None if a locale cannot write it on one line."""
         try:
             texts = write(self.source, value), write(self.target, value)
@@ -219,7 +219,7 @@ class _Builder:
             return None
         return source, target
 
-    def _new_pair(self, write: Write, value: Any, category: str) -> BuiltinPair | None:
+    def _new_pair(self, write: WriteFunction, value: Any, category: str) -> BuiltinPair | None:
         """Return a pair if its source is new. A known source with another target is marked as ambiguous."""
         texts = self._texts(write, value)
         if texts is None:

@@ -9,11 +9,11 @@ from typing import Any
 
 from babel import Locale
 
-Write = Callable[[Locale, Any], str]
+WriteFunction = Callable[[Locale, Any], str]
 
 
 @dataclass(frozen=True)
-class Form:
+class ValueForm:
     """One way to write one kind of value, such as "a moment as a long date" or "a number of kilometers, abbreviated".
 
     The same value written in two languages is a pair of translations. A form does not depend on the languages, the
@@ -21,16 +21,16 @@ class Form:
 
     Attributes:
         write: Write a value in a locale.
-        draw: Draw a value. None if only the anchors are written (a closed set such as the weekdays).
-        anchors: Values that are always in the training set and never held out, because no other example implies them:
-            singular and dual, and the names that longer phrases contain.
+        draw: Draw a value. None if only ``train_only_values`` are written (a closed set such as the weekdays).
+        train_only_values: Values that are always in the training set and never held out, because no other example
+            implies them: singular and dual, and the names that longer phrases contain.
     """
 
-    write: Write
+    write: WriteFunction
     draw: Callable[[Random], Any] | None = None
-    anchors: tuple[Any, ...] = ()
+    train_only_values: tuple[Any, ...] = ()
 
 
-def localized(function: Callable[..., str], *options: Any, **keywords: Any) -> Write:
+def babel_writer(function: Callable[..., str], *options: Any, **keywords: Any) -> WriteFunction:
     """Return a function that writes a value by ``function(value, *options, locale=locale, **keywords)`` of Babel."""
     return lambda locale, value: function(value, *options, locale=locale, **keywords)

@@ -13,14 +13,14 @@ from typing import Any
 
 from babel import Locale, dates
 
-from headway.data.builtin.form import Form, Write, localized
+from headway.data.builtin.form import ValueForm, WriteFunction, babel_writer
 
 _FIRST_DAY, _DAYS = datetime(1950, 1, 1), 36_525
 _DATE_SKELETONS = ("yMMMEd", "yMMMd", "yMMMM", "yMd", "MMMMd", "MMMd", "MMMEd", "yMEd", "yQQQQ", "GyMMMd")
 
 
 def _moment(rng: Random) -> datetime:
-    """Draw a second between 1950 and 2049."""
+    """Draw a random date and time, to the second, between 1950 and 2049."""
     return _FIRST_DAY + timedelta(days=rng.randrange(_DAYS), seconds=rng.randrange(86_400))
 
 
@@ -34,50 +34,55 @@ def _clock(skeleton: str, locale: Locale) -> str:
     return skeleton.replace("j", "h" if re.search("[hKabB]", pattern) else "H")
 
 
-def _write_datetime(style: Any, write_date: Write, time_style: Any, locale: Locale, moment: datetime) -> str:
+def _write_datetime(style: Any, write_date: WriteFunction, time_style: Any, locale: Locale, moment: datetime) -> str:
     """Join a date and a time by the locale's pattern for this style."""
     joint = str(dates.get_datetime_format(style, locale=locale)).replace("'", "")
     time = dates.format_time(moment, time_style, locale=locale)
     return joint.replace("{0}", time).replace("{1}", write_date(locale, moment))
 
 
-def date_forms() -> list[Form]:
-    """Days, months and quarters: "Tuesday, March 4, 2025" - "Dienstag, 4. März 2025"."""
-    writers: list[Write] = [
-        *(localized(dates.format_date, style) for style in ("full", "long", "short")),
+def date_forms() -> list[ValueForm]:
+    """Return forms of days, months and quarters, such as "Tuesday, March 4, 2025" and "Dienstag, 4. März 2025"."""
+    writers: list[WriteFunction] = [
+        *(babel_writer(dates.format_date, style) for style in ("full", "long", "short")),
         *(partial(_write_skeleton, skeleton) for skeleton in _DATE_SKELETONS),
         # Last: in English "medium" equals yMMMd, and of two conflicting forms the earlier one is kept.
-        localized(dates.format_date, "medium"),
+        babel_writer(dates.format_date, "medium"),
     ]
-    return [Form(write, _moment) for write in writers]
+    return [ValueForm(write, _moment) for write in writers]
 
 
-def time_forms() -> list[Form]:
-    """Times of day: "3:45 PM" - "15:45"; with a day period: "3:45 in the afternoon" - "3:45 nachm."."""
+def time_forms() -> list[ValueForm]:
+    """Return forms of times of day, such as "3:45 PM" and its translation "15:45", and with a day period "3:45 in the
+    afternoon" and "3:45 nachm.".
+    """
     hours = tuple(_FIRST_DAY + timedelta(hours=hour) for hour in range(24))
     return [
-        *(Form(localized(dates.format_time, style), _moment) for style in ("short", "medium")),
-        Form(partial(_write_skeleton, "Bhm"), _moment),
-        Form(partial(_write_skeleton, "j"), anchors=hours),  # there are too few hours to hold some out
+        *(ValueForm(babel_writer(dates.format_time, style), _moment) for style in ("short", "medium")),
+        ValueForm(partial(_write_skeleton, "Bhm"), _moment),
+        ValueForm(partial(_write_skeleton, "j"), train_only_values=hours),  # there are too few hours to hold some out
     ]
 
 
-def datetime_forms() -> list[Form]:
-    """Days with times of day: "Tue, Mar 4, 2025, 3:45 PM" - "Di., 4. März 2025, 15:45"."""
-    writers: dict[str, Write] = {style: localized(dates.format_date, style) for style in ("full", "long")}
-    writers |= {"medium": partial(_write_skeleton, "yMMMEd"), "short": localized(dates.format_date, "short")}
+def datetime_forms() -> list[ValueForm]:
+    """Return forms of days with times, such as "Tue, Mar 4, 2025, 3:45 PM" and "Di., 4. März 2025, 15:45"."""
+    writers: dict[str, WriteFunction] = {style: babel_writer(dates.format_date, style) for style in ("full", "long")}
+    writers |= {"medium": partial(_write_skeleton, "yMMMEd"), "short": babel_writer(dates.format_date, "short")}
     joint = [partial(_write_datetime, *each, time) for each in writers.items() for time in ("short", "medium")]
-    return [Form(write, _moment) for write in (*joint, partial(_write_skeleton, "Ejm"))]
+    return [ValueForm(write, _moment) for write in (*joint, partial(_write_skeleton, "Ejm"))]
 
 
-def interval_forms() -> list[Form]:
-    """Intervals, which write what both ends have in common once: "Mar 4 – 9, 2025" - "4.–9. März 2025"."""
+def interval_forms() -> list[ValueForm]:
+    """Return forms of intervals, such as "Mar 4 – 9, 2025" and "4.–9. März 2025".
+
+    A part of the date that is the same at both ends, such as the year, is written only once.
+    """
 
     def write(skeleton: str, locale: Locale, span: tuple[datetime, datetime]) -> str:
         return dates.format_interval(*span, _clock(skeleton, locale), locale=locale)
 
     spans = {_span: ("yMMMd", "yMMMEd", "yMMMM"), _span_in_year: ("MMMd", "MMMEd"), _span_in_day: ("jm", "j")}
-    return [Form(partial(write, skeleton), draw) for draw, skeletons in spans.items() for skeleton in skeletons]
+    return [ValueForm(partial(write, skeleton), draw) for draw, skeletons in spans.items() for skeleton in skeletons]
 
 
 def _span(rng: Random) -> tuple[datetime, datetime]:
@@ -100,8 +105,10 @@ def _span_in_day(rng: Random) -> tuple[datetime, datetime]:
     return _FIRST_DAY + timedelta(minutes=5 * first), _FIRST_DAY + timedelta(minutes=5 * last)
 
 
-def relative_forms() -> list[Form]:
-    """Relative times: "in 3 days" - "in 3 Tagen"; "3 days ago" - "vor 3 Tagen"."""
+def relative_forms() -> list[ValueForm]:
+    """Return forms of relative times, such as "in 3 days" and its translation "in 3 Tagen", or "3 days ago" and "vor 3
+    Tagen".
+    """
     seconds = dict(dates.TIMEDELTA_UNITS)
 
     def write(unit: str, style: Any, sign: int, locale: Locale, count: int) -> str:
@@ -124,7 +131,7 @@ def relative_forms() -> list[Form]:
         return rng.randint(3, rng.choice((12, 60, 300)))
 
     return [
-        Form(partial(write, unit, style, sign), count, (1, 2))
+        ValueForm(partial(write, unit, style, sign), count, (1, 2))
         for style in ("long", "short", "narrow")
         for sign in (1, -1)
         for unit in seconds

@@ -9,7 +9,7 @@ from typing import Any
 
 from babel import Locale, lists
 
-from headway.data.builtin.form import Form
+from headway.data.builtin.form import ValueForm
 
 _COUNTRIES = """
     AL AR AT AU BD BE BG BO BR CA CH CL CN CO CR CU CY CZ DE DK EC EE EG ES ET FI FR GB GE GH GR HR HU ID IE IL
@@ -34,8 +34,8 @@ def _write_name(kind: str, locale: Locale, code: Any) -> str:
     return str((names["stand-alone"]["wide"] if kind in ("days", "months") else names)[code])
 
 
-def list_forms() -> list[Form]:
-    """Lists of names: "Poland, Japan, and Mexico" - "Polen, Japan und Mexiko"."""
+def list_forms() -> list[ValueForm]:
+    """Return forms of lists of names, such as "Poland, Japan, and Mexico" and "Polen, Japan und Mexiko"."""
 
     def write(style: Any, locale: Locale, value: tuple[str, list[Any]]) -> str:
         kind, codes = value
@@ -45,11 +45,13 @@ def list_forms() -> list[Form]:
         kind = rng.choices(tuple(_POOLS), (5, 3, 1, 1))[0]
         return kind, rng.sample(_POOLS[kind], rng.randint(2, 4))
 
-    return [Form(partial(write, style), names) for style in ("standard", "or")]
+    return [ValueForm(partial(write, style), names) for style in ("standard", "or")]
 
 
-def name_forms() -> list[Form]:
-    """Single names, all in the training set, and regional languages: "German (Austria)" - "Deutsch (Österreich)"."""
+def name_forms() -> list[ValueForm]:
+    """Return forms of single names, all of them in the training set, and of regional languages, such as "German
+    (Austria)" and "Deutsch (Österreich)".
+    """
 
     def write(locale: Locale, value: tuple[str, str]) -> str:
         language, territory = value
@@ -58,18 +60,19 @@ def name_forms() -> list[Form]:
     def variety(rng: Random) -> tuple[str, str]:
         return rng.choice(_POOLS["languages"]), rng.choice(_POOLS["territories"])
 
-    alone = [Form(partial(_write_name, kind), anchors=codes) for kind, codes in _POOLS.items()]
-    return [*alone, Form(write, variety)]
+    alone = [ValueForm(partial(_write_name, kind), train_only_values=codes) for kind, codes in _POOLS.items()]
+    return [*alone, ValueForm(write, variety)]
 
 
-def unseen_names(source: Locale, target: Locale) -> list[tuple[Callable[[Locale, Any], str], str]]:
-    """Return names of countries and languages that occur in no form, so that they cannot be inferred.
+def unseen_names(source_locale: Locale, target_locale: Locale) -> list[tuple[Callable[[Locale, Any], str], str]]:
+    """Return the countries and languages that no form uses.
 
-    Each is a function that writes it, and its code.
+    A model cannot infer their translations from the training data. Each is a pair: a function that writes the name, and
+    the CLDR code.
     """
     return [
         (partial(_write_name, kind), code)
         for kind in ("territories", "languages")
-        for code in sorted(set(getattr(source, kind)) & set(getattr(target, kind)))
+        for code in sorted(set(getattr(source_locale, kind)) & set(getattr(target_locale, kind)))
         if len(code) == 2 and code.isalpha() and code not in _POOLS[kind] and code not in _NO_COUNTRIES
     ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from babel import Locale, lists, numbers, units
 
-from headway.data.builtin.form import Form, Write, localized
+from headway.data.builtin.form import ValueForm, WriteFunction, babel_writer
 
 _ONE_AND_TWO = (Decimal(1), Decimal(2))  # singular and dual
 _CURRENCIES = "AUD BRL CAD CHF CNY CZK DKK EUR GBP INR JPY KRW MXN NOK PLN SEK TRY USD ZAR"
@@ -32,37 +32,37 @@ def _number(rng: Random, least: int, most: int, decimals: int, negative: float =
     return -value if rng.random() < negative else value
 
 
-def decimal_forms() -> list[Form]:
-    """Grouped numbers: "-12,345.67" - "-12.345,67"; powers of ten: "1.25E7" - "1,25E7"."""
+def decimal_forms() -> list[ValueForm]:
+    """Return forms of grouped numbers, such as "-12,345.67", and of powers of ten, such as "1.25E7"."""
 
-    write = localized(numbers.format_decimal, decimal_quantization=False)
-    write_scientific = localized(numbers.format_scientific, decimal_quantization=False)
+    write = babel_writer(numbers.format_decimal, decimal_quantization=False)
+    write_scientific = babel_writer(numbers.format_scientific, decimal_quantization=False)
     return [
-        Form(write, lambda rng: _number(rng, 4, 6, 2, negative=0.1)),
-        Form(write, lambda rng: _number(rng, 1, 6, 3, negative=0.1)),
-        Form(write_scientific, lambda rng: _number(rng, 1, 1, 2).scaleb(rng.randint(3, 12))),
+        ValueForm(write, lambda rng: _number(rng, 4, 6, 2, negative=0.1)),
+        ValueForm(write, lambda rng: _number(rng, 1, 6, 3, negative=0.1)),
+        ValueForm(write_scientific, lambda rng: _number(rng, 1, 1, 2).scaleb(rng.randint(3, 12))),
     ]
 
 
-def percentage_forms() -> list[Form]:
-    """Percentages and permilles: "12.5%" - "12,5 %"; "12.5 percent" - "12,5 Prozent"."""
+def percentage_forms() -> list[ValueForm]:
+    """Return forms of percentages and permilles, such as "12.5 percent" and its translation "12,5 Prozent"."""
 
     part = partial(_number, least=1, most=3, decimals=2, negative=0.1)
     units = (("concentr-percent", "long"), ("concentr-permille", "short"), ("concentr-permille", "long"))
-    writers: list[Write] = [
-        _scaled(-2, localized(numbers.format_percent, decimal_quantization=False)),
+    writers: list[WriteFunction] = [
+        _scaled(-2, babel_writer(numbers.format_percent, decimal_quantization=False)),
         *(partial(_write_unit, *unit) for unit in units),
     ]
-    return [Form(write, part, _ONE_AND_TWO) for write in writers]
+    return [ValueForm(write, part, _ONE_AND_TWO) for write in writers]
 
 
-def _scaled(exponent: int, write: Write) -> Write:
+def _scaled(exponent: int, write: WriteFunction) -> WriteFunction:
     """Return a function that writes a value times 10^exponent."""
     return lambda locale, value: write(locale, value.scaleb(exponent))
 
 
-def currency_forms() -> list[Form]:
-    """Amounts of money: "$1,234.50" - "1.234,50 $"; "3.00 US dollars" - "3,00 US-Dollar"."""
+def currency_forms() -> list[ValueForm]:
+    """Return forms of amounts of money, such as "3.00 US dollars" and its translation "3,00 US-Dollar"."""
 
     def amount(rng: Random) -> Decimal:
         cents = rng.choice((0, 0, 50, 95, 99, rng.randrange(100)))
@@ -73,8 +73,8 @@ def currency_forms() -> list[Form]:
         return Decimal(max(_digits(rng, 1, 6), 3))
 
     return [
-        Form(
-            localized(numbers.format_currency, currency, format_type=style),
+        ValueForm(
+            babel_writer(numbers.format_currency, currency, format_type=style),
             amount if numbers.get_currency_precision(currency) else whole,
             _ONE_AND_TWO,
         )
@@ -83,8 +83,8 @@ def currency_forms() -> list[Form]:
     ]
 
 
-def compact_forms() -> list[Form]:
-    """Abbreviated large numbers: "12.3 million" - "12,3 Millionen"; "€1.5B" - "1,5 Mrd. €".
+def compact_forms() -> list[ValueForm]:
+    """Return forms of abbreviated large numbers, such as "12.3 million" and its translation "12,3 Millionen".
 
     The numbers have at most three significant digits, so that no language rounds a number that another shows in full.
     """
@@ -94,16 +94,16 @@ def compact_forms() -> list[Form]:
         return whole if whole >= 100 or rng.random() < 0.4 else whole + Decimal(rng.randint(1, 9)).scaleb(-1)
 
     writers = [
-        _scaled(exponent, localized(numbers.format_compact_decimal, format_type=style, fraction_digits=2))
+        _scaled(exponent, babel_writer(numbers.format_compact_decimal, format_type=style, fraction_digits=2))
         for style, exponents in (("short", (6, 9, 12)), ("long", (3, 6, 9, 12)))
         for exponent in exponents
     ]
     writers += [
-        _scaled(exponent, localized(numbers.format_compact_currency, currency, fraction_digits=2))
+        _scaled(exponent, babel_writer(numbers.format_compact_currency, currency, fraction_digits=2))
         for currency in ("USD", "EUR", "GBP", "JPY")
         for exponent in (6, 9)
     ]
-    return [Form(write, short, _ONE_AND_TWO) for write in writers]
+    return [ValueForm(write, short, _ONE_AND_TWO) for write in writers]
 
 
 _UNITS: dict[str, str] = {
@@ -143,8 +143,8 @@ def _write_unit(unit: str, length: Any, locale: Locale, value: Decimal) -> str:
     return text
 
 
-def measure_forms() -> list[Form]:
-    """Quantities: "12.5 kilometers", "12.5 km", "3 liters per minute", "5 hours, 20 minutes"."""
+def measure_forms() -> list[ValueForm]:
+    """Return forms of quantities, such as "12.5 kilometers", "12.5 km", "3 liters per minute" or "5 hours, 20 min"."""
 
     def write_rate(unit: str, per: str, length: Any, locale: Locale, value: Decimal) -> str:
         text = units.format_compound_unit(value, unit, denominator_unit=per, length=length, locale=locale)
@@ -164,7 +164,7 @@ def measure_forms() -> list[Form]:
     def two_amounts(rng: Random) -> tuple[Decimal, ...]:
         return Decimal(rng.randint(1, 30)), Decimal(rng.randint(1, 59))
 
-    writers: list[Write] = [
+    writers: list[WriteFunction] = [
         partial(_write_unit, f"{kind}-{unit}", length)
         for length in ("long", "short", "narrow")
         for kind, names in _UNITS.items()
@@ -172,8 +172,8 @@ def measure_forms() -> list[Form]:
     ]
     writers += [partial(write_rate, *rate, length) for length in ("long", "short") for rate in _RATES]
     mixed = [
-        Form(partial(write_mixed, *pair, length, style), two_amounts)
+        ValueForm(partial(write_mixed, *pair, length, style), two_amounts)
         for length, style in (("long", "unit"), ("short", "unit-short"))
         for pair in _MIXED
     ]
-    return [Form(write, amount, _ONE_AND_TWO) for write in writers] + mixed
+    return [ValueForm(write, amount, _ONE_AND_TWO) for write in writers] + mixed
