@@ -26,7 +26,7 @@ from headway.bundle import Bundle, read_config
 from headway.decode import DecodingOptions, Request, search_all
 from headway.engine import SearchTransformer
 from headway.hardware import keep_freed_memory
-from headway.interop.supported import transformer_of
+from headway.interop.supported import as_transformer
 from headway.predict import Translator, TranslatorPool, load_translator
 from headway.text.base import BOS, EOS, NUM_SPECIAL, PAD, UNK
 
@@ -62,7 +62,7 @@ class Headway:
     def model(self) -> SearchTransformer:
         """The search model for tokens. For text, the translator creates its own; a contestant uses only one of them."""
         assert isinstance(self.translator, Translator)
-        return SearchTransformer(transformer_of(self.translator.bundle, "the benchmark"), self.precision)
+        return SearchTransformer(as_transformer(self.translator.bundle, "the benchmark"), self.precision)
 
     def decode(self, sources: Tokens, beam: int, target: int) -> Tokens:
         """Decode all sentences in one batch, like the translator. For a pool, the tokens are converted to text."""

@@ -34,7 +34,7 @@ from headway.models.classifier import EncoderClassifier
 from headway.models.registry import (
     AnyConfig,
     Model,
-    Output,
+    OutputKind,
     TranslationModel,
     architecture_of,
     build_model,
@@ -134,7 +134,7 @@ class Bundle(_AnyBundle):
     trained, which all have the same template (:attr:`token_template`).
     """
 
-    output: ClassVar[Output] = "tokens"
+    output: ClassVar[OutputKind] = "tokens"
     purpose: ClassVar[str] = "translates"
     labels: ClassVar[tuple[str, ...]] = ()
 
@@ -173,7 +173,7 @@ class Bundle(_AnyBundle):
 class ClassifierBundle(_AnyBundle):
     """A classifier with its tokenizer and the names of its classes, in the order of its logits."""
 
-    output: ClassVar[Output] = "label"
+    output: ClassVar[OutputKind] = "label"
     purpose: ClassVar[str] = "classifies texts"
 
     task: TaskConfig

@@ -68,7 +68,9 @@ def section_of(section: str, key: str) -> dict[str, Any]:
     """Return a section of a recipe in which ``key`` is allowed."""
     if section != "model":
         return dict(MINIMAL.get(section, {}))
-    kind = next(kind for kind, each in ARCHITECTURES.items() if key == "preset" or key in each.config.model_fields)
+    kind = next(
+        kind for kind, each in ARCHITECTURES.items() if key == "preset" or key in each.config_class.model_fields
+    )
     return {"kind": kind}
 
 

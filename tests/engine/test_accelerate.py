@@ -43,7 +43,9 @@ def test_every_layer_that_kernels_support_is_fast(config: Any) -> None:
     model = accelerate(build_model(config, VOCABULARY, VOCABULARY))
     forms = layer_forms(model)
     assert forms
-    assert {(form.layer_type, form.reason) for form in forms if form.reason is not None} == plain_layers(config)
+    assert {(form.layer_type, form.plain_reason) for form in forms if form.plain_reason is not None} == plain_layers(
+        config
+    )
 
 
 # Recognition is exact.
@@ -60,7 +62,7 @@ def test_an_option_that_no_fast_form_knows_keeps_a_layer_plain() -> None:
     accelerate(layer)
     assert type(layer.attention) is MultiHeadAttention
     assert type(layer.feed_forward) is FeedForward
-    reasons = {form.name: form.reason for form in layer_forms(layer)}
+    reasons = {form.name: form.plain_reason for form in layer_forms(layer)}
     assert reasons["attention"] == "unknown option 'sinks'"
     assert reasons["feed_forward"] == "unknown option 'clamp'"
     assert reasons["attention_residual"] is None
@@ -82,7 +84,7 @@ def test_a_type_that_no_fast_form_knows_stays_plain() -> None:
     accelerate(layer)
     assert type(layer.attention_residual) is Scaled
     assert type(layer.feed_forward_residual) is PostNorm
-    reasons = {form.name: form.reason for form in layer_forms(layer)}
+    reasons = {form.name: form.plain_reason for form in layer_forms(layer)}
     assert reasons["attention_residual"] == "unknown type Scaled"
     assert reasons["feed_forward_residual"] == "norm = RMSNorm has no fast form"
     torch.testing.assert_close(layer.eval()(x), expected.eval()(x))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from headway import kernels
 from headway.config import Config, to_toml
-from headway.engine import Precision, for_search
+from headway.engine import Precision, to_search_model
 from headway.engine.accelerate import accelerate, layer_forms
 from headway.engine.search_model import SearchTransformer, describe_search_form
 from headway.models.classifier import ClassifierConfig
@@ -69,12 +69,14 @@ def test_training_and_evaluation_are_plain_ones(config: Config) -> None:
 def test_whatever_has_a_fast_form_gets_it(config: Any) -> None:
     model = accelerate(build(config))
     with shown(config):
-        plain_forms = {(form.layer_type, form.reason) for form in layer_forms(model) if form.reason is not None}
+        plain_forms = {
+            (form.layer_type, form.plain_reason) for form in layer_forms(model) if form.plain_reason is not None
+        }
         assert plain_forms == plain_layers(config)
         if isinstance(config, TransformerConfig):
             plain = config.score != "scaled_dot" or config.qk_projection != "linear"
             assert describe_search_form(model).startswith("plain: " if plain else "optimized")
-            assert isinstance(for_search(model), SearchTransformer) is not plain
+            assert isinstance(to_search_model(model), SearchTransformer) is not plain
 
 
 def prefixes_and_logits(model: Any, search_model: Any) -> Iterator[tuple[Tensor, Tensor]]:
@@ -119,4 +121,4 @@ def test_decoding_step_by_step_is_the_plain_forward_pass(config: Config) -> None
         if describe_search_form(fast).startswith("optimized"):
             for precision, limit in LIMITS.items():
                 if precision != "int8" or kernels.available():
-                    assert_equal_steps(plain, for_search(fast, precision), limit)
+                    assert_equal_steps(plain, to_search_model(fast, precision), limit)

@@ -13,7 +13,14 @@ from torch import Tensor
 
 from headway import kernels
 from headway.decode.ranking import top_tokens
-from headway.engine import Precision, SearchTransformer, choose_precision, for_search, torch_backend, unsupported_reason
+from headway.engine import (
+    Precision,
+    SearchTransformer,
+    choose_precision,
+    to_search_model,
+    torch_backend,
+    unsupported_reason,
+)
 from headway.engine.search_model import describe_search_form
 from headway.errors import ConfigError
 from headway.hardware import has_fast_bfloat16
@@ -89,7 +96,7 @@ def test_slots_that_no_beam_descends_from_are_dropped() -> None:
     for _ in range(120):
         engine.step(state, torch.full((4,), 9)).logits()
         engine.select(state, torch.zeros(4, dtype=torch.long))  # all beams continue the first one
-    assert state.prefix.filled < 120 * 4 / 2
+    assert state.prefix_kv.num_entries < 120 * 4 / 2
 
 
 def test_sentences_that_join_later_are_not_disturbed_and_disturb_nobody() -> None:
@@ -294,7 +301,7 @@ def test_the_model_in_use_is_not_changed() -> None:
 def test_models_that_have_no_fast_form_are_named(changes: dict[str, Any], reason: str) -> None:
     model = make(**changes)
     assert re.match(reason, unsupported_reason(model) or "")
-    assert for_search(model) is model
+    assert to_search_model(model) is model
     with pytest.raises(ConfigError, match=reason):
         SearchTransformer(model)
     assert unsupported_reason(make()) is None
@@ -321,7 +328,7 @@ def test_modules_that_are_not_known_exactly_make_a_model_plain() -> None:
         parent, _, last = name.rpartition(".")
         setattr(model.get_submodule(parent), last, module)
         assert (unsupported_reason(model) or "").startswith(f"{name}, a {type(module).__name__}, has no form"), name
-        assert for_search(model, "int8") is model
+        assert to_search_model(model, "int8") is model
     model = make()
     model.decoder.blocks[0].feed_forward.activation = torch.tanh  # type: ignore[union-attr]
     assert "decoder.blocks.0.feed_forward, with the activation" in (unsupported_reason(model) or "")
@@ -337,7 +344,7 @@ def test_a_field_that_is_not_listed_makes_a_model_plain() -> None:
     model = make()
     model.config = Extended.parse(model.config.as_dict(), "test")
     assert (unsupported_reason(model) or "").startswith("sinks = None has no form")
-    assert for_search(model, "int8") is model
+    assert to_search_model(model, "int8") is model
 
 
 def test_the_search_form_of_a_model_is_reported_with_its_reason() -> None:

@@ -83,7 +83,7 @@ def test_the_best_are_those_of_the_list_with_its_probabilities(precision: Precis
         found = engine.step(mine, tokens).top_k(4, FORBIDDEN, END)
         logits = engine.step(plain, tokens).logits()
         for row, of_row in enumerate(logits):
-            listed = lists.tokens([rows[row // each_has]])[0]
+            listed = lists.allowed_tokens([rows[row // each_has]])[0]
             log_probs = torch.full((VOCABULARY,), -math.inf)
             log_probs[listed] = of_row[listed].log_softmax(0)
             torch.testing.assert_close(found.eos_log_prob[row], log_probs[END], atol=1e-5, rtol=1e-5)
@@ -146,7 +146,7 @@ def test_a_neighbors_rules_do_not_change_what_a_sentence_becomes(precision: Prec
     alone = search(engine, batch[:1], options, bos=1, eos=END, banned=FORBIDDEN)[0]
     beside = search(engine, batch, options, bos=1, eos=END, banned=FORBIDDEN)[0]
     assert [each.tokens for each in alone] == [each.tokens for each in beside]
-    assert {*alone[0].tokens} <= {*lists.tokens([plain])[0].tolist()}
+    assert {*alone[0].tokens} <= {*lists.allowed_tokens([plain])[0].tolist()}
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_every_search_keeps_to_the_list(options: DecodingOptions) -> None:
         search_stream(engine, requests, options, bos=1, eos=END, banned=FORBIDDEN, max_rows=16, max_batch_tokens=100)
     )
     for at, request in enumerate(requests):
-        allowed = {*lists.tokens([request.source])[0].tolist()}
+        allowed = {*lists.allowed_tokens([request.source])[0].tolist()}
         assert found[at]
         assert all({*each.tokens} <= allowed for each in found[at])
 
@@ -181,7 +181,7 @@ def test_every_search_keeps_to_the_list(options: DecodingOptions) -> None:
 def test_damaged_weights_are_seen(precision: Precision, damaged: str) -> None:
     weights, (source,) = model(), sources(3)
     lists = shortlist(2)
-    listed = lists.tokens([source])[0].tolist()
+    listed = lists.allowed_tokens([source])[0].tolist()
     with torch.no_grad():
         if damaged == "decoder":
             next(weights.decoder.parameters()).fill_(math.nan)
@@ -201,7 +201,7 @@ def test_a_forced_prefix_and_a_phrase_have_all_tokens() -> None:
     lists = shortlist(2)
     engine = SearchTransformer(model(), shortlist=lists)
     (source,) = sources(3)
-    outside = next(t for t in range(10, VOCABULARY) if t not in lists.tokens([source])[0])
+    outside = next(t for t in range(10, VOCABULARY) if t not in lists.allowed_tokens([source])[0])
     for asked in ({"prefix": (outside, outside)}, {"include": (((outside,),),)}):
         request = Request(source=source, limit=8, **asked)
         best = search(engine, [request], DecodingOptions(beam_size=4), bos=1, eos=END, banned=FORBIDDEN)[0][0]
@@ -229,7 +229,7 @@ def test_a_shortlist_is_learned_stored_and_used(make_translator: Callable[..., T
     assert 0 < coverage.mean_tokens < bundle.target_tokenizer.vocab_size
     assert 0.5 < coverage.covered_share <= 1
     source = bundle.source_tokenizer.encode("das Haus")
-    allowed = set(found.tokens([source])[0].tolist())
+    allowed = set(found.allowed_tokens([source])[0].tolist())
     assert {*source, END} <= allowed, "names stay as they are, and sentences end"
     for precision in ("float32", "int8") if kernels.available() else ("float32",):
         translator = load_translator(tmp_path / "m", precision=precision, shortlist=True)
@@ -259,16 +259,16 @@ def test_other_files_than_a_shortlist_of_this_model_are_refused(
 ) -> None:
     bundle = saved(make_translator, tmp_path / "m")
     lists = learn_shortlist(bundle, ["ein Haus"], ["ein Baum"])
-    write_shortlist(Shortlist(lists.always, lists.table, "others"), tmp_path / "m")
+    write_shortlist(Shortlist(lists.always_allowed, lists.table, "others"), tmp_path / "m")
     with pytest.raises(BundleError, match="with different vocabularies; learn it again"):
         load_translator(tmp_path / "m", shortlist=True)
     file = tmp_path / "m" / "shortlist.safetensors"
     for arrays in (
-        {"always": lists.always},
-        {"always": lists.always, "table": lists.table.astype(np.float32)},
-        {"always": lists.always, "table": lists.table - 1},
-        {"always": lists.always, "table": lists.table[0]},
-        {"always": lists.always[lists.always != END], "table": lists.table},
+        {"always": lists.always_allowed},
+        {"always": lists.always_allowed, "table": lists.table.astype(np.float32)},
+        {"always": lists.always_allowed, "table": lists.table - 1},
+        {"always": lists.always_allowed, "table": lists.table[0]},
+        {"always": lists.always_allowed[lists.always_allowed != END], "table": lists.table},
     ):
         save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, file, {"vocabularies": ""})
         with pytest.raises(BundleError, match="not a shortlist, or damaged"):
@@ -278,7 +278,7 @@ def test_other_files_than_a_shortlist_of_this_model_are_refused(
         load_translator(tmp_path / "m", shortlist=True)
     for wrong in (lists.table[:-1], np.full_like(lists.table, 60_000)):
         with pytest.raises(ConfigError, match="but the model has"):
-            Translator(bundle, shortlist=Shortlist(lists.always, wrong)).translate("ein")
+            Translator(bundle, shortlist=Shortlist(lists.always_allowed, wrong)).translate("ein")
 
 
 def test_the_command_learns_one(

@@ -64,7 +64,7 @@ def drawn(family: str, seed: int = 0, **options: Any) -> Any:
         for name, weight in model.named_parameters():
             if learned or "embed_positions" not in name:
                 weight.copy_(torch.randn_like(weight) * 0.5)
-        if FAMILIES[family].output_bias:
+        if FAMILIES[family].has_output_bias:
             model.final_logits_bias.copy_(torch.randn_like(model.final_logits_bias))
     return model
 

@@ -27,10 +27,10 @@ from headway.bundle import Bundle, TaskConfig, named_weights
 from headway.decode import DecodingOptions, Request, search
 from headway.engine import SearchTransformer, Shortlist
 from headway.errors import ConfigError, MissingPackageError
-from headway.interop.ctranslate2 import quantizations, write_ctranslate2
+from headway.interop.ctranslate2 import quantization_types, write_ctranslate2
 from headway.interop.exporting import export_to
 from headway.interop.importing import import_huggingface
-from headway.interop.supported import transformer_of
+from headway.interop.supported import as_transformer
 from headway.interop.tokenizer_exporting import token_names
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
@@ -115,7 +115,7 @@ def test_a_shortlist_goes_with_the_model(tmp_path: Path) -> None:
     table[4:, 0], table[4:, 1] = np.arange(4, size), np.roll(np.arange(4, size), 1)
     lists = Shortlist(np.array([EOS, 5], dtype=np.int32), table)
     write_ctranslate2(bundle, tmp_path, shortlist=lists)
-    engine = SearchTransformer(transformer_of(bundle, "the test"), shortlist=lists)
+    engine = SearchTransformer(as_transformer(bundle, "the test"), shortlist=lists)
     names = token_names(bundle.source_tokenizer)
     for source in sentences(bundle)[0]:
         request = Request(source=tuple(source), limit=LIMIT)
@@ -124,7 +124,7 @@ def test_a_shortlist_goes_with_the_model(tmp_path: Path) -> None:
         named = [names[token] for token in source]
         found = opened(tmp_path).translate_batch([named], use_vmap=True, **settings)
         assert found[0].hypotheses[0] == [names[token] for token in ours[0][0].tokens]
-        assert {*ours[0][0].tokens} <= {*lists.tokens([source])[0].tolist()}
+        assert {*ours[0][0].tokens} <= {*lists.allowed_tokens([source])[0].tolist()}
 
 
 def rounded(bundle: Bundle) -> Bundle:
@@ -147,7 +147,7 @@ def test_quantized_weights_are_near_and_small_and_leave_the_model_alone(tmp_path
         for each in (bundle, rounded(bundle))
     )
     sizes = {}
-    for quantization in quantizations():
+    for quantization in quantization_types():
         folder = tmp_path / quantization
         folder.mkdir()
         write_ctranslate2(bundle, folder, quantization=quantization, max_positions=16)

@@ -68,7 +68,7 @@ def decided(family: str, seed: int = 1) -> Any:
         last_norm.weight[0], last_norm.bias[0] = 0, 1
         output.weight[:, 0] = 0
         output.weight[model.config.eos_token_id, 0] = 3 if family in ("m2m_100", "bart") else 2
-        if FAMILIES[family].output_bias:
+        if FAMILIES[family].has_output_bias:
             model.final_logits_bias.copy_(torch.randn_like(model.final_logits_bias) * 0.1)
     return model
 

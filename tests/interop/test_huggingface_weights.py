@@ -249,7 +249,7 @@ def test_the_start_may_be_told(tmp_path: Path) -> None:
     saved(drawn("mbart", decoder_start_token_id=None), tmp_path)
     with pytest.raises(BundleError, match="decoder_start_token_id = None: expected the id of the token that decoding"):
         import_model(tmp_path)
-    assert import_model(tmp_path, start_id=33).target_vocabulary.order[:2] == (1, 33)
+    assert import_model(tmp_path, decoder_start_id=33).target_vocabulary.order[:2] == (1, 33)
     (tmp_path / "generation_config.json").write_text('{"decoder_start_token_id": 34}')
     assert import_model(tmp_path).target_vocabulary.order[:2] == (1, 34)
 

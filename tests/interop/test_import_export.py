@@ -44,7 +44,7 @@ from headway.bundle import Bundle, TaskConfig, named_weights
 from headway.decode import DecodingOptions
 from headway.errors import BundleError, ConfigError, HeadwayError, MissingPackageError, OutputError
 from headway.interop.exporting import export_to
-from headway.interop.importing import Imported, import_from, import_huggingface
+from headway.interop.importing import ImportedBundle, import_from, import_huggingface
 from headway.interop.tokenizer_exporting import token_names
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
@@ -73,7 +73,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def imported(folders: dict[str, Path]) -> dict[str, Imported]:
+def imported(folders: dict[str, Path]) -> dict[str, ImportedBundle]:
     return {family: import_huggingface(folder) for family, folder in folders.items()}
 
 
@@ -144,7 +144,7 @@ def agree(found: list[str], expected: list[str]) -> None:
 @each_family
 @each_beam
 def test_an_imported_model_translates_as_the_original(
-    family: str, beam_size: int, folders: dict[str, Path], imported: dict[str, Imported]
+    family: str, beam_size: int, folders: dict[str, Path], imported: dict[str, ImportedBundle]
 ) -> None:
     texts = [text.replace("\t", " ") for text in SENTENCES[:6]]  # FSMT's tokenizer drops this
     expected = theirs(folders[family], texts, beam_size, **forced(family, folders[family]))
@@ -155,7 +155,7 @@ def test_an_imported_model_translates_as_the_original(
 
 @each_family
 def test_a_saved_import_is_the_same_and_needs_no_transformers(
-    family: str, imported: dict[str, Imported], tmp_path: Path
+    family: str, imported: dict[str, ImportedBundle], tmp_path: Path
 ) -> None:
     bundle = imported[family].bundle
     bundle.save(tmp_path / "model", imported[family].card)
@@ -170,7 +170,7 @@ def test_a_saved_import_is_the_same_and_needs_no_transformers(
         subprocess.run([sys.executable, "-c", f"{code}\n{check}"], check=True, capture_output=True)
 
 
-def test_languages_are_taken_over(folders: dict[str, Path], imported: dict[str, Imported]) -> None:
+def test_languages_are_taken_over(folders: dict[str, Path], imported: dict[str, ImportedBundle]) -> None:
     templates = {family: found.bundle.token_template for family, found in imported.items()}
     assert (templates["m2m"].source_language, templates["m2m"].target_language) == ("de", "en")
     assert len(templates["m2m"].languages) == 100
@@ -227,7 +227,9 @@ def test_mbart_50_is_numbered_as_fairseq_does(tmp_path: Path) -> None:
     assert [expected[index] for index in special.target_prefix] == ["en_XX"]
 
 
-def test_bart_may_have_gpt2s_files(folders: dict[str, Path], imported: dict[str, Imported], tmp_path: Path) -> None:
+def test_bart_may_have_gpt2s_files(
+    folders: dict[str, Path], imported: dict[str, ImportedBundle], tmp_path: Path
+) -> None:
     folder = tmp_path / "bart"
     shutil.copytree(folders["bart"], folder)
     learned = json.loads((folder / "tokenizer.json").read_text())["model"]
@@ -410,7 +412,7 @@ def test_an_exported_model_translates_as_headway(kind: str, options: dict[str, A
 
 
 def test_export_and_import_give_the_same_model(
-    folders: dict[str, Path], imported: dict[str, Imported], tmp_path: Path
+    folders: dict[str, Path], imported: dict[str, ImportedBundle], tmp_path: Path
 ) -> None:
     first = imported["marian"].bundle
     export_to("huggingface", first, tmp_path / "hf")
@@ -433,7 +435,7 @@ def test_headways_own_model_comes_back(tmp_path: Path) -> None:
     assert ours(again, SENTENCES, 1) == ours(bundle, SENTENCES, 1)
 
 
-def test_what_cannot_be_exported_is_named(imported: dict[str, Imported], tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_named(imported: dict[str, ImportedBundle], tmp_path: Path) -> None:
     tagged = Tokenizer("whitespace", ["a"], tags=["<2en>"])
     own = Bundle(TaskConfig(), imported["marian"].bundle.model, tagged, tagged)
     cases: list[tuple[str, Bundle, dict[str, Any], str]] = [
@@ -466,7 +468,7 @@ def test_an_option_that_no_format_lists_is_refused_unless_it_has_its_default(for
 
 
 def test_a_failed_export_leaves_what_was_there(
-    imported: dict[str, Imported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    imported: dict[str, ImportedBundle], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old").write_text("old")
@@ -493,7 +495,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
 
 def test_import_translate_and_export_on_the_command_line(
     folders: dict[str, Path],
-    imported: dict[str, Imported],
+    imported: dict[str, ImportedBundle],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -159,18 +159,18 @@ def test_selected_and_joined_states_go_on_as_the_models_own(bundle: Bundle, mode
             for engine, state in zip(engines, states, strict=True):
                 engine.admit(state, newer)
             joins += 1
-        assert torch.equal(states[1].positions, states[0].prefix.lengths.repeat_interleave(beams))
+        assert torch.equal(states[1].positions, states[0].prefix_kv.lengths.repeat_interleave(beams))
     assert joins > 5
 
 
 def test_the_beams_of_a_sentence_share_its_memory(model: OnnxModel) -> None:
     state = model.start([[4, 5, EOS], [6, EOS]])
-    before = [tensor.data_ptr() for tensor in state.memory]
+    before = [tensor.data_ptr() for tensor in state.memory_kv]
     model.select(state, torch.arange(2).repeat_interleave(4))
     assert model.step(state, torch.full((8,), BOS)).logits().size(0) == 8
-    assert [tensor.data_ptr() for tensor in state.memory] == before
-    assert {tensor.size(0) for tensor in state.memory} == {2}
-    assert {tuple(tensor.shape[:3]) for tensor in state.prefix} == {(8, 2, 1)}
+    assert [tensor.data_ptr() for tensor in state.memory_kv] == before
+    assert {tensor.size(0) for tensor in state.memory_kv} == {2}
+    assert {tuple(tensor.shape[:3]) for tensor in state.prefix_kv} == {(8, 2, 1)}
 
 
 # Every search runs with it.

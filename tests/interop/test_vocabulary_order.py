@@ -11,13 +11,13 @@ from headway.interop.vocabulary_order import VocabularyOrder
 
 
 def test_special_tokens_come_first_and_the_others_keep_their_order() -> None:
-    assert VocabularyOrder.of(8, pad=6, start=5, end=0, unknown=2).order == (6, 5, 0, 2, 1, 3, 4, 7)
+    assert VocabularyOrder.from_special_ids(8, pad=6, start=5, end=0, unknown=2).order == (6, 5, 0, 2, 1, 3, 4, 7)
 
 
 @pytest.mark.parametrize(("start", "ours"), [(6, 0), (0, 2)])
 def test_a_start_that_is_another_token_is_there_twice(start: int, ours: int) -> None:
     """In the reverse direction, the duplicate is padding or the end symbol; text never has the begin symbol."""
-    vocabulary = VocabularyOrder.of(8, pad=6, start=start, end=0, unknown=2)
+    vocabulary = VocabularyOrder.from_special_ids(8, pad=6, start=start, end=0, unknown=2)
     assert len(vocabulary) == 9
     assert vocabulary.order == (6, start, 0, 2, 1, 3, 4, 5, 7)
     assert vocabulary.to_headway_ids([start]) == (ours,)
@@ -29,7 +29,9 @@ def test_a_start_that_is_another_token_is_there_twice(start: int, ours: int) -> 
 )
 def test_a_round_trip_restores_foreign_ids(drawn: tuple[int, list[int], int]) -> None:
     size, (pad, end, unknown, other, *_), which = drawn
-    vocabulary = VocabularyOrder.of(size, pad=pad, start=(pad, end, other)[which], end=end, unknown=unknown)
+    vocabulary = VocabularyOrder.from_special_ids(
+        size, pad=pad, start=(pad, end, other)[which], end=end, unknown=unknown
+    )
     everything = range(size)
     assert [vocabulary.order[ours] for ours in vocabulary.to_headway_ids(everything)] == list(everything)
     assert sorted(set(vocabulary.order)) == list(everything)
@@ -50,9 +52,9 @@ def test_a_round_trip_restores_foreign_ids(drawn: tuple[int, list[int], int]) ->
 )
 def test_special_tokens_that_make_no_sense_are_explained(special: dict[str, int], message: str) -> None:
     with pytest.raises(BundleError, match=message):
-        VocabularyOrder.of(8, **{"pad": 6, "start": 5, "end": 0, "unknown": 2} | special)
+        VocabularyOrder.from_special_ids(8, **{"pad": 6, "start": 5, "end": 0, "unknown": 2} | special)
 
 
 def test_an_id_that_is_not_there_is_explained() -> None:
     with pytest.raises(BundleError, match="token id 8 is not in the vocabulary, whose ids are 0 to 7"):
-        VocabularyOrder.of(8, pad=6, start=6, end=0, unknown=2).to_headway_ids([3, 8])
+        VocabularyOrder.from_special_ids(8, pad=6, start=6, end=0, unknown=2).to_headway_ids([3, 8])

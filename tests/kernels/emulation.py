@@ -75,10 +75,10 @@ def emulate(processor: str) -> None:
 
     real = llvm.llvm_function
 
-    def function(builder: ir.IRBuilder, name: str, result: ir.Type, *taken: ir.Type) -> Any:
+    def function(builder: ir.IRBuilder, name: str, result_type: ir.Type, *arguments: ir.Type) -> Any:
         if not name.startswith("llvm.x86"):
-            return real(builder, name, result, *taken)
-        written = real(builder, f"written_out.{name}", result, *taken)
+            return real(builder, name, result_type, *arguments)
+        written = real(builder, f"written_out.{name}", result_type, *arguments)
         if not written.blocks:
             written.linkage = "internal"
             write_out(name, ir.IRBuilder(written.append_basic_block()), written.args)

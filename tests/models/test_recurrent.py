@@ -12,7 +12,7 @@ from headway.decode import DecodingOptions, Request, SearchModel, search
 from headway.errors import ConfigError
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.nn.attention import record_attention
-from headway.nn.recurrent import layers_of
+from headway.nn.recurrent import as_recurrent_layers
 
 V = 11
 SMALL: dict[str, Any] = {"d_model": 8, "d_embedding": 6, "dropout": 0.0}
@@ -245,9 +245,9 @@ def test_layers_are_dropped_out_between(model: RecurrentModel) -> None:
     model = recurrent(**{**model.config.as_dict(), "dropout": 0.99999})
     model.decoder.dropout.train()
     state = model.start(random_tokens(2, 5).tolist())
-    upper = layers_of(model.decoder.layers)[1]
+    upper = as_recurrent_layers(model.decoder.layers)[1]
     before = state.layers[1]
-    expected = upper.step(upper.gates(torch.zeros(2, 8)), before)
+    expected = upper.step(upper.gate_inputs(torch.zeros(2, 8)), before)
     model.step(state, random_tokens(2)).logits()
     torch.testing.assert_close(state.layers[1], expected)
 

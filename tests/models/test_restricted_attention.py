@@ -237,8 +237,8 @@ def test_the_cache_keeps_the_window_whatever_the_length(precision: Any, beams: i
     for _ in range(120):
         model.step(state, random_tokens(beams)).logits()
         model.select(state, torch.arange(beams))
-        most = max(most, state.prefix.keys[0].size(1))
-    assert state.prefix.lengths.tolist() == [120]
+        most = max(most, state.prefix_kv.keys[0].size(1))
+    assert state.prefix_kv.lengths.tolist() == [120]
     assert most <= 1.5 * max(32, 5 * beams) + 33 * beams
 
 
@@ -290,7 +290,7 @@ def test_windows_are_saved_and_folders_without_them_have_none(tmp_path: Path) ->
     loaded = Bundle.load(tmp_path / "model").model
     assert isinstance(loaded, Transformer)
     assert (loaded.config.encoder_window, loaded.config.decoder_window) == (3, 5)
-    assert loaded.decoder.caches([loaded.decoder.keys_values(torch.zeros(1, 1, 16))[0]])[0].window == 5
+    assert loaded.decoder.make_caches([loaded.decoder.keys_values(torch.zeros(1, 1, 16))[0]])[0].window == 5
     old = {name: value for name, value in config.as_dict().items() if "window" not in name}
     without = TransformerConfig.parse(old, "an old folder")
     assert without.encoder_window is without.decoder_window is None
@@ -327,4 +327,4 @@ def test_a_classifier_pools_one_position_of_restricted_attention(pooling: str) -
 
 def test_info_names_the_form_of_restricted_attention() -> None:
     forms = layer_forms(accelerate(transformer(encoder_window=3)))
-    assert {form.reason for form in forms} == {None}
+    assert {form.plain_reason for form in forms} == {None}

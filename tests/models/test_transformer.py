@@ -252,7 +252,7 @@ def test_other_positions_let_decoding_pass_any_table(positions: str) -> None:
     state = model.start(source.tolist())
     for token in target[0]:
         logits = model.step(state, token.unsqueeze(0)).logits()
-    assert state.prefix.lengths.tolist() == [260]
+    assert state.prefix_kv.lengths.tolist() == [260]
     torch.testing.assert_close(logits, model(source, target)[:, -1], atol=1e-4, rtol=1e-4)
 
 

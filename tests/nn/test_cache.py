@@ -53,7 +53,7 @@ class Watched:
                     assert (-values[row, seen[at, beam], 0]).tolist() == expected
         assert keys.isfinite().all(), "what a mask hides is multiplied, too"
         assert self.cache.lengths.tolist() == [len(prefixes[0]) for prefixes in self.prefixes]
-        assert self.cache.max_length == max(self.cache.lengths.tolist())
+        assert self.cache.current_max_length == max(self.cache.lengths.tolist())
 
     def select(self, parents: list[list[int]], kept: list[int] | None = None) -> None:
         """Keep the sequences ``kept`` (None: all). Each new beam continues its parent in ``parents``."""
@@ -102,7 +102,7 @@ def test_a_memory_is_written_once_and_shared_by_all_beams() -> None:
     assert [buffer.data_ptr() for buffer in watched.cache.keys] == before, "who leaves costs no copy of the others"
     keys, _ = watched.cache.entries(1)
     for at, (prefix,) in enumerate(watched.prefixes):
-        assert keys[at * HEADS, watched.cache.visible[at, 0], 0].tolist() == [each + 0.5 for each in prefix]
+        assert keys[at * HEADS, watched.cache.visible_mask[at, 0], 0].tolist() == [each + 0.5 for each in prefix]
 
 
 def test_sequences_of_one_length_need_no_mask() -> None:
@@ -121,7 +121,7 @@ def test_entries_that_no_beam_can_reach_are_dropped() -> None:
     for _ in range(120):
         watched.step()
         watched.select([[0, 0, 0, 0]])  # one entry of four is needed
-    assert watched.cache.filled < 120 * 4 / 2
+    assert watched.cache.num_entries < 120 * 4 / 2
 
 
 @pytest.mark.parametrize("beams", [1, 4])
@@ -134,7 +134,7 @@ def test_a_window_bounds_the_memory_whatever_the_length(beams: int) -> None:
         watched.step()
         most = max(most, watched.cache.keys[0].size(1))
     used = window * beams
-    assert watched.cache.filled <= 1.5 * max(32, used) + beams
+    assert watched.cache.num_entries <= 1.5 * max(32, used) + beams
     assert most <= 1.5 * max(32, used) + 32 * beams + beams
 
 
@@ -147,4 +147,4 @@ def test_a_cache_may_run_empty_and_fill_again() -> None:
     watched.prefixes = []
     watched.admit([1])
     watched.step()
-    assert watched.cache.filled == 3
+    assert watched.cache.num_entries == 3

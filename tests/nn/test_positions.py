@@ -102,7 +102,7 @@ def test_one_position_for_each_row(positions: SinusoidalPositions | LearnedPosit
     expected = torch.stack(
         [positions(row.view(1, 1, 4), start=int(at))[0, 0] for row, at in zip(x, wanted, strict=True)]
     )
-    assert torch.equal(positions.at(x, wanted), expected)
+    assert torch.equal(positions.add_at(x, wanted), expected)
 
 
 def test_a_table_that_grew_while_decoding_can_be_trained_with() -> None:
@@ -192,7 +192,7 @@ def test_each_row_is_turned_to_a_position_of_its_own() -> None:
     rotary, x, wanted = RotaryPositions(6), torch.randn(3, 2, 1, 6), torch.tensor([300, 0, 7])
     rotary.reserve(301)
     expected = torch.cat([rotary(row.unsqueeze(0), start=int(at)) for row, at in zip(x, wanted, strict=True)])
-    assert torch.equal(rotary.at(x, wanted), expected)
+    assert torch.equal(rotary.rotate_at(x, wanted), expected)
 
 
 def test_a_rotation_that_grew_while_decoding_can_be_trained_with() -> None:

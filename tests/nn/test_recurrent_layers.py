@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.nn.recurrent import Cell, Encoded, RecurrentEncoder, RecurrentLayer, Summary
+from headway.nn.recurrent import Cell, EncoderOutput, RecurrentEncoder, RecurrentLayer, Summary
 from headway.nn.recurrent_decoders import RecurrentAttention
 
 CELLS: list[Cell] = ["gru", "lstm"]
@@ -60,7 +60,7 @@ def test_step_by_step_equals_one_call(cell: Cell) -> None:
     for position in range(6):
         # In two parts, like the embedding and the context in a decoder.
         first, second = x[:, position, :1], x[:, position, 1:]
-        state = layer.step(layer.gates(second, layer.gates(first)), state)
+        state = layer.step(layer.gate_inputs(second, layer.gate_inputs(first)), state)
         torch.testing.assert_close(state[0], expected[:, position])
     torch.testing.assert_close(state, last)
 
@@ -68,10 +68,10 @@ def test_step_by_step_equals_one_call(cell: Cell) -> None:
 @pytest.mark.parametrize("cell", CELLS)
 def test_bfloat16_products_leave_states_near_those_of_float32(cell: Cell) -> None:
     layer, x = layer_of(cell, 16, 16), torch.randn(4, 12, 16)
-    exact, _ = layer(x, layer.start(x))
+    exact, _ = layer(x, layer.initial_state(x))
     (expected,) = torch.autograd.grad(exact.square().sum(), [layer.cell.weight_hh_l0])
     with torch.autocast("cpu", torch.bfloat16):
-        rounded, state = layer(x, layer.start(x))
+        rounded, state = layer(x, layer.initial_state(x))
     (found,) = torch.autograd.grad(rounded.square().sum(), [layer.cell.weight_hh_l0])
     assert {rounded.dtype, *(part.dtype for part in state)} == {torch.float32}, "states add up: they are not rounded"
     assert 0 < (rounded - exact).abs().max() < 0.03  # states are at most 1; bfloat16 has 8 bits
@@ -113,7 +113,7 @@ def test_encoder_equals_pytorch_on_packed_sequences(cell: Cell) -> None:
     packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
     found, (outputs, last) = encoder(x, lengths), peer(packed)
     expected, _ = torch.nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True)
-    assert isinstance(found, Encoded)
+    assert isinstance(found, EncoderOutput)
     for row, length in enumerate(lengths.tolist()):
         torch.testing.assert_close(found.states[row, :length], expected[row, :length])
         assert found.mask[row].tolist() == [position < length for position in range(7)]
@@ -144,7 +144,7 @@ def test_attention_by_hand_over_the_beams_of_two_sentences() -> None:
     attention = RecurrentAttention(2, "dot")
     states = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [9.0, 9.0]], [[1.0, 1.0], [2.0, 0.0], [0.0, 3.0]]])
     mask = torch.tensor([[True, True, False], [True, True, True]])
-    memory = attention.encode_memory(Encoded(states, mask, torch.zeros(2, 2)))
+    memory = attention.encode_memory(EncoderOutput(states, mask, torch.zeros(2, 2)))
     queries = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0], [0.0, 0.0]])  # two beams of each sentence
     context, weights = attention(queries.unsqueeze(1), memory)
 

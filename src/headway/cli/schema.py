@@ -100,7 +100,7 @@ def _schema_of(config: type[BaseModel], title: str, *, nullable: bool) -> JsonSc
     defaults = {task.recipe_type.default_model for task in TASKS.values()}
     options: list[JsonSchema] = []
     for kind, architecture in ARCHITECTURES.items():
-        name = architecture.config.__name__
+        name = architecture.config_class.__name__
         if architecture.presets:
             whole["$defs"][name]["properties"]["preset"] = {
                 "enum": sorted(architecture.presets), "description": "Name of a known model, which sets the sizes."

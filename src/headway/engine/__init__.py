@@ -7,11 +7,11 @@ from headway.engine.search_model import (
     Precision,
     SearchTransformer,
     choose_precision,
-    for_search,
+    to_search_model,
     unsupported_reason,
 )
 from headway.engine.shortlist import Shortlist
 
 kernels.host_threads.get, kernels.host_threads.set = torch.get_num_threads, torch.set_num_threads
 
-__all__ = ["Precision", "SearchTransformer", "Shortlist", "choose_precision", "for_search", "unsupported_reason"]
+__all__ = ["Precision", "SearchTransformer", "Shortlist", "choose_precision", "to_search_model", "unsupported_reason"]

@@ -48,28 +48,28 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Accepts = Callable[[Any], bool]
+ValuePredicate = Callable[[Any], bool]
 
 
 @dataclass(frozen=True)
 class Replacement:
     """A plain class, the kernel-backed class that replaces it, and the attributes that the replacement supports.
 
-    ``attributes`` maps the name of each attribute and submodule to a predicate that accepts the supported values.
+    ``supported_attributes`` maps the name of each attribute and submodule to a predicate for the supported values.
     """
 
-    plain: type[nn.Module]
-    fast: type[nn.Module]
-    attributes: Mapping[str, Accepts]
+    plain_type: type[nn.Module]
+    fast_type: type[nn.Module]
+    supported_attributes: Mapping[str, ValuePredicate]
 
     def unsupported_reason(self, module: nn.Module) -> str | None:
         """Return why ``module``, which has the plain type, cannot be replaced, or None if it can."""
         own = {name: value for name, value in vars(module).items() if name not in _MODULE_ATTRIBUTES}
         own |= module._modules | module._parameters
         for name, value in own.items():
-            if name not in self.attributes:
+            if name not in self.supported_attributes:
                 return f"unknown option {name!r}"
-            if not self.attributes[name](value):
+            if not self.supported_attributes[name](value):
                 shown = (
                     type(value).__name__ if isinstance(value, nn.Module) else getattr(value, "__name__", repr(value))
                 )
@@ -80,37 +80,37 @@ class Replacement:
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
-def any_value(_value: Any) -> bool:
-    """Accept any value."""
+def is_any_value(_value: Any) -> bool:
+    """Return True for any value."""
     return True
 
 
-def of_type(*types: type) -> Accepts:
-    """Accept instances of exactly these types, not of subclasses."""
+def is_type(*types: type) -> ValuePredicate:
+    """Return a predicate for instances of exactly these types, not of subclasses."""
     return lambda value: type(value) in types
 
 
-def instance_of(*types: type) -> Accepts:
-    """Accept instances of these types or of subclasses: for parts that the layer only calls, whatever they compute."""
+def is_instance(*types: type) -> ValuePredicate:
+    """Return a predicate for instances of these types or of subclasses, for parts that the layer only calls."""
     return lambda value: isinstance(value, types)
 
 
-def one_of(*values: Any) -> Accepts:
-    """Accept exactly these values."""
+def is_one_of(*values: Any) -> ValuePredicate:
+    """Return a predicate for exactly these values."""
     return lambda value: any(value is each or (type(value) is type(each) and value == each) for each in values)
 
 
-_DROPOUT, _LINEAR = of_type(Dropout, KernelDropout), of_type(nn.Linear, KernelLinear)
-_RESIDUAL = {"dropout": _DROPOUT, "residual": one_of(True)}
-_NORM = {"norm": of_type(nn.LayerNorm, KernelLayerNorm)}
+_DROPOUT, _LINEAR = is_type(Dropout, KernelDropout), is_type(nn.Linear, KernelLinear)
+_RESIDUAL = {"dropout": _DROPOUT, "residual": is_one_of(True)}
+_NORM = {"norm": is_type(nn.LayerNorm, KernelLayerNorm)}
 _ATTENTION = {
-    **dict.fromkeys(("num_heads", "d_key", "d_value", "widths"), any_value),
-    "projection": of_type(nn.Linear),
+    **dict.fromkeys(("num_heads", "d_key", "d_value", "widths"), is_any_value),
+    "projection": is_type(nn.Linear),
     "output": _LINEAR,
-    "score": instance_of(type(None), ScoreFunction),
-    "query_outer": of_type(type(None), nn.Linear),
-    "key_outer": of_type(type(None), nn.Linear),
-    "rotary": of_type(type(None), RotaryPositions),
+    "score": is_instance(type(None), ScoreFunction),
+    "query_outer": is_type(type(None), nn.Linear),
+    "key_outer": is_type(type(None), nn.Linear),
+    "rotary": is_type(type(None), RotaryPositions),
     "dropout": _DROPOUT,
 }
 
@@ -121,28 +121,28 @@ _REPLACEMENTS = (
     Replacement(
         FeedForward,
         KernelFeedForward,
-        {"inner": _LINEAR, "outer": _LINEAR, "activation": one_of(F.relu), "dropout": _DROPOUT},
+        {"inner": _LINEAR, "outer": _LINEAR, "activation": is_one_of(F.relu), "dropout": _DROPOUT},
     ),
-    Replacement(MultiHeadAttention, KernelMultiHeadAttention, _ATTENTION | {"window": one_of(None)}),
-    Replacement(MultiHeadAttention, LocalMultiHeadAttention, _ATTENTION | {"window": of_type(tuple)}),
+    Replacement(MultiHeadAttention, KernelMultiHeadAttention, _ATTENTION | {"window": is_one_of(None)}),
+    Replacement(MultiHeadAttention, LocalMultiHeadAttention, _ATTENTION | {"window": is_type(tuple)}),
     Replacement(
         nn.LayerNorm,
         KernelLayerNorm,
         {
             "normalized_shape": lambda shape: len(shape) == 1,
-            "eps": any_value,
-            "elementwise_affine": one_of(True),
-            "weight": any_value,
+            "eps": is_any_value,
+            "elementwise_affine": is_one_of(True),
+            "weight": is_any_value,
             "bias": lambda bias: bias is not None,
         },
     ),
-    Replacement(Dropout, KernelDropout, {"p": any_value}),
-    Replacement(RecurrentLayer, FusedRecurrentLayer, {"cell": of_type(nn.GRU, nn.LSTM), "num_states": one_of(1, 2)}),
+    Replacement(Dropout, KernelDropout, {"p": is_any_value}),
+    Replacement(RecurrentLayer, FusedRecurrentLayer, {"cell": is_type(nn.GRU, nn.LSTM), "num_states": is_one_of(1, 2)}),
 )
 _INNER_LINEAR = Replacement(
-    nn.Linear, KernelLinear, dict.fromkeys(("in_features", "out_features", "weight", "bias"), any_value)
+    nn.Linear, KernelLinear, dict.fromkeys(("in_features", "out_features", "weight", "bias"), is_any_value)
 )
-_EMBEDDING_DROPOUT = Replacement(Dropout, AutocastDropout, {"p": any_value})
+_EMBEDDING_DROPOUT = Replacement(Dropout, AutocastDropout, {"p": is_any_value})
 
 # Submodules that are replaced because of the layer that they are in.
 _INSIDE: dict[type[nn.Module], dict[str, Replacement]] = {
@@ -151,7 +151,7 @@ _INSIDE: dict[type[nn.Module], dict[str, Replacement]] = {
     GatedFeedForward: {"gate": _INNER_LINEAR, "inner": _INNER_LINEAR, "outer": _INNER_LINEAR},
     MultiHeadAttention: {"output": _INNER_LINEAR},
 }
-_INSIDE |= {each.fast: _INSIDE[each.plain] for each in _REPLACEMENTS if each.plain in _INSIDE}
+_INSIDE |= {each.fast_type: _INSIDE[each.plain_type] for each in _REPLACEMENTS if each.plain_type in _INSIDE}
 
 
 def compile_forward(compute: Callable[P, T]) -> Callable[P, T]:
@@ -162,11 +162,11 @@ def compile_forward(compute: Callable[P, T]) -> Callable[P, T]:
 
 @dataclass(frozen=True)
 class LayerForm:
-    """A layer for which a fast form exists. ``reason`` says why the layer is plain; None means that it is fast."""
+    """A layer for which a fast form exists. ``plain_reason`` says why it is plain; None means that it is fast."""
 
     name: str
     layer_type: str
-    reason: str | None
+    plain_reason: str | None
 
 
 def accelerate(model: ModuleT) -> ModuleT:
@@ -176,8 +176,8 @@ def accelerate(model: ModuleT) -> ModuleT:
     """
     found = [(module, replacement) for _, module, replacement in _candidates(model)]
     for module, replacement in found:
-        if type(module) is replacement.plain and replacement.unsupported_reason(module) is None:
-            module.__class__ = replacement.fast
+        if type(module) is replacement.plain_type and replacement.unsupported_reason(module) is None:
+            module.__class__ = replacement.fast_type
     return model
 
 
@@ -186,11 +186,11 @@ def layer_forms(model: nn.Module) -> list[LayerForm]:
     forms = []
     for name, module, replacement in _candidates(model):
         reason = None
-        if type(module) is replacement.plain:
+        if type(module) is replacement.plain_type:
             reason = replacement.unsupported_reason(module)
-        elif type(module) is not replacement.fast:
+        elif type(module) is not replacement.fast_type:
             reason = f"unknown type {type(module).__name__}"
-        forms.append(LayerForm(name, replacement.plain.__name__, reason))
+        forms.append(LayerForm(name, replacement.plain_type.__name__, reason))
     return forms
 
 
@@ -199,7 +199,7 @@ def describe_forward_form(model: nn.Module) -> str:
     if not kernels.available():
         return "plain: the compiled kernels do not run on this machine"
     forms = layer_forms(model)
-    plain = Counter(f"{form.layer_type} ({form.reason})" for form in forms if form.reason is not None)
+    plain = Counter(f"{form.layer_type} ({form.plain_reason})" for form in forms if form.plain_reason is not None)
     fast = f"{len(forms) - plain.total()} of {len(forms)} layers have a fast form"
     return f"{fast}; plain: {', '.join(f'{count} {name}' for name, count in plain.items())}" if plain else fast
 
@@ -213,13 +213,13 @@ def _candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, Replacement]
         if module in by_place:
             yield name, module, by_place[module]
         else:
-            matching = [each for each in _REPLACEMENTS if isinstance(module, each.plain)]
+            matching = [each for each in _REPLACEMENTS if isinstance(module, each.plain_type)]
             if matching:
                 yield name, module, _best(module, matching)
 
 
 def _best(module: nn.Module, matching: Sequence[Replacement]) -> Replacement:
     """Return the replacement that ``module`` already has or could have, or the first one if there is none."""
-    done = (each for each in matching if type(module) is each.fast)
-    possible = (each for each in matching if type(module) is each.plain and each.unsupported_reason(module) is None)
+    done = (each for each in matching if type(module) is each.fast_type)
+    possible = (x for x in matching if type(module) is x.plain_type and x.unsupported_reason(module) is None)
     return next(done, None) or next(possible, matching[0])

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from headway.engine.arrays import as_array, has_hooks, kernels_support, parameter_as_array
 from headway.engine.linear import linear, trains_by_kernels
 from headway.nn import attention as plain
-from headway.nn.attention import KeysValues, MultiHeadAttention, apply_observers, attention_is_observed, for_all_heads
+from headway.nn.attention import KeysValues, MultiHeadAttention, add_head_dim, apply_observers, attention_is_observed
 
 
 class KernelMultiHeadAttention(MultiHeadAttention):
@@ -61,15 +61,15 @@ class KernelMultiHeadAttention(MultiHeadAttention):
         self, query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Bool[Tensor, "..."] | None = None
     ) -> Float[Tensor, "B T D"]:
         """Attend from projected queries to keys and values, concatenate the heads and project them."""
-        mask = None if mask is None else for_all_heads(mask)
+        mask = None if mask is None else add_head_dim(mask)
         needs_weights = self.score is not None or (self.training and self.dropout.p > 0)
         if needs_weights or attention_is_observed():
             score = None if self.score is None else self.score.compare
             weights = attention_weights(query, kv.keys, mask, score)
             used = apply_observers(self, weights)
             if used is not weights or needs_weights or not _fused_is_faster(query, kv.keys):
-                return self.join(self.dropout(used) @ kv.values)
-        return self.join(scaled_dot_product_attention(query, kv.keys, kv.values, mask))
+                return self.merge_heads(self.dropout(used) @ kv.values)
+        return self.merge_heads(scaled_dot_product_attention(query, kv.keys, kv.values, mask))
 
     def _is_one_operation(self, x: Tensor, source: Tensor, mask: Tensor) -> bool:
         """Return whether the training kernels support the options of this layer and these inputs."""

@@ -84,15 +84,15 @@ class Int8Backend(TorchBackend):
         return super().gate(torch.from_numpy(rows), activation).numpy()
 
     def rotate(  # noqa: D102
-        self, rows: Rows, widths: Sequence[int], heads: int, rows_each: int, rotation: Callable[[Tensor], Tensor]
+        self, rows: Rows, widths: Sequence[int], heads: int, sequence_rows: int, rotation: Callable[[Tensor], Tensor]
     ) -> None:
-        super().rotate(torch.from_numpy(rows), widths, heads, rows_each, rotation)
+        super().rotate(torch.from_numpy(rows), widths, heads, sequence_rows, rotation)
 
     def kv_spec(self, heads: int, key_width: int, value_width: int) -> LayerSpec:  # noqa: D102
         return LayerSpec(heads, padded_width(key_width), padded_width(value_width))
 
     def mask(self, cache: KVCache) -> Any:  # noqa: D102
-        return _NO_MASK if cache.is_full else cache.visible.numpy()
+        return _NO_MASK if cache.is_unmasked else cache.visible_mask.numpy()
 
     def self_attention(  # noqa: D102
         self,
@@ -138,24 +138,24 @@ class Int8Backend(TorchBackend):
             mask = (np.arange(longest) < np.array(lengths)[:, None])[:, None]
         return _attended(rows, widths, heads, keys, values, sequences, longest, mask)
 
-    def prefix_attention(self, rows: Rows, widths: Sequence[int], prefix: KVCache, layer: int, mask: Any) -> Rows:  # noqa: D102
-        keys, values, slots = _bits(prefix.keys[layer]), _bits(prefix.values[layer]), prefix.slots.numpy()
-        heads, start = prefix.layers[layer].kv_heads, prefix.filled - prefix.beams
+    def prefix_attention(self, rows: Rows, widths: Sequence[int], prefix_kv: KVCache, layer: int, mask: Any) -> Rows:  # noqa: D102
+        keys, values, slots = _bits(prefix_kv.keys[layer]), _bits(prefix_kv.values[layer]), prefix_kv.slots.numpy()
+        heads, start = prefix_kv.layers[layer].kv_heads, prefix_kv.num_entries - prefix_kv.beams
         write_kv(rows, widths[0], widths[1] // heads, heads, keys, slots, start)
         write_kv(rows, widths[0] + widths[1], widths[2] // heads, heads, values, slots, start)
-        return _attended(rows, widths, heads, keys, values, slots, prefix.filled, mask)
+        return _attended(rows, widths, heads, keys, values, slots, prefix_kv.num_entries, mask)
 
-    def write_memory(self, rows: Rows, widths: Sequence[int], memory: KVCache, count: int) -> None:  # noqa: D102
-        column, slots = 0, memory.slots[-count:].numpy()
-        for layer, spec in enumerate(memory.layers):
-            for buffer, width in zip((memory.keys[layer], memory.values[layer]), widths[2 * layer :], strict=False):
-                write_kv(rows, column, width // spec.kv_heads, spec.kv_heads, _bits(buffer), slots, 0)
+    def write_memory(self, rows: Rows, widths: Sequence[int], memory_kv: KVCache, num_sequences: int) -> None:  # noqa: D102
+        column, slots = 0, memory_kv.slots[-num_sequences:].numpy()
+        for layer, spec in enumerate(memory_kv.layers):
+            for kv, width in zip((memory_kv.keys[layer], memory_kv.values[layer]), widths[2 * layer :], strict=False):
+                write_kv(rows, column, width // spec.kv_heads, spec.kv_heads, _bits(kv), slots, 0)
                 column += width
 
-    def cross_attention(self, query: Rows, widths: Sequence[int], memory: KVCache, layer: int, mask: Any) -> Rows:  # noqa: D102
-        keys, values = _bits(memory.keys[layer]), _bits(memory.values[layer])
-        heads = memory.layers[layer].kv_heads
-        return _attended(query, widths, heads, keys, values, memory.slots.numpy(), memory.filled, mask)
+    def cross_attention(self, query: Rows, widths: Sequence[int], memory_kv: KVCache, layer: int, mask: Any) -> Rows:  # noqa: D102
+        keys, values = _bits(memory_kv.keys[layer]), _bits(memory_kv.values[layer])
+        heads = memory_kv.layers[layer].kv_heads
+        return _attended(query, widths, heads, keys, values, memory_kv.slots.numpy(), memory_kv.num_entries, mask)
 
 
 def _attended(

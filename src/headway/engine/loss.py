@@ -41,8 +41,8 @@ def projected_cross_entropy(
 
 
 def projected_r_drop(
-    hidden: Float[Tensor, "N D"],
-    other: Float[Tensor, "N D"],
+    hidden1: Float[Tensor, "N D"],
+    hidden2: Float[Tensor, "N D"],
     weight: Float[Tensor, "V D"],
     targets: Int[Tensor, " N"],
     smoothing: float,
@@ -52,7 +52,7 @@ def projected_r_drop(
 
     With ``alpha`` = 0 it is the mean of the two passes' cross-entropies.
     """
-    return _projected_loss(torch.stack((hidden, other), 1), weight, targets, smoothing, None, alpha)
+    return _projected_loss(torch.stack((hidden1, hidden2), 1), weight, targets, smoothing, None, alpha)
 
 
 def _projected_loss(

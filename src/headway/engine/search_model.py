@@ -103,7 +103,9 @@ def choose_precision(name: Precision, device: torch.device) -> Precision:
     return "bfloat16" if has_fast_bfloat16(device) else "float32"
 
 
-def for_search(model: Any, precision: Precision = "float32", *, shortlist: Shortlist | None = None) -> SearchModel[Any]:
+def to_search_model(
+    model: Any, precision: Precision = "float32", *, shortlist: Shortlist | None = None
+) -> SearchModel[Any]:
     """Convert a model to its fastest form for search. A model that cannot be converted is returned unchanged.
 
     Args:
@@ -248,7 +250,7 @@ class _DecoderLayer:
 
     def __call__(self, x: Rows, state: _State, layer: int, mask: Any, rotation: Activation | None) -> Rows:
         """Apply the block. ``mask`` is the mask of the prefixes, and ``rotation`` applies rotary positions, if any."""
-        backend, prefix, memory = self._backend, state.prefix, state.memory
+        backend, prefix, memory = self._backend, state.prefix_kv, state.memory_kv
         rows = self._projection(self._norms[0](x))
         if rotation is not None:
             backend.rotate(rows, self._widths, self._heads, prefix.beams, rotation)
@@ -262,14 +264,14 @@ class _DecoderLayer:
 class _State:
     """The state between decoding steps: the keys and values of the prefixes and of the memory, and the shortlists."""
 
-    prefix: KVCache
-    memory: KVCache
+    prefix_kv: KVCache
+    memory_kv: KVCache
     memory_mask: Any = None  # in the form that the backend's attention takes
     shortlist_weights: ShortlistWeights | None = None
 
 
 class SearchTransformer:
-    """A search model with the current weights of ``model``. For the arguments, see :func:`for_search`.
+    """A search model with the current weights of ``model``. For the arguments, see :func:`to_search_model`.
 
     Raises:
         ConfigError: The model cannot be converted (:func:`unsupported_reason`), or the shortlist is for another model.
@@ -340,7 +342,7 @@ class SearchTransformer:
     @torch.inference_mode()
     def admit(self, state: _State, sources: Sequence[Sequence[int]]) -> None:
         """Encode more sources and append them to ``state``, with the same number of rows for each source."""
-        self._admit(state, sources, state.prefix.beams)
+        self._admit(state, sources, state.prefix_kv.beams)
 
     def _admit(self, state: _State, sources: Sequence[Sequence[int]], beams: int) -> None:
         backend, lengths = self._backend, [len(source) for source in sources]
@@ -350,12 +352,12 @@ class SearchTransformer:
             x = layer(x, lengths)
         if self._encoder_norm is not None:
             x = self._encoder_norm(x)
-        state.memory.admit(lengths, beams=1)
-        backend.write_memory(self._memory_projection(x), self._memory_widths, state.memory, len(sources))
-        state.memory_mask = backend.mask(state.memory)
-        state.prefix.admit([0] * len(sources), beams=beams)
+        state.memory_kv.admit(lengths, beams=1)
+        backend.write_memory(self._memory_projection(x), self._memory_widths, state.memory_kv, len(sources))
+        state.memory_mask = backend.mask(state.memory_kv)
+        state.prefix_kv.admit([0] * len(sources), beams=beams)
         if self._shortlist is not None and self.shortlist_projection is not None:
-            listed = self.shortlist_projection.gather(self._shortlist.tokens(sources).to(self.device))
+            listed = self.shortlist_projection.gather(self._shortlist.allowed_tokens(sources).to(self.device))
             if state.shortlist_weights is None:
                 state.shortlist_weights = listed
             else:
@@ -364,12 +366,12 @@ class SearchTransformer:
     @torch.inference_mode()
     def step(self, state: _State, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
         """Append one token to each row and predict the next. The attention weights are never returned."""
-        prefix, positions, rotation = state.prefix, state.prefix.lengths, None
-        self._model.target_positions.reserve(prefix.max_length + 1)
+        prefix, positions, rotation = state.prefix_kv, state.prefix_kv.lengths, None
+        self._model.target_positions.reserve(prefix.current_max_length + 1)
         if self._rotary is not None:
-            self._rotary.reserve(prefix.max_length + 1)
+            self._rotary.reserve(prefix.current_max_length + 1)
             rotary = self._rotary
-            rotation = lambda x: rotary.at(x, positions)  # noqa: E731
+            rotation = lambda x: rotary.rotate_at(x, positions)  # noqa: E731
         of_rows = positions if prefix.beams == 1 else positions.repeat_interleave(prefix.beams)
         x = self._backend.to_rows(self._model.embed_target_at(tokens, of_rows))
         prefix.advance()
@@ -381,10 +383,10 @@ class SearchTransformer:
     @torch.inference_mode()
     def select(self, state: _State, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
         """Make row i continue the old row ``rows[i]`` of its sequence. Keep only ``sequences``; None keeps all."""
-        state.prefix.select(rows, sequences)
+        state.prefix_kv.select(rows, sequences)
         if sequences is not None:
-            state.memory.select(sequences, sequences)
-            state.memory_mask = self._backend.mask(state.memory)
+            state.memory_kv.select(sequences, sequences)
+            state.memory_mask = self._backend.mask(state.memory_kv)
             if state.shortlist_weights is not None:
                 state.shortlist_weights.keep(sequences)
 

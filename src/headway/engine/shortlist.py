@@ -34,28 +34,28 @@ class Shortlist:
     """The target tokens that the translation of a sentence may contain.
 
     Attributes:
-        always: Tokens that every translation may contain, including EOS.
+        always_allowed: Tokens that every translation may contain, including EOS.
         table: Possible translations of each token of the source vocabulary, padded with zeros.
         vocabulary_fingerprints: Fingerprints of the two vocabularies that the shortlist was made for, in one string.
 
     Raises:
-        ConfigError: An array has the wrong type or shape, or ``always`` does not contain EOS.
+        ConfigError: An array has the wrong type or shape, or ``always_allowed`` does not contain EOS.
     """
 
-    always: Int32[Array, " A"]
+    always_allowed: Int32[Array, " A"]
     table: Int32[Array, "F C"]
     vocabulary_fingerprints: str = ""
 
     def __post_init__(self) -> None:
-        for array, dimensions in ((self.always, 1), (self.table, 2)):
+        for array, dimensions in ((self.always_allowed, 1), (self.table, 2)):
             if array.dtype != np.int32 or array.ndim != dimensions or array.min(initial=0) < 0:
                 raise ConfigError(f"a shortlist array is {array.dtype} {array.shape}; expected 32-bit tokens from 0 on")
-        if EOS not in self.always:
+        if EOS not in self.always_allowed:
             raise ConfigError("a shortlist must contain the end symbol; without it, no translation could end")
 
     def check(self, source_size: int, target_size: int) -> None:
         """Raise :class:`ConfigError` if a model with vocabularies of these sizes cannot use the shortlist."""
-        largest = max(int(self.always.max()), int(self.table.max(initial=0)))
+        largest = max(int(self.always_allowed.max()), int(self.table.max(initial=0)))
         if len(self.table) != source_size or largest >= target_size:
             raise ConfigError(
                 f"the shortlist is for {len(self.table):,} source tokens and has target token {largest:,}, but the "
@@ -98,9 +98,9 @@ class Shortlist:
         frequent = Counter(token for target in targets for token in target).most_common(num_always)
         return cls(np.array(sorted({EOS, *dict(frequent)}), dtype=np.int32), table, vocabulary_fingerprints)
 
-    def tokens(self, sources: Sequence[Sequence[int]]) -> Int[Tensor, "B U"]:
+    def allowed_tokens(self, sources: Sequence[Sequence[int]]) -> Int[Tensor, "B U"]:
         """Return each source's shortlist, sorted and padded with 0 to the longest shortlist."""
-        listed = [np.union1d(self.always, self.table[list(source)]) for source in sources]
+        listed = [np.union1d(self.always_allowed, self.table[list(source)]) for source in sources]
         return pad_sequence([torch.from_numpy(row[row != PAD].astype(np.int64)) for row in listed], batch_first=True)
 
 

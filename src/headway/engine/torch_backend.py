@@ -95,10 +95,10 @@ class TorchBackend:
         return activation(gate) * inner
 
     def rotate(
-        self, rows: Rows, widths: Sequence[int], heads: int, rows_each: int, rotation: Callable[[Tensor], Tensor]
+        self, rows: Rows, widths: Sequence[int], heads: int, sequence_rows: int, rotation: Callable[[Tensor], Tensor]
     ) -> None:
-        """Rotate queries and keys in place. Each sequence has ``rows_each`` rows. ``rotation`` takes (B, T, H, K)."""
-        for part in _by_head(rows.view(-1, rows_each, rows.size(1)), widths, heads)[:2]:
+        """Rotate queries and keys in place. A sequence has ``sequence_rows`` rows. ``rotation`` takes (B, T, H, K)."""
+        for part in _by_head(rows.view(-1, sequence_rows, rows.size(1)), widths, heads)[:2]:
             part.copy_(rotation(part))
 
     def kv_spec(self, heads: int, key_width: int, value_width: int) -> LayerSpec:
@@ -134,23 +134,23 @@ class TorchBackend:
             return self.to_rows(local_attention(query, KeysValues(key, value), mask.squeeze(1), window).flatten(0, 1))
         return scaled_dot_product_attention(query, key, value, mask).transpose(1, 2).reshape(len(rows), -1)
 
-    def prefix_attention(self, rows: Rows, widths: Sequence[int], prefix: KVCache, layer: int, mask: Any) -> Rows:
+    def prefix_attention(self, rows: Rows, widths: Sequence[int], prefix_kv: KVCache, layer: int, mask: Any) -> Rows:
         """Append each row's key and value to the cache and return the attention over the row's prefix."""
-        of_beams = torch.unflatten(rows, 0, (prefix.num_sequences, prefix.beams))
-        query, key, value = _by_head(of_beams, widths, prefix.layers[layer].kv_heads)
-        return _attend(query, *prefix.append(layer, key.transpose(1, 2), value.transpose(1, 2)), mask)
+        of_beams = torch.unflatten(rows, 0, (prefix_kv.num_sequences, prefix_kv.beams))
+        query, key, value = _by_head(of_beams, widths, prefix_kv.layers[layer].kv_heads)
+        return _attend(query, *prefix_kv.append(layer, key.transpose(1, 2), value.transpose(1, 2)), mask)
 
-    def write_memory(self, rows: Rows, widths: Sequence[int], memory: KVCache, count: int) -> None:
-        """Store the keys and values of all layers, side by side in the rows, for the ``count`` newest sequences."""
-        parts = _by_head(torch.unflatten(rows, 0, (count, -1)), widths, memory.layers[0].kv_heads)
-        for layer in range(len(memory.layers)):
-            memory.write(layer, *(part.transpose(1, 2) for part in parts[2 * layer : 2 * layer + 2]))
+    def write_memory(self, rows: Rows, widths: Sequence[int], memory_kv: KVCache, num_sequences: int) -> None:
+        """Store the keys and values of all layers, side by side in the rows, for the newest sequences."""
+        parts = _by_head(torch.unflatten(rows, 0, (num_sequences, -1)), widths, memory_kv.layers[0].kv_heads)
+        for layer in range(len(memory_kv.layers)):
+            memory_kv.write(layer, *(part.transpose(1, 2) for part in parts[2 * layer : 2 * layer + 2]))
 
-    def cross_attention(self, query: Rows, widths: Sequence[int], memory: KVCache, layer: int, mask: Any) -> Rows:
+    def cross_attention(self, query: Rows, widths: Sequence[int], memory_kv: KVCache, layer: int, mask: Any) -> Rows:
         """Return the attention of each row over the memory of its sequence."""
-        keys, values = memory.entries(layer)
-        heads = memory.layers[layer].kv_heads
-        return _attend(query.view(memory.num_sequences, -1, heads, keys.size(2)), keys, values, mask)
+        keys, values = memory_kv.entries(layer)
+        heads = memory_kv.layers[layer].kv_heads
+        return _attend(query.view(memory_kv.num_sequences, -1, heads, keys.size(2)), keys, values, mask)
 
 
 def _by_head(x: Float[Tensor, "B T _"], widths: Sequence[int], heads: int) -> list[Float[Tensor, "B T H _"]]:

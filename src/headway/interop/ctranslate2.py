@@ -21,7 +21,7 @@ from headway.bundle import Bundle, named_weights
 from headway.config import spelling_hint
 from headway.engine import Shortlist
 from headway.errors import ConfigError, MissingPackageError
-from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, GATES, Supported, refuse_unsupported, transformer_of
+from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, GATES, Supported, as_transformer, refuse_unsupported
 from headway.interop.tokenizer_exporting import token_names
 from headway.models.transformer import Transformer
 from headway.nn.positions import LearnedPositions
@@ -54,7 +54,7 @@ SUPPORTED: Supported = {
 }
 
 
-def quantizations() -> tuple[str, ...]:
+def quantization_types() -> tuple[str, ...]:
     """Return the data types in which the installed CTranslate2 can store weights."""
     return tuple(_package().specs.model_spec.ACCEPTED_MODEL_TYPES)
 
@@ -72,7 +72,7 @@ def write_ctranslate2(
     Args:
         bundle: The model, trained by Headway or imported.
         folder: An existing folder.
-        quantization: Data type of the weight matrices, one of :func:`quantizations`. None means float32.
+        quantization: Data type of the weight matrices, one of :func:`quantization_types`. None means float32.
         max_positions: Number of rows of the sinusoid table, and so the length of the longest sequence that the engine
             accepts.
         shortlist: The model's shortlist, if it has one.
@@ -82,9 +82,9 @@ def write_ctranslate2(
         MissingPackageError: ctranslate2 is not installed.
     """
     package = _package()
-    if quantization is not None and quantization not in quantizations():
-        raise ConfigError(f"unknown quantization {quantization!r}; {spelling_hint(quantization, quantizations())}")
-    model = transformer_of(bundle, "CTranslate2")
+    if quantization is not None and quantization not in quantization_types():
+        raise ConfigError(f"unknown quantization {quantization!r}; {spelling_hint(quantization, quantization_types())}")
+    model = as_transformer(bundle, "CTranslate2")
     config = model.config
     refuse_unsupported(config, "CTranslate2", SUPPORTED)
     spec = package.specs.TransformerSpec.from_config(
@@ -114,7 +114,7 @@ def _vocabulary_map(shortlist: Shortlist, source: Sequence[str], target: Sequenc
     A line with an empty source token lists the target tokens that are always allowed. Tokens whose names contain spaces
     cannot be listed. They are special tokens, and the engine adds the ones that it needs.
     """
-    rows = [("", shortlist.always), *zip(source, shortlist.table, strict=True)]
+    rows = [("", shortlist.always_allowed), *zip(source, shortlist.table, strict=True)]
     lines = []
     for name, listed in rows:
         names = [each for each in (target[token] for token in sorted({*listed.tolist()} - {PAD})) if " " not in each]

@@ -14,7 +14,7 @@ from headway.config import spelling_hint
 from headway.engine import Shortlist
 from headway.errors import ConfigError
 from headway.interop.model_card import exported_card
-from headway.interop.supported import transformer_of
+from headway.interop.supported import as_transformer
 from headway.interop.tokenizer_exporting import token_names, tokenizer_files
 from headway.storage import atomic_write_folder
 from headway.text.base import EOS
@@ -130,7 +130,7 @@ def _write_huggingface(bundle: Bundle, folder: Path, special: SpecialTokens) -> 
             "the model's targets must begin with a language code, which the MarianMT format does not support; "
             "the model cannot be exported to Hugging Face"
         )
-    export_model(transformer_of(bundle, "Hugging Face's MarianMT"), folder)
+    export_model(as_transformer(bundle, "Hugging Face's MarianMT"), folder)
     return f"{_HUGGINGFACE}{_SIDES}{_language_note(bundle, special)}"
 
 

@@ -12,7 +12,7 @@ from headway.bundle import Bundle, TaskConfig
 from headway.config import spelling_hint
 from headway.errors import BundleError, ConfigError
 from headway.interop.huggingface import ImportedModel, import_model
-from headway.interop.huggingface.checkpoint import Checkpoint, read_checkpoint
+from headway.interop.huggingface.checkpoint import Checkpoint, read_checkpoint_config
 from headway.interop.model_card import imported_card
 from headway.interop.tokenizer_importing import ForeignVocabularies, read_tokenizer_files
 from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
@@ -21,14 +21,16 @@ _MANY = "mul"  # ISO 639-2 and BCP 47: several languages
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportedBundle:
     """An imported model and its model card."""
 
     bundle: Bundle
     card: str
 
 
-def import_from(source: str, *, source_language: str | None = None, target_language: str | None = None) -> Imported:
+def import_from(
+    source: str, *, source_language: str | None = None, target_language: str | None = None
+) -> ImportedBundle:
     """Import ``FORMAT:PATH``, such as ``huggingface:opus-mt-en-de``; see :func:`import_huggingface`."""
     form, colon, path = source.partition(":")
     if not colon or form != "huggingface":
@@ -45,7 +47,7 @@ def import_from(source: str, *, source_language: str | None = None, target_langu
 
 def import_huggingface(
     folder: Path, *, source_language: str | None = None, target_language: str | None = None
-) -> Imported:
+) -> ImportedBundle:
     """Import a Hugging Face `transformers` folder: weights, tokenizers and languages.
 
     Args:
@@ -58,11 +60,11 @@ def import_huggingface(
         BundleError: The folder does not contain a model, or Headway does not support its model or tokenizer.
         ConfigError: The model does not have a given language; the message lists its languages.
     """
-    checkpoint = read_checkpoint(folder)  # first, so that an unsupported model is reported before its tokenizer
+    checkpoint = read_checkpoint_config(folder)  # first, so that an unsupported model is reported before its tokenizer
     sides = read_tokenizer_files(folder, checkpoint["model_type"])
     asked: dict[LanguageSide, str | None] = {"source_language": source_language, "target_language": target_language}
     start = _start(checkpoint, sides, target_language)
-    found = import_model(folder, start_id=start, unknown_ids=(sides.source.unknown_id, sides.target.unknown_id))
+    found = import_model(folder, decoder_start_id=start, unknown_ids=(sides.source.unknown_id, sides.target.unknown_id))
     if start is not None:
         asked["target_language"] = None
     template = _template(folder, found, sides, asked)
@@ -76,7 +78,7 @@ def import_huggingface(
         or _unnamed(template.target_languages),
     )
     bundle = Bundle(task, found.model.eval(), source, target, template)
-    return Imported(bundle, imported_card(bundle, folder.resolve().name, found.family, _license(folder)))
+    return ImportedBundle(bundle, imported_card(bundle, folder.resolve().name, found.family, _license(folder)))
 
 
 def _start(checkpoint: Checkpoint, sides: ForeignVocabularies, target_language: str | None) -> int | None:

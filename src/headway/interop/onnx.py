@@ -31,7 +31,7 @@ from headway.decode import Step
 from headway.errors import BundleError, ConfigError, LengthError, MissingPackageError
 from headway.interop.model_card import exported_card
 from headway.interop.onnx_graph import OPSET, StoredTensor, classifier_graph, decoder_step_graph, encoder_graph
-from headway.interop.supported import ANY, COMMON, GATES, Supported, refuse_unsupported, transformer_of
+from headway.interop.supported import ANY, COMMON, GATES, Supported, as_transformer, refuse_unsupported
 from headway.models.classifier import EncoderClassifier
 from headway.models.transformer import Transformer
 from headway.nn.embedding import pad_sequences
@@ -78,7 +78,7 @@ def export(bundle: AnyBundle, folder: Path, *, max_length: int = 1024) -> None:
         ConfigError: The graphs do not support an option of the model.
         BundleError: The logits of the graphs differ from the model's.
     """
-    model = bundle.model if isinstance(bundle, ClassifierBundle) else transformer_of(bundle, "ONNX")
+    model = bundle.model if isinstance(bundle, ClassifierBundle) else as_transformer(bundle, "ONNX")
     refuse_unsupported(model.config, "ONNX", SUPPORTED)
     _require("onnx", "onnxruntime")
     if max_length < 2:
@@ -110,19 +110,19 @@ def export(bundle: AnyBundle, folder: Path, *, max_length: int = 1024) -> None:
 class OnnxState:
     """The state between decoding steps, for R rows of B sentences. Prefixes are right-aligned in the tensors.
 
-    ``memory`` and ``prefix`` contain the keys of the first decoder block, its values, the keys of the second block, and
-    so on. Their shapes are (B, H, S, .) and (R, H, T, .).
+    ``memory_kv`` and ``prefix_kv`` contain the keys of the first decoder block, its values, the keys of the second
+    block, and so on. Their shapes are (B, H, S, .) and (R, H, T, .).
     """
 
     memory_mask: Bool[Tensor, "B S"]
-    memory: list[Tensor]
+    memory_kv: list[Tensor]
     positions: Int[Tensor, " R"]
-    prefix: list[Tensor]
+    prefix_kv: list[Tensor]
 
     @property
     def length(self) -> int:
         """The length T of the prefixes, including the masked columns of shorter ones."""
-        return self.prefix[0].size(2)
+        return self.prefix_kv[0].size(2)
 
 
 class OnnxModel:
@@ -187,17 +187,17 @@ class OnnxModel:
         width = max(state.memory_mask.size(1), new.memory_mask.size(1))
         masks = [F.pad(each.memory_mask, (0, width - each.memory_mask.size(1))) for each in (state, new)]
         state.memory_mask = torch.cat(masks)
-        state.memory = [_joined(pair, after=width) for pair in zip(state.memory, new.memory, strict=True)]
+        state.memory_kv = [_joined(pair, after=width) for pair in zip(state.memory_kv, new.memory_kv, strict=True)]
         state.positions = torch.cat([state.positions, new.positions])
         length = state.length
-        state.prefix = [_joined(pair, before=length) for pair in zip(state.prefix, new.prefix, strict=True)]
+        state.prefix_kv = [_joined(pair, before=length) for pair in zip(state.prefix_kv, new.prefix_kv, strict=True)]
 
     def step(self, state: OnnxState, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
         """Append one token to each row and predict the next one. The result never contains attention weights."""
         self._check_length(state.length + 1)
         names = ["tokens", "positions", "memory_mask", *self._memory, *self._prefix]
-        given = [tokens, state.positions, state.memory_mask, *state.memory, *state.prefix]
-        logits, *state.prefix = run_session(self._decoder_step, self._outputs, names, given)
+        given = [tokens, state.positions, state.memory_mask, *state.memory_kv, *state.prefix_kv]
+        logits, *state.prefix_kv = run_session(self._decoder_step, self._outputs, names, given)
         state.positions = state.positions + 1
         return Step(logits)
 
@@ -208,8 +208,8 @@ class OnnxModel:
         if sequences is not None:  # the longest rows may have been removed
             unused = state.length - (int(state.positions.max()) if len(rows) else 0)
             state.memory_mask = state.memory_mask[sequences]
-            state.memory = [tensor[sequences] for tensor in state.memory]
-        state.prefix = [tensor[:, :, unused:][rows] for tensor in state.prefix]
+            state.memory_kv = [tensor[sequences] for tensor in state.memory_kv]
+        state.prefix_kv = [tensor[:, :, unused:][rows] for tensor in state.prefix_kv]
 
     def __call__(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
         """Return the logits of the token that follows each target position, computed step by step."""
@@ -225,10 +225,10 @@ class OnnxModel:
 
 
 def run_session(
-    session: onnxruntime.InferenceSession, outputs: Sequence[str], names: Sequence[str], tensors: Sequence[Tensor]
+    session: onnxruntime.InferenceSession, outputs: Sequence[str], input_names: Sequence[str], inputs: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Run a graph with each of ``tensors`` as the input named in ``names``, and return its ``outputs``."""
-    feed = {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
+    """Run a graph with ``inputs``, and return the outputs with the names ``outputs``."""
+    feed = {name: tensor.numpy() for name, tensor in zip(input_names, inputs, strict=True)}
     return [torch.from_numpy(array) for array in session.run(list(outputs), feed)]
 
 

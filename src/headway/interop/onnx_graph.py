@@ -43,22 +43,22 @@ _FLOAT, _INT, _BOOL = 1, 7, 9  # values of onnx.TensorProto
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Location of a float32 weight: ``length`` bytes from byte ``offset`` of a file beside the graph."""
+    """Location of a float32 weight: ``num_bytes`` bytes from byte ``offset`` of a file beside the graph."""
 
     shape: tuple[int, ...]
     location: str
     offset: int
-    length: int
+    num_bytes: int
 
 
-def encoder_graph(model: Transformer, stored: Mapping[str, StoredTensor], max_length: int) -> onnx.ModelProto:
+def encoder_graph(model: Transformer, locations: Mapping[str, StoredTensor], max_length: int) -> onnx.ModelProto:
     """Return the graph from ``source`` (B, S) to ``memory_mask`` (B, S) and, for each decoder block N,
     ``memory_keys.N`` (B, H, S, K) and ``memory_values.N`` (B, H, S, U).
     """
-    graph = OnnxGraph(model, stored)
-    source = graph.input("source", _INT, "sentences", "source_length")
+    graph = OnnxGraph(model, locations)
+    source = graph.add_input("source", _INT, "sentences", "source_length")
     attends = graph.op("Not", graph.op("Equal", source, graph.constant(model.pad)))
-    graph.output(attends, "memory_mask", _BOOL, "sentences", "source_length")
+    graph.add_output(attends, "memory_mask", _BOOL, "sentences", "source_length")
     mask = _padding_mask(graph, attends)
     sentences, length = (graph.op("Shape", source, start=axis, end=axis + 1) for axis in (0, 1))
     positions = graph.op("Slice", _position_table(graph, "source_positions", max_length), graph.constant([0]), length)
@@ -70,20 +70,20 @@ def encoder_graph(model: Transformer, stored: Mapping[str, StoredTensor], max_le
         heads = _heads(graph, path, memory, ("key", "value"), sentences)
         shapes = _cache_shapes(graph, path, "sentences", "source_length")
         for value, (name, shape) in zip(heads, shapes.items(), strict=True):
-            graph.output(value, f"memory_{name}.{layer}", _FLOAT, *shape)
+            graph.add_output(value, f"memory_{name}.{layer}", _FLOAT, *shape)
     return graph.to_model_proto("encoder")
 
 
-def decoder_step_graph(model: Transformer, stored: Mapping[str, StoredTensor], max_length: int) -> onnx.ModelProto:
+def decoder_step_graph(model: Transformer, locations: Mapping[str, StoredTensor], max_length: int) -> onnx.ModelProto:
     """Return the graph of one decoder step.
 
     Its inputs are ``tokens`` (R), ``positions`` (R), ``prefix_keys.N`` (R, H, T, K), ``prefix_values.N`` (R, H, T, U)
     and the encoder's outputs. Its outputs are ``logits`` (R, V), and ``keys.N`` and ``values.N``, the prefixes of the
     next step.
     """
-    graph = OnnxGraph(model, stored)
-    tokens, positions = graph.input("tokens", _INT, "rows"), graph.input("positions", _INT, "rows")
-    attends = graph.input("memory_mask", _BOOL, "sentences", "source_length")
+    graph = OnnxGraph(model, locations)
+    tokens, positions = graph.add_input("tokens", _INT, "rows"), graph.add_input("positions", _INT, "rows")
+    attends = graph.add_input("memory_mask", _BOOL, "sentences", "source_length")
     caches = [_cache_inputs(graph, layer) for layer in range(len(model.decoder.blocks))]
     prefix_mask = _prefix_mask(graph, positions, caches[0][0])
     memory_mask = _padding_mask(graph, attends)
@@ -93,14 +93,14 @@ def decoder_step_graph(model: Transformer, stored: Mapping[str, StoredTensor], m
     for layer, cache in enumerate(caches):
         x = _decoder_block(graph, layer, x, cache, sentences, prefix_mask, memory_mask)
     logits = _linear(graph, "projection", _norm(graph, "decoder.norm", x))
-    graph.output(logits, "logits", _FLOAT, "rows", model.projection.out_features)
+    graph.add_output(logits, "logits", _FLOAT, "rows", model.projection.out_features)
     return graph.to_model_proto("decoder_step")
 
 
-def classifier_graph(model: EncoderClassifier, stored: Mapping[str, StoredTensor]) -> onnx.ModelProto:
+def classifier_graph(model: EncoderClassifier, locations: Mapping[str, StoredTensor]) -> onnx.ModelProto:
     """Return the graph from ``source`` (B, S), token ids that end in EOS, to ``logits`` (B, C)."""
-    graph, config = OnnxGraph(model, stored), model.config
-    source = graph.input("source", _INT, "texts", "source_length")
+    graph, config = OnnxGraph(model, locations), model.config
+    source = graph.add_input("source", _INT, "texts", "source_length")
     texts = graph.op("Shape", source, start=0, end=1)
     source = _with_padding_and_begin(graph, model, source, texts)
     # Without masks, padding counts like any other token. No id is -1, so nothing is hidden then.
@@ -115,7 +115,7 @@ def classifier_graph(model: EncoderClassifier, stored: Mapping[str, StoredTensor
     x = _encoded(graph, graph.op("Reshape", x, graph.constant([-1, config.d_model])), texts, mask)
     shape = graph.op("Concat", texts, graph.constant([-1, config.d_model]), axis=0)
     pooled = _pooled(graph, config, graph.op("Reshape", x, shape), attends, mask)
-    graph.output(_linear(graph, "projection", pooled), "logits", _FLOAT, "texts", model.num_classes)
+    graph.add_output(_linear(graph, "projection", pooled), "logits", _FLOAT, "texts", model.num_classes)
     return graph.to_model_proto("classifier")
 
 
@@ -124,11 +124,11 @@ class OnnxGraph:
     name.
     """
 
-    def __init__(self, module: nn.Module, stored: Mapping[str, StoredTensor]) -> None:
+    def __init__(self, module: nn.Module, locations: Mapping[str, StoredTensor]) -> None:
         import onnx
 
         self.module = module
-        self._stored = stored
+        self._stored = locations
         self._onnx = onnx
         self._nodes: list[onnx.NodeProto] = []
         self._tensors: dict[str, onnx.TensorProto] = {}
@@ -139,12 +139,12 @@ class OnnxGraph:
         # Tied weights are stored under their first name.
         self._names = {name: first_names[id(tensor)] for name, tensor in state.items()}
 
-    def input(self, name: str, kind: int, *shape: int | str) -> str:
+    def add_input(self, name: str, kind: int, *shape: int | str) -> str:
         """Declare an input of the graph, and return its name."""
         self._inputs.append(self._onnx.helper.make_tensor_value_info(name, kind, shape))
         return name
 
-    def output(self, value: str, name: str, kind: int, *shape: int | str) -> None:
+    def add_output(self, value: str, name: str, kind: int, *shape: int | str) -> None:
         """Declare ``value`` as the output ``name`` of the graph."""
         self._outputs[value] = self._onnx.helper.make_tensor_value_info(name, kind, shape)
 
@@ -183,7 +183,7 @@ class OnnxGraph:
             stored = self._stored[name]
             tensor = self._onnx.TensorProto(name=name, data_type=_FLOAT, dims=stored.shape)
             tensor.data_location = self._onnx.TensorProto.EXTERNAL
-            place = {"location": stored.location, "offset": stored.offset, "length": stored.length}
+            place = {"location": stored.location, "offset": stored.offset, "length": stored.num_bytes}
             for key, value in place.items():
                 tensor.external_data.add(key=key, value=str(value))
             self._tensors[name] = tensor
@@ -237,7 +237,7 @@ def _cache_inputs(graph: OnnxGraph, layer: int) -> list[str]:
     prefix = _cache_shapes(graph, f"{path}.attention", "rows", "prefix_length")
     memory = _cache_shapes(graph, f"{path}.cross_attention", "sentences", "source_length")
     return [
-        graph.input(f"{kind}_{name}.{layer}", _FLOAT, *shape)
+        graph.add_input(f"{kind}_{name}.{layer}", _FLOAT, *shape)
         for kind, shapes in (("prefix", prefix), ("memory", memory))
         for name, shape in shapes.items()
     ]
@@ -317,7 +317,7 @@ def _decoder_block(
         values = graph.op("Concat", prefix_values, value, axis=2)
         shapes = _cache_shapes(graph, own, "rows", "next_length")
         for grown, (name, shape) in zip((keys, values), shapes.items(), strict=True):
-            graph.output(grown, f"{name}.{layer}", _FLOAT, *shape)
+            graph.add_output(grown, f"{name}.{layer}", _FLOAT, *shape)
         return _attended(graph, own, query, keys, values, prefix_mask)
 
     def attend_to_memory(x: str) -> str:

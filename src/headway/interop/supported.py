@@ -43,7 +43,7 @@ def refuse_unsupported(config: BlockConfig, toolkit: str, supported: Supported) 
             raise ConfigError(f"{name} = {value!r} cannot be exported to {toolkit}; supported: {accepted}")
 
 
-def transformer_of(bundle: Bundle, toolkit: str) -> Transformer:
+def as_transformer(bundle: Bundle, toolkit: str) -> Transformer:
     """Return the bundle's model if it is a Transformer; raise :class:`ConfigError` otherwise."""
     if not isinstance(bundle.model, Transformer):
         kind = bundle.model.config.kind

@@ -30,7 +30,7 @@ class VocabularyOrder:
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, size: int, *, pad: int, start: int, end: int, unknown: int) -> VocabularyOrder:
+    def from_special_ids(cls, size: int, *, pad: int, start: int, end: int, unknown: int) -> VocabularyOrder:
         """Return the order that puts the foreign ids ``pad``, ``start``, ``end`` and ``unknown`` first.
 
         ``start`` may equal ``pad`` or ``end``. Otherwise, the four ids must differ.

@@ -27,8 +27,8 @@ def padded_width(width: int) -> int:
 
 
 @jit
-def write_kv(rows: Array, column: int, width: int, heads: int, cache: Array, slots: Array, start: int) -> None:
-    """Copy ``width`` columns per head of ``rows``, from ``column`` on, to the entries of ``cache`` from ``start`` on.
+def write_kv(rows: Array, source_column: int, width: int, heads: int, cache: Array, slots: Array, entry: int) -> None:
+    """Copy ``width`` columns per head of ``rows``, from ``source_column`` on, to ``cache``, from ``entry`` on.
 
     ``cache`` (P * H, C, K2) is contiguous and contains the bits of 16-bit floats. Numbers that are too large for them
     become infinite. ``slots`` (B,) contains the slot of each sentence.
@@ -38,8 +38,8 @@ def write_kv(rows: Array, column: int, width: int, heads: int, cache: Array, slo
     for r in range(len(rows)):
         sentence, beam = r // beams, r % beams
         for h in range(heads):
-            source = rows.ctypes.data + 4 * (r * rows.shape[1] + column + h * width)
-            at = ((slots[sentence] * heads + h) * cache.shape[1] + start + beam) * size
+            source = rows.ctypes.data + 4 * (r * rows.shape[1] + source_column + h * width)
+            at = ((slots[sentence] * heads + h) * cache.shape[1] + entry + beam) * size
             to_float16(width, source, cache.ctypes.data + 2 * at)
 
 
@@ -51,27 +51,27 @@ def attend(
     keys: Array,
     values: Array,
     slots: Array,
-    count: int,
+    num_entries: int,
     mask: Array,
     out: Array,
 ) -> None:
-    """Write softmax(Q K^T) V over the first ``count`` entries to ``out`` (R, H * U). ``rows`` begin with the queries.
+    """Write softmax(Q K^T) V over the first C = ``num_entries`` entries to ``out`` (R, H * U). ``rows`` begin with Q.
 
-    ``keys`` (P * H, >= count, K2) and ``values`` (P * H, >= count, U2) are contiguous and were written by
-    :func:`write_kv` to these ``slots``. The boolean ``mask`` (B, W or 1, >= count) is True for entries that a query may
-    attend to. An empty mask allows all entries.
+    ``keys`` (P * H, >= C, K2) and ``values`` (P * H, >= C, U2) are contiguous and were written by :func:`write_kv` to
+    these ``slots``. The boolean ``mask`` (B, W or 1, >= C) is True for entries that a query may attend to. An empty
+    mask allows all entries.
     """
     value_width = out.shape[1] // heads
     sentences = len(slots)
     beams = len(rows) // sentences if sentences else 0
-    space = count + KEYS_PER_DOT + LANES  # size of a beam's entries and weights, which are read in whole vectors
+    space = num_entries + KEYS_PER_DOT + LANES  # size of a beam's entries and weights, which are read in whole vectors
     entries, num_open = np.empty(beams * space, dtype=np.int64), np.empty(beams, dtype=np.int64)
     weights, totals = np.empty(beams * space, dtype=np.float32), np.empty(beams, dtype=np.float32)
     key_bytes, value_bytes = 2 * keys.shape[2], 2 * values.shape[2]  # size of an entry
     next_keys, next_values = keys.shape[1] * key_bytes, values.shape[1] * value_bytes
     for sentence in range(sentences):
         for beam in range(beams):
-            num_open[beam] = _list_open(mask, sentence, beam, count, entries, beam * space)
+            num_open[beam] = _list_open(mask, sentence, beam, num_entries, entries, beam * space)
         for head in range(heads):
             row = slots[sentence] * heads + head
             own_keys = keys.ctypes.data + row * next_keys

@@ -37,27 +37,27 @@ def to_float16(builder: Builder, count: ir.Value, x: ir.Value, out: ir.Value) ->
 def dot_products(
     builder: Builder,
     query: ir.Value,
-    count: ir.Value,
+    width: ir.Value,
     rows: ir.Value,
     stride: ir.Value,
-    chosen: ir.Value,
+    indices: ir.Value,
     prefetch_offset: ir.Value,
     out: ir.Value,
 ) -> None:
     """Store the dot products of a query with KEYS_PER_DOT chosen rows.
 
-    ``query`` is the address of ``count`` float32 numbers, ``rows`` the address of the first row of float16 numbers,
-    ``stride`` the number of bytes from one row to the next, ``chosen`` the address of the indices of the rows (int64),
+    ``query`` is the address of ``width`` float32 numbers, ``rows`` the address of the first row of float16 numbers,
+    ``stride`` the number of bytes from one row to the next, ``indices`` the address of the indices of the rows (int64),
     and ``out`` the address of the products (float32). For the next call, the data ``prefetch_offset`` bytes after the
     chosen rows is prefetched.
     """
-    starts = [builder.offset(rows, builder.read(chosen, INT64, key), stride) for key in range(KEYS_PER_DOT)]
+    starts = [builder.offset(rows, builder.read(indices, INT64, key), stride) for key in range(KEYS_PER_DOT)]
     sums = [builder.variable(_ZEROS) for _ in starts]
     with builder.loop(builder.sdiv(builder.add(stride, INT64(CACHE_LINE - 1)), INT64(CACHE_LINE))) as line:
         for start in starts:
             builder.prefetch(builder.offset(builder.add(start, prefetch_offset), line, CACHE_LINE))
-    with builder.loop(_vectors(builder, count)) as i:
-        factor = builder.read_masked(query, i, count)
+    with builder.loop(_vectors(builder, width)) as i:
+        factor = builder.read_masked(query, i, width)
         for total, start in zip(sums, starts, strict=True):
             _add_product(builder, total, factor, builder.read(start, _HALVES, i))
     builder.write(_sum_lanes_of_eight(builder, [builder.load(total) for total in sums]), out)
@@ -70,13 +70,13 @@ def weighted_sum(
     width: ir.Value,
     rows: ir.Value,
     stride: ir.Value,
-    chosen: ir.Value,
-    count: ir.Value,
+    indices: ir.Value,
+    num_rows: ir.Value,
     prefetch_offset: ir.Value,
     scale: ir.Value,
     out: ir.Value,
 ) -> None:
-    """Store ``scale`` times the sum of ``count`` chosen rows, each multiplied by its weight.
+    """Store ``scale`` times the sum of ``num_rows`` chosen rows, each multiplied by its weight.
 
     The first ``width`` elements of the sum are stored at the address ``out``. For the other arguments, see
     :func:`dot_products`.
@@ -87,9 +87,9 @@ def weighted_sum(
             first = builder.load(done)
             places = [builder.add(first, INT64(vector)) for vector in range(size)]
             sums = [builder.variable(_ZEROS) for _ in places]
-            with builder.loop(count) as i:
+            with builder.loop(num_rows) as i:
                 factor = builder.broadcast(builder.read(weights, FLOAT, i))
-                row = builder.offset(rows, builder.read(chosen, INT64, i), stride)
+                row = builder.offset(rows, builder.read(indices, INT64, i), stride)
                 for place in places[:: CACHE_LINE // (2 * LANES)]:
                     builder.prefetch(builder.offset(builder.add(row, prefetch_offset), place, 2 * LANES))
                 for place, total in zip(places, sums, strict=True):

@@ -115,26 +115,26 @@ def _largest_sums(groups: Array) -> Array:
     return np.maximum(add_pairs(np.maximum(groups, 0)), -add_pairs(np.minimum(groups, 0)))
 
 
-def pack_weight(levels: Int8[Array, "N K"]) -> tuple[Int8[Array, "blocks fours block 4"], Int32[Array, " outputs"]]:
+def pack_weight(weight: Int8[Array, "N K"]) -> tuple[Int8[Array, "blocks fours block 4"], Int32[Array, " outputs"]]:
     """Pack weights for :func:`multiply_block`. Return them and the initial accumulators, both padded with zeros."""
-    outputs, inputs = levels.shape
-    filled = np.pad(levels, ((0, -outputs % BLOCK), (0, -inputs % _GROUP)))
+    outputs, inputs = weight.shape
+    filled = np.pad(weight, ((0, -outputs % BLOCK), (0, -inputs % _GROUP)))
     blocks = filled.reshape(len(filled) // BLOCK, BLOCK, -1, _FOUR)
     return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)), accumulator_init(filled)
 
 
-def accumulator_init(levels: Int8[Array, "N K"]) -> Int32[Array, " N"]:
+def accumulator_init(weight: Int8[Array, "N K"]) -> Int32[Array, " N"]:
     """Return the initial accumulator of each output."""
-    return cast(Array, -INPUT_OFFSET * levels.sum(axis=1, dtype=np.int32))
+    return cast(Array, -INPUT_OFFSET * weight.sum(axis=1, dtype=np.int32))
 
 
 def pack_weight_rows(
-    levels: Int8[Array, "N K"], outputs: Int64[Array, "B blocks block"]
+    weight: Int8[Array, "N K"], output_rows: Int64[Array, "B blocks block"]
 ) -> Int8[Array, "B blocks fours block 4"]:
-    """Pack the weights of chosen outputs like :func:`pack_weight`, for each of B choices."""
-    filled = np.pad(levels, ((0, 0), (0, -levels.shape[1] % _GROUP)))
-    packed = np.empty((*outputs.shape[:2], filled.shape[1] // _FOUR, BLOCK, _FOUR), dtype=np.int8)
-    _pack_rows(filled.view(np.int32), outputs, packed.view(np.int32))
+    """Pack B selections of output rows, each like the weight in :func:`pack_weight`."""
+    filled = np.pad(weight, ((0, 0), (0, -weight.shape[1] % _GROUP)))
+    packed = np.empty((*output_rows.shape[:2], filled.shape[1] // _FOUR, BLOCK, _FOUR), dtype=np.int8)
+    _pack_rows(filled.view(np.int32), output_rows, packed.view(np.int32))
     return packed
 
 
@@ -231,39 +231,39 @@ def multiply_block(
     inputs: int,
     width: int,
     input_scales: int,
-    rows: int,
+    num_rows: int,
     minimum: np.float32,
     out: int,
-    stride: int,
+    out_stride: int,
 ) -> None:
-    """Compute one block of a layer's outputs for the first ``rows`` rows.
+    """Compute one block of a layer's outputs for the first ``num_rows`` rows.
 
     out = max(minimum, (inputs - INPUT_OFFSET) @ weights[block]^T * scales * input_scales + bias)
 
     Arrays are given by their addresses: packed ``weights`` and ``accumulator_init``, ``scales`` and ``bias``
     (blocks * BLOCK,) in float32, ``inputs`` (R, ``width``) in bytes, ``input_scales`` (R,) in float32, and ``out`` with
-    ``stride`` bytes from one row to the next. ``width`` is the number of inputs of the packed weights, which are padded
-    with zeros, so the inputs beyond those of the layer may have any value.
+    ``out_stride`` bytes from one row to the next. ``width`` is the number of inputs of the packed weights, which are
+    padded with zeros, so the inputs beyond those of the layer may have any value.
     """
     groups = width // _GROUP
     panel, place = weights + block * BLOCK * width, 4 * BLOCK * block
     start, scale, shift = accumulator_init + place, scales + place, bias + place
     row, following = 0, panel + BLOCK * width
-    while row < rows:
-        x, s, y = inputs + row * width, input_scales + 4 * row, out + row * stride
-        if rows - row >= _MANY:
-            if row == 0 and rows < _LINES * _MANY:
-                _first(panel, following, x, width, groups, start, s, scale, shift, minimum, y, stride)
+    while row < num_rows:
+        x, s, y = inputs + row * width, input_scales + 4 * row, out + row * out_stride
+        if num_rows - row >= _MANY:
+            if row == 0 and num_rows < _LINES * _MANY:
+                _first(panel, following, x, width, groups, start, s, scale, shift, minimum, y, out_stride)
             else:
                 ahead = following + row // _MANY % _LINES * groups * CACHE_LINE
-                _many(panel, ahead, x, width, groups, start, s, scale, shift, minimum, y, stride)
+                _many(panel, ahead, x, width, groups, start, s, scale, shift, minimum, y, out_stride)
             row += _MANY
-        elif rows - row >= _SOME:
-            _some(panel, following, x, width, groups, start, s, scale, shift, minimum, y, stride)
+        elif num_rows - row >= _SOME:
+            _some(panel, following, x, width, groups, start, s, scale, shift, minimum, y, out_stride)
             row += _SOME
-        elif rows - row >= 2:
-            _two(panel, following, x, width, groups, start, s, scale, shift, minimum, y, stride)
+        elif num_rows - row >= 2:
+            _two(panel, following, x, width, groups, start, s, scale, shift, minimum, y, out_stride)
             row += 2
         else:
-            _one(panel, following, x, width, groups, start, s, scale, shift, minimum, y, stride)
+            _one(panel, following, x, width, groups, start, s, scale, shift, minimum, y, out_stride)
             row += 1

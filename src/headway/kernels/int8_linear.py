@@ -94,7 +94,7 @@ class QuantizedLinear:
         return out
 
     def _compute(self, x: Array, residual: Array | None, out: Array) -> None:
-        """Write the output of rows that fit the cache."""
+        """Compute the output of rows that fit in the cache, and write it to ``out``."""
         levels, scales = quantize_rows(x, self.width)
         partial = self.out_features % BLOCK
         last = np.empty((len(x), BLOCK), dtype=np.float32) if partial else out

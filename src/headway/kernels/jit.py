@@ -174,14 +174,14 @@ def jit_serial_and_parallel(function: Callable[P, None]) -> SerialAndParallel[P]
     )
 
 
-def compile_in_background(module: str) -> None:
-    """Run ``module``, which compiles kernels, in a separate process that fills the cache.
+def compile_in_background(module_name: str) -> None:
+    """Run the module ``module_name``, which compiles kernels, in a separate process that fills the cache.
 
     A kernel that is called meanwhile waits for the process instead of being compiled twice.
     """
     global _background
     with contextlib.suppress(OSError):  # without the other process, this one compiles the kernels that it needs
-        command = [sys.executable, "-m", module]
+        command = [sys.executable, "-m", module_name]
         _background = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         atexit.register(_background.kill)
 

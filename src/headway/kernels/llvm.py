@@ -56,9 +56,9 @@ def constant(kind: ir.Type, value: int | float) -> ir.Value:
     return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
 
 
-def llvm_function(builder: ir.IRBuilder, name: str, result: ir.Type, *arguments: ir.Type) -> Any:
+def llvm_function(builder: ir.IRBuilder, name: str, result_type: ir.Type, *arguments: ir.Type) -> Any:
     """Return the declaration of one of LLVM's functions or of an instruction of the processor."""
-    return _cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, arguments), name)
+    return _cgutils.get_or_insert_function(builder.module, ir.FunctionType(result_type, arguments), name)
 
 
 class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
@@ -68,20 +68,20 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         """Return element ``index`` of the array of ``kind`` at ``address``."""
         return self.load(self._pointer(address, kind, index), align=1)
 
-    def lane_mask(self, count: ir.Value, index: ir.Value) -> ir.Value:
-        """Return a mask of the lanes of vector ``index`` that are inside an array of ``count`` elements."""
-        left = self.trunc(self.sub(count, self.mul(index, INT64(LANES))), INT32)
+    def lane_mask(self, array_length: ir.Value, index: ir.Value) -> ir.Value:
+        """Return a mask of the lanes of vector ``index`` that are inside an array of ``array_length`` elements."""
+        left = self.trunc(self.sub(array_length, self.mul(index, INT64(LANES))), INT32)
         return self.icmp_signed("<", ir.Constant(INT_VECTOR, list(range(LANES))), self.broadcast(left))
 
-    def read_masked(self, address: ir.Value, index: ir.Value, count: ir.Value) -> ir.Value:
-        """Return vector ``index`` of an array of ``count`` float32 numbers, with zeros beyond the end of the array."""
+    def read_masked(self, address: ir.Value, index: ir.Value, array_length: ir.Value) -> ir.Value:
+        """Return vector ``index`` of an array of ``array_length`` float32 numbers, with zeros beyond its end."""
         pointer, zeros = self._pointer(address, FLOAT_VECTOR, index), constant(FLOAT_VECTOR, 0.0)
-        name, mask = f"llvm.masked.load.v{LANES}f32.p0v{LANES}f32", self.lane_mask(count, index)
+        name, mask = f"llvm.masked.load.v{LANES}f32.p0v{LANES}f32", self.lane_mask(array_length, index)
         return self.call_llvm(name, FLOAT_VECTOR, pointer, INT32(1), mask, zeros)
 
-    def write_masked(self, value: ir.Value, address: ir.Value, index: ir.Value, count: ir.Value) -> None:
-        """Store ``value`` as vector ``index`` of an array of ``count`` float32 numbers, except lanes beyond its end."""
-        pointer, mask = self._pointer(address, FLOAT_VECTOR, index), self.lane_mask(count, index)
+    def write_masked(self, value: ir.Value, address: ir.Value, index: ir.Value, array_length: ir.Value) -> None:
+        """Store ``value`` as vector ``index`` of ``array_length`` float32 numbers, except lanes beyond their end."""
+        pointer, mask = self._pointer(address, FLOAT_VECTOR, index), self.lane_mask(array_length, index)
         self.call_llvm(f"llvm.masked.store.v{LANES}f32.p0v{LANES}f32", ir.VoidType(), value, pointer, INT32(1), mask)
 
     def write(self, value: ir.Value, address: ir.Value, index: ir.Value | int = 0) -> None:
@@ -113,9 +113,9 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         """Add a floating-point value to a variable."""
         self.store(self.fadd(self.load(variable), value), variable)
 
-    def call_llvm(self, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
+    def call_llvm(self, name: str, result_type: ir.Type, *arguments: ir.Value) -> ir.Value:
         """Call one of LLVM's functions or an instruction of the processor."""
-        function = llvm_function(self, name, result, *(argument.type for argument in arguments))
+        function = llvm_function(self, name, result_type, *(argument.type for argument in arguments))
         return self.call(function, list(arguments))
 
     def broadcast(self, value: ir.Value) -> ir.Value:

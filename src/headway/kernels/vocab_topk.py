@@ -23,31 +23,31 @@ _MINUS_INFINITY = np.float32(-np.inf)
 
 @jit
 def topk_projection(
-    levels: Array,
+    quantized_rows: Array,
     input_scales: Array,
-    layer: Any,
+    layer_addresses: Any,
     vocab_size: int,
     banned: Array,
     eos: int,
-    log_probs: Array,
-    tokens: Array,
-    eos_log_probs: Array,
+    out_log_probs: Array,
+    out_tokens: Array,
+    out_eos_log_probs: Array,
 ) -> None:
     """Find each row's top k tokens under a packed output projection, and their log-probabilities, best first.
 
-    ``levels`` and ``input_scales`` are R quantized rows. ``layer`` contains the addresses of the weight's arrays
-    (:class:`~headway.kernels.int8_linear.QuantizedLinear`). The results are written to ``log_probs`` and ``tokens``
-    (R, k), and the log-probabilities of ``eos`` to ``eos_log_probs`` (R,). ``banned`` tokens are never chosen but keep
-    their share of the probability. If fewer than k tokens are left, the rest have log-probability -inf. If a logit is
-    NaN, so are all results of its row.
+    ``quantized_rows`` (R, K) have the scales ``input_scales`` (R,). ``layer_addresses`` are the addresses of the
+    weight's arrays (:class:`~headway.kernels.int8_linear.QuantizedLinear`). The results are written to
+    ``out_log_probs`` and ``out_tokens`` (R, k), and the log-probabilities of ``eos`` to ``out_eos_log_probs`` (R,).
+    ``banned`` tokens are never chosen but keep their share of the probability. If fewer than k tokens are left, the
+    rest have log-probability -inf. If a logit is NaN, so are all results of its row.
     """
-    weights, accumulator_init, scales, bias = layer
-    rows, width = levels.shape
+    weights, accumulator_init, scales, bias = layer_addresses
+    rows, width = quantized_rows.shape
     logits = np.empty((rows, _CHUNK), dtype=np.float32)
     largest, totals = np.empty(rows, dtype=np.float32), np.empty(rows, dtype=np.float32)
     for row in range(rows):
-        largest[row], totals[row], eos_log_probs[row] = _LEAST, np.float32(0), _MINUS_INFINITY
-    inputs, own_scales, out = levels.ctypes.data, input_scales.ctypes.data, logits.ctypes.data
+        largest[row], totals[row], out_eos_log_probs[row] = _LEAST, np.float32(0), _MINUS_INFINITY
+    inputs, own_scales, out = quantized_rows.ctypes.data, input_scales.ctypes.data, logits.ctypes.data
     for start in range(0, vocab_size, _CHUNK):
         size = min(_CHUNK, vocab_size - start)
         for column in range(0, size, BLOCK):
@@ -58,26 +58,26 @@ def topk_projection(
             )
         for row in range(rows):
             if start <= eos < start + size:
-                eos_log_probs[row] = logits[row, eos - start]
+                out_eos_log_probs[row] = logits[row, eos - start]
             largest[row], totals[row] = _add_chunk(
-                logits, row, 0, size, start, largest[row], totals[row], banned, log_probs, tokens
+                logits, row, 0, size, start, largest[row], totals[row], banned, out_log_probs, out_tokens
             )
     for row in range(rows):
-        _normalize(row, largest[row], totals[row], log_probs, eos_log_probs)
+        _normalize(row, largest[row], totals[row], out_log_probs, out_eos_log_probs)
 
 
 @jit
 def topk_projection_per_sentence(
-    levels: Array,
+    quantized_rows: Array,
     input_scales: Array,
     layers: Any,
     slot_tokens: Array,
     slots: Array,
     banned: Array,
     eos: int,
-    log_probs: Array,
-    tokens: Array,
-    eos_log_probs: Array,
+    out_log_probs: Array,
+    out_tokens: Array,
+    out_eos_log_probs: Array,
 ) -> None:
     """Like :func:`topk_projection`, but each sentence has its own tokens and weights.
 
@@ -86,7 +86,7 @@ def topk_projection_per_sentence(
     sentence are adjacent.
     """
     weights, accumulator_init, scales, bias = layers
-    beams = len(levels) // max(1, len(slots))
+    beams = len(quantized_rows) // max(1, len(slots))
     excluded = np.empty(len(banned), dtype=np.int64)
     for sentence in range(len(slots)):
         slot = slots[sentence]
@@ -106,25 +106,27 @@ def topk_projection_per_sentence(
             *(scales[slot].ctypes.data, bias[slot].ctypes.data),
         )
         topk_projection(
-            *(levels[rows], input_scales[rows], layer, size, excluded[:num_excluded], eos_place),
-            *(log_probs[rows], tokens[rows], eos_log_probs[rows]),
+            *(quantized_rows[rows], input_scales[rows], layer, size, excluded[:num_excluded], eos_place),
+            *(out_log_probs[rows], out_tokens[rows], out_eos_log_probs[rows]),
         )
         for r in range(sentence * beams, (sentence + 1) * beams):
-            for c in range(tokens.shape[1]):
-                tokens[r, c] = own[tokens[r, c]]
+            for c in range(out_tokens.shape[1]):
+                out_tokens[r, c] = own[out_tokens[r, c]]
 
 
 @jit
-def topk_logits(logits: Array, banned: Array, eos: int, log_probs: Array, tokens: Array, eos_log_probs: Array) -> None:
+def topk_logits(
+    logits: Array, banned: Array, eos: int, out_log_probs: Array, out_tokens: Array, out_eos_log_probs: Array
+) -> None:
     """Like :func:`topk_projection`, for given logits (R, V)."""
     rows, vocab_size = logits.shape
     for row in range(rows):
         largest, total = _LEAST, np.float32(0)
         for start in range(0, vocab_size, _CHUNK):
             end = min(start + _CHUNK, vocab_size)
-            largest, total = _add_chunk(logits, row, start, end, 0, largest, total, banned, log_probs, tokens)
-        eos_log_probs[row] = logits[row, eos] if 0 <= eos < vocab_size else _MINUS_INFINITY
-        _normalize(row, largest, total, log_probs, eos_log_probs)
+            largest, total = _add_chunk(logits, row, start, end, 0, largest, total, banned, out_log_probs, out_tokens)
+        out_eos_log_probs[row] = logits[row, eos] if 0 <= eos < vocab_size else _MINUS_INFINITY
+        _normalize(row, largest, total, out_log_probs, out_eos_log_probs)
 
 
 @jit_internal
@@ -140,10 +142,11 @@ def _add_chunk(
     log_probs: Array,
     tokens: Array,
 ) -> tuple[np.float32, np.float32]:
-    """Add the columns from ``first`` to ``end`` of a row of logits, which belong to the tokens ``offset`` + column.
+    """Update a row's top k and its sum of exponentials with the logits in columns ``first`` to ``end``.
 
-    Return the largest logit so far and the sum of exponentials relative to it. The top k so far are in ``tokens``, and
-    their logits in ``log_probs``. Both are initialized when the first token is added.
+    Column c contains the logit of token ``offset`` + c. Return the largest logit so far and the sum of exponentials
+    relative to it. The top k so far are in ``tokens``, and their logits in ``log_probs``. Both are initialized when the
+    first token is added.
     """
     last = log_probs.shape[1] - 1
     if first + offset == 0:

@@ -33,7 +33,7 @@ from headway.nn.blocks import (
     NumHeads,
     PreNorm,
     SublayerDropout,
-    linear,
+    xavier_linear,
 )
 from headway.nn.convolution import ResidualConvolution
 from headway.nn.dropout import Dropout
@@ -109,11 +109,11 @@ class EncoderClassifier(nn.Module):
         )
         self.pooling = AttentionPooling(d_model) if pooling == "attention" else Pooling(pooling, d_model)
         self.pooled_dropout = Dropout(config.pooled_dropout)
-        self.projection = linear(self.pooling.width, num_classes)
+        self.projection = xavier_linear(self.pooling.width, num_classes)
 
     @property
     def max_length(self) -> int:
-        """The maximum length of a text, in tokens with EOS."""
+        """The maximum length of a text in tokens, including EOS."""
         return self.config.max_length
 
     def encoder_tokens(self, source: Int[Tensor, "B S"]) -> Int[Tensor, "B S2"]:

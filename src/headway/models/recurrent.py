@@ -38,7 +38,7 @@ from headway.config import Config, apply_preset
 from headway.decode.protocol import Step
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import Tie, output_projection, pad_sequences, token_embeddings
-from headway.nn.recurrent import Cell, Encoded, RecurrentEncoder, Summary
+from headway.nn.recurrent import Cell, EncoderOutput, RecurrentEncoder, Summary
 from headway.nn.recurrent_decoders import BahdanauDecoder, Decoder, FixedVectorDecoder, LuongDecoder, RecurrentState
 from headway.nn.scores import ScoreKind
 
@@ -204,16 +204,16 @@ class RecurrentModel(nn.Module):
         """The device of the weights."""
         return self.projection.weight.device
 
-    def encode(self, source: Int[Tensor, "B S"]) -> Encoded:
+    def encode(self, source: Int[Tensor, "B S"]) -> EncoderOutput:
         """Return the encoder's states and z, the vector that summarizes them."""
         # An empty source is read as one padding token, which avoids a division by zero.
         lengths = (source != self.pad).sum(1).clamp(min=1)
-        encoded: Encoded = self.encoder(self.dropout(self.source_embedding(source)), lengths)
+        encoded: EncoderOutput = self.encoder(self.dropout(self.source_embedding(source)), lengths)
         return encoded
 
     def hidden(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         """Encode and decode, and return the vectors from which :attr:`projection` computes logits."""
-        return self._decode(self.decoder.start(self.encode(source)), target)
+        return self._decode(self.decoder.initial_state(self.encode(source)), target)
 
     def forward(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
         """Return the logits of the token that follows each target position."""
@@ -222,14 +222,14 @@ class RecurrentModel(nn.Module):
 
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> RecurrentState:
         """Encode the sources and start decoding, with ``beams`` rows per source."""
-        state = self.decoder.start(self.encode(pad_sequences(sources, self.pad, self.device)))
+        state = self.decoder.initial_state(self.encode(pad_sequences(sources, self.pad, self.device)))
         if beams > 1:
             state.select(torch.arange(len(sources), device=self.device).repeat_interleave(beams))
         return state
 
     def admit(self, state: RecurrentState, sources: Sequence[Sequence[int]]) -> None:
         """Encode more sources and append them to ``state``, with as many rows per source as it already has."""
-        state.join(self.start(sources, beams=state.beams))
+        state.append(self.start(sources, beams=state.beams))
 
     def step(self, state: RecurrentState, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
         """Append one token to each row and predict the next one.
@@ -237,7 +237,7 @@ class RecurrentModel(nn.Module):
         The result contains the attention weights if ``attention`` is True and the model has attention, otherwise None.
         """
         hidden = self._decode(state, tokens.unsqueeze(1)).squeeze(1)
-        return Step(self.projection(hidden), state.weights if attention else None)
+        return Step(self.projection(hidden), state.attention_weights if attention else None)
 
     def select(
         self, state: RecurrentState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None

@@ -24,7 +24,7 @@ ModelConfig = Annotated[AnyConfig, Field(discriminator="kind")]
 TranslationModel = Transformer | RecurrentModel
 Model = TranslationModel | EncoderClassifier
 
-Output = Literal["tokens", "label"]
+OutputKind = Literal["tokens", "label"]
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Architecture:
     """The properties of an architecture that other packages need.
 
     Attributes:
-        config: The configuration class; its ``kind`` is the key in :data:`ARCHITECTURES`.
-        model: The model class, called with the configuration, the source vocabulary size and the output size.
+        config_class: The configuration class; its ``kind`` is the key in :data:`ARCHITECTURES`.
+        model_class: The model class, called with the configuration, the source vocabulary size and the output size.
         output: What the model predicts: the tokens of a target sequence, or one label for the whole source.
         compilable: Whether ``torch.compile`` suits the model. It would unroll the time steps of a recurrent model.
         shardable_blocks: Function that returns the modules that FSDP2 shards one by one. None if the model cannot be
@@ -43,9 +43,9 @@ class Architecture:
         presets: Named settings of the configuration, for the documentation.
     """
 
-    config: type[AnyConfig]
-    model: Callable[..., Model]
-    output: Output
+    config_class: type[AnyConfig]
+    model_class: Callable[..., Model]
+    output: OutputKind
     compilable: bool = True
     shardable_blocks: Callable[[Model], list[nn.Module]] | None = None
     cross_attentions: Callable[[Model], list[nn.Module]] = lambda _model: []
@@ -91,7 +91,7 @@ def architecture_of(config: AnyConfig) -> Architecture:
     return ARCHITECTURES[config.kind]
 
 
-def architectures_for(output: Output) -> list[str]:
+def architectures_for(output: OutputKind) -> list[str]:
     """Return the kinds of all architectures that predict ``output``."""
     return [kind for kind, each in ARCHITECTURES.items() if each.output == output]
 
@@ -101,7 +101,7 @@ def parse_model_config(data: Any, origin: str) -> AnyConfig:
     kind = data["kind"] if isinstance(data, dict) and "kind" in data else "transformer"
     if kind not in ARCHITECTURES:
         raise ConfigError(f"{origin}: kind = {kind!r}: {spelling_hint(str(kind), ARCHITECTURES)}")
-    return ARCHITECTURES[kind].config.parse(data, origin)
+    return ARCHITECTURES[kind].config_class.parse(data, origin)
 
 
 @overload
@@ -117,4 +117,4 @@ def build_model(config: AnyConfig, source_vocab_size: int, output_size: int) -> 
 
     ``output_size`` is the size of the target vocabulary, or the number of classes.
     """
-    return architecture_of(config).model(config, source_vocab_size, output_size)
+    return architecture_of(config).model_class(config, source_vocab_size, output_size)

@@ -99,8 +99,8 @@ class TransformerConfig(BlockConfig):
 class TransformerState:
     """The state between decoding steps: keys and values of the target prefixes and of the memory."""
 
-    prefix: KVCache
-    memory: KVCache
+    prefix_kv: KVCache
+    memory_kv: KVCache
 
 
 class Transformer(nn.Module):
@@ -147,7 +147,7 @@ class Transformer(nn.Module):
         Call ``target_positions.reserve(largest position + 1)`` first.
         """
         embedded = self.target_embedding(tokens.unsqueeze(1)).squeeze(1)
-        normed: Tensor = self.target_norm(self.target_positions.at(embedded, positions))
+        normed: Tensor = self.target_norm(self.target_positions.add_at(embedded, positions))
         return normed
 
     def encode(self, source: Int[Tensor, "B S"], source_mask: Bool[Tensor, "B 1 S"]) -> Float[Tensor, "B S D"]:
@@ -185,13 +185,13 @@ class Transformer(nn.Module):
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> TransformerState:
         """Encode the sources and start decoding, with ``beams`` rows per source."""
         memory = self._memory(sources)
-        state = TransformerState(*self.decoder.caches(memory))
+        state = TransformerState(*self.decoder.make_caches(memory))
         self._admit(state, sources, memory, beams)
         return state
 
     def admit(self, state: TransformerState, sources: Sequence[Sequence[int]]) -> None:
         """Encode more sources and append them to ``state``, with as many rows per source as it already has."""
-        self._admit(state, sources, self._memory(sources), state.prefix.beams)
+        self._admit(state, sources, self._memory(sources), state.prefix_kv.beams)
 
     def _memory(self, sources: Sequence[Sequence[int]]) -> list[KeysValues]:
         source = pad_sequences(sources, self.pad, self.device)
@@ -200,10 +200,10 @@ class Transformer(nn.Module):
     def _admit(
         self, state: TransformerState, sources: Sequence[Sequence[int]], memory: Sequence[KeysValues], beams: int
     ) -> None:
-        state.memory.admit([len(source) for source in sources], beams=1)
+        state.memory_kv.admit([len(source) for source in sources], beams=1)
         for layer, each in enumerate(memory):
-            state.memory.write(layer, each.keys, each.values)
-        state.prefix.admit([0] * len(sources), beams=beams)
+            state.memory_kv.write(layer, each.keys, each.values)
+        state.prefix_kv.admit([0] * len(sources), beams=beams)
 
     def step(self, state: TransformerState, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
         """Append one token to each row and predict the next one.
@@ -211,23 +211,23 @@ class Transformer(nn.Module):
         With ``attention``, the result also contains the last decoder block's attention weights over the source,
         averaged over the heads.
         """
-        prefix = state.prefix
-        self.target_positions.reserve(prefix.max_length + 1)
+        prefix = state.prefix_kv
+        self.target_positions.reserve(prefix.current_max_length + 1)
         x = self.embed_target_at(tokens, prefix.lengths.repeat_interleave(prefix.beams))
         x = x.view(prefix.num_sequences, prefix.beams, -1)
         if not attention:
-            return Step(self.projection(self.decoder.step(x, prefix, state.memory)).flatten(0, 1), None)
+            return Step(self.projection(self.decoder.step(x, prefix, state.memory_kv)).flatten(0, 1), None)
         with record_attention(self.decoder.blocks[-1].get_submodule("cross_attention")) as seen:
-            hidden = self.decoder.step(x, prefix, state.memory)
+            hidden = self.decoder.step(x, prefix, state.memory_kv)
         return Step(self.projection(hidden).flatten(0, 1), seen[0].mean(1).flatten(0, 1))
 
     def select(
         self, state: TransformerState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
     ) -> None:
         """Make row i continue the old row ``rows[i]`` of its sequence. Keep only ``sequences``; None keeps all."""
-        state.prefix.select(rows, sequences)
+        state.prefix_kv.select(rows, sequences)
         if sequences is not None:
-            state.memory.select(sequences, sequences)
+            state.memory_kv.select(sequences, sequences)
 
 
 def _positions(config: TransformerConfig) -> SinusoidalPositions | LearnedPositions | NoPositions:

@@ -109,8 +109,8 @@ class MultiHeadAttention(nn.Module):
         qk_projection: "hidden" replaces the linear projections of queries and of keys by W_2 max(0, W_1 x + b_1) + b_2,
             whose hidden layer is as wide as the queries of all heads.
         rotary: Whether self-attention rotates queries and keys to their positions. Cross-attention is never rotary.
-        window: Number of positions before and after its own that a position may attend to in self-attention. None means
-            all. Cross-attention is never restricted.
+        window: (before, after): the number of preceding and of following positions that a position may attend to in
+            self-attention, in addition to itself. None means all. Cross-attention is never restricted.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class MultiHeadAttention(nn.Module):
         query, key = self._heads(_transformed(query, self.query_outer)), self._heads(_transformed(key, self.key_outer))
         if self.rotary is not None:
             query, key = (
-                self.rotary(part) if positions is None else self.rotary.at(part, positions) for part in (query, key)
+                self.rotary(y) if positions is None else self.rotary.rotate_at(y, positions) for y in (query, key)
             )
         return query, KeysValues(self._prepared(key), self._heads(value))
 
@@ -208,12 +208,12 @@ class MultiHeadAttention(nn.Module):
         self, query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Bool[Tensor, "..."] | None = None
     ) -> Float[Tensor, "B T D"]:
         """Attend from projected queries to keys and values, concatenate the heads and project them."""
-        mask = None if mask is None else for_all_heads(mask)
+        mask = None if mask is None else add_head_dim(mask)
         score = None if self.score is None else self.score.compare
         weights = apply_observers(self, attention_weights(query, kv.keys, mask, score))
-        return self.join(self.dropout(weights) @ kv.values)
+        return self.merge_heads(self.dropout(weights) @ kv.values)
 
-    def join(self, heads: Float[Tensor, "B H T U"]) -> Float[Tensor, "B T D"]:
+    def merge_heads(self, heads: Float[Tensor, "B H T U"]) -> Float[Tensor, "B T D"]:
         """Concatenate the heads and project them: Concat(head_1, ..., head_h) W^O."""
         joined: Tensor = self.output(heads.transpose(1, 2).flatten(2))
         return joined
@@ -241,7 +241,7 @@ def restrict_to_window(
     return inside if mask is None else inside & mask
 
 
-def for_all_heads(mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
+def add_head_dim(mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
     """Insert the head dimension H into a mask that broadcasts to (B, T, S)."""
     return (mask if mask.dim() > 1 else mask.unsqueeze(0)).unsqueeze(-3)
 

@@ -172,8 +172,8 @@ class FeedForward(nn.Module):
         self, d_model: int, d_ff: int, *, activation: Literal["relu", "gelu", "silu"] = "relu", dropout: float = 0.0
     ) -> None:
         super().__init__()
-        self.inner = linear(d_model, d_ff)
-        self.outer = linear(d_ff, d_model)
+        self.inner = xavier_linear(d_model, d_ff)
+        self.outer = xavier_linear(d_ff, d_model)
         self.activation = _ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
 
@@ -195,9 +195,9 @@ class GatedFeedForward(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.gate = linear(d_model, d_ff)
-        self.inner = linear(d_model, d_ff)
-        self.outer = linear(d_ff, d_model)
+        self.gate = xavier_linear(d_model, d_ff)
+        self.inner = xavier_linear(d_model, d_ff)
+        self.outer = xavier_linear(d_ff, d_model)
         self.activation = _GATES[activation]
         self.dropout = Dropout(dropout)
 
@@ -207,9 +207,9 @@ class GatedFeedForward(nn.Module):
         return transformed
 
 
-def linear(inputs: int, outputs: int) -> nn.Linear:
+def xavier_linear(in_features: int, out_features: int) -> nn.Linear:
     """Return a linear layer with Xavier-uniform weights and zero bias."""
-    layer = nn.Linear(inputs, outputs)
+    layer = nn.Linear(in_features, out_features)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
     return layer
@@ -299,25 +299,27 @@ class DecoderBlock(nn.Module):
         transformed: Tensor = self.feed_forward_residual(x, self.feed_forward)
         return transformed
 
-    def step(self, x: Float[Tensor, "B W D"], prefix: KVCache, memory: KVCache, layer: int) -> Float[Tensor, "B W D"]:
-        """Decode one more position of each beam. ``prefix`` contains the earlier positions, and has advanced already.
+    def step(
+        self, x: Float[Tensor, "B W D"], prefix_kv: KVCache, memory_kv: KVCache, layer: int
+    ) -> Float[Tensor, "B W D"]:
+        """Decode one more position of each beam. ``prefix_kv`` contains the earlier positions and has already advanced.
 
         The beams of a sequence are the query positions of one batch entry.
         """
 
         def attend_to_prefix(x: Tensor) -> Tensor:
             if self.attention.rotary is not None:
-                self.attention.rotary.reserve(prefix.max_length)
-            query, new = self.attention.project(x, prefix.lengths - 1)
+                self.attention.rotary.reserve(prefix_kv.current_max_length)
+            query, new = self.attention.project(x, prefix_kv.lengths - 1)
             keys, values = (
-                torch.unflatten(stored, 0, query.shape[:2]) for stored in prefix.append(layer, new.keys, new.values)
+                torch.unflatten(stored, 0, query.shape[:2]) for stored in prefix_kv.append(layer, new.keys, new.values)
             )
-            return self.attention.attend(query, KeysValues(keys, values), prefix.mask)
+            return self.attention.attend(query, KeysValues(keys, values), prefix_kv.mask)
 
         def attend_to_memory(x: Tensor) -> Tensor:
             query = self.cross_attention.queries(x)
-            keys, values = (torch.unflatten(stored, 0, query.shape[:2]) for stored in memory.entries(layer))
-            return self.cross_attention.attend(query, KeysValues(keys, values), memory.mask)
+            keys, values = (torch.unflatten(stored, 0, query.shape[:2]) for stored in memory_kv.entries(layer))
+            return self.cross_attention.attend(query, KeysValues(keys, values), memory_kv.mask)
 
         x = self.attention_residual(x, attend_to_prefix)
         x = self.cross_attention_residual(x, attend_to_memory)
@@ -380,18 +382,18 @@ class DecoderStack(_Stack):
         """Return the keys and values of the memory for each block."""
         return [block.cross_attention.keys_values(memory) for block in self._blocks()]
 
-    def caches(self, memory: list[KeysValues]) -> tuple[KVCache, KVCache]:
-        """Return two empty caches for :meth:`step`: one for prefixes, one for memories shaped like ``memory``."""
-        layers = [LayerSpec(each.keys.size(1), each.keys.size(3), each.values.size(3)) for each in memory]
-        dtype, device = memory[0].keys.dtype, memory[0].keys.device
+    def make_caches(self, keys_values: list[KeysValues]) -> tuple[KVCache, KVCache]:
+        """Return two empty caches for :meth:`step`: one for prefixes, one for memories shaped like ``keys_values``."""
+        layers = [LayerSpec(each.keys.size(1), each.keys.size(3), each.values.size(3)) for each in keys_values]
+        dtype, device = keys_values[0].keys.dtype, keys_values[0].keys.device
         prefix = KVCache(layers, dtype=dtype, device=device, window=self.window)
         return prefix, KVCache(layers, dtype=dtype, device=device)
 
-    def step(self, x: Float[Tensor, "B W D"], prefix: KVCache, memory: KVCache) -> Float[Tensor, "B W D"]:
-        """Append one more position of each beam to ``prefix``, and return the hidden states of these positions."""
-        prefix.advance()
+    def step(self, x: Float[Tensor, "B W D"], prefix_kv: KVCache, memory_kv: KVCache) -> Float[Tensor, "B W D"]:
+        """Append one more position of each beam to ``prefix_kv``, and return the hidden states of these positions."""
+        prefix_kv.advance()
         for layer, block in enumerate(self._blocks()):
-            x = block.step(x, prefix, memory, layer)
+            x = block.step(x, prefix_kv, memory_kv, layer)
         normed: Tensor = self.norm(x)
         return normed
 

@@ -42,7 +42,7 @@ class KVCache:
     """Keys and values of all layers for B sequences with W beams each.
 
     A decoding step calls :meth:`advance` once, then :meth:`append` in every layer. Kernels that read and write by slot
-    use ``keys``, ``values``, ``slots`` and ``filled`` directly.
+    use ``keys``, ``values``, ``slots`` and ``num_entries`` directly.
 
     Args:
         layers: Shape of the keys and values of each layer.
@@ -56,10 +56,10 @@ class KVCache:
         values: One tensor (P * H, >= C, U) for each layer.
         slots: Slot of each sequence. The heads of slot p are ``p * H`` to ``p * H + H - 1``.
         lengths: Number of positions of each sequence so far, the same for all its beams.
-        max_length: Largest element of ``lengths``.
-        visible: Mask of the entries that each beam may attend to, False from entry ``filled`` on.
-        filled: C, the number of entries in use.
-        is_full: Whether every beam may attend to every entry, so that no mask is needed.
+        current_max_length: Largest element of ``lengths``.
+        visible_mask: Mask of the entries that each beam may attend to, False from entry ``num_entries`` on.
+        num_entries: C, the number of entries in use.
+        is_unmasked: Whether every beam may attend to every entry, so that no mask is needed.
     """
 
     def __init__(
@@ -71,27 +71,27 @@ class KVCache:
         self.values = [torch.empty(0, 0, each.value_width, dtype=dtype, device=device) for each in layers]
         self.slots: Int[Tensor, " B"] = torch.empty(0, dtype=torch.long, device=device)
         self.lengths: Int[Tensor, " B"] = torch.empty(0, dtype=torch.long, device=device)
-        self.max_length = 0
-        self.visible: Bool[Tensor, "B W C"] = torch.empty(0, 1, 0, dtype=torch.bool, device=device)
-        self.filled = 0
-        self.is_full = True
+        self.current_max_length = 0
+        self.visible_mask: Bool[Tensor, "B W C"] = torch.empty(0, 1, 0, dtype=torch.bool, device=device)
+        self.num_entries = 0
+        self.is_unmasked = True
         self._in_order = True  # whether sequence b has slot b
         self._look_for_unused_at = _MIN_ENTRIES
 
     @property
     def num_sequences(self) -> int:
         """The number of sequences, B."""
-        return self.visible.size(0)
+        return self.visible_mask.size(0)
 
     @property
     def beams(self) -> int:
         """The number of beams of each sequence, W."""
-        return self.visible.size(1)
+        return self.visible_mask.size(1)
 
     @property
     def mask(self) -> Bool[Tensor, "B W C"] | None:
         """The mask of the entries that each beam may attend to, or None if every beam may attend to all of them."""
-        return None if self.is_full else self.visible[:, :, : self.filled]
+        return None if self.is_unmasked else self.visible_mask[:, :, : self.num_entries]
 
     def admit(self, lengths: Sequence[int], *, beams: int) -> None:
         """Append one sequence for each of ``lengths``.
@@ -101,23 +101,23 @@ class KVCache:
         """
         before, count, longest = self.num_sequences, len(lengths), max(lengths, default=0)
         if not before:
-            self.filled, self.is_full = 0, True
-            self.visible = self.visible.new_empty(0, beams, 0)
+            self.num_entries, self.is_unmasked = 0, True
+            self.visible_mask = self.visible_mask.new_empty(0, beams, 0)
         assert beams == self.beams, "all sequences of a cache must have the same number of beams"
-        old, self.filled = self.filled, max(self.filled, longest)
-        self._reserve(before + count, self.filled, old)
+        old, self.num_entries = self.num_entries, max(self.num_entries, longest)
+        self._reserve(before + count, self.num_entries, old)
         for x, heads in self._buffers():
             # Masked entries are still multiplied by 0, so they must be finite.
-            x[before * heads : (before + count) * heads, longest : self.filled] = 0
-            x[: before * heads, old : self.filled] = 0
+            x[before * heads : (before + count) * heads, longest : self.num_entries] = 0
+            x[: before * heads, old : self.num_entries] = 0
         added = torch.tensor(lengths, dtype=torch.long, device=self.slots.device)
-        entries = torch.arange(self.visible.size(2), device=added.device)
+        entries = torch.arange(self.visible_mask.size(2), device=added.device)
         visible = (entries < added.unsqueeze(1)).unsqueeze(1).expand(-1, beams, -1)
-        self.visible = torch.cat([self.visible, visible])
+        self.visible_mask = torch.cat([self.visible_mask, visible])
         self.lengths = torch.cat([self.lengths, added])
         self._number_slots(before + count)
-        self.is_full = self.is_full and not before and min(lengths, default=0) == longest
-        self.max_length = max(self.max_length, longest)
+        self.is_unmasked = self.is_unmasked and not before and min(lengths, default=0) == longest
+        self.current_max_length = max(self.current_max_length, longest)
 
     def write(self, layer: int, keys: Float[Tensor, "N H T K"], values: Float[Tensor, "N H T U"]) -> None:
         """Fill in the first T entries of the N sequences that were admitted last."""
@@ -128,20 +128,20 @@ class KVCache:
 
     def advance(self) -> None:
         """Add a position to each sequence: one entry for each beam, which :meth:`append` fills in."""
-        if self.window is not None and self.filled >= self._look_for_unused_at:
+        if self.window is not None and self.num_entries >= self._look_for_unused_at:
             self._drop_unused()
-        start, self.filled = self.filled, self.filled + self.beams
-        if self.filled > self.visible.size(2):
+        start, self.num_entries = self.num_entries, self.num_entries + self.beams
+        if self.num_entries > self.visible_mask.size(2):
             self._reserve(self.num_sequences, start + _GROWTH * self.beams, start)
-        self.visible[:, :, start : self.filled].diagonal(dim1=1, dim2=2).fill_(True)
-        self.is_full = self.is_full and self.beams == 1
+        self.visible_mask[:, :, start : self.num_entries].diagonal(dim1=1, dim2=2).fill_(True)
+        self.is_unmasked = self.is_unmasked and self.beams == 1
         self.lengths = self.lengths + 1
-        self.max_length += 1
-        if self.window is not None and self.max_length > self.window:
+        self.current_max_length += 1
+        if self.window is not None and self.current_max_length > self.window:
             # A beam's entries are in the order of their positions.
-            visible = self.visible[:, :, : self.filled]
+            visible = self.visible_mask[:, :, : self.num_entries]
             visible &= visible.flip(2).cumsum(2).flip(2) <= self.window
-            self.is_full = False
+            self.is_unmasked = False
 
     def append(
         self, layer: int, keys: Float[Tensor, "B H W K"], values: Float[Tensor, "B H W U"]
@@ -158,7 +158,7 @@ class KVCache:
         """Return the keys and values of a layer, ordered by sequence and then by head."""
         self._order()
         rows = self.num_sequences * self.layers[layer].kv_heads
-        return self.keys[layer][:rows, : self.filled], self.values[layer][:rows, : self.filled]
+        return self.keys[layer][:rows, : self.num_entries], self.values[layer][:rows, : self.num_entries]
 
     def select(self, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
         """Reorder the rows: row i continues the old row ``rows[i]``, which belongs to the same sequence.
@@ -168,12 +168,12 @@ class KVCache:
         """
         count = self.num_sequences if sequences is None else len(sequences)
         beams = len(rows) // max(1, count)
-        self.visible = self.visible.flatten(0, 1)[rows].view(count, beams, self.visible.size(2))
+        self.visible_mask = self.visible_mask.flatten(0, 1)[rows].view(count, beams, self.visible_mask.size(2))
         if sequences is not None:
             self.slots, self.lengths = self.slots[sequences], self.lengths[sequences]
-            self.max_length = int(self.lengths.max()) if count else 0
+            self.current_max_length = int(self.lengths.max()) if count else 0
             self._in_order = False
-        if sequences is not None or self.filled >= self._look_for_unused_at:
+        if sequences is not None or self.num_entries >= self._look_for_unused_at:
             self._drop_unused()
 
     def _buffers(self) -> Iterator[tuple[Tensor, int]]:
@@ -196,20 +196,20 @@ class KVCache:
         moved = (self.slots != torch.arange(count, device=self.slots.device)).nonzero().squeeze(1)
         if len(moved):
             for buffer, heads in self._buffers():
-                by_slot = torch.unflatten(buffer, 0, (-1, heads))[:, :, : self.filled]
+                by_slot = torch.unflatten(buffer, 0, (-1, heads))[:, :, : self.num_entries]
                 by_slot[moved] = by_slot[self.slots[moved]]
         self._number_slots(count)
 
     def _reserve(self, slots: int, entries: int, used: int) -> None:
         """Make room for ``slots`` slots of ``entries`` entries. Buffers that must grow keep their ``used`` entries."""
         self._order()
-        missing = entries - self.visible.size(2)
+        missing = entries - self.visible_mask.size(2)
         if missing > 0:
-            self.visible = F.pad(self.visible, (0, missing))
+            self.visible_mask = F.pad(self.visible_mask, (0, missing))
         grown = []
         for buffer, heads in self._buffers():
             if missing > 0 or slots * heads > len(buffer):
-                larger = buffer.new_empty(slots * heads, self.visible.size(2), buffer.size(2))
+                larger = buffer.new_empty(slots * heads, self.visible_mask.size(2), buffer.size(2))
                 kept = self.num_sequences * heads
                 larger[:kept, :used] = buffer[:kept, :used]
                 buffer = larger
@@ -218,17 +218,17 @@ class KVCache:
 
     def _drop_unused(self) -> None:
         """Drop the entries that no beam may attend to, if there are enough of them to be worth a copy."""
-        needed = self.max_length if self.window is None else min(self.max_length, self.window)
-        if needed * _WASTE > self.filled:
+        needed = self.current_max_length if self.window is None else min(self.current_max_length, self.window)
+        if needed * _WASTE > self.num_entries:
             return
-        visible = self.visible[:, :, : self.filled]
+        visible = self.visible_mask[:, :, : self.num_entries]
         used = visible.any(1)
         width = int(used.sum(1).max()) if used.numel() else 0
-        if width * _WASTE <= self.filled:
+        if width * _WASTE <= self.num_entries:
             # A stable sort moves each sequence's used entries to the front without changing their order.
             order = (~used).to(torch.uint8).argsort(dim=1, stable=True)[:, :width]
             room = _GROWTH * self.beams
-            self.visible = F.pad(visible.gather(2, order.unsqueeze(1).expand(-1, self.beams, -1)), (0, room))
+            self.visible_mask = F.pad(visible.gather(2, order.unsqueeze(1).expand(-1, self.beams, -1)), (0, room))
             kept = []
             for buffer, heads in self._buffers():
                 head = torch.arange(heads, device=order.device)
@@ -238,5 +238,5 @@ class KVCache:
                 kept.append(smaller.flatten(0, 1))
             self._replace(kept)
             self._number_slots(len(order))
-            self.filled = width
-        self._look_for_unused_at = int(max(self.filled, _MIN_ENTRIES) * _WASTE)
+            self.num_entries = width
+        self._look_for_unused_at = int(max(self.num_entries, _MIN_ENTRIES) * _WASTE)

@@ -68,13 +68,13 @@ def token_embeddings(
     return source, source if tie == "all" else TokenEmbedding(target_vocab_size, width, scaled=scaled)
 
 
-def output_projection(tie: Tie, target: TokenEmbedding, width: int, *, bias: bool) -> nn.Linear:
+def output_projection(tie: Tie, target_embedding: TokenEmbedding, width: int, *, bias: bool) -> nn.Linear:
     """Return the projection from states of ``width`` to logits. Its weight is the target embedding unless untied."""
-    projection = nn.Linear(width, len(target.weight), bias=bias)
+    projection = nn.Linear(width, len(target_embedding.weight), bias=bias)
     if bias:
         nn.init.zeros_(projection.bias)
     if tie == "none":
         nn.init.xavier_uniform_(projection.weight)
     else:
-        projection.weight = target.weight
+        projection.weight = target_embedding.weight
     return projection

@@ -42,15 +42,15 @@ def label_smoothed_cross_entropy(
 
 
 def r_drop_loss(
-    first: Float[Tensor, "N V"],
-    second: Float[Tensor, "N V"],
+    logits1: Float[Tensor, "N V"],
+    logits2: Float[Tensor, "N V"],
     targets: Int[Tensor, " N"],
     smoothing: float,
     alpha: float,
 ) -> Float[Tensor, " N"]:
     """Return R-Drop's loss in nats for each of N positions, from the logits of two passes."""
-    cross_entropies = [label_smoothed_cross_entropy(logits, targets, smoothing) for logits in (first, second)]
-    log_p1, log_p2 = (_at_least_float32(logits).log_softmax(-1) for logits in (first, second))
+    cross_entropies = [label_smoothed_cross_entropy(logits, targets, smoothing) for logits in (logits1, logits2)]
+    log_p1, log_p2 = (_at_least_float32(logits).log_softmax(-1) for logits in (logits1, logits2))
     # KL(p1 || p2) + KL(p2 || p1) = sum of (p1 - p2) (log p1 - log p2)
     divergence = ((log_p1.exp() - log_p2.exp()) * (log_p1 - log_p2)).sum(-1)
     return sum(cross_entropies) / 2 + alpha / 4 * divergence

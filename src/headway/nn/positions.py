@@ -99,7 +99,7 @@ class SinusoidalPositions(_GrowingTable):
         self.reserve(end)
         return x + self.table[start:end]
 
-    def at(self, x: Float[Tensor, "B D"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
+    def add_at(self, x: Float[Tensor, "B D"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
         """Return x[b] + PE(positions[b]). Call :meth:`reserve` first."""
         return x + self.table[positions]
 
@@ -120,7 +120,7 @@ class LearnedPositions(nn.Module):
         self.reserve(start + x.size(1))
         return x + self.table[start : start + x.size(1)]
 
-    def at(self, x: Float[Tensor, "B D"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
+    def add_at(self, x: Float[Tensor, "B D"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
         """Return x[b] + table[positions[b]]. Call :meth:`reserve` first, which checks the maximum length."""
         return x + self.table[positions]
 
@@ -141,7 +141,7 @@ class NoPositions(nn.Module):
         """Return x."""
         return x
 
-    def at(self, x: Float[Tensor, "B D"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
+    def add_at(self, x: Float[Tensor, "B D"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
         """Return x."""
         return x
 
@@ -189,7 +189,7 @@ class RotaryPositions(_GrowingTable):
         self.reserve(end)
         return _turned(x, self.table[start:end])
 
-    def at(self, x: Float[Tensor, "B H T K"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B H T K"]:
+    def rotate_at(self, x: Float[Tensor, "B H T K"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B H T K"]:
         """Return x[b] rotated to positions[b]. Call :meth:`reserve` first."""
         return _turned(x, self.table[positions][:, None, None])
 

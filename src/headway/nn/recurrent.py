@@ -51,7 +51,7 @@ class RecurrentLayer(nn.Module):
         if cell == "lstm":
             nn.init.ones_(layer.bias_ih_l0[d_state : 2 * d_state])
 
-    def start(self, x: Float[Tensor, "B S _"]) -> LayerState:
+    def initial_state(self, x: Float[Tensor, "B S _"]) -> LayerState:
         """Return the state before the first step: zeros."""
         zeros: Tensor = self.cell.weight_hh_l0.new_zeros(x.size(0), self.cell.hidden_size)
         return (zeros,) * self.num_states
@@ -59,21 +59,21 @@ class RecurrentLayer(nn.Module):
     def forward(self, x: Float[Tensor, "R T _"], state: LayerState) -> tuple[Float[Tensor, "R T D"], LayerState]:
         """Return h after each step, and the state after the last step."""
         outputs = []
-        for gates in self.gates(x).unbind(1):
+        for gates in self.gate_inputs(x).unbind(1):
             state = self.step(gates, state)
             outputs.append(state[0])
         return torch.stack(outputs, 1), state
 
-    def gates(self, x: Float[Tensor, "*b _"], onto: Float[Tensor, "R _"] | None = None) -> Float[Tensor, "*b _"]:
+    def gate_inputs(self, x: Float[Tensor, "*b _"], base: Float[Tensor, "R _"] | None = None) -> Float[Tensor, "*b _"]:
         """Return the contribution of ``x`` to all gates.
 
-        Without ``onto``, ``x`` is the first part of the layer's input, and the biases are added. If ``onto`` is the
+        Without ``base``, ``x`` is the first part of the layer's input, and the biases are added. If ``base`` is the
         contribution of that first part, ``x`` is the last part of the input, and both contributions are summed.
         """
         weight = self.cell.weight_ih_l0
-        if onto is None:
+        if base is None:
             return F.linear(x, weight[:, : x.size(-1)], self.cell.bias_ih_l0)
-        return torch.addmm(onto, x, weight[:, -x.size(-1) :].t())
+        return torch.addmm(base, x, weight[:, -x.size(-1) :].t())
 
     def step(self, gates: Float[Tensor, "R _"], state: LayerState) -> LayerState:
         """Return the next state, given the inputs' contribution to the gates."""
@@ -92,7 +92,7 @@ class RecurrentLayer(nn.Module):
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncoderOutput:
     """The encoder's output for B sentences."""
 
     states: Float[Tensor, "B S D"]
@@ -128,20 +128,20 @@ class RecurrentEncoder(nn.Module):
         )
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "B S E"], lengths: Int[Tensor, " B"]) -> Encoded:
+    def forward(self, x: Float[Tensor, "B S E"], lengths: Int[Tensor, " B"]) -> EncoderOutput:
         """Encode B sentences of the given ``lengths``, which must be at least 1."""
         positions = torch.arange(x.size(1), device=x.device)
         mask = positions < lengths.unsqueeze(1)
         turned = torch.where(mask, lengths.unsqueeze(1) - 1 - positions, positions).unsqueeze(2)
-        for index, layer in enumerate(layers_of(self.forward_layers)):
+        for index, layer in enumerate(as_recurrent_layers(self.forward_layers)):
             x = self.dropout(x) if index else x
-            states, _ = layer(x, layer.start(x))
+            states, _ = layer(x, layer.initial_state(x))
             if self.backward_layers:
-                layer = layers_of(self.backward_layers)[index]
-                backward, _ = layer(x.gather(1, turned.expand_as(x)), layer.start(x))
+                layer = as_recurrent_layers(self.backward_layers)[index]
+                backward, _ = layer(x.gather(1, turned.expand_as(x)), layer.initial_state(x))
                 states = torch.cat([states, backward.gather(1, turned.expand_as(backward))], 2)
             x = states
-        return Encoded(x, mask, self._vector(x, mask, lengths))
+        return EncoderOutput(x, mask, self._vector(x, mask, lengths))
 
     def _vector(
         self, states: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"], lengths: Int[Tensor, " B"]
@@ -157,6 +157,6 @@ class RecurrentEncoder(nn.Module):
                 return torch.cat([states[rows, lengths - 1, : self.width], states[:, 0, self.width :]], 1)
 
 
-def layers_of(modules: nn.ModuleList) -> list[RecurrentLayer]:
+def as_recurrent_layers(modules: nn.ModuleList) -> list[RecurrentLayer]:
     """Return ``modules`` as a list that is typed as recurrent layers."""
     return cast("list[RecurrentLayer]", list(modules))

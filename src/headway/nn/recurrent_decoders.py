@@ -33,9 +33,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.nn.attention import apply_observers
-from headway.nn.blocks import linear
+from headway.nn.blocks import xavier_linear
 from headway.nn.dropout import Dropout
-from headway.nn.recurrent import Cell, Encoded, LayerState, RecurrentLayer, layers_of
+from headway.nn.recurrent import Cell, EncoderOutput, LayerState, RecurrentLayer, as_recurrent_layers
 from headway.nn.scores import ScoreFunction, ScoreKind, make_score
 
 
@@ -55,7 +55,7 @@ class RecurrentMemory:
         self.states, self.keys = self.states[sentences], self.keys[sentences]
         self.score_bias = self.score_bias[sentences]
 
-    def join(self, other: RecurrentMemory) -> None:
+    def append(self, other: RecurrentMemory) -> None:
         """Append the sentences of ``other``, whose lengths may differ."""
         width = max(self.states.size(1), other.states.size(1))
         both = [(one, width - one.states.size(1)) for one in (self, other)]
@@ -68,14 +68,14 @@ class RecurrentMemory:
 class RecurrentState:
     """The state of decoding: the memories of all sentences, and each row's layer states and fed-back output.
 
-    ``fed_output`` has width 0 if no output is fed back. ``weights`` are the attention weights at the newest position,
+    ``fed_output`` has width 0 if no output is fed back. ``attention_weights`` belong to the newest position,
     or None.
     """
 
     memory: RecurrentMemory
     layers: tuple[LayerState, ...]
     fed_output: Float[Tensor, "R _"]
-    weights: Float[Tensor, "R S"] | None = None
+    attention_weights: Float[Tensor, "R S"] | None = None
 
     @property
     def beams(self) -> int:
@@ -92,9 +92,9 @@ class RecurrentState:
         if sentences is not None:
             self.memory.select(sentences)
 
-    def join(self, other: RecurrentState) -> None:
+    def append(self, other: RecurrentState) -> None:
         """Append the sentences and rows of ``other``."""
-        self.memory.join(other.memory)
+        self.memory.append(other.memory)
         self.layers = tuple(
             tuple(torch.cat(parts) for parts in zip(mine, theirs, strict=True))
             for mine, theirs in zip(self.layers, other.layers, strict=True)
@@ -113,7 +113,7 @@ class RecurrentAttention(nn.Module):
         super().__init__()
         self.score: ScoreFunction = make_score(score, d_model, hidden=score_hidden)
 
-    def encode_memory(self, encoded: Encoded) -> RecurrentMemory:
+    def encode_memory(self, encoded: EncoderOutput) -> RecurrentMemory:
         """Return the memory of the encoded sentences."""
         bias = torch.zeros(encoded.mask.shape, dtype=encoded.states.dtype, device=encoded.mask.device)
         bias = bias.masked_fill_(~encoded.mask, -math.inf)[:, None, None]
@@ -133,7 +133,7 @@ class Maxout(nn.Module):
 
     def __init__(self, d_input: int, d_output: int) -> None:
         super().__init__()
-        self.linear = linear(d_input, 2 * d_output)
+        self.linear = xavier_linear(d_input, 2 * d_output)
 
     def forward(self, x: Float[Tensor, "*b _"]) -> Float[Tensor, "*b _"]:
         """Return the maximum of the two maps for each vector."""
@@ -154,26 +154,26 @@ class Decoder(nn.Module):
         inputs = [d_input] + [d_model] * (layers - 1)
         self.layers = nn.ModuleList(RecurrentLayer(cell, width, d_model) for width in inputs)
         self.num_states = 1 if cell == "gru" else 2
-        self.bridge = linear(d_model, layers * self.num_states * d_model)
+        self.bridge = xavier_linear(d_model, layers * self.num_states * d_model)
         self.dropout = Dropout(dropout)
         self.d_fed = 0
 
-    def encode_memory(self, encoded: Encoded) -> RecurrentMemory:
+    def encode_memory(self, encoded: EncoderOutput) -> RecurrentMemory:
         """Return the memory of the encoded sentences: without attention, only z."""
         z = encoded.vector.unsqueeze(1)
         return RecurrentMemory(z, z[:, None, :, :0], z.new_zeros(len(z), 1, 1, 1))
 
-    def start(self, encoded: Encoded) -> RecurrentState:
+    def initial_state(self, encoded: EncoderOutput) -> RecurrentState:
         """Return the state before the first token, with one row per sentence: h_0 = tanh(V z), and c_0 = V' z."""
         parts = self.bridge(encoded.vector).to(self.bridge.weight.dtype).chunk(len(self.layers) * self.num_states, 1)
         states = [part if index % self.num_states else part.tanh() for index, part in enumerate(parts)]
         layers = tuple(tuple(states[at : at + self.num_states]) for at in range(0, len(states), self.num_states))
         return RecurrentState(self.encode_memory(encoded), layers, states[0].new_zeros(len(states[0]), self.d_fed))
 
-    def run(self, x: Float[Tensor, "R T _"], state: RecurrentState, first: int = 0) -> Float[Tensor, "R T D"]:
+    def run_layers(self, x: Float[Tensor, "R T _"], state: RecurrentState, first: int = 0) -> Float[Tensor, "R T D"]:
         """Compute all steps of layer ``first`` and the layers above it, with one call per layer."""
         after = list(state.layers)
-        for index, layer in list(enumerate(layers_of(self.layers)))[first:]:
+        for index, layer in list(enumerate(as_recurrent_layers(self.layers)))[first:]:
             x, after[index] = layer(self.dropout(x) if index else x, after[index])
         state.layers = tuple(after)
         return x
@@ -181,8 +181,8 @@ class Decoder(nn.Module):
     def step(self, gates: Float[Tensor, "R _"], state: RecurrentState) -> Float[Tensor, "R D"]:
         """Compute one step of all layers, given the inputs' contribution to the first layer's gates."""
         after: list[LayerState] = []
-        for layer, before in zip(layers_of(self.layers), state.layers, strict=True):
-            after.append(layer.step(layer.gates(self.dropout(after[-1][0])) if after else gates, before))
+        for layer, before in zip(as_recurrent_layers(self.layers), state.layers, strict=True):
+            after.append(layer.step(layer.gate_inputs(self.dropout(after[-1][0])) if after else gates, before))
         state.layers = tuple(after)
         return after[-1][0]
 
@@ -216,9 +216,9 @@ class FixedVectorDecoder(Decoder):
     def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState) -> Float[Tensor, "R T _"]:
         """Apply the class's equations to each token."""
         if not self.every_step:
-            return self.run(y, state)
+            return self.run_layers(y, state)
         z = state.memory.states.repeat_interleave(state.beams, 0).expand(-1, y.size(1), -1)
-        h = self.run(torch.cat([y, z], 2), state)
+        h = self.run_layers(torch.cat([y, z], 2), state)
         out: Tensor = self.readout(torch.cat([h, y, z], 2))
         return out
 
@@ -228,7 +228,7 @@ class AttentionDecoder(Decoder):
 
     attention: RecurrentAttention
 
-    def encode_memory(self, encoded: Encoded) -> RecurrentMemory:
+    def encode_memory(self, encoded: EncoderOutput) -> RecurrentMemory:
         """Return all of the encoder's states as the memory."""
         return self.attention.encode_memory(encoded)
 
@@ -263,16 +263,16 @@ class BahdanauDecoder(AttentionDecoder):
 
     def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState) -> Float[Tensor, "R T _"]:
         """Apply the class's equations to each token."""
-        layer = layers_of(self.layers)[0]
+        layer = as_recurrent_layers(self.layers)[0]
         before, states, contexts = state.layers[0], [], []
-        for of_y in layer.gates(y).unbind(1):
+        for of_y in layer.gate_inputs(y).unbind(1):
             context, weights = self.attention(before[0].unsqueeze(1), state.memory)
-            before = layer.step(layer.gates(context.squeeze(1), of_y), before)
+            before = layer.step(layer.gate_inputs(context.squeeze(1), of_y), before)
             states.append(before[0])
             contexts.append(context)
-        state.weights = weights.flatten(0, 2)
+        state.attention_weights = weights.flatten(0, 2)
         state.layers = (before, *state.layers[1:])
-        h, c = self.run(torch.stack(states, 1), state, first=1), torch.cat(contexts, 1)
+        h, c = self.run_layers(torch.stack(states, 1), state, first=1), torch.cat(contexts, 1)
         out: Tensor = self.readout(torch.cat([h, y, c], 2))
         return out
 
@@ -302,23 +302,23 @@ class LuongDecoder(AttentionDecoder):
     ) -> None:
         super().__init__(cell, d_embedding + input_feeding * d_embedding, d_model, layers=layers, dropout=dropout)
         self.attention = RecurrentAttention(d_model, score, score_hidden)
-        self.combine = linear(2 * d_model, d_embedding)
+        self.combine = xavier_linear(2 * d_model, d_embedding)
         self.d_output = d_embedding
         self.d_fed = d_embedding if input_feeding else 0
 
     def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState) -> Float[Tensor, "R T _"]:
         """Apply the class's equations to each token."""
         if not self.d_fed:
-            out, weights = self._attend(self.run(y, state), state.memory)
-            state.weights = weights.reshape(*y.shape[:2], -1)[:, -1]
+            out, weights = self._attend(self.run_layers(y, state), state.memory)
+            state.attention_weights = weights.reshape(*y.shape[:2], -1)[:, -1]
             return out
-        layer, outs = layers_of(self.layers)[0], []
-        for of_y in layer.gates(y).unbind(1):
-            h = self.step(layer.gates(state.fed_output, of_y), state)
+        layer, outs = as_recurrent_layers(self.layers)[0], []
+        for of_y in layer.gate_inputs(y).unbind(1):
+            h = self.step(layer.gate_inputs(state.fed_output, of_y), state)
             out, weights = self._attend(h.unsqueeze(1), state.memory)
             state.fed_output = out.squeeze(1)
             outs.append(out)
-        state.weights = weights.flatten(0, 2)
+        state.attention_weights = weights.flatten(0, 2)
         return torch.cat(outs, 1)
 
     def _attend(self, h: Float[Tensor, "R T D"], memory: RecurrentMemory) -> tuple[Tensor, Tensor]:

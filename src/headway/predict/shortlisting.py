@@ -72,7 +72,7 @@ def learn_shortlist(
 def write_shortlist(shortlist: Shortlist, folder: Path) -> None:
     """Write a shortlist into a model folder."""
     with atomic_write(folder / SHORTLIST_FILE) as aside:
-        arrays = {"always": shortlist.always, "table": shortlist.table}
+        arrays = {"always": shortlist.always_allowed, "table": shortlist.table}
         save_file(arrays, aside, {"vocabularies": shortlist.vocabulary_fingerprints})
 
 
@@ -108,7 +108,7 @@ def shortlist_coverage(
     ours, theirs = _encoded(bundle, sources[::step], targets[::step])
     sizes, found, tokens = 0, 0, 0
     for source, target in zip(ours, theirs, strict=True):
-        listed = set(shortlist.tokens([source])[0].tolist())
+        listed = set(shortlist.allowed_tokens([source])[0].tolist())
         sizes += len(listed)
         tokens += len(target)
         found += sum(token in listed for token in target)

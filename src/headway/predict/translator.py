@@ -14,7 +14,7 @@ import torch
 from headway.bundle import Bundle
 from headway.decode import DecodingOptions, Ensemble, score_targets, top_next_tokens
 from headway.deprecation import renamed_arguments
-from headway.engine import Precision, Shortlist, choose_precision, for_search, unsupported_reason
+from headway.engine import Precision, Shortlist, choose_precision, to_search_model, unsupported_reason
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.interop.onnx import STEP_FILE, OnnxModel
 from headway.models.registry import TranslationModel
@@ -110,7 +110,7 @@ class Translator(TextTranslator):
         self._forward_model = _once(lambda: onnx_model) if onnx_model else self._accelerated
         self._search_model = self._forward_model
         if not slow and onnx_model is None:
-            self._search_model = _once(partial(for_search, bundle.model, precision, shortlist=shortlist))
+            self._search_model = _once(partial(to_search_model, bundle.model, precision, shortlist=shortlist))
 
     @classmethod
     def ensemble(cls, translators: Sequence[Translator]) -> Translator:

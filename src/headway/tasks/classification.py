@@ -27,7 +27,7 @@ from headway.data.store_builder import Shard
 from headway.errors import ConfigError, DataError
 from headway.evaluate import Score, evaluate_classes
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
-from headway.models.registry import ModelConfig, Output, build_model
+from headway.models.registry import ModelConfig, OutputKind, build_model
 from headway.nn.loss import label_smoothed_cross_entropy, r_drop_loss
 from headway.storage import atomic_write_text
 from headway.text.base import EOS, TextTokenizer
@@ -58,7 +58,7 @@ class ClassificationValidation(ValidationConfig):
 class ClassificationRecipe(Recipe):
     """The recipe of a text classifier."""
 
-    output: ClassVar[Output] = "label"
+    output: ClassVar[OutputKind] = "label"
     default_model: ClassVar[str] = "classifier"
 
     model: ModelConfig = Field(default_factory=ClassifierConfig)

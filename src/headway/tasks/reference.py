@@ -27,7 +27,7 @@ def recipe_reference() -> str:
     for name, field in Recipe.model_fields.items():
         if name == "model":
             for kind, architecture in ARCHITECTURES.items():
-                lines += _section(f"[model] with kind = '{kind}'", architecture.config)
+                lines += _section(f"[model] with kind = '{kind}'", architecture.config_class)
                 if presets := architecture.presets:
                     lines += ["", "`preset` selects the sizes of a known model; explicitly set keys override it:", ""]
                     sizes = {name: [f"{key} {value}" for key, value in keys.items()] for name, keys in presets.items()}

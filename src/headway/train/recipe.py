@@ -16,7 +16,7 @@ from headway.config import Config
 from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
 from headway.errors import CheckpointError, ConfigError
-from headway.models.registry import ModelConfig, Output, architecture_of, architectures_for
+from headway.models.registry import ModelConfig, OutputKind, architecture_of, architectures_for
 from headway.models.transformer import TransformerConfig
 from headway.text.tokenizer import TokenizerConfig
 from headway.train.optim import OptimizerConfig, depends_on_total_steps
@@ -135,7 +135,7 @@ class CheckpointConfig(Config):
 class Recipe(Config):
     """The complete specification of a training run."""
 
-    output: ClassVar[Output] = "tokens"  # what the task's models predict
+    output: ClassVar[OutputKind] = "tokens"  # what the task's models predict
     default_model: ClassVar[str] = "transformer"
 
     task: TaskConfig = Field(default_factory=TaskConfig)

@@ -22,14 +22,14 @@ class Checkpoint:
     """The configuration of a folder: the values of config.json, or the family's defaults for missing keys."""
 
     path: Path
-    values: Mapping[str, Any]
+    config: Mapping[str, Any]
     family: Family
 
     def __getitem__(self, key: str) -> Any:
-        value = self.values.get(key)
+        value = self.config.get(key)
         return self.family.defaults.get(key) if value is None else value
 
-    def error(self, problem: str) -> BundleError:
+    def bundle_error(self, problem: str) -> BundleError:
         """Return an error whose message starts with the path of config.json."""
         return BundleError(f"{self.path}: {problem}")
 
@@ -37,7 +37,7 @@ class Checkpoint:
         """Return the value of ``key``, which must be a whole number of at least 1."""
         if isinstance(self[key], int) and self[key] >= 1:
             return int(self[key])
-        raise self.error(f"{key} = {self[key]!r}: expected a whole number of at least 1")
+        raise self.bundle_error(f"{key} = {self[key]!r}: expected a whole number of at least 1")
 
     def token_id(self, key: str) -> int:
         """Return the value of ``key``, which must be the id of a special token."""
@@ -46,7 +46,7 @@ class Checkpoint:
             value = value[0]
         if isinstance(value, int) and not isinstance(value, bool):
             return value
-        raise self.error(f"{key} = {value!r}: expected the id of one token")
+        raise self.bundle_error(f"{key} = {value!r}: expected the id of one token")
 
     def generation_setting(self, key: str) -> Any:
         """Return the value of ``key`` in generation_config.json if the file has one, otherwise in config.json."""
@@ -63,27 +63,27 @@ class Checkpoint:
         return source, source if shared else self.positive_int("decoder_vocab_size")
 
 
-def read_checkpoint(folder: Path) -> Checkpoint:
+def read_checkpoint_config(folder: Path) -> Checkpoint:
     """Read the configuration of a folder, or raise a :class:`BundleError` that explains why it is not supported."""
     path = folder / "config.json"
-    values = read_json(path)
-    if values is None:
+    config = read_json(path)
+    if config is None:
         raise BundleError(f"{path}: missing; expected a folder with a `transformers` model: config.json and weights")
-    model_type = values.get("model_type")
+    model_type = config.get("model_type")
     supported = ", ".join(f"{name} ({family.title})" for name, family in FAMILIES.items())
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise BundleError(f"{path}: model_type = {model_type!r} is not supported; supported: {supported}")
     family = FAMILIES[model_type]
-    checkpoint = Checkpoint(path, values, family)
-    architectures = values.get("architectures") or [family.architecture]
+    checkpoint = Checkpoint(path, config, family)
+    architectures = config.get("architectures") or [family.architecture]
     if family.architecture not in architectures and family.base_class not in architectures:
-        raise checkpoint.error(
+        raise checkpoint.bundle_error(
             f"architectures = {architectures} is not supported; expected {family.architecture} for {family.title}"
         )
     for key, expected in family.fixed_options.items():
-        if values.get(key, expected) != expected:
-            raise checkpoint.error(
-                f"{key} = {json.dumps(values[key])} is not supported; expected {json.dumps(expected)} for "
+        if config.get(key, expected) != expected:
+            raise checkpoint.bundle_error(
+                f"{key} = {json.dumps(config[key])} is not supported; expected {json.dumps(expected)} for "
                 f"{family.title}"
             )
     return checkpoint

@@ -53,8 +53,8 @@ class Family:
         model_options: Options of :class:`TransformerConfig` that all models of the family have in common.
         unknown_id: Id of the unknown token, which config.json does not contain. None means that it is read from
             vocab.json.
-        output_bias: Whether models have a ``final_logits_bias``.
-        output_name: Tensor name of an output projection that is not tied to an embedding.
+        has_output_bias: Whether models have a ``final_logits_bias``.
+        output_tensor_name: Tensor name of an output projection that is not tied to an embedding.
         has_shared_table: Whether a table shared by source and target has a tensor name of its own.
     """
 
@@ -63,8 +63,8 @@ class Family:
     defaults: Mapping[str, Any]
     model_options: Mapping[str, Any]
     unknown_id: int | None = None
-    output_bias: bool = True
-    output_name: str = "lm_head.weight"
+    has_output_bias: bool = True
+    output_tensor_name: str = "lm_head.weight"
     has_shared_table: bool = True
 
     @property
@@ -129,7 +129,7 @@ FAMILIES: dict[str, Family] = {
         defaults=dict(_RELU, vocab_size=128112, attention_dropout=0.1),
         model_options=dict(_HALVES, norm="pre", sinusoid_spacing="inclusive"),
         unknown_id=3,
-        output_bias=False,
+        has_output_bias=False,
     ),
     "bart": Family(
         title="BART",
@@ -151,8 +151,8 @@ FAMILIES: dict[str, Family] = {
         defaults=dict(_RELU, src_vocab_size=42024, tgt_vocab_size=42024, tie_word_embeddings=False),
         model_options=dict(_HALVES, norm="post", sinusoid_spacing="inclusive"),
         unknown_id=3,
-        output_bias=False,
-        output_name="model.decoder.output_projection.weight",
+        has_output_bias=False,
+        output_tensor_name="model.decoder.output_projection.weight",
         has_shared_table=False,
     ),
     "pegasus": Family(
@@ -207,7 +207,7 @@ def tensor_names(config: TransformerConfig) -> dict[str, str]:
     return names
 
 
-def table_names(family: Family, *, tied: bool) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+def embedding_names(family: Family, *, tied: bool) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return the possible tensor names of the source embedding, the target embedding and the output projection.
 
     The first name that exists is used. If the tables are ``tied``, some may be missing in the file. Before
@@ -217,6 +217,6 @@ def table_names(family: Family, *, tied: bool) -> tuple[tuple[str, ...], tuple[s
         f"model.{part}.weight" for part in ("encoder.embed_tokens", "decoder.embed_tokens", "shared")
     )
     if not family.has_shared_table:
-        return (source, target) if tied else (source,), (target,), (family.output_name, target)
-    output = (family.output_name, target, shared) if tied else (family.output_name,)
+        return (source, target) if tied else (source,), (target,), (family.output_tensor_name, target)
+    output = (family.output_tensor_name, target, shared) if tied else (family.output_tensor_name,)
     return (source, shared), (target, shared), output

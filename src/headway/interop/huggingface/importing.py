@@ -19,8 +19,8 @@ from torch import Tensor
 
 from headway.bundle import load_weights, named_weights
 from headway.errors import BundleError
-from headway.interop.huggingface.checkpoint import Checkpoint, read_checkpoint, read_json, read_tensors
-from headway.interop.huggingface.families import ACTIVATIONS, OPTION_NAMES, OUTPUT_BIAS, table_names, tensor_names
+from headway.interop.huggingface.checkpoint import Checkpoint, read_checkpoint_config, read_json, read_tensors
+from headway.interop.huggingface.families import ACTIVATIONS, OPTION_NAMES, OUTPUT_BIAS, embedding_names, tensor_names
 from headway.interop.supported import SIZES
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.transformer import Transformer, TransformerConfig
@@ -51,22 +51,22 @@ class ImportedModel:
 
 
 def import_model(
-    folder: Path, *, start_id: int | None = None, unknown_ids: tuple[int, int] | None = None
+    folder: Path, *, decoder_start_id: int | None = None, unknown_ids: tuple[int, int] | None = None
 ) -> ImportedModel:
     """Import a model folder of `transformers`.
 
     Args:
         folder: The folder.
-        start_id: Id of the first decoder token. None means the one that config.json defines. (Some mBART models define
-            none: they start with the target language's code.)
+        decoder_start_id: Id of the first decoder token. None means the one that config.json defines. (Some mBART models
+            define none: they start with the target language's code.)
         unknown_ids: Ids of the unknown tokens of source and target. None means the ones that the folder or the family
             defines.
 
     Raises:
         BundleError: Something in the folder is missing, unknown or unsupported.
     """
-    checkpoint = read_checkpoint(folder)
-    source, target = _vocabularies(checkpoint, start_id, unknown_ids)
+    checkpoint = read_checkpoint_config(folder)
+    source, target = _vocabularies(checkpoint, decoder_start_id, unknown_ids)
     template, config = _template(checkpoint, target), _model_config(checkpoint)
     path, tensors = read_tensors(folder)
     tables = _tables(checkpoint, path, tensors, source, target)
@@ -84,7 +84,7 @@ def _vocabularies(
     if start is None:
         start = _start(checkpoint)
     if checkpoint.family.positions_start_after_padding and start == pad:
-        raise checkpoint.error(
+        raise checkpoint.bundle_error(
             f"decoder_start_token_id = {start} is the padding token, which has no position in "
             f"{checkpoint.family.title}; expected a different token, such as the end symbol"
         )
@@ -92,18 +92,18 @@ def _vocabularies(
     sizes = checkpoint.vocab_sizes
     try:
         source, target = (
-            VocabularyOrder.of(size, pad=pad, start=start, end=end, unknown=old)
+            VocabularyOrder.from_special_ids(size, pad=pad, start=start, end=end, unknown=old)
             for size, old in zip(sizes, unknowns, strict=True)
         )
     except BundleError as error:
-        raise checkpoint.error(str(error)) from None
+        raise checkpoint.bundle_error(str(error)) from None
     return source, target
 
 
 def _start(checkpoint: Checkpoint) -> int:
     start = checkpoint.generation_setting("decoder_start_token_id")
     if not isinstance(start, int):
-        raise checkpoint.error(
+        raise checkpoint.bundle_error(
             f"decoder_start_token_id = {start!r}: expected the id of the token that decoding begins with (for mBART, "
             "the target language's code)"
         )
@@ -120,7 +120,7 @@ def _unknown(checkpoint: Checkpoint, *vocabularies: str) -> int:
         content = read_json(checkpoint.path.with_name(name))
         if content is not None and isinstance(content.get("<unk>"), int):
             return int(content["<unk>"])
-    raise checkpoint.error(
+    raise checkpoint.bundle_error(
         f"the unknown token is not defined; expected <unk> in {vocabularies[-1]}, or unk_token_id in config.json"
     )
 
@@ -158,16 +158,16 @@ def _model_config(checkpoint: Checkpoint) -> TransformerConfig:
         value = checkpoint.positive_int(key) if option in SIZES else checkpoint[key]
         if options.setdefault(option, value) != value:
             encoder = f"{key.replace('decoder', 'encoder')} = {options[option]}"
-            raise checkpoint.error(f"{encoder} and {key} = {value}: Headway needs the same value for both")
+            raise checkpoint.bundle_error(f"{encoder} and {key} = {value}: Headway needs the same value for both")
     activation, d_model = options["activation"], options["d_model"]
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise checkpoint.error(f"activation_function = {activation!r}: expected one of {', '.join(ACTIVATIONS)}")
+        raise checkpoint.bundle_error(f"activation_function = {activation!r}: expected one of {', '.join(ACTIVATIONS)}")
     options["activation"] = ACTIVATIONS[activation]
     if options["positions"] == "learned":
         options["max_length"] = checkpoint.positive_int("max_position_embeddings")
     if family.positions_start_after_padding:
         if d_model % 2:
-            raise checkpoint.error(
+            raise checkpoint.bundle_error(
                 f"d_model = {d_model} is not supported; {family.title}'s sinusoids need an even number"
             )
         options["position_offset"] = checkpoint.token_id("pad_token_id") + 1
@@ -221,12 +221,12 @@ def _tables(
     """Return the tables. Each is the first tensor that exists of several possible names."""
     (source_rows, target_rows), d_model = checkpoint.vocab_sizes, checkpoint.positive_int("d_model")
     bias = torch.zeros(target_rows)
-    if checkpoint.family.output_bias and OUTPUT_BIAS in tensors:
+    if checkpoint.family.has_output_bias and OUTPUT_BIAS in tensors:
         bias = _table(path, tensors, [OUTPUT_BIAS], 1, target_rows)[0]
     bias = _without_bad_words(checkpoint, bias)[list(target.order)]
     if target.order[BOS] in (target.order[PAD], target.order[EOS]):
         bias[BOS] = _NEVER  # the duplicated row must not count twice in the softmax
-    names = table_names(checkpoint.family, tied=checkpoint["tie_word_embeddings"])
+    names = embedding_names(checkpoint.family, tied=checkpoint["tie_word_embeddings"])
     sides = (source_rows, source.order), (target_rows, target.order), (target_rows, target.order)
     source_table, target_table, output = (
         _table(path, tensors, each, rows, d_model)[list(order)]
@@ -248,7 +248,7 @@ def _without_bad_words(checkpoint: Checkpoint, bias: Float[Tensor, " V"]) -> Flo
                 if token not in kept:
                     bias[token] = _NEVER
             case _:
-                raise checkpoint.error(
+                raise checkpoint.bundle_error(
                     f"bad_words_ids contains {word!r}: only lists of one token id are supported; remove it, and ban "
                     "the phrase when translating (--ban)"
                 )
@@ -258,8 +258,8 @@ def _without_bad_words(checkpoint: Checkpoint, bias: Float[Tensor, " V"]) -> Flo
 def _check_names(checkpoint: Checkpoint, path: Path, found: set[str], needed: set[str]) -> None:
     """Raise :class:`BundleError` for missing and unknown tensors."""
     family = checkpoint.family
-    known = needed.union(_IGNORED, *table_names(family, tied=True))
-    known |= {OUTPUT_BIAS} if family.output_bias else set()
+    known = needed.union(_IGNORED, *embedding_names(family, tied=True))
+    known |= {OUTPUT_BIAS} if family.has_output_bias else set()
     known |= _SINUSOID_TABLES if family.model_options["positions"] == "sinusoidal" else set()
     if foreign := sorted(found - known):
         raise BundleError(
