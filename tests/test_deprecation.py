@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from headway.deprecation import renamed
+from headway.nn import LearnedPositions, SinusoidalPositions
 from headway.predict import Classifier, Translator
 
 
@@ -61,5 +63,13 @@ def test_old_arguments_of_translators_and_classifiers_keep_working(
     with pytest.raises(TypeError, match="unexpected keyword argument 'speed'"):
         Translator(translator.bundle, speed=2)
     candidate = translator.translate("das", alignment=True).candidates[0]
-    with pytest.warns(DeprecationWarning, match="words is now word_alignment"):
+    with pytest.warns(DeprecationWarning, match=r"Translator\.words is now Translator\.word_alignment"):
         assert translator.words(candidate) == translator.word_alignment(candidate)
+
+
+def test_old_methods_of_layers_keep_working() -> None:
+    x, positions = torch.zeros(2, 8), torch.arange(2)
+    for layer in (SinusoidalPositions(8), LearnedPositions(8, 4)):
+        with pytest.warns(DeprecationWarning, match=f"{type(layer).__name__}.at is now {type(layer).__name__}.add_at"):
+            old = layer.at
+        assert torch.equal(old(x, positions), layer.add_at(x, positions))

@@ -200,10 +200,7 @@ class ClassifierBundle(_AnyBundle):
 AnyBundle = Bundle | ClassifierBundle
 
 # Registry of the bundle class for each kind of task.
-_BUNDLES: dict[str, type[Bundle] | type[ClassifierBundle]] = {
-    "translation": Bundle,
-    "classification": ClassifierBundle,
-}
+_BUNDLES: dict[str, type[Bundle] | type[ClassifierBundle]] = {"translation": Bundle, "classification": ClassifierBundle}
 
 
 def load_bundle(folder: Path) -> AnyBundle:

@@ -18,8 +18,7 @@ def export(
         Path | None, typer.Option("-o", "--output", help="The folder to write. Default: MODEL-FORMAT.")
     ] = None,
     quantization: Annotated[
-        str | None,
-        typer.Option(help="Data type of CTranslate2 weights, such as int8. Default: float32."),
+        str | None, typer.Option(help="Data type of CTranslate2 weights, such as int8. Default: float32.")
     ] = None,
     source_language: Annotated[
         str | None, typer.Option(help="Source language that the exported tokenizer selects, if the model has several.")

@@ -7,10 +7,7 @@ import json
 from headway.cli import options
 
 
-def info(
-    model: options.ModelFolder,
-    format_: options.FormatOption = "text",
-) -> None:
+def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> None:
     """Describe a model folder: task, architecture, vocabularies, weights, and how it runs on this machine."""
     from headway.bundle import load_bundle
     from headway.engine.accelerate import describe_forward_form

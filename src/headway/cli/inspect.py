@@ -22,9 +22,7 @@ def inspect(
     output: Annotated[
         Path,
         typer.Option(
-            "-o",
-            "--output",
-            help="Output file: .html (a page), .png, .svg, .pdf (a picture) or .json. - prints JSON.",
+            "-o", "--output", help="Output file: .html (a page), .png, .svg, .pdf (a picture) or .json. - prints JSON."
         ),
     ] = Path("inspection.html"),
     kind: Annotated[
@@ -34,8 +32,7 @@ def inspect(
     layer: Annotated[int | None, typer.Option(help="Layer to show: 1 is the first, -1 the last.")] = None,
     head: Annotated[int | None, typer.Option(help="Head to show. Default: the mean of all; JSON: all.")] = None,
     alternatives: Annotated[
-        int | None,
-        typer.Option(min=0, help="Number of most probable tokens to list at each position. Default: 5."),
+        int | None, typer.Option(min=0, help="Number of most probable tokens to list at each position. Default: 5.")
     ] = None,
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,

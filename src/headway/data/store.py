@@ -49,9 +49,7 @@ class FilterConfig(Config):
 
     max_length: int = Field(256, ge=1, description="Maximum length of source and target, in tokens.")
     max_length_ratio: float = Field(
-        9.0,
-        gt=1,
-        description="Maximum length of the longer side: this many times the shorter side, plus 10 tokens.",
+        9.0, gt=1, description="Maximum length of the longer side: this many times the shorter side, plus 10 tokens."
     )
 
 

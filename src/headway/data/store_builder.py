@@ -86,11 +86,7 @@ def open_or_build_store(
 
 
 def _build_chunks(
-    home: Path,
-    examples: Iterator[tuple[str, ...]],
-    spec: EncodingSpec,
-    shard: Shard,
-    progress: Callable[[int], None],
+    home: Path, examples: Iterator[tuple[str, ...]], spec: EncodingSpec, shard: Shard, progress: Callable[[int], None]
 ) -> list[Path]:
     """Build the missing chunks of a shard. Return the paths of all chunks of the corpus, in order."""
     paths: list[Path] = []

@@ -164,15 +164,7 @@ def multiply_accumulate(
 
 @jit
 def multiply_rows(
-    panel: int,
-    pairs: int,
-    x: int,
-    row_stride: int,
-    pair_stride: int,
-    bias: int,
-    out: int,
-    out_stride: int,
-    rows: int,
+    panel: int, pairs: int, x: int, row_stride: int, pair_stride: int, bias: int, out: int, out_stride: int, rows: int
 ) -> None:
     """Store rows times one panel of BLOCK columns, plus a bias, as bfloat16.
 

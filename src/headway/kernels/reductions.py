@@ -68,13 +68,7 @@ def dot_product(
 
 @intrinsic(lambda x, like, *_: types.float32(types.uintp, like, *(types.uintp,) * 2, types.intp, types.float32))
 def weighted_deviation_dot(
-    builder: Builder,
-    x: ir.Value,
-    like: ir.Value,
-    weight: ir.Value,
-    y: ir.Value,
-    count: ir.Value,
-    mean: ir.Value,
+    builder: Builder, x: ir.Value, like: ir.Value, weight: ir.Value, y: ir.Value, count: ir.Value, mean: ir.Value
 ) -> ir.Value:
     """Return the sum of x * weight * (y - mean) over ``count`` elements; ``weight`` is float32, y has the type of x."""
 

@@ -23,15 +23,7 @@ from torch import Tensor, nn
 from headway.config import apply_preset
 from headway.decode.protocol import Step
 from headway.nn.attention import KeysValues, record_attention
-from headway.nn.blocks import (
-    BlockConfig,
-    DecoderStack,
-    EncoderStack,
-    InnerWidth,
-    ModelWidth,
-    NumHeads,
-    SublayerDropout,
-)
+from headway.nn.blocks import BlockConfig, DecoderStack, EncoderStack, InnerWidth, ModelWidth, NumHeads, SublayerDropout
 from headway.nn.cache import KVCache
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import Tie, output_projection, pad_sequences, token_embeddings

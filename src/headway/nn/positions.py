@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from headway.deprecation import RenamedMethod
 from headway.errors import ConfigError, LengthError
 
 _growing = Lock()  # one thread must not replace a longer table with a shorter one
@@ -103,6 +104,8 @@ class SinusoidalPositions(_GrowingTable):
         """Return x[b] + PE(positions[b]). Call :meth:`reserve` first."""
         return x + self.table[positions]
 
+    at = RenamedMethod("add_at")
+
 
 class LearnedPositions(nn.Module):
     """Add a learned vector to each position. A sequence longer than ``max_length`` raises :class:`LengthError`."""
@@ -124,6 +127,8 @@ class LearnedPositions(nn.Module):
         """Return x[b] + table[positions[b]]. Call :meth:`reserve` first, which checks the maximum length."""
         return x + self.table[positions]
 
+    at = RenamedMethod("add_at")
+
     def reserve(self, length: int) -> None:
         """Raise :class:`LengthError` if the table has fewer than ``length`` positions."""
         if length > self.max_length:
@@ -144,6 +149,8 @@ class NoPositions(nn.Module):
     def add_at(self, x: Float[Tensor, "B D"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
         """Return x."""
         return x
+
+    at = RenamedMethod("add_at")
 
     def reserve(self, length: int) -> None:
         """Do nothing: there is no limit."""
@@ -192,6 +199,8 @@ class RotaryPositions(_GrowingTable):
     def rotate_at(self, x: Float[Tensor, "B H T K"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B H T K"]:
         """Return x[b] rotated to positions[b]. Call :meth:`reserve` first."""
         return _turned(x, self.table[positions][:, None, None])
+
+    at = RenamedMethod("rotate_at")
 
 
 def _rotations(width: int, length: int) -> Float[Tensor, "T 2 K"]:

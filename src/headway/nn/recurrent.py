@@ -22,6 +22,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from headway.deprecation import RenamedMethod
 from headway.nn.dropout import Dropout
 
 Cell = Literal["gru", "lstm"]
@@ -74,6 +75,8 @@ class RecurrentLayer(nn.Module):
         if base is None:
             return F.linear(x, weight[:, : x.size(-1)], self.cell.bias_ih_l0)
         return torch.addmm(base, x, weight[:, -x.size(-1) :].t())
+
+    start, gates = RenamedMethod("initial_state"), RenamedMethod("gate_inputs")
 
     def step(self, gates: Float[Tensor, "R _"], state: LayerState) -> LayerState:
         """Return the next state, given the inputs' contribution to the gates."""

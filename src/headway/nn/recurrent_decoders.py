@@ -32,6 +32,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from headway.deprecation import RenamedMethod
 from headway.nn.attention import apply_observers
 from headway.nn.blocks import xavier_linear
 from headway.nn.dropout import Dropout
@@ -177,6 +178,8 @@ class Decoder(nn.Module):
             x, after[index] = layer(self.dropout(x) if index else x, after[index])
         state.layers = tuple(after)
         return x
+
+    start, run = RenamedMethod("initial_state"), RenamedMethod("run_layers")
 
     def step(self, gates: Float[Tensor, "R _"], state: RecurrentState) -> Float[Tensor, "R D"]:
         """Compute one step of all layers, given the inputs' contribution to the first layer's gates."""

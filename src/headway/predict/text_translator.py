@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import overload
 
 from headway.decode import DecodingOptions
+from headway.deprecation import RenamedMethod
 from headway.errors import HeadwayError
 from headway.predict.glossary import Glossary
 from headway.predict.results import Candidate, Source, Translation, WordAlignment, process_lines, raise_first_error
@@ -41,14 +41,7 @@ class TextTranslator(ABC):
     def word_alignment(self, candidate: Candidate) -> WordAlignment:
         """Return the word alignment of a candidate that was translated with ``alignment=True``."""
 
-    def words(self, candidate: Candidate) -> WordAlignment:
-        """Return :meth:`word_alignment`, of which this is the old name."""
-        warnings.warn(
-            "words is now word_alignment; the old name will be removed in the next minor version",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return self.word_alignment(candidate)
+    words = RenamedMethod("word_alignment")
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] too; the first signature wins

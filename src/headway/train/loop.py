@@ -83,13 +83,7 @@ class Result:
     scores: Scores
 
 
-def train(
-    task: Task[RecipeT, Any, Any],
-    recipe: RecipeT,
-    run: Path,
-    *,
-    listener: Listener | None = None,
-) -> Result:
+def train(task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, *, listener: Listener | None = None) -> Result:
     """Train ``recipe`` in the folder ``run``, or resume the run there.
 
     After the first Ctrl-C or SIGTERM, training finishes the current step, saves, and returns with ``interrupted`` set.

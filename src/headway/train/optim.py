@@ -51,8 +51,7 @@ class OptimizerConfig(Config):
     """The optimizer (by default Adam with the paper's settings) and its learning-rate schedule."""
 
     kind: Literal["adam", "adafactor"] = Field(
-        "adam",
-        description="Adafactor needs almost no memory of its own; its learning rate is relative to the weights.",
+        "adam", description="Adafactor needs almost no memory of its own; its learning rate is relative to the weights."
     )
     schedule: Literal["inverse_sqrt", "linear", "cosine", "constant", "halve_every", "paper"] = Field(
         "inverse_sqrt",
@@ -69,9 +68,7 @@ class OptimizerConfig(Config):
         0.0, ge=0, le=1, description="Linear and cosine: learning rate after the last step, as a fraction of the peak."
     )
     halve_every: int | None = Field(
-        None,
-        ge=1,
-        description="With schedule = 'halve_every': steps between halvings. None means steps / 3.",
+        None, ge=1, description="With schedule = 'halve_every': steps between halvings. None means steps / 3."
     )
     beta1: float = Field(0.9, ge=0, lt=1, description="Adam: decay rate of the moving average of gradients.")
     beta2: float = Field(0.98, ge=0, lt=1, description="Adam: decay rate of the moving average of squared gradients.")
