@@ -48,18 +48,14 @@ def renamed_arguments(function: str, given: Mapping[str, Any], new_names: Mappin
     return {new_names[name]: value for name, value in given.items()}
 
 
-class RenamedMethod:
-    """A class attribute under a method's old name, which returns the method called ``new_name`` and emits a warning."""
+def renamed_method(instance: Any, old: str, new: str) -> Any:
+    """Return the method ``new`` of ``instance``, and emit a DeprecationWarning that its name is no longer ``old``.
 
-    def __init__(self, new_name: str) -> None:
-        self._new_name = new_name
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, instance: Any, owner: type) -> Any:
-        _warn(f"{owner.__name__}.{self._name}", f"{owner.__name__}.{self._new_name}")
-        return getattr(owner if instance is None else instance, self._new_name)
+    A class keeps an old name by ``old = property(partial(renamed_method, old="old", new="new"))``.
+    """
+    name = type(instance).__name__
+    _warn(f"{name}.{old}", f"{name}.{new}")
+    return getattr(instance, new)
 
 
 def _warn(old: str, new: str) -> None:

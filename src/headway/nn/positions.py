@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headway.deprecation import RenamedMethod
+from headway.deprecation import renamed_method
 from headway.errors import ConfigError, LengthError
 
 _growing = Lock()  # one thread must not replace a longer table with a shorter one
@@ -104,7 +104,7 @@ class SinusoidalPositions(_GrowingTable):
         """Return x[b] + PE(positions[b]). Call :meth:`reserve` first."""
         return x + self.table[positions]
 
-    at = RenamedMethod("add_at")
+    at = property(partial(renamed_method, old="at", new="add_at"))
 
 
 class LearnedPositions(nn.Module):
@@ -127,7 +127,7 @@ class LearnedPositions(nn.Module):
         """Return x[b] + table[positions[b]]. Call :meth:`reserve` first, which checks the maximum length."""
         return x + self.table[positions]
 
-    at = RenamedMethod("add_at")
+    at = property(partial(renamed_method, old="at", new="add_at"))
 
     def reserve(self, length: int) -> None:
         """Raise :class:`LengthError` if the table has fewer than ``length`` positions."""
@@ -150,7 +150,7 @@ class NoPositions(nn.Module):
         """Return x."""
         return x
 
-    at = RenamedMethod("add_at")
+    at = property(partial(renamed_method, old="at", new="add_at"))
 
     def reserve(self, length: int) -> None:
         """Do nothing: there is no limit."""
@@ -200,7 +200,7 @@ class RotaryPositions(_GrowingTable):
         """Return x[b] rotated to positions[b]. Call :meth:`reserve` first."""
         return _turned(x, self.table[positions][:, None, None])
 
-    at = RenamedMethod("rotate_at")
+    at = property(partial(renamed_method, old="at", new="rotate_at"))
 
 
 def _rotations(width: int, length: int) -> Float[Tensor, "T 2 K"]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -22,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.deprecation import RenamedMethod
+from headway.deprecation import renamed_method
 from headway.nn.dropout import Dropout
 
 Cell = Literal["gru", "lstm"]
@@ -76,7 +77,8 @@ class RecurrentLayer(nn.Module):
             return F.linear(x, weight[:, : x.size(-1)], self.cell.bias_ih_l0)
         return torch.addmm(base, x, weight[:, -x.size(-1) :].t())
 
-    start, gates = RenamedMethod("initial_state"), RenamedMethod("gate_inputs")
+    start = property(partial(renamed_method, old="start", new="initial_state"))
+    gates = property(partial(renamed_method, old="gates", new="gate_inputs"))
 
     def step(self, gates: Float[Tensor, "R _"], state: LayerState) -> LayerState:
         """Return the next state, given the inputs' contribution to the gates."""

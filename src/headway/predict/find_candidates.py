@@ -16,7 +16,7 @@ from headway.predict.alignment import attention_maps, hard_alignment
 from headway.predict.phrases import WordPhrase, alternatives_to_include, contains_any_phrase, find_phrase
 from headway.predict.plan import PartRequest
 from headway.predict.quality import find_flags
-from headway.predict.results import Alignment, Candidate, GlossaryTerm
+from headway.predict.results import Alignment, Candidate, GlossaryTerm, Source
 from headway.text.base import BOS, EOS, PAD, UNK
 from headway.text.special_tokens import SpecialTokens
 
@@ -166,12 +166,14 @@ class CandidateFinder:
                 finished=hypothesis.finished,
                 languages_differ=self.languages_differ,
             ),
-            unmet=tuple(
-                each[0] for each in alternatives_to_include(source) if not contains_any_phrase(tokenizer, text, each)
-            ),
+            unmet=self._unmet(source, text) if source.include else (),
             banned=tuple(phrase for phrase in source.banned if WordPhrase.parse(phrase).occurs_in(after_prefix)),
             glossary=None if part.glossary_entries is None else tuple(terms),
         )
+
+    def _unmet(self, source: Source, text: str) -> tuple[str, ...]:
+        groups, tokenizer = alternatives_to_include(source), self.bundle.target_tokenizer
+        return tuple(group[0] for group in groups if not contains_any_phrase(tokenizer, text, group))
 
     def _searcher(self) -> _Search:
         """Return a function that finds the hypotheses for requests, best first, in batches of similar length."""

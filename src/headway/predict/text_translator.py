@@ -8,7 +8,7 @@ from functools import partial
 from typing import overload
 
 from headway.decode import DecodingOptions
-from headway.deprecation import RenamedMethod
+from headway.deprecation import renamed_method
 from headway.errors import HeadwayError
 from headway.predict.glossary import Glossary
 from headway.predict.results import Candidate, Source, Translation, WordAlignment, process_lines, raise_first_error
@@ -41,7 +41,7 @@ class TextTranslator(ABC):
     def word_alignment(self, candidate: Candidate) -> WordAlignment:
         """Return the word alignment of a candidate that was translated with ``alignment=True``."""
 
-    words = RenamedMethod("word_alignment")
+    words = property(partial(renamed_method, old="words", new="word_alignment"))
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] too; the first signature wins
