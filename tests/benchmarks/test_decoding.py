@@ -44,6 +44,6 @@ def test_the_floor_grows_with_the_work(precision: str) -> None:
     assert (
         0
         < floor_seconds(config, 500, 1, 1, precision, 1, "cpu")
-        < floor_seconds(config, 500, 64, 4, precision, 1, "cpu")
+        < floor_seconds(config, 500, 512, 4, precision, 1, "cpu")
     )
     assert LENGTH == 20

@@ -571,9 +571,10 @@ class TestInterruption:
         assert "training.steps=1000000" in match[2]
         step = int(match[1].replace(",", ""))
         assert (tmp_path / "run" / "checkpoints" / f"step-{step}").is_dir()
-        again = run("train", recipe, *options, "--set", f"training.steps={step + 2}")
-        assert again.code == 0
-        assert f"resuming after step {step:,}" in again.err
+        again = start("train", recipe, *options, "--set", f"training.steps={step + 2}")
+        _, messages = again.communicate(timeout=120)
+        assert again.returncode == 0
+        assert f"resuming after step {step:,}" in messages
 
     def test_translating_leaves_the_old_output(self, trained: Trained, tmp_path: Path) -> None:
         output = write_lines(tmp_path / "out.txt", ["before"])
