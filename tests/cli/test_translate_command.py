@@ -379,7 +379,7 @@ class TestScore:
     def test_files_of_different_lengths(self, folder: Path, pairs: list[object], tmp_path: Path) -> None:
         write_lines(tmp_path / "a.en", ["ein"])
         assert_refused(
-            run("score", folder / "one", *pairs, "-o", tmp_path / "out"), r"a\.de has a line 2 and .*a\.en has none"
+            run("score", folder / "one", *pairs, "-o", tmp_path / "out"), r"a\.de has a line 2, but .*a\.en does not"
         )
         assert not (tmp_path / "out").exists()
 

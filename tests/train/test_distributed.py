@@ -223,7 +223,7 @@ class TestLossesEqualThoseOfOneProcess:
     def test_with_dropout(self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path) -> None:
         first, second = pair(train, recipe(corpus), tmp_path)
         assert first == second
-        assert first.model in [tmp_path / name for name in ("best", "ema", "average")]
+        assert first.model_folder in [tmp_path / name for name in ("best", "ema", "average")]
         assert_same_losses(tmp_path, alone)
         names = [sorted(path.name for path in run.iterdir()) for run in (tmp_path, alone)]
         assert names[0] == names[1]
