@@ -17,17 +17,19 @@ from typing import Any, Literal, get_args, get_origin
 from headway.config import Config
 from headway.errors import ConfigError
 from headway.models.classifier import ClassifierConfig
+from headway.models.decoder_only import DecoderOnlyConfig
 from headway.models.recurrent import RecurrentConfig
 from headway.models.transformer import TransformerConfig
 
 __all__ = ["CONFIGS", "REFUSED", "random_config", "undeclared", "variants"]
 
-CONFIGS: tuple[type[Config], ...] = (TransformerConfig, ClassifierConfig, RecurrentConfig)
+CONFIGS: tuple[type[Config], ...] = (TransformerConfig, ClassifierConfig, RecurrentConfig, DecoderOnlyConfig)
 
 _BASE: dict[type[Config], dict[str, Any]] = {
     TransformerConfig: {"d_model": 32, "num_heads": 2, "d_ff": 48, "encoder_layers": 1, "decoder_layers": 2},
     ClassifierConfig: {"d_model": 32, "num_heads": 2, "d_ff": 48, "encoder_layers": 2},
     RecurrentConfig: {"d_model": 32},
+    DecoderOnlyConfig: {"d_model": 32, "num_heads": 2, "d_ff": 48, "decoder_layers": 2, "max_length": 24},
 }
 _VALUES: dict[str, list[Any]] = {
     "d_model": [24, 64],
@@ -53,7 +55,7 @@ _VALUES: dict[str, list[Any]] = {
     "decoder_window": [1, 3],
 }
 # Inherited fields that have no effect and that the config refuses.
-REFUSED = {(ClassifierConfig, "decoder_window")}
+REFUSED = {(ClassifierConfig, "decoder_window"), (DecoderOnlyConfig, "encoder_window")}
 # Values of other fields that a field needs in order to be valid or to have an effect.
 _COMPANIONS: dict[tuple[type[Config], str], dict[str, Any]] = {
     (TransformerConfig, "max_length"): {"positions": "learned"},

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
-    from headway.predict import Classification, Classifier, Glossary, Translation, Translator, TranslatorPool
+    from headway.predict import (
+        Classification,
+        Classifier,
+        Glossary,
+        LanguageModel,
+        Translation,
+        Translator,
+        TranslatorPool,
+    )
     from headway.tasks import load
 
 __all__ = [
@@ -22,6 +30,7 @@ __all__ = [
     "Classifier",
     "Glossary",
     "HeadwayError",
+    "LanguageModel",
     "Translation",
     "Translator",
     "TranslatorPool",
@@ -38,7 +47,7 @@ def __getattr__(name: str) -> Any:
         from headway.tasks import load
 
         return load
-    if name in ("Classification", "Classifier", "Glossary", "Translation", "Translator", "TranslatorPool"):
+    if name in __all__:
         from headway import predict
 
         return getattr(predict, name)

@@ -31,6 +31,7 @@ from torch.overrides import TorchFunctionMode
 from headway.config import Config, spelling_hint
 from headway.errors import BundleError, ConfigError
 from headway.models.classifier import EncoderClassifier
+from headway.models.decoder_only import DecoderOnly
 from headway.models.registry import (
     AnyConfig,
     Model,
@@ -52,8 +53,9 @@ _JOINT, _SOURCE, _TARGET = "tokenizer", "source.tokenizer", "target.tokenizer"
 class TaskConfig(Config):
     """The task of a model."""
 
-    kind: Literal["translation", "classification"] = Field(
-        "translation", description="Whether a model converts one sequence to another, or assigns a label to a text."
+    kind: Literal["translation", "classification", "language_model"] = Field(
+        "translation",
+        description="Whether a model converts one sequence to another, assigns a label to a text, or continues it.",
     )
     source_language: str = Field("source", description="Language of the sources, as a BCP 47 tag such as de.")
     target_language: str = Field("target", description="Language of the targets. Classification has none.")
@@ -197,10 +199,44 @@ class ClassifierBundle(_AnyBundle):
         return cls(config.task, cast("EncoderClassifier", model), source, config.labels)
 
 
-AnyBundle = Bundle | ClassifierBundle
+@dataclass(frozen=True)
+class LanguageModelBundle(_AnyBundle):
+    """A language model with its tokenizer."""
+
+    output: ClassVar[OutputKind] = "continuation"
+    purpose: ClassVar[str] = "continues texts"
+    labels: ClassVar[tuple[str, ...]] = ()
+
+    task: TaskConfig
+    model: DecoderOnly
+    tokenizer: TextTokenizer
+
+    @property
+    def tokenizers(self) -> dict[str, TextTokenizer]:
+        """The tokenizer of the texts that the model reads and continues."""
+        return {"source": self.tokenizer}
+
+    def save(self, folder: Path, card: str) -> None:
+        """Write the folder, whole or not at all. ``card`` becomes README.md."""
+        facts = {"format": 2, "tokenizers": {"source": _JOINT, "target": _JOINT}}
+        self._save(folder, card, {_JOINT: self.tokenizer}, facts)
+
+    @classmethod
+    def assemble(
+        cls, config: BundleConfig, model: Model, source: TextTokenizer, _: TextTokenizer
+    ) -> LanguageModelBundle:
+        """Return the bundle of a language model that was loaded from a folder with this ``config``."""
+        return cls(config.task, cast("DecoderOnly", model), source)
+
+
+AnyBundle = Bundle | ClassifierBundle | LanguageModelBundle
 
 # Registry of the bundle class for each kind of task.
-_BUNDLES: dict[str, type[Bundle] | type[ClassifierBundle]] = {"translation": Bundle, "classification": ClassifierBundle}
+_BUNDLES: dict[str, type[Bundle] | type[ClassifierBundle] | type[LanguageModelBundle]] = {
+    "translation": Bundle,
+    "classification": ClassifierBundle,
+    "language_model": LanguageModelBundle,
+}
 
 
 def load_bundle(folder: Path) -> AnyBundle:

@@ -30,7 +30,18 @@ from headway.decode.request import DecodingOptions
 from headway.models.registry import build_model
 from headway.predict import load_translator
 
-COMMANDS = ["quickstart", "prepare", "train", "distill", "curves", "translate", "classify", "evaluate", "compare"]
+COMMANDS = [
+    "quickstart",
+    "prepare",
+    "train",
+    "distill",
+    "curves",
+    "translate",
+    "classify",
+    "generate",
+    "evaluate",
+    "compare",
+]
 COMMANDS += [
     "shortlist",
     "calibrate",

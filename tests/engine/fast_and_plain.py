@@ -100,7 +100,7 @@ def _outcome(model: Any, loss: Any, dtype: torch.dtype) -> _Outcome:
     torch.manual_seed(7)
     with small_blocks(), torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
         if hasattr(model, "hidden"):
-            hidden = model.hidden(source, target)
+            hidden = model.hidden(target) if model.config.kind == "decoder_only" else model.hidden(source, target)
             output = hidden.flatten(0, 1)[target.flatten() != 0]
             total = loss(output, model.projection.weight, target[target != 0], 0.1)
         else:

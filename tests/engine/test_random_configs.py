@@ -19,12 +19,13 @@ from headway.engine import Precision, to_search_model
 from headway.engine.accelerate import accelerate, layer_forms
 from headway.engine.search_model import SearchTransformer, describe_search_form
 from headway.models.classifier import ClassifierConfig
+from headway.models.decoder_only import DecoderOnlyConfig
 from headway.models.recurrent import RecurrentConfig
 from headway.models.transformer import TransformerConfig
 from headway.nn.embedding import pad_sequences
 
-# Half of the models are Transformers, which have the most options and the most fast forms.
-DRAWN = (TransformerConfig, ClassifierConfig, TransformerConfig, RecurrentConfig)
+# Many of the models are Transformers, which have the most options and the most fast forms.
+DRAWN = (TransformerConfig, ClassifierConfig, TransformerConfig, RecurrentConfig, DecoderOnlyConfig)
 COMBINATIONS: list[Any] = [random_config(DRAWN[seed % len(DRAWN)], seed) for seed in range(100)]
 QUICK = 40  # combinations in the quick suite; `make test-all` runs the others
 EACH = [
@@ -95,7 +96,7 @@ def prefixes_and_logits(model: Any, search_model: Any) -> Iterator[tuple[Tensor,
     for step in range(8):
         found = search_model.step(state, prefixes[:, -1]).logits()
         rows = [source for source in sources for _ in range(beams)]
-        yield found.float(), model(pad_sequences(rows, 0, model.device), prefixes)[:, -1]
+        yield found.float(), whole_pass(model, rows, prefixes)
         kept = torch.arange(1, len(sources)) if step == 4 else None
         sources = sources[1:] if step == 4 else sources
         old = torch.arange(len(prefixes)).view(-1, beams)[kept if kept is not None else slice(None)]
@@ -103,6 +104,14 @@ def prefixes_and_logits(model: Any, search_model: Any) -> Iterator[tuple[Tensor,
         search_model.select(state, chosen, kept)
         beams = 2
         prefixes = torch.cat([prefixes[chosen], draw(len(chosen)).unsqueeze(1)], 1)
+
+
+def whole_pass(model: Any, sources: list[list[int]], prefixes: Tensor) -> Any:
+    """Return the logits after each row in one pass: of a source and a target, or of a prompt and its continuation."""
+    if model.config.kind != "decoder_only":
+        return model(pad_sequences(sources, 0, model.device), prefixes)[:, -1]
+    rows = [torch.tensor([[*source, *prefix]]) for source, prefix in zip(sources, prefixes.tolist(), strict=True)]
+    return torch.cat([model(row)[:, -1] for row in rows])
 
 
 def assert_equal_steps(plain: Any, search_model: Any, limit: float) -> None:

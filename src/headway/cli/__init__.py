@@ -36,7 +36,18 @@ app = typer.Typer(
 # to names that are Python keywords.
 COMMANDS = (
     *("quickstart", "prepare", "train", "distill", "curves"),
-    *("translate", "classify", "evaluate", "compare", "shortlist", "calibrate", "score", "rerank", "alternatives"),
+    *(
+        "translate",
+        "classify",
+        "generate",
+        "evaluate",
+        "compare",
+        "shortlist",
+        "calibrate",
+        "score",
+        "rerank",
+        "alternatives",
+    ),
     *("inspect", "experiment", "tokenize", "average", "export", "info", "doctor", "schema", "import"),
 )
 _SOON_S = 0.01  # how long to wait before a lost interrupt is repeated

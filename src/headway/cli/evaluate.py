@@ -62,6 +62,8 @@ def evaluate(
     }  # fmt: skip
     of_classification: dict[str, object] = {"--data": data, "--fields": fields, "--confusion": confusion}
     predicts = architecture_of(read_config(model).model).output
+    if predicts == "continuation":
+        raise ConfigError(f"{model}: language models are measured in Python, by headway.load(FOLDER).perplexity(texts)")
     does, wants, other = {
         "tokens": ("translates", "--source F --reference F", of_classification),
         "label": ("classifies texts", "--data F.tsv", of_translation),

@@ -146,16 +146,7 @@ class TokenDataset:
     ) -> EpochPlan:
         """Return the batches of an epoch. The same arguments give the same batches on every machine."""
         rng = np.random.default_rng((seed, epoch))
-        dtype = np.int32 if len(self) <= np.iinfo(np.int32).max else np.int64
-        parts = []
-        for start, store, weight in zip(self._starts, self._stores, self._weights, strict=False):
-            whole, fraction = divmod(weight, 1.0)
-            own = np.arange(start, start + len(store), dtype=dtype)
-            parts += [own] * int(whole)
-            if fraction:
-                parts.append(own[rng.random(len(store)) < fraction])
-        order = np.concatenate(parts)
-        rng.shuffle(order)
+        order = draw_examples(self._starts[:-1], [len(store) for store in self._stores], self._weights, rng)
         segmentation = epoch % self.num_segmentations
         return self._batches(order, segmentation, max_batch_tokens, pool_size, rng, max_batch_examples)
 
@@ -209,6 +200,30 @@ class TokenDataset:
             real += int(lengths.sum())
             cells += int(((ends - starts) * np.maximum.reduceat(lengths, starts)).sum())
         return 1 - real / cells
+
+
+def draw_examples(
+    starts: Sequence[int] | NDArray[np.int64],
+    sizes: Sequence[int],
+    weights: Sequence[float],
+    rng: np.random.Generator,
+) -> ExampleOrder:
+    """Return the examples of an epoch in random order.
+
+    The examples of a corpus are numbered from its start. Each occurs as often as the corpus's weight says; a fraction
+    of the weight is the share of the examples, drawn at random, that occur once more.
+    """
+    dtype = np.int32 if sum(sizes) + max(starts, default=0) <= np.iinfo(np.int32).max else np.int64
+    parts = []
+    for start, size, weight in zip(starts, sizes, weights, strict=True):
+        whole, fraction = divmod(weight, 1.0)
+        own = np.arange(start, start + size, dtype=dtype)
+        parts += [own] * int(whole)
+        if fraction:
+            parts.append(own[rng.random(size) < fraction])
+    order = np.concatenate(parts)
+    rng.shuffle(order)
+    return order
 
 
 def corpus_weights(sizes: Sequence[int], weights: Sequence[float], temperature: float) -> list[float]:

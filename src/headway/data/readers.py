@@ -160,7 +160,7 @@ def read_examples(
         case "csv":
             return _read_csv(paths[0], fields)
         case _:
-            return _read_jsonl(paths[0], fields)
+            return read_jsonl(paths[0], fields)
 
 
 def _read_aligned(paths: list[Path]) -> Iterator[tuple[str, ...]]:
@@ -221,7 +221,12 @@ def _read_csv(path: Path, fields: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         ) from None
 
 
-def _read_jsonl(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def read_jsonl(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the fields ``names`` of each line, which must be a JSON object.
+
+    Raises:
+        DataError: The file cannot be read, or a line has no such fields.
+    """
     for number, line in enumerate(read_lines(path), start=1):
         where = f"{path}, line {number}"
         if not line.strip():

@@ -123,6 +123,10 @@ class TokenStore:
             parts.append(np.diff(part)[segmentation :: self.num_segmentations].astype(np.int32))
         return np.concatenate(parts)
 
+    def read_tokens(self, side: str, start: int, end: int) -> NDArray[np.int64]:
+        """Return the tokens ``start`` to ``end`` of one side, with all rows one after the other."""
+        return self._tokens[side].read([(start, end)]).astype(np.int64)
+
     def read_padded(self, side: str, rows: NDArray[np.int64], pad_id: int = 0) -> NDArray[np.int64]:
         """Return the tokens of the given rows, padded at the end to the longest of these rows."""
         spans = self._offsets[side].read([(row, row + 2) for row in rows.tolist()]).reshape(-1, 2)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait as wait_for
 from pathlib import Path
@@ -28,6 +28,7 @@ from headway.errors import ConfigError, OutputError
 from headway.storage import lock_file
 
 _CHUNK_EXAMPLES = 1 << 16  # a few seconds of work and a few megabytes
+_CHUNK_CHARACTERS = 1 << 24  # pieces of documents are long
 
 
 @dataclass(frozen=True)
@@ -110,14 +111,14 @@ def _build_chunks(
     try:
         with ProcessPoolExecutor(cores, get_context("spawn"), _start_worker, (spec,)) as pool:
             for number in count():
-                chunk = list(islice(examples, _CHUNK_EXAMPLES))
+                chunk, is_full = _next_chunk(examples)
                 if not chunk:
                     break
                 path = home / f"{number:06}.npz"
                 paths.append(path)
                 if not shard.owns(number) or path.exists():
                     add(len(chunk))
-                elif cores == 1 or (number == 0 and len(chunk) < _CHUNK_EXAMPLES):  # no work to distribute
+                elif cores == 1 or (number == 0 and not is_full):  # no work to distribute
                     save_chunk(spec.encode_chunk(chunk), path)
                     add(len(chunk))
                 else:
@@ -132,6 +133,18 @@ def _build_chunks(
             "command again: finished chunks are kept"
         ) from None
     return paths
+
+
+def _next_chunk(examples: Iterator[tuple[str, ...]]) -> tuple[list[tuple[str, ...]], bool]:
+    """Return the examples of the next chunk, empty at the end of the corpus, and whether the chunk is full."""
+    chunk: list[tuple[str, ...]] = []
+    characters = 0
+    for example in examples:
+        chunk.append(example)
+        characters += sum(map(len, example))
+        if len(chunk) == _CHUNK_EXAMPLES or characters >= _CHUNK_CHARACTERS:
+            return chunk, True
+    return chunk, False
 
 
 _spec: EncodingSpec  # set only in worker processes

@@ -195,7 +195,8 @@ class BeamSearch(Generic[StateT]):
         scores[:, :, 0] = 0
         rows, length = scores.numel(), self._tokens.size(1)
         self.scores = torch.cat([self.scores, scores])
-        self._newest = torch.cat([self._newest, self._newest.new_full((rows,), self.bos)])
+        first = self._tensor([self.bos if request.first is None else request.first for _, request in requests])
+        self._newest = torch.cat([self._newest, first.repeat_interleave(rows // len(requests))])
         self._tokens = torch.cat([self._tokens, self._tokens.new_full((rows, length), _NOTHING)])
         self._log_probs = torch.cat([self._log_probs, self._log_probs.new_zeros(rows, length)])
         if self._coverage is not None:
@@ -236,6 +237,10 @@ class BeamSearch(Generic[StateT]):
         finished = [(beam.key, self._hypotheses(beam)) for beam in compress(self.beams, done)]
         self._follow(chosen, _keep_places([at for at, is_done in enumerate(done) if not is_done]))
         return finished
+
+    def first_hypothesis(self) -> list[int]:
+        """Return the tokens so far of the first hypothesis of the first sequence."""
+        return self._tokens[0, self._tokens.size(1) - self.beams[0].length :].tolist()
 
     # From the model's prediction to extensions.
 

@@ -116,7 +116,9 @@ class Request:
     """One sequence to decode.
 
     Attributes:
-        source: The source ids as the model reads them, EOS included.
+        source: The source ids as the model reads them, EOS included. For a language model, the prompt without its last
+            token.
+        first: The token that the first step reads: the last one of a language model's prompt. None means BOS.
         limit: Maximum number of target tokens, EOS excluded. ``DecodingOptions.max_length`` may lower it.
         prefix: Tokens that the target must begin with. Rules do not apply to them.
         include: Constraints. Each is a set of alternative token sequences, such as the inflected forms of a term, at
@@ -125,11 +127,13 @@ class Request:
         boundaries: The word boundaries of the vocabulary's tokens, with which the conditions of a :class:`Phrase`
             are checked. None if no phrase has such a condition.
         banned: Token sequences that must not occur after the prefix.
-        seed: Random seed. Together with the options' seed and ``source``, it determines the random draws.
+        seed: Random seed. Together with the options' seed, ``source`` and ``first``, it determines
+            the random draws.
     """
 
     source: tuple[int, ...]
     limit: int
+    first: int | None = None
     prefix: tuple[int, ...] = ()
     include: tuple[tuple[Phrase | tuple[int, ...], ...], ...] = ()
     boundaries: WordBoundaries | None = None
@@ -168,7 +172,7 @@ def target_limit(request: Request, options: DecodingOptions) -> int:
 def check_request(request: Request, options: DecodingOptions, eos: int) -> None:
     """Raise :class:`ConfigError` if a request is impossible, or incompatible with the options."""
     limit = target_limit(request, options)
-    if not request.source:
+    if not request.source and request.first is None:
         raise ConfigError("a source has no tokens: expected at least EOS")
     if limit < 0:
         raise ConfigError(f"limit = {limit} target tokens: expected 0 or more")

@@ -26,8 +26,10 @@ from headway.decode.request import Request, Sampling
 def sampling_keys(request: Request, sampling: Sampling, num_draws: int) -> list[int]:
     """Return a 63-bit key for each of a request's draws."""
 
+    read = request.source if request.first is None else (*request.source, request.first)
+
     def key(number: int) -> int:
-        text = repr((sampling.seed, request.seed, request.source, number))
+        text = repr((sampling.seed, request.seed, read, number))
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
     return [key(number) for number in range(num_draws)]

@@ -57,6 +57,8 @@ def inspect(
             target_language=target_language,
             source_language=source_language,
         )
+    if model.bundle.output == "continuation":
+        raise ConfigError("inspection of language models is not supported; translation models and classifiers are")
     if target_language is not None or source_language is not None:
         raise ConfigError("a classifier has no languages to choose; leave out --to and --from")
     if alternatives is not None:

@@ -26,7 +26,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from headway.bundle import AnyBundle, ClassifierBundle, load_bundle
+from headway.bundle import Bundle, ClassifierBundle, load_bundle
 from headway.decode import Step
 from headway.errors import BundleError, ConfigError, LengthError, MissingPackageError
 from headway.interop.model_card import exported_card
@@ -62,7 +62,7 @@ _LONGEST_HEADER = 100_000_000  # bytes; the limit of the safetensors library
 _TOLERANCE = 1e-3  # of a logit, relative to its size plus the median size; float32 rounding errors are far smaller
 
 
-def export(bundle: AnyBundle, folder: Path, *, max_length: int = 1024) -> None:
+def export(bundle: Bundle | ClassifierBundle, folder: Path, *, max_length: int = 1024) -> None:
     """Export ``bundle`` to ONNX. The folder is written completely or not at all.
 
     Before the folder appears, the graphs are run and their logits are compared with the model's.
@@ -88,7 +88,7 @@ def export(bundle: AnyBundle, folder: Path, *, max_length: int = 1024) -> None:
     import onnx
 
     with atomic_write_folder(folder) as aside:
-        floats: AnyBundle = replace(cast("Any", bundle), model=copy.deepcopy(bundle.model).float())
+        floats: Bundle | ClassifierBundle = replace(cast("Any", bundle), model=copy.deepcopy(bundle.model).float())
         floats.save(aside, exported_card(bundle, "onnxruntime", usage))
         saved, (stored, signature) = load_bundle(aside).model, _stored_tensors(aside / _WEIGHTS)
         if isinstance(saved, EncoderClassifier):

@@ -14,17 +14,18 @@ from torch import nn
 
 from headway.config import spelling_hint
 from headway.errors import ConfigError
-from headway.models import recurrent
+from headway.models import decoder_only, recurrent
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
+from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.transformer import PRESETS, Transformer, TransformerConfig
 
-AnyConfig = TransformerConfig | RecurrentConfig | ClassifierConfig
+AnyConfig = TransformerConfig | RecurrentConfig | ClassifierConfig | DecoderOnlyConfig
 ModelConfig = Annotated[AnyConfig, Field(discriminator="kind")]
 TranslationModel = Transformer | RecurrentModel
-Model = TranslationModel | EncoderClassifier
+Model = TranslationModel | EncoderClassifier | DecoderOnly
 
-OutputKind = Literal["tokens", "label"]
+OutputKind = Literal["tokens", "label", "continuation"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Architecture:
     Attributes:
         config_class: The configuration class; its ``kind`` is the key in :data:`ARCHITECTURES`.
         model_class: The model class, called with the configuration, the source vocabulary size and the output size.
-        output: What the model predicts: the tokens of a target sequence, or one label for the whole source.
+        output: What the model predicts: the tokens of a target sequence, one label for the whole source, or the
+            continuation of its own input.
         compilable: Whether ``torch.compile`` suits the model. It would unroll the time steps of a recurrent model.
         shardable_blocks: Function that returns the modules that FSDP2 shards one by one. None if the model cannot be
             sharded.
@@ -55,6 +57,10 @@ class Architecture:
 def _transformer_blocks(model: Model) -> list[nn.Module]:
     transformer = cast("Transformer", model)
     return [*transformer.encoder.blocks, *transformer.decoder.blocks]
+
+
+def _decoder_only_blocks(model: Model) -> list[nn.Module]:
+    return list(cast("DecoderOnly", model).decoder.blocks)
 
 
 def _transformer_cross_attentions(model: Model) -> list[nn.Module]:
@@ -83,6 +89,13 @@ ARCHITECTURES: dict[str, Architecture] = {
         presets=recurrent.PRESETS,
     ),
     "classifier": Architecture(ClassifierConfig, EncoderClassifier, "label"),
+    "decoder_only": Architecture(
+        DecoderOnlyConfig,
+        DecoderOnly,
+        "continuation",
+        shardable_blocks=_decoder_only_blocks,
+        presets=decoder_only.PRESETS,
+    ),
 }
 
 
@@ -110,6 +123,8 @@ def build_model(config: TransformerConfig, source_vocab_size: int, output_size: 
 def build_model(config: RecurrentConfig, source_vocab_size: int, output_size: int) -> RecurrentModel: ...
 @overload
 def build_model(config: ClassifierConfig, source_vocab_size: int, output_size: int) -> EncoderClassifier: ...
+@overload
+def build_model(config: DecoderOnlyConfig, source_vocab_size: int, output_size: int) -> DecoderOnly: ...
 @overload
 def build_model(config: AnyConfig, source_vocab_size: int, output_size: int) -> Model: ...
 def build_model(config: AnyConfig, source_vocab_size: int, output_size: int) -> Model:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.config import Config
-from headway.nn.attention import KeysValues, MultiHeadAttention
+from headway.nn.attention import KeysValues, MultiHeadAttention, restrict_to_window
 from headway.nn.cache import KVCache, LayerSpec
 from headway.nn.dropout import Dropout
 from headway.nn.scores import ScoreKind
@@ -52,6 +52,16 @@ SublayerDropout = Annotated[
 NormPlacement = Annotated[
     Norm, Field(description="Layer norm after each residual connection (paper), before each sub-layer, or none.")
 ]
+ActivationKind = Annotated[
+    Activation, Field(description="Activation of the feed-forward layers. glu, reglu, geglu and swiglu are gated.")
+]
+PositionKind = Annotated[
+    Positions,
+    Field(
+        description="Encoding of positions: vectors added to embeddings (sinusoidal, learned), rotation of the queries "
+        "and keys of self-attention (rotary; dot-product and cosine scores then depend on distances only), or none."
+    ),
+]
 
 
 class BlockConfig(Config):
@@ -70,9 +80,7 @@ class BlockConfig(Config):
     layer_dropout: float = Field(
         0.0, ge=0, lt=1, description="Probability of skipping a whole block in training (LayerDrop)."
     )
-    activation: Activation = Field(
-        "relu", description="Activation of the feed-forward layers. glu, reglu, geglu and swiglu are gated."
-    )
+    activation: ActivationKind = "relu"
     norm: NormPlacement = "post"
     residual: bool = Field(
         True, description="Whether each sub-layer's output is added to its input (paper) or replaces it."
@@ -85,11 +93,7 @@ class BlockConfig(Config):
     qk_projection: Projection = Field(
         "linear", description="Projections of queries and keys: linear (paper), or with one hidden ReLU layer."
     )
-    positions: Positions = Field(
-        "sinusoidal",
-        description="Encoding of positions: vectors added to embeddings (sinusoidal, learned), rotation of the queries "
-        "and keys of self-attention (rotary; dot-product and cosine scores then depend on distances only), or none.",
-    )
+    positions: PositionKind = "sinusoidal"
     encoder_window: int | None = Field(
         None,
         ge=1,
@@ -258,21 +262,77 @@ class NoNorm(nn.Module):
         return x + y if self.residual else y
 
 
-class EncoderBlock(nn.Module):
-    """Self-attention, then feed-forward (section 3.1)."""
+class _SelfAttentionBlock(nn.Module):
+    """Self-attention, then feed-forward."""
 
-    def __init__(self, config: BlockConfig) -> None:
+    def __init__(self, config: BlockConfig, window: tuple[int, int] | None) -> None:
         super().__init__()
-        size = config.encoder_window
-        window = None if size is None else (size // 2, (size - 1) // 2)
         self.attention, self.attention_residual = _attention(config, to_itself=True, window=window), _residual(config)
         self.feed_forward, self.feed_forward_residual = _feed_forward(config), _residual(config)
 
-    def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "#B #S S"] | None = None) -> Float[Tensor, "B S D"]:
+    def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B #T T"] | None = None) -> Float[Tensor, "B T D"]:
         """Apply the block. ``mask`` is True for the keys that a query may attend to."""
         x = self.attention_residual(x, partial(self.attention, mask=mask))
         transformed: Tensor = self.feed_forward_residual(x, self.feed_forward)
         return transformed
+
+
+class EncoderBlock(_SelfAttentionBlock):
+    """Self-attention, then feed-forward (section 3.1)."""
+
+    def __init__(self, config: BlockConfig) -> None:
+        size = config.encoder_window
+        super().__init__(config, None if size is None else (size // 2, (size - 1) // 2))
+
+
+class CausalBlock(_SelfAttentionBlock):
+    """Causal self-attention, then feed-forward: a decoder block without a memory, for language models.
+
+    (Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", section 3.1, following Liu et
+    al. 2018.) The mask passed to :meth:`forward` must be causal.
+    """
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__(config, _causal_window(config))
+
+    def prefill(
+        self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B T T"]
+    ) -> tuple[Float[Tensor, "B T D"], KeysValues]:
+        """Apply the block to whole prompts; return its output, and the keys and values that a cache stores."""
+        stored: list[KeysValues] = []
+
+        def attend(x: Tensor) -> Tensor:
+            query, kv = self.attention.project(x)
+            stored.append(kv)
+            return self.attention.attend(query, kv, restrict_to_window(mask, self.attention.window, x))
+
+        x = self.attention_residual(x, attend)
+        return self.feed_forward_residual(x, self.feed_forward), stored[0]
+
+    def step(self, x: Float[Tensor, "B W D"], prefix_kv: KVCache, layer: int) -> Float[Tensor, "B W D"]:
+        """Compute one more position of each beam; the earlier ones are in ``prefix_kv``, which has advanced already.
+
+        The beams of a sequence are query positions of one batch entry.
+        """
+        x = self.attention_residual(x, partial(_attend_to_prefix, self.attention, prefix_kv, layer))
+        transformed: Tensor = self.feed_forward_residual(x, self.feed_forward)
+        return transformed
+
+
+def _causal_window(config: BlockConfig) -> tuple[int, int] | None:
+    return None if config.decoder_window is None else (config.decoder_window - 1, 0)
+
+
+def _attend_to_prefix(
+    attention: MultiHeadAttention, prefix_kv: KVCache, layer: int, x: Float[Tensor, "B W D"]
+) -> Float[Tensor, "B W D"]:
+    """Attend from the newest position of each beam, which is added to ``prefix_kv``, to all positions there."""
+    if attention.rotary is not None:
+        attention.rotary.reserve(prefix_kv.current_max_length)
+    query, new = attention.project(x, prefix_kv.lengths - 1)
+    stored = prefix_kv.append(layer, new.keys, new.values)
+    keys, values = (torch.unflatten(each, 0, query.shape[:2]) for each in stored)
+    return attention.attend(query, KeysValues(keys, values), prefix_kv.mask)
 
 
 class DecoderBlock(nn.Module):
@@ -280,7 +340,7 @@ class DecoderBlock(nn.Module):
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
-        window = None if config.decoder_window is None else (config.decoder_window - 1, 0)
+        window = _causal_window(config)
         self.attention, self.attention_residual = _attention(config, to_itself=True, window=window), _residual(config)
         self.cross_attention = _attention(config, to_itself=False)
         self.cross_attention_residual = _residual(config)
@@ -307,21 +367,12 @@ class DecoderBlock(nn.Module):
         The beams of a sequence are the query positions of one batch entry.
         """
 
-        def attend_to_prefix(x: Tensor) -> Tensor:
-            if self.attention.rotary is not None:
-                self.attention.rotary.reserve(prefix_kv.current_max_length)
-            query, new = self.attention.project(x, prefix_kv.lengths - 1)
-            keys, values = (
-                torch.unflatten(stored, 0, query.shape[:2]) for stored in prefix_kv.append(layer, new.keys, new.values)
-            )
-            return self.attention.attend(query, KeysValues(keys, values), prefix_kv.mask)
-
         def attend_to_memory(x: Tensor) -> Tensor:
             query = self.cross_attention.queries(x)
             keys, values = (torch.unflatten(stored, 0, query.shape[:2]) for stored in memory_kv.entries(layer))
             return self.cross_attention.attend(query, KeysValues(keys, values), memory_kv.mask)
 
-        x = self.attention_residual(x, attend_to_prefix)
+        x = self.attention_residual(x, partial(_attend_to_prefix, self.attention, prefix_kv, layer))
         x = self.cross_attention_residual(x, attend_to_memory)
         transformed: Tensor = self.feed_forward_residual(x, self.feed_forward)
         return transformed
@@ -384,10 +435,7 @@ class DecoderStack(_Stack):
 
     def make_caches(self, keys_values: list[KeysValues]) -> tuple[KVCache, KVCache]:
         """Return two empty caches for :meth:`step`: one for prefixes, one for memories shaped like ``keys_values``."""
-        layers = [LayerSpec(each.keys.size(1), each.keys.size(3), each.values.size(3)) for each in keys_values]
-        dtype, device = keys_values[0].keys.dtype, keys_values[0].keys.device
-        prefix = KVCache(layers, dtype=dtype, device=device, window=self.window)
-        return prefix, KVCache(layers, dtype=dtype, device=device)
+        return _cache_for(keys_values, self.window), _cache_for(keys_values)
 
     def step(self, x: Float[Tensor, "B W D"], prefix_kv: KVCache, memory_kv: KVCache) -> Float[Tensor, "B W D"]:
         """Append one more position of each beam to ``prefix_kv``, and return the hidden states of these positions."""
@@ -399,3 +447,44 @@ class DecoderStack(_Stack):
 
     def _blocks(self) -> list[DecoderBlock]:
         return cast("list[DecoderBlock]", list(self.blocks))
+
+
+class CausalStack(_Stack):
+    """N causal blocks, with a final norm if the blocks are pre-norm: the body of a decoder-only language model."""
+
+    def __init__(self, num_layers: int, config: BlockConfig) -> None:
+        super().__init__([CausalBlock(config) for _ in range(num_layers)], config)
+        self.window = config.decoder_window
+
+    def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B T T"]) -> Float[Tensor, "B T D"]:
+        """Return the hidden states from which the output projection predicts each next token. ``mask`` is causal."""
+        return self.run(x, mask)
+
+    def prefill(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B T T"]) -> list[KeysValues]:
+        """Return the keys and values of whole prompts for each block."""
+        stored = []
+        for block in self._blocks():
+            x, kv = block.prefill(x, mask)
+            stored.append(kv)
+        return stored
+
+    def cache(self, stored: Sequence[KeysValues]) -> KVCache:
+        """Return an empty cache for keys and values like those of :meth:`prefill`."""
+        return _cache_for(stored, self.window)
+
+    def step(self, x: Float[Tensor, "B W D"], prefix_kv: KVCache) -> Float[Tensor, "B W D"]:
+        """Return the hidden states of one more position of each beam, which ``prefix_kv`` then contains."""
+        prefix_kv.advance()
+        for layer, block in enumerate(self._blocks()):
+            x = block.step(x, prefix_kv, layer)
+        normed: Tensor = self.norm(x)
+        return normed
+
+    def _blocks(self) -> list[CausalBlock]:
+        return cast("list[CausalBlock]", list(self.blocks))
+
+
+def _cache_for(stored: Sequence[KeysValues], window: int | None = None) -> KVCache:
+    """Return an empty cache for keys and values of these shapes, one for each layer."""
+    layers = [LayerSpec(each.keys.size(1), each.keys.size(3), each.values.size(3)) for each in stored]
+    return KVCache(layers, dtype=stored[0].keys.dtype, device=stored[0].keys.device, window=window)

@@ -29,6 +29,13 @@ from headway.deprecation import renamed
 from headway.predict.attribution import Attribution, Explanation
 from headway.predict.classifier import Classification, Classifier, load_classifier
 from headway.predict.glossary import Glossary
+from headway.predict.language_model import (
+    Continuation,
+    GenerationOptions,
+    LanguageModel,
+    Perplexity,
+    load_language_model,
+)
 from headway.predict.pool import TranslatorPool
 from headway.predict.rerank import RankedText, minimum_bayes_risk, rank_by_agreement, rank_by_models
 from headway.predict.results import (
@@ -51,10 +58,14 @@ __all__ = [
     "Candidate",
     "Classification",
     "Classifier",
+    "Continuation",
     "Explanation",
     "Flag",
+    "GenerationOptions",
     "Glossary",
     "GlossaryTerm",
+    "LanguageModel",
+    "Perplexity",
     "RankedText",
     "ScoredTarget",
     "Source",
@@ -65,6 +76,7 @@ __all__ = [
     "TranslatorPool",
     "WordAlignment",
     "load_classifier",
+    "load_language_model",
     "load_translator",
     "minimum_bayes_risk",
     "rank_by_agreement",

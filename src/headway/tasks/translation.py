@@ -27,6 +27,7 @@ from headway.decode.request import DecodingOptions
 from headway.engine.loss import projected_cross_entropy, projected_r_drop
 from headway.errors import LengthError
 from headway.evaluate import Score, bleu
+from headway.models.decoder_only import DecoderOnly
 from headway.models.registry import TranslationModel, build_model
 from headway.text.base import EOS, TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
@@ -71,25 +72,30 @@ class TranslationRecipe(Recipe):
 class TranslationObjective(Objective):
     """The label-smoothed cross-entropy of a batch's real target tokens, optionally with R-Drop."""
 
-    model: TranslationModel
+    model: TranslationModel | DecoderOnly
 
-    def __init__(self, model: TranslationModel, label_smoothing: float, r_drop: float = 0.0) -> None:
+    def __init__(self, model: TranslationModel | DecoderOnly, label_smoothing: float, r_drop: float = 0.0) -> None:
         super().__init__()
         self.model, self.run_model = model, model.hidden
         self.label_smoothing, self.r_drop = label_smoothing, r_drop
 
     def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
         """Return the loss, summed over the batch's real target tokens. No logits are computed for padding."""
+        inputs = self.inputs(batch)
         if not self.r_drop:
-            return self._loss(self.run_model(batch.source, batch.decoder_input), batch, self.label_smoothing)
-        states = self.run_model(batch.source.repeat(2, 1), batch.decoder_input.repeat(2, 1)).flatten(0, 1)
+            return self._loss(self.run_model(*inputs), batch, self.label_smoothing)
+        states = self.run_model(*(tokens.repeat(2, 1) for tokens in inputs)).flatten(0, 1)
         twice, weight = _append_bias(states, self.model.projection)
         first, second = (half.index_select(0, batch.target_positions) for half in twice.chunk(2))
         return projected_r_drop(first, second, weight, batch.targets, self.label_smoothing, self.r_drop)
 
     def cross_entropy(self, batch: TokenBatch) -> Float[Tensor, ""]:
         """Return the cross-entropy without smoothing, in one pass."""
-        return self._loss(self.run_model(batch.source, batch.decoder_input), batch, 0.0)
+        return self._loss(self.run_model(*self.inputs(batch)), batch, 0.0)
+
+    def inputs(self, batch: TokenBatch) -> tuple[Tensor, ...]:
+        """Return the tokens that the model reads."""
+        return batch.source, batch.decoder_input
 
     def _loss(self, states: Float[Tensor, "B T D"], batch: TokenBatch, smoothing: float) -> Float[Tensor, ""]:
         states = states.flatten(0, 1).index_select(0, batch.target_positions)

@@ -356,6 +356,8 @@ class _Trainer(Generic[RecipeT]):
         record: Scores = {"loss": loss}  # in nats per target, without smoothing
         if objective.is_per_token:
             record["perplexity"] = math.exp(min(loss, 700.0))
+        if prepared.dev_bytes is not None:
+            record["bits_per_byte"] = total / math.log(2) / prepared.dev_bytes
         for score in self.task.dev_scores(self.task.build_bundle(model, recipe, prepared), recipe):
             record |= {score.name: score.value, f"{score.name} signature": score.signature}
         model.to(home)

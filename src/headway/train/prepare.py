@@ -82,7 +82,7 @@ class Preparation:
             return self._trained_tokenizers(read, columns, task_key)
 
     def load_or_build_datasets(
-        self, encode: Callable[[Corpus, BpeSampling | None], CorpusEncoding], filters: FilterConfig
+        self, encode: Callable[[Any, BpeSampling | None], CorpusEncoding], filters: FilterConfig
     ) -> tuple[TokenDataset, TokenDataset | None] | None:
         """Return the training and development sets, or None if other shards have not built their parts yet.
 
@@ -90,6 +90,23 @@ class Preparation:
             encode: Function that returns the encoding of a corpus. Its second argument is None if BPE-dropout is not
                 used.
             filters: Limits on training examples. The development set is never filtered.
+        """
+        data, stores = self.recipe.data, self.stores(encode, filters)
+        if stores is None:
+            return None
+        train = TokenDataset(stores[0], [corpus.weight for corpus in data.train], data.temperature)
+        if not len(train):
+            raise TrainingError(
+                "no training example is left after filtering; raise data.filter.max_length or max_length_ratio"
+            )
+        return train, TokenDataset([stores[1]]) if stores[1] else None
+
+    def stores(
+        self, encode: Callable[[Any, BpeSampling | None], CorpusEncoding], filters: FilterConfig | None
+    ) -> tuple[list[TokenStore], TokenStore | None] | None:
+        """Return the stores of the training corpora and of the development set, with the arguments of :meth:`datasets`.
+
+        Returns None if other shards have not built their parts yet. ``filters`` may be None: all examples are kept.
         """
         data = self.recipe.data
         stores: list[TokenStore] = []
@@ -105,12 +122,7 @@ class Preparation:
             self.listener.say(f"{' + '.join(data.dev.files)}: {dev.filter_counts}")
         if len(stores) < len(data.train) or (data.dev and dev is None):
             return None
-        train = TokenDataset(stores, [corpus.weight for corpus in data.train], data.temperature)
-        if not len(train):
-            raise TrainingError(
-                "no training example is left after filtering; raise data.filter.max_length or max_length_ratio"
-            )
-        return train, TokenDataset([dev]) if dev else None
+        return stores, dev
 
     def _store(
         self,

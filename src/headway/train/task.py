@@ -9,7 +9,7 @@ what to minimize, how to score the development set, and what a model folder cont
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -47,11 +47,16 @@ class Tokenizers:
 
 @dataclass(frozen=True)
 class RunData:
-    """Token stores and tokenizers of a run. Tasks subclass it to add their own data."""
+    """Token stores and tokenizers of a run. Tasks subclass it to add their own data.
+
+    ``dev_bytes`` is the number of bytes of the development text that the loss is summed over; None means that bits per
+    byte are not reported.
+    """
 
     train: TokenDataset
     dev: TokenDataset | None
     tokenizers: Tokenizers
+    dev_bytes: int | None = field(default=None, kw_only=True)
 
 
 class Objective(nn.Module):

@@ -1,0 +1,194 @@
+"""The decoder-only Transformer: a language model that predicts each token from those before it.
+
+A stack of causal blocks, each self-attention and feed-forward, between a token embedding and an output projection
+(Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training"). The defaults are the form of GPT-2
+(Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3): pre-norm with a final norm,
+learned positions, GELU, and one matrix for embedding and output projection.
+
+A text begins with BOS, so that its first token is predicted, too, and ends with EOS. To a search the model's source is
+the prompt: :meth:`DecoderOnly.start` reads its tokens at once, and the first step reads the token after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from headway.config import apply_preset
+from headway.decode.protocol import Step
+from headway.nn.attention import KeysValues
+from headway.nn.blocks import (
+    ActivationKind,
+    BlockConfig,
+    CausalBlock,
+    CausalStack,
+    InnerWidth,
+    ModelWidth,
+    NormPlacement,
+    NumHeads,
+    PositionKind,
+    SublayerDropout,
+)
+from headway.nn.cache import KVCache
+from headway.nn.dropout import Dropout
+from headway.nn.embedding import TokenEmbedding, output_projection, pad_sequences
+from headway.nn.masks import causal_mask
+from headway.nn.positions import LearnedPositions, make_positions
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"d_model": 128, "num_heads": 4, "d_ff": 512, "decoder_layers": 4},
+    "small": {"d_model": 384, "num_heads": 6, "d_ff": 1536, "decoder_layers": 6},
+    "gpt2": {"d_model": 768, "num_heads": 12, "d_ff": 3072, "decoder_layers": 12, "max_length": 1024},
+    "gpt2-medium": {"d_model": 1024, "num_heads": 16, "d_ff": 4096, "decoder_layers": 24, "max_length": 1024},
+    "gpt2-large": {"d_model": 1280, "num_heads": 20, "d_ff": 5120, "decoder_layers": 36, "max_length": 1024},
+    "gpt2-xl": {"d_model": 1600, "num_heads": 25, "d_ff": 6400, "decoder_layers": 48, "max_length": 1024},
+}
+_INITIAL_STD = 0.02
+
+
+class DecoderOnlyConfig(BlockConfig):
+    """The sizes and options of a decoder-only language model. The defaults are the form of GPT-2, in a small size."""
+
+    kind: Literal["decoder_only"] = Field("decoder_only", description="The architecture.")
+    d_model: ModelWidth = 384
+    num_heads: NumHeads = 6
+    d_ff: InnerWidth = 1536
+    dropout: SublayerDropout = 0.1
+    activation: ActivationKind = "gelu"
+    norm: NormPlacement = "pre"
+    positions: PositionKind = "learned"
+    decoder_layers: int = Field(6, ge=1, description="Number of blocks.")
+    max_length: int = Field(
+        256, ge=2, description="Context length in tokens: the length of training blocks, and of learned positions."
+    )
+    scale_embedding: bool = Field(False, description="Whether embeddings are multiplied by sqrt(d_model).")
+    output_bias: bool = Field(False, description="Whether each token's logit has a bias.")
+    tie: Literal["target", "none"] = Field(
+        "target", description="Whether embedding and output projection are one matrix (target) or two (none)."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_preset(cls, data: Any) -> Any:
+        return apply_preset(data, PRESETS) if isinstance(data, dict) else data
+
+    @model_validator(mode="after")
+    def _has_no_encoder(self) -> DecoderOnlyConfig:
+        if self.encoder_window is not None:
+            raise ValueError(
+                f"encoder_window = {self.encoder_window} has no effect: a decoder-only model has no encoder; leave it "
+                "out, or set decoder_window"
+            )
+        return self
+
+
+@dataclass
+class PrefixState:
+    """The state between decoding steps: the keys and values of each sequence so far."""
+
+    prefix_kv: KVCache
+
+
+class DecoderOnly(nn.Module):
+    """Tokens in, logits of the token after each of them out.
+
+    Weights are initialized as in GPT-2: from a normal distribution with standard deviation 0.02, which is divided by
+    sqrt(2 N) in the layers that end a sub-layer, because the residual path adds up 2 N of them (Radford et al. 2019,
+    section 2.3).
+    """
+
+    pad = 0
+
+    def __init__(self, config: DecoderOnlyConfig, vocab_size: int, output_size: int | None = None) -> None:
+        super().__init__()
+        assert output_size in (None, vocab_size), "a language model predicts the tokens that it reads"
+        self.config = config
+        self.embedding = TokenEmbedding(vocab_size, config.d_model, scaled=config.scale_embedding)
+        self.projection = output_projection(config.tie, self.embedding, config.d_model, bias=config.output_bias)
+        self.positions = make_positions(config.positions, config.d_model, config.max_length)
+        self.embedding_dropout = Dropout(config.dropout)
+        self.decoder = CausalStack(config.decoder_layers, config)
+        self._initialize()
+
+    def _initialize(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Linear | TokenEmbedding):
+                nn.init.normal_(module.weight, std=_INITIAL_STD)
+            elif isinstance(module, LearnedPositions):
+                nn.init.normal_(module.table, std=_INITIAL_STD)
+        for block in self.decoder.blocks:
+            assert isinstance(block, CausalBlock)
+            for layer in (block.attention.output, block.feed_forward.outer):
+                nn.init.normal_(layer.weight, std=_INITIAL_STD * (2 * self.config.decoder_layers) ** -0.5)
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest sequence that the positions allow, in tokens with BOS; None means no limit."""
+        return self.config.max_length if self.config.positions == "learned" else None
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self.projection.weight.device
+
+    def embed(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        """Return the input of the first block, before dropout: embeddings with positions."""
+        embedded: Tensor = self.positions(self.embedding(tokens))
+        return embedded
+
+    def hidden(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        """Return the hidden states from which :attr:`projection` computes logits.
+
+        Padding belongs on the right, where no other position attends to it.
+        """
+        x = self.embedding_dropout(self.embed(tokens))
+        states: Tensor = self.decoder(x, causal_mask(tokens.size(1), tokens.device))
+        return states
+
+    def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
+        """Return the logits of the token that follows each position."""
+        logits: Tensor = self.projection(self.hidden(tokens))
+        return logits
+
+    def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> PrefixState:
+        """Read the sources, the beginnings of the sequences, and begin decoding with ``beams`` rows for each."""
+        stored = self._prefill(sources)
+        state = PrefixState(self.decoder.cache(stored))
+        self._admit(state, sources, stored, beams)
+        return state
+
+    def admit(self, state: PrefixState, sources: Sequence[Sequence[int]]) -> None:
+        """Read more sources and add them to ``state``, behind the others and with as many rows each."""
+        self._admit(state, sources, self._prefill(sources), state.prefix_kv.beams)
+
+    def _prefill(self, sources: Sequence[Sequence[int]]) -> list[KeysValues]:
+        tokens = pad_sequences(sources, self.pad, self.device)
+        return self.decoder.prefill(
+            self.embedding_dropout(self.embed(tokens)), causal_mask(tokens.size(1), self.device)
+        )
+
+    def _admit(
+        self, state: PrefixState, sources: Sequence[Sequence[int]], stored: Sequence[KeysValues], beams: int
+    ) -> None:
+        state.prefix_kv.admit([len(source) for source in sources], beams=beams)
+        for layer, each in enumerate(stored):
+            state.prefix_kv.write(layer, each.keys, each.values)
+
+    def step(self, state: PrefixState, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
+        """Append one token to each row and predict the next. ``Step.attention`` is None: there is no source."""
+        prefix_kv = state.prefix_kv
+        self.positions.reserve(prefix_kv.current_max_length + 1)
+        embedded = self.embedding(tokens.unsqueeze(1)).squeeze(1)
+        x = self.positions.add_at(embedded, prefix_kv.lengths.repeat_interleave(prefix_kv.beams))
+        x = self.decoder.step(x.view(prefix_kv.num_sequences, prefix_kv.beams, -1), prefix_kv)
+        return Step(self.projection(x).flatten(0, 1))
+
+    def select(self, state: PrefixState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
+        """Make row i continue the old row ``rows[i]`` of its sequence, and keep only ``sequences``; None keeps all."""
+        state.prefix_kv.select(rows, sequences)

@@ -1,0 +1,315 @@
+"""Continue texts with a language model, and measure how probable texts are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor
+from torch.nn import functional as F
+
+from headway.bundle import LanguageModelBundle
+from headway.config import Config
+from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, search_all
+from headway.decode.beam import BeamSearch
+from headway.errors import ConfigError, DataError, LengthError
+from headway.text.base import BOS, EOS, PAD, UNK, refuse_surrogates
+
+_BANNED = (PAD, BOS, UNK)
+_MAX_TOKENS, _MAX_SEQUENCES = 16_384, 64  # of a batch
+
+
+class GenerationOptions(Config):
+    """How a text is continued: by default with random tokens from the model's distribution."""
+
+    max_new_tokens: int = Field(256, ge=1, description="Maximum number of tokens that are added to the prompt.")
+    temperature: float = Field(
+        1.0, ge=0, description="Logits are divided by it: below 1 makes draws less random. 0 takes the best token."
+    )
+    top_k: int | None = Field(None, ge=1, description="Draw from this many of the most probable tokens. Default: all.")
+    top_p: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Draw from the smallest set of most probable tokens that together have this probability.",
+    )
+    min_p: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Draw from tokens with at least this fraction of the most probable token's probability.",
+    )
+    repetition_penalty: float = Field(
+        1.0,
+        ge=1,
+        description="Logits of tokens that were generated before are divided by it, or multiplied if negative.",
+    )
+    seed: int = Field(1, description="Random seed. A prompt's draws depend only on the seed and its own tokens.")
+    n: int = Field(1, ge=1, description="Number of continuations of each prompt.")
+    beam_size: int = Field(
+        1, ge=1, description="With temperature 0: number of hypotheses kept at each step; 1 is greedy search."
+    )
+    stop: tuple[str, ...] = Field((), description="A continuation ends before the first of these strings.")
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> GenerationOptions:
+        if self.temperature and self.beam_size > 1:
+            raise ValueError("beam_size needs temperature = 0: draws have no beam; leave one out")
+        if not self.temperature and self.n > self.beam_size:
+            raise ValueError(
+                f"n = {self.n}: with temperature = 0 expected at most beam_size, which is {self.beam_size}"
+            )
+        if not all(self.stop):
+            raise ValueError("stop: an empty string would end every continuation; leave it out")
+        return self
+
+    def decoding(self) -> DecodingOptions:
+        """Return the options of the search."""
+        shared = {"n_best": self.n, "length_penalty": 0.0, "repetition_penalty": self.repetition_penalty}
+        if not self.temperature:
+            return DecodingOptions.parse({**shared, "beam_size": self.beam_size}, "options")
+        sampling = Sampling(
+            temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p, seed=self.seed
+        )
+        return DecodingOptions.parse({**shared, "sampling": sampling.as_dict()}, "options")
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """A continuation of a prompt.
+
+    Attributes:
+        text: The new text, without the prompt.
+        tokens: The new tokens as displayed, without EOS. They include those that a stop string removed from the text.
+        token_log_probabilities: Log-probability of each token, in nats, as the model predicts it, whatever the options.
+        finish_reason: Whether the model ended the text, a stop string, or the maximum length.
+    """
+
+    text: str
+    tokens: tuple[str, ...]
+    token_log_probabilities: tuple[float, ...]
+    finish_reason: Literal["end", "stop", "length"]
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """How well a model predicts texts.
+
+    Attributes:
+        loss: Mean negative log-probability of a token, in nats.
+        perplexity: exp(loss).
+        word_perplexity: The same per word, where a word is what white space separates.
+        bits_per_byte: Bits per byte of UTF-8, the only one of these that can be compared between tokenizers.
+        num_tokens: Predicted tokens: those of the texts and one EOS for each.
+        signature: The context length, the stride, and what was counted.
+    """
+
+    loss: float
+    perplexity: float
+    word_perplexity: float
+    bits_per_byte: float
+    num_tokens: int
+    signature: str
+
+
+class LanguageModel:
+    """A trained language model with its tokenizer. Several threads may call it at the same time.
+
+    Args:
+        bundle: The model.
+        device: Device to run on. None leaves the model where it is.
+    """
+
+    def __init__(self, bundle: LanguageModelBundle, *, device: str | torch.device | None = None) -> None:
+        from headway.engine.accelerate import accelerate  # translators, which share this package, need none of it
+
+        self.bundle = bundle
+        self.device = torch.device(device) if device else bundle.model.device
+        accelerate(bundle.model.to(self.device).eval())
+        self._model, self._tokenizer = bundle.model, bundle.tokenizer
+
+    @property
+    def context_length(self) -> int:
+        """The length of the longest text that the model was trained on, in tokens with BOS."""
+        return self._model.config.max_length
+
+    @overload
+    def generate(self, prompt: str = ..., **options: Any) -> list[Continuation]: ...
+    @overload
+    def generate(self, prompt: Sequence[str], **options: Any) -> list[list[Continuation]]: ...
+    def generate(
+        self, prompt: str | Sequence[str] = "", **options: Any
+    ) -> list[Continuation] | list[list[Continuation]]:
+        """Continue a prompt, or each of a list, in ``n`` ways.
+
+        The result for a prompt does not depend on the other prompts, except for rounding.
+
+        Args:
+            prompt: The beginning of a text, or several.
+            options: The fields of :class:`GenerationOptions`.
+
+        Raises:
+            ConfigError: The options do not fit together.
+            DataError: A prompt is not valid Unicode.
+            LengthError: A prompt leaves no room for new tokens in the model's context.
+        """
+        chosen = GenerationOptions.parse(options, "options")
+        prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+        requests = [self._request(text, number, chosen) for number, text in enumerate(prompts, start=1)]
+        found = search_all(
+            self._model,
+            requests,
+            chosen.decoding(),
+            bos=BOS,
+            eos=EOS,
+            banned=_BANNED,
+            max_batch_tokens=_MAX_TOKENS,
+            max_sequences=max(_MAX_SEQUENCES // max(chosen.n, chosen.beam_size), 1),
+        )
+        results = [[self._continuation(one, chosen) for one in hypotheses] for hypotheses in found]
+        return results[0] if isinstance(prompt, str) else results
+
+    def stream(self, prompt: str = "", **options: Any) -> Iterator[str]:
+        """Continue a prompt and yield the text as it is generated: characters are never divided.
+
+        The joined parts are the text of :meth:`generate`, which has the same options.
+
+        Raises:
+            ConfigError: The options do not fit together, or ask for several continuations or a beam, of which no part
+                is final before the end.
+        """
+        chosen = GenerationOptions.parse(options, "options")
+        if chosen.n > 1 or chosen.beam_size > 1:
+            raise ConfigError("streaming needs n = 1 and beam_size = 1: a beam may still change its beginning")
+        search = BeamSearch(self._model, chosen.decoding(), bos=BOS, eos=EOS, banned=_BANNED)
+        search.add_requests([(0, self._request(prompt, 1, chosen))])
+        shown = 0
+        while not (finished := search.step()):
+            text = self._tokenizer.decode(search.first_hypothesis()).rstrip("\N{REPLACEMENT CHARACTER}")
+            end = _first_stop(text, chosen.stop)
+            if end is not None:
+                if end > shown:
+                    yield text[shown:end]
+                return
+            # The last characters may be the beginning of a stop string.
+            final = len(text) - max((_overlap(text, stop) for stop in chosen.stop), default=0)
+            if final > shown:
+                yield text[shown:final]
+                shown = final
+        text = self._continuation(finished[0][1][0], chosen).text
+        if len(text) > shown:
+            yield text[shown:]
+
+    def score(self, texts: Sequence[str]) -> list[Float[Tensor, " T"]]:
+        """Return the log-probability of each token of each text and of the EOS after it, in nats.
+
+        Texts longer than the model's context are read in overlapping windows, as in :meth:`perplexity`.
+        """
+        return [self._log_probs(self._encode(text, number)) for number, text in enumerate(texts, start=1)]
+
+    def perplexity(self, texts: Sequence[str], *, stride: int | None = None) -> Perplexity:
+        """Measure how well the model predicts texts.
+
+        A text that is longer than the context is read in windows. Each window begins ``stride`` tokens after the one
+        before, and only tokens that no earlier window has predicted count, so that each token counts once and, except
+        in the first window, has at least context_length - stride tokens of context.
+
+        Args:
+            texts: The texts. Each is predicted from its beginning, without the texts before it.
+            stride: Tokens between windows, at most the context length, which is fastest. Default: half of it.
+
+        Raises:
+            DataError: There is no text, or a text is not valid Unicode.
+            ConfigError: The stride is longer than the context.
+        """
+        context = self.context_length
+        stride = context // 2 if stride is None else stride
+        if not 1 <= stride <= context:
+            raise ConfigError(f"stride = {stride}: expected from 1 to the model's context of {context} tokens")
+        if not any(texts):
+            raise DataError("no text to measure; expected at least one character")
+        total, tokens = 0.0, 0
+        for number, text in enumerate(texts, start=1):
+            log_probs = self._log_probs(self._encode(text, number), stride)
+            total -= float(log_probs.sum())
+            tokens += len(log_probs)
+        words, size = sum(len(text.split()) for text in texts), sum(len(text.encode()) for text in texts)
+        return Perplexity(
+            loss=total / tokens,
+            perplexity=math.exp(min(total / tokens, 700.0)),
+            word_perplexity=math.exp(min(total / max(words, 1), 700.0)),
+            bits_per_byte=total / math.log(2) / size,
+            num_tokens=tokens,
+            signature=f"context:{context}|stride:{stride}|carried:no|eos:yes",
+        )
+
+    @torch.inference_mode()
+    def _log_probs(self, ids: Sequence[int], stride: int | None = None) -> Float[Tensor, " T"]:
+        """Return the log-probability of each token and of EOS after them."""
+        context = self.context_length
+        stride = context // 2 if stride is None else stride
+        targets = torch.tensor([*ids, EOS], device=self.device)
+        parts, done = [], 0
+        for begin in range(0, max(len(targets) - context, 0) + stride, stride):
+            if done == len(targets):
+                break
+            window = targets[begin : begin + context]
+            inputs = F.pad(window[:-1], (1, 0), value=BOS)  # a window begins like a block in training
+            log_probs = self._model(inputs.unsqueeze(0))[0].float().log_softmax(-1)
+            found = log_probs.gather(1, window.unsqueeze(1)).squeeze(1)
+            parts.append(found[done - begin :])
+            done = begin + len(found)
+        return torch.cat(parts).cpu()
+
+    def _encode(self, text: str, number: int) -> list[int]:
+        refuse_surrogates(text, number)
+        return self._tokenizer.encode(text)
+
+    def _request(self, prompt: str, number: int, options: GenerationOptions) -> Request:
+        ids = (BOS, *self._encode(prompt, number))
+        limit = options.max_new_tokens
+        if self._model.max_length is not None:
+            room = self._model.max_length - len(ids)
+            if room < 1:
+                raise LengthError(
+                    f"prompt {number} has {len(ids) - 1} tokens, but the model's context is {self._model.max_length}, "
+                    "and the begin symbol and at least one new token must fit into it; shorten the prompt"
+                )
+            limit = min(limit, room)
+        return Request(source=ids[:-1], first=ids[-1], limit=limit)
+
+    def _continuation(self, found: Hypothesis, options: GenerationOptions) -> Continuation:
+        text = self._tokenizer.decode(found.tokens)
+        end = _first_stop(text, options.stop)
+        reason: Literal["end", "stop", "length"] = "end" if found.finished else "length"
+        return Continuation(
+            text=text[:end],
+            tokens=tuple(self._tokenizer.display(found.tokens)),
+            token_log_probabilities=found.token_log_probabilities[: len(found.tokens)],
+            finish_reason=reason if end is None else "stop",
+        )
+
+
+def load_language_model(folder: str | Path, *, device: str | torch.device | None = None) -> LanguageModel:
+    """Load the language model in ``folder``.
+
+    Raises:
+        BundleError: It is not the folder of a language model, or a file in it is missing, damaged or foreign.
+    """
+    return LanguageModel(LanguageModelBundle.load(Path(folder)), device=device)
+
+
+def _first_stop(text: str, stops: Sequence[str]) -> int | None:
+    """Return where the first stop string in ``text`` begins, or None if there is none."""
+    return min((at for stop in stops if (at := text.find(stop)) >= 0), default=None)
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Return the length of the longest end of ``text`` that begins ``stop``."""
+    return next((size for size in range(min(len(stop), len(text)), 0, -1) if text.endswith(stop[:size])), 0)

@@ -1,0 +1,195 @@
+"""Language modeling: predict each token of a text from the tokens before it.
+
+Documents are joined by EOS and divided into blocks of the model's context length. Each block begins with BOS, from
+which its first token is predicted, so that every token of the training text is predicted once in an epoch. The loss is
+the cross-entropy of the next token, optionally label-smoothed and with R-Drop.
+
+On the development set, blocks do not overlap, and nothing is carried from one to the next: the first tokens of a block
+have little context, so the loss is higher than with a sliding window. Its bits per byte,
+
+    bits per byte = (sum of -ln p over all tokens) / (ln 2 x bytes of text in UTF-8),
+
+can be compared between models with different tokenizers, unlike the loss and the perplexity of a token. The
+predictions of EOS after each document count; EOS itself has no bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from headway.bundle import LanguageModelBundle, TaskConfig
+from headway.data.blocks import BlockDataset
+from headway.data.documents import DocumentEncoder, NoText, TextCorpus, read_documents, read_texts
+from headway.data.encoding import SideSpec
+from headway.data.store import FilterConfig
+from headway.data.store_builder import Shard
+from headway.errors import ConfigError, TrainingError
+from headway.evaluate import Score
+from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
+from headway.models.registry import ModelConfig, OutputKind, build_model
+from headway.tasks.translation import TranslationObjective
+from headway.text.base import TextTokenizer
+from headway.text.corpus_encoder import CorpusEncoder
+from headway.train.prepare import BpeSampling, CorpusEncoding, Preparation
+from headway.train.recipe import DataConfig, Recipe, TrainingConfig, ValidationConfig
+from headway.train.report import Listener
+from headway.train.stream import TokenBatch
+from headway.train.task import RunData
+
+if TYPE_CHECKING:
+    from headway.predict import LanguageModel
+
+
+class TextDataConfig(DataConfig):
+    """The documents to train and validate on."""
+
+    train: tuple[TextCorpus, ...] = Field(min_length=1, description="The training corpora.")
+    dev: TextCorpus | None = Field(None, description="The development set.")
+    dev_fraction: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Without dev: the share of the tokens at the end of each training corpus that is the development "
+        "set and is not trained on.",
+    )
+    max_tokens: int = Field(16384, ge=1, description="Batch size in tokens: blocks x the model's max_length.")
+
+
+class LanguageModelTraining(TrainingConfig):
+    """How long and how to train a language model."""
+
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="Probability that is spread over all tokens.")
+
+
+class LanguageModelValidation(ValidationConfig):
+    """Use of the development set in language modeling."""
+
+    metric: Literal["loss"] = Field("loss", description="The score that decides which model is the best.")
+
+
+class LanguageModelRecipe(Recipe):
+    """The recipe of a language model."""
+
+    output: ClassVar[OutputKind] = "continuation"
+    default_model: ClassVar[str] = "decoder_only"
+
+    data: TextDataConfig
+    model: ModelConfig = Field(default_factory=DecoderOnlyConfig)
+    training: LanguageModelTraining = Field(default_factory=LanguageModelTraining)
+    validation: LanguageModelValidation = Field(default_factory=LanguageModelValidation)
+
+    @model_validator(mode="after")
+    def _check_language_model(self) -> LanguageModelRecipe:
+        if self.data.dev is not None and self.data.dev_fraction:
+            raise ValueError("data.dev and data.dev_fraction exclude each other; leave one out")
+        refused = {
+            "data.filter": self.data.filter != FilterConfig(),
+            "data.bpe_dropout": self.data.bpe_dropout != 0,
+            "tokenizer.joint = false": not self.tokenizer.joint,
+            "task.source_language": self.task.source_language != TaskConfig().source_language,
+            "task.target_language": self.task.target_language != TaskConfig().target_language,
+            "training.class_weights": self.training.class_weights != "none",
+            "validation.beam_size": self.validation.beam_size != 1,
+        }
+        if wrong := [key for key, given in refused.items() if given]:
+            raise ValueError(f"{wrong[0]}: has no effect on a language model; leave the key out")
+        return self
+
+
+class LanguageModelObjective(TranslationObjective):
+    """The cross-entropy of each token of a batch of blocks, given the tokens before it in the block."""
+
+    def inputs(self, batch: TokenBatch) -> tuple[Tensor, ...]:
+        """Return the tokens that the model reads: BOS and all but the last token of each block."""
+        return (batch.decoder_input,)
+
+
+class LanguageModelTask:
+    """The language modeling task."""
+
+    kind: ClassVar[str] = "language_model"
+    recipe_type = LanguageModelRecipe
+    command: ClassVar[str] = "generate"
+    throughput_unit: ClassVar[Literal["tokens", "texts"]] = "tokens"
+
+    def prepare(
+        self, recipe: LanguageModelRecipe, run: Path, listener: Listener, shard: Shard | None = None
+    ) -> RunData | None:
+        """Train the tokenizer and tokenize the corpora, or load both from the run folder."""
+        folder = Path(recipe.data.folder)
+        train = tuple(corpus.expanded(folder) for corpus in recipe.data.train)
+        dev = recipe.data.dev and recipe.data.dev.expanded(folder)
+        data = recipe.data.model_copy(update={"train": train, "dev": dev})
+        preparation = Preparation(recipe.model_copy(update={"data": data}), run, listener, shard)
+        tokenizers = preparation.make_tokenizers(cast("Any", read_texts), (0,), self.kind)
+        stores = preparation.stores(partial(_encoding, tokenizers.source, folder), None)
+        if stores is None:
+            return None
+        kept = 1 - data.dev_fraction
+        blocks = partial(BlockDataset, block_length=cast("DecoderOnlyConfig", recipe.model).max_length)
+        training = blocks(stores[0], [corpus.weight for corpus in train], data.temperature, part=(0.0, kept))
+        if not len(training):
+            raise TrainingError("the training corpora contain no text")
+        development = blocks([stores[1]]) if stores[1] else blocks(stores[0], part=(kept, 1.0))
+        if data.dev_fraction and not len(development):
+            raise ConfigError(f"data.dev_fraction = {data.dev_fraction}: no token is left for it; raise it")
+        return RunData(
+            training,
+            development if len(development) else None,
+            tokenizers,
+            dev_bytes=_num_bytes(tokenizers.source, development) if len(development) else None,
+        )
+
+    def build_model(self, recipe: LanguageModelRecipe, prepared: RunData) -> DecoderOnly:
+        """Build the model."""
+        size = prepared.tokenizers.source.vocab_size
+        return cast("DecoderOnly", build_model(recipe.model, size, size))
+
+    def build_objective(
+        self, model: DecoderOnly, recipe: LanguageModelRecipe, prepared: RunData
+    ) -> LanguageModelObjective:
+        """Return the cross-entropy with the recipe's settings."""
+        return LanguageModelObjective(model, recipe.training.label_smoothing, recipe.training.r_drop)
+
+    def dev_scores(self, bundle: LanguageModelBundle, recipe: LanguageModelRecipe) -> Sequence[Score]:
+        """Return no scores: the loss, the perplexity and the bits per byte are computed for every language model."""
+        return ()
+
+    def build_bundle(self, model: DecoderOnly, recipe: LanguageModelRecipe, prepared: RunData) -> LanguageModelBundle:
+        """Return the content of the model folder."""
+        return LanguageModelBundle(recipe.task, model, prepared.tokenizers.source)
+
+    def calibrate_unlikely_flag(self, folder: Path, recipe: LanguageModelRecipe) -> None:
+        """Do nothing, because language models do not flag text of other domains."""
+
+    def describe_for_model_card(self, recipe: LanguageModelRecipe, prepared: RunData) -> tuple[str, str]:
+        """Return the model card's title and the size of the training data."""
+        return "Language model", f"{prepared.train.num_tokens('target'):,} tokens"
+
+    def load_predictor(self, folder: Path, **settings: Any) -> LanguageModel:
+        """Load a :class:`~headway.predict.LanguageModel`."""
+        from headway.predict import load_language_model
+
+        return load_language_model(folder, **settings)
+
+
+def _encoding(
+    tokenizer: TextTokenizer, folder: Path, corpus: TextCorpus, _sampling: BpeSampling | None
+) -> CorpusEncoding:
+    def sides() -> tuple[SideSpec, SideSpec]:
+        return SideSpec(DocumentEncoder(CorpusEncoder(tokenizer))), SideSpec(NoText())
+
+    return CorpusEncoding(
+        partial(read_documents, corpus, folder), sides, (tokenizer.fingerprint, "no text"), (corpus.documents,)
+    )
+
+
+def _num_bytes(tokenizer: TextTokenizer, dataset: BlockDataset) -> int:
+    """Return the number of bytes of a data set's text in UTF-8."""
+    return len(tokenizer.decode(dataset.text_tokens().tolist()).encode())

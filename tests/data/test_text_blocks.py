@@ -1,0 +1,89 @@
+"""Blocks of a language model's text: every token once, a pure order, and no block across stores or parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headway.data.blocks import BlockDataset
+from headway.data.store import Chunk, FilterCounts, TokenStore, join_chunks
+
+
+def store(folder: Path, first: int, count: int) -> TokenStore:
+    """A store of consecutive token numbers in rows of 7."""
+    tokens = np.arange(first, first + count, dtype=np.uint16)
+    rows = [min(7, count - start) for start in range(0, count, 7)]
+    lengths = {"source": np.array(rows), "target": np.zeros(len(rows), np.int64)}
+    empty = np.empty(0, np.uint16)
+    chunk = Chunk({"source": tokens, "target": empty}, lengths, FilterCounts(len(rows), 0, 0, 0))
+    return join_chunks(folder, "key", 1, np.dtype(np.uint16), [chunk])
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> BlockDataset:
+    return BlockDataset([store(tmp_path / "a", 10, 50), store(tmp_path / "b", 100, 33)], block_length=8)
+
+
+def test_validation_reads_every_token_once_in_order(dataset: BlockDataset) -> None:
+    plan = dataset.plan_sequential(max_batch_tokens=24)
+    batches = [dataset.batch(rows).target for rows in plan]
+    assert max(batch.size for batch in batches) <= 24
+    read = np.concatenate([batch[batch != 0] for batch in batches])
+    assert read.tolist() == [*range(10, 60), *range(100, 133)]
+    assert dataset.num_tokens("target") == 83
+    assert len(dataset) == 7 + 5
+    assert dataset.text_tokens().tolist() == read.tolist()
+
+
+@pytest.mark.parametrize("epoch", range(6))
+def test_an_epoch_has_whole_blocks_without_repetition(dataset: BlockDataset, epoch: int) -> None:
+    plan = dataset.plan_epoch(1, epoch, max_batch_tokens=16, pool_size=1)
+    blocks = [block for rows in plan for block in dataset.batch(rows).target]
+    assert all(len(block) == 8 and (np.diff(block) == 1).all() for block in blocks)  # consecutive, within one store
+    tokens = np.concatenate(blocks)
+    assert len(np.unique(tokens)) == len(tokens)
+    assert len(tokens) >= 83 - 2 * 2 * 8  # at most two blocks of each store are left out
+
+
+def test_the_order_is_a_function_of_seed_and_epoch(dataset: BlockDataset) -> None:
+    def rows(seed: int, epoch: int) -> Any:
+        plan = dataset.plan_epoch(seed, epoch, max_batch_tokens=16, pool_size=1)
+        return np.concatenate(list(plan)).tolist()
+
+    assert rows(1, 0) == rows(1, 0)
+    assert len({tuple(rows(seed, epoch)) for seed in (1, 2) for epoch in (0, 1, 2)}) == 6
+
+
+def test_parts_do_not_overlap(tmp_path: Path) -> None:
+    whole = store(tmp_path / "a", 10, 50)
+    train, dev = (BlockDataset([whole], block_length=8, part=part) for part in ((0.0, 0.8), (0.8, 1.0)))
+    assert train.text_tokens().tolist() == list(range(10, 50))
+    assert dev.text_tokens().tolist() == list(range(50, 60))
+    for epoch in range(5):
+        for rows in train.plan_epoch(1, epoch, max_batch_tokens=64, pool_size=1):
+            assert train.batch(rows).target.max() < 50
+
+
+def test_a_text_shorter_than_a_block_is_one_block(tmp_path: Path) -> None:
+    dataset = BlockDataset([store(tmp_path / "a", 10, 5)], block_length=8)
+    for epoch in range(4):
+        (rows,) = dataset.plan_epoch(1, epoch, max_batch_tokens=8, pool_size=1)
+        assert dataset.batch(rows).target.tolist() == [[10, 11, 12, 13, 14]]
+    assert dataset.max_length == 5
+    assert dataset.lengths("target", 0).tolist() == [5]
+
+
+def test_weights_repeat_a_store(tmp_path: Path) -> None:
+    stores = [store(tmp_path / "a", 10, 80), store(tmp_path / "b", 100, 80)]
+    dataset = BlockDataset(stores, [2.0, 1.0], block_length=8)
+    first = [int(row) < 80 for rows in dataset.plan_epoch(1, 0, max_batch_tokens=8, pool_size=1) for row in rows]
+    assert first.count(True) == 2 * first.count(False)
+
+
+def test_the_memory_estimate_sees_the_largest_batch(dataset: BlockDataset) -> None:
+    plan = dataset.plan_epoch(1, 0, max_batch_tokens=16, pool_size=1)
+    assert dataset.padding_fraction(plan) == 0
+    assert (dataset.lengths("source", 0) == 0).all()

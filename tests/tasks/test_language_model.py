@@ -1,0 +1,215 @@
+"""Language models: training from a text file, resuming, generating, and measuring, through the public objects."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+
+import headway
+from headway.errors import ConfigError, DataError, LengthError
+from headway.predict import LanguageModel, load_translator
+from headway.tasks import parse_recipe, train
+from headway.text.base import BOS, EOS
+from headway.train.recipe import Recipe
+
+TEXT = "".join(f"{one} sees {other}.\n" for one in ("Ann", "Bob", "Cid") for other in ("dogs", "cats", "öxen")) * 12
+CONTEXT = 24
+
+
+def recipe(folder: Path, **changes: Any) -> Recipe:
+    sections: dict[str, dict[str, Any]] = {
+        "task": {"kind": "language_model"},
+        "data": {"folder": str(folder), "train": [{"files": ["text.txt"]}], "dev_fraction": 0.2, "max_tokens": 240},
+        "tokenizer": {"kind": "characters"},
+        "model": {
+            "d_model": 32,
+            "num_heads": 2,
+            "d_ff": 64,
+            "decoder_layers": 2,
+            "max_length": CONTEXT,
+            "dropout": 0.0,
+        },
+        "optimizer": {"learning_rate": 1e-2, "warmup_steps": 10, "schedule": "inverse_sqrt"},
+        "training": {"steps": 120, "precision": "float32", "device": "cpu"},
+        "validation": {"every": 60},
+        "checkpoints": {"every": 60, "average": 0},
+    }
+    return parse_recipe({name: {**keys, **changes.get(name, {})} for name, keys in sections.items()}, "test")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("language_model")
+    (folder / "text.txt").write_text(TEXT, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Path:
+    train(recipe(folder), folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def model(run: Path) -> LanguageModel:
+    found = headway.load(run / "best")
+    assert isinstance(found, LanguageModel)
+    return found
+
+
+def records(run: Path, kind: str) -> list[dict[str, Any]]:
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [record for record in map(json.loads, lines) if record["kind"] == kind]
+
+
+def test_the_model_learns_the_text(run: Path, model: LanguageModel) -> None:
+    dev = records(run, "dev")
+    assert dev[-1]["loss"] < 0.75 < dev[0]["loss"] or dev[-1]["loss"] < 0.5
+    text = model.generate("Ann sees ", temperature=0, max_new_tokens=6)[0].text
+    assert text.split(".")[0] in ("dogs", "cats", "öxen")
+    card = (run / "best" / "README.md").read_text(encoding="utf-8")
+    assert "bits_per_byte" in card
+    assert "headway generate THIS_FOLDER" in card
+
+
+def test_the_validation_scores_are_those_of_cold_blocks(run: Path, model: LanguageModel) -> None:
+    """The last record is that of the final weights or of the best ones, which are the same here."""
+    length = round(0.8 * (len(TEXT.rstrip()) + 1))  # a token for each character and one EOS
+    dev_text = TEXT.rstrip()[length:]
+    found = model.perplexity([dev_text], stride=CONTEXT)
+    best = min(records(run, "dev"), key=lambda record: record["loss"])
+    assert found.loss == pytest.approx(best["loss"], rel=1e-3)
+    assert found.perplexity == pytest.approx(best["perplexity"], rel=1e-3)
+    assert found.bits_per_byte == pytest.approx(best["bits_per_byte"], rel=1e-3)
+    assert found.signature == f"context:{CONTEXT}|stride:{CONTEXT}|carried:no|eos:yes"
+
+
+def test_a_run_in_two_parts_equals_one_without_a_pause(folder: Path, run: Path) -> None:
+    other = folder / "resumed"
+    train(recipe(folder, training={"steps": 70}), other)
+    train(recipe(folder), other)
+    whole, again = (records(each, "dev")[-1]["loss"] for each in (run, other))
+    assert whole == again
+
+
+class TestMeasuring:
+    def test_scores_are_the_models_own(self, model: LanguageModel) -> None:
+        text = "Bob sees cats."
+        ids = model.bundle.tokenizer.encode(text)
+        with torch.inference_mode():
+            log_probs = model.bundle.model(torch.tensor([[BOS, *ids]]))[0].log_softmax(-1)
+        expected = log_probs.gather(1, torch.tensor([*ids, EOS]).unsqueeze(1)).squeeze(1)
+        torch.testing.assert_close(model.score([text])[0], expected, atol=1e-5, rtol=1e-4)
+
+    @pytest.mark.parametrize("stride", [1, 5, CONTEXT // 2, CONTEXT])
+    def test_each_token_counts_once_whatever_the_stride(self, model: LanguageModel, stride: int) -> None:
+        text = TEXT[:100]
+        found = model.perplexity([text], stride=stride)
+        assert found.num_tokens == len(text) + 1
+        assert found.bits_per_byte == pytest.approx(
+            found.loss * found.num_tokens / math.log(2) / len(text.encode()), rel=1e-6
+        )
+
+    def test_texts_of_different_lengths_weigh_by_their_tokens(self, model: LanguageModel) -> None:
+        short, long = "Ann", TEXT[:70]
+        both, one, other = (model.perplexity(texts) for texts in ([short, long], [short], [long]))
+        total = one.loss * one.num_tokens + other.loss * other.num_tokens
+        assert both.loss == pytest.approx(total / both.num_tokens, rel=1e-6)
+
+    def test_impossible_requests_are_refused(self, model: LanguageModel) -> None:
+        with pytest.raises(ConfigError, match="stride = 25: expected from 1 to the model's context of 24"):
+            model.perplexity(["Ann"], stride=25)
+        with pytest.raises(DataError, match="no text to measure"):
+            model.perplexity([""])
+
+
+class TestGenerating:
+    def test_a_prompt_does_not_depend_on_its_batch(self, model: LanguageModel) -> None:
+        prompts = ["Ann", "Bob sees ", "", "C"]
+        together = model.generate(prompts, max_new_tokens=12, seed=5)
+        alone = [model.generate(prompt, max_new_tokens=12, seed=5) for prompt in prompts]
+        assert [[one.text for one in each] for each in together] == [[one.text for one in each] for each in alone]
+
+    def test_draws_depend_on_the_seed_and_differ_from_each_other(self, model: LanguageModel) -> None:
+        options: dict[str, Any] = {"max_new_tokens": 20, "temperature": 1.5}
+        one, same, other = (model.generate("A", seed=seed, n=4, **options) for seed in (1, 1, 2))
+        assert [each.text for each in one] == [each.text for each in same]
+        assert [each.text for each in one] != [each.text for each in other]
+        assert len({each.text for each in one}) > 1
+
+    def test_a_stream_joins_to_the_whole_text(self, model: LanguageModel) -> None:
+        for seed in range(4):
+            options: dict[str, Any] = {"max_new_tokens": 20, "seed": seed, "stop": ("ts.", "sees ox")}
+            (whole,) = model.generate("Cid", **options)
+            parts = list(model.stream("Cid", **options))
+            assert "".join(parts) == whole.text
+            assert all(parts)
+
+    def test_a_stop_string_ends_the_text_before_it(self, model: LanguageModel) -> None:
+        (found,) = model.generate("Ann sees ", temperature=0, max_new_tokens=14, stop=(".",))
+        assert "." not in found.text
+        assert found.finish_reason == "stop"
+
+    def test_the_context_limits_the_length(self, model: LanguageModel) -> None:
+        prompt = "Ann sees dogs.\nBob "
+        (found,) = model.generate(prompt, temperature=0, max_new_tokens=100)
+        assert len(prompt) + len(found.tokens) <= CONTEXT
+        assert found.finish_reason in ("length", "end")
+        with pytest.raises(LengthError, match="prompt 2 has 30 tokens, but the model's context is 24"):
+            model.generate(["Ann", "x" * 30])
+
+    def test_a_beam_finds_at_least_the_greedy_text(self, model: LanguageModel) -> None:
+        greedy, beam = (model.generate("B", temperature=0, beam_size=size, max_new_tokens=8)[0] for size in (1, 4))
+        assert sum(beam.token_log_probabilities) >= sum(greedy.token_log_probabilities) - 1e-3
+
+    def test_options_that_do_not_fit_together_are_refused(self, model: LanguageModel) -> None:
+        with pytest.raises(ConfigError, match="beam_size needs temperature = 0"):
+            model.generate("A", beam_size=2)
+        with pytest.raises(ConfigError, match="expected at most beam_size, which is 1"):
+            model.generate("A", temperature=0, n=2)
+        with pytest.raises(ConfigError, match="an empty string would end every continuation"):
+            model.generate("A", stop=("",))
+        with pytest.raises(ConfigError, match="streaming needs n = 1"):
+            next(model.stream("A", n=2))
+        with pytest.raises(ConfigError, match="top_p"):
+            model.generate("A", top_p=0)
+
+    def test_threads_get_the_results_of_one_thread(self, model: LanguageModel) -> None:
+        prompts = [f"{name} se" for name in ("Ann", "Bob", "Cid")] * 4
+        expected = [model.generate(prompt, max_new_tokens=10)[0].text for prompt in prompts]
+        found: dict[int, str] = {}
+
+        def work(at: int) -> None:
+            found[at] = model.generate(prompts[at], max_new_tokens=10)[0].text
+
+        threads = [Thread(target=work, args=(at,)) for at in range(len(prompts))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [found[at] for at in range(len(prompts))] == expected
+
+
+class TestRecipes:
+    def test_idle_keys_are_refused(self, folder: Path) -> None:
+        with pytest.raises(ConfigError, match=r"data\.bpe_dropout: has no effect on a language model"):
+            recipe(folder, data={"bpe_dropout": 0.1})
+        with pytest.raises(ConfigError, match=r"data\.dev and data\.dev_fraction exclude each other"):
+            recipe(folder, data={"dev": {"files": ["text.txt"]}})
+        with pytest.raises(ConfigError, match="expected decoder_only"):
+            recipe(folder, model={"kind": "transformer"})
+
+    def test_other_tasks_refuse_the_model(self, run: Path) -> None:
+        with pytest.raises(headway.HeadwayError, match="a model that continues texts; expected one that translates"):
+            load_translator(run / "best")
+
+    def test_a_corpus_of_white_space_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "text.txt").write_text(" \n \n", encoding="utf-8")
+        with pytest.raises(DataError, match="contains only white space"):
+            train(recipe(tmp_path), tmp_path / "run")

@@ -1,0 +1,60 @@
+"""docs/language_models.md: its recipe trains, and its commands and Python examples run with the trained model."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import headway
+from headway.cli import app
+from headway.models.decoder_only import PRESETS, DecoderOnly, DecoderOnlyConfig
+
+GUIDE = (Path(__file__).parents[1] / "docs" / "language_models.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^    (headway .*)$", GUIDE, re.MULTILINE)
+EXAMPLES = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+(RECIPE,) = re.findall(r"```toml\n(.*?)```", GUIDE, re.DOTALL)
+SMALL = {
+    "data.max_tokens": "512",
+    "model.max_length": "64",
+    "optimizer.warmup_steps": "1",
+    "training.steps": "4",
+    "training.device": "cpu",
+    "validation.every": "4",
+}
+
+
+def test_all_of_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The commands run in order. The first one trains the model, in few steps and with a small size."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(RECIPE, encoding="utf-8")
+    Path("text.txt").write_text("ROMEO:\nTo be, or not to be: that is the question.\n" * 40, encoding="utf-8")
+    Path("prompts.txt").write_text("ROMEO:\nTo be\n", encoding="utf-8")
+    assert [command.split()[1] for command in COMMANDS] == ["train", *["generate"] * 4]
+    for command in COMMANDS:
+        words = shlex.split(command)[1:]
+        if words[0] == "train":
+            words += [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
+        app(words, standalone_mode=False)
+        assert capsys.readouterr().out or "-o" in words or words[0] == "train", command
+    continued = Path("continuations.txt").read_text(encoding="utf-8").splitlines()
+    assert [line[:5] for line in continued] == ["ROMEO", "To be"]
+    (example,) = EXAMPLES
+    names: dict[str, object] = {}
+    exec(example, names)
+    assert isinstance(names["model"], headway.LanguageModel)
+    assert capsys.readouterr().out
+
+
+def test_keys_sizes_and_presets_are_those_of_the_code() -> None:
+    recipe = tomllib.loads(RECIPE)
+    assert set(recipe["model"]) - {"preset"} <= set(DecoderOnlyConfig.model_fields)
+    for preset in PRESETS:
+        assert f"`{preset}`" in GUIDE
+    for preset, millions in {"tiny": "0.8 million", "small": "10.6 million"}.items():
+        weights = DecoderOnly(DecoderOnlyConfig.parse({"preset": preset}, "test"), 1).decoder.parameters()
+        assert f"{sum(weight.numel() for weight in weights) / 1e6:.1f} million" == millions
+        assert f"`{preset}` ({millions}" in GUIDE
