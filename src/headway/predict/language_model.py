@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headway.bundle import LanguageModelBundle
-from headway.config import Config
 from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, search_all
 from headway.decode.beam import BeamSearch
 from headway.errors import ConfigError, DataError, LengthError
@@ -25,32 +24,18 @@ _BANNED = (PAD, BOS, UNK)
 _MAX_TOKENS, _MAX_SEQUENCES = 16_384, 64  # of a batch
 
 
-class GenerationOptions(Config):
+class GenerationOptions(Sampling):
     """How a text is continued: by default with random tokens from the model's distribution."""
 
-    max_new_tokens: int = Field(256, ge=1, description="Maximum number of tokens that are added to the prompt.")
     temperature: float = Field(
         1.0, ge=0, description="Logits are divided by it: below 1 makes draws less random. 0 takes the best token."
     )
-    top_k: int | None = Field(None, ge=1, description="Draw from this many of the most probable tokens. Default: all.")
-    top_p: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="Draw from the smallest set of most probable tokens that together have this probability.",
-    )
-    min_p: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Draw from tokens with at least this fraction of the most probable token's probability.",
-    )
+    max_new_tokens: int = Field(256, ge=1, description="Maximum number of tokens that are added to the prompt.")
     repetition_penalty: float = Field(
         1.0,
         ge=1,
         description="Logits of tokens that were generated before are divided by it, or multiplied if negative.",
     )
-    seed: int = Field(1, description="Random seed. A prompt's draws depend only on the seed and its own tokens.")
     n: int = Field(1, ge=1, description="Number of continuations of each prompt.")
     beam_size: int = Field(
         1, ge=1, description="With temperature 0: number of hypotheses kept at each step; 1 is greedy search."
@@ -74,10 +59,8 @@ class GenerationOptions(Config):
         shared = {"n_best": self.n, "length_penalty": 0.0, "repetition_penalty": self.repetition_penalty}
         if not self.temperature:
             return DecodingOptions.parse({**shared, "beam_size": self.beam_size}, "options")
-        sampling = Sampling(
-            temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p, seed=self.seed
-        )
-        return DecodingOptions.parse({**shared, "sampling": sampling.as_dict()}, "options")
+        sampling = self.model_dump(include=set(Sampling.model_fields))
+        return DecodingOptions.parse({**shared, "sampling": sampling}, "options")
 
 
 @dataclass(frozen=True)
