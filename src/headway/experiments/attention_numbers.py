@@ -196,7 +196,7 @@ def explain(numbers: Numbers) -> str:
         f"{shares[0]} of random vectors give themselves more than half of the weight at d_k = {WIDTHS[1]}, {shares[1]} "
         f"at {WIDTHS[-1]}, and {shares[2]} at {WIDTHS[-1]} with random projections. As a key's length grows from 1 to "
         f"{VECTOR_NORMS[-1]:g}, its mean weight changes from {positive[start]:.3f} to {positive[-1]:.3f} for queries "
-        f"with a positive score, and from {negative[start]:.3f} to {negative[-1]:.3f} for all others."
+        f"with a positive score, and from {negative[start]:.3f} to {negative[-1]:.3f} for the others."
     )
 
 
