@@ -34,6 +34,15 @@ _BASE: dict[type[Config], dict[str, Any]] = {
 _VALUES: dict[str, list[Any]] = {
     "d_model": [24, 64],
     "num_heads": [1, 4],
+    "num_kv_heads": [1, 2],
+    "norm_epsilon": [0.1],
+    "rotary_base": [50.0],
+    "rotary_fraction": [0.5],
+    "rotary_scaling": [
+        {"kind": "linear", "factor": 2.0},
+        {"kind": "llama3", "factor": 8.0, "original_length": 16},
+        {"kind": "yarn", "factor": 4.0, "original_length": 32},
+    ],
     "d_key": [6, 32],
     "d_value": [5],
     "d_ff": [37, 64],
@@ -64,6 +73,16 @@ _COMPANIONS: dict[tuple[type[Config], str], dict[str, Any]] = {
     (RecurrentConfig, "context"): {"attention": "none"},
     (RecurrentConfig, "input_feeding"): {"attention": "luong"},
     (RecurrentConfig, "d_embedding"): {"tie": "all"},
+    (DecoderOnlyConfig, "parallel"): {"norm": "pre"},
+    **{
+        (config, name): {"positions": "rotary"}
+        for config in (TransformerConfig, ClassifierConfig, DecoderOnlyConfig)
+        for name in ("rotary_base", "rotary_fraction", "rotary_scaling")
+    },
+    **{
+        (config, "num_kv_heads"): {"num_heads": 4}
+        for config in (TransformerConfig, ClassifierConfig, DecoderOnlyConfig)
+    },
 }
 
 

@@ -76,6 +76,7 @@ def test_whatever_has_a_fast_form_gets_it(config: Any) -> None:
         assert plain_forms == plain_layers(config)
         if isinstance(config, TransformerConfig):
             plain = config.score != "scaled_dot" or config.qk_projection != "linear"
+            plain |= (config.norm_kind, config.bias, config.num_kv_heads) != ("layer", "all", None) or config.qk_norm
             assert describe_search_form(model).startswith("plain: " if plain else "optimized")
             assert isinstance(to_search_model(model), SearchTransformer) is not plain
 

@@ -380,3 +380,21 @@ def test_rotary_attention_depends_only_on_distances(kind: ScoreKind) -> None:
     later = torch.cat([torch.randn(2, 3, 8), x], 1)
     mask = torch.arange(8) >= 3
     torch.testing.assert_close(module(later, mask=mask)[:, 3:], module(x), atol=1e-5, rtol=1e-5)
+
+
+def test_queries_share_the_keys_and_values_of_a_group() -> None:
+    grouped = MultiHeadAttention(8, 4, num_kv_heads=2)
+    full = MultiHeadAttention(8, 4)
+    state = grouped.state_dict()
+    for name in ("key.weight", "key.bias", "value.weight", "value.bias"):
+        state[name] = state[name].unflatten(0, (2, 2)).repeat_interleave(2, 0).flatten(0, 1)
+    full.load_state_dict(state)
+    x = torch.randn(3, 5, 8)
+    torch.testing.assert_close(grouped(x), full(x))
+
+
+def test_queries_and_keys_are_normalized_before_they_are_rotated() -> None:
+    layer = MultiHeadAttention(8, 2, qk_norm_epsilon=1e-6, rotary=True)
+    query, kv = layer.project(100 * torch.randn(2, 3, 8))
+    for vectors in (query, kv.keys):
+        torch.testing.assert_close(vectors.norm(dim=-1), torch.full((2, 2, 3), 2.0))

@@ -23,6 +23,7 @@ from headway.nn import (
     padding_mask,
 )
 from headway.nn.blocks import Activation, NoNorm, Norm
+from headway.nn.norms import RMSNorm
 from headway.nn.positions import RotaryPositions
 from headway.nn.scores import ScoreFunction
 
@@ -38,7 +39,8 @@ def randomised(module: ModuleT) -> ModuleT:
     return module
 
 
-def layer_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor:
+def layer_norm(x: Tensor, norm: nn.LayerNorm | RMSNorm) -> Tensor:
+    assert isinstance(norm, nn.LayerNorm)
     """Ba et al. 2016, equation 4, with PyTorch's epsilon."""
     centred = x - x.mean(-1, keepdim=True)
     return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * norm.weight + norm.bias
@@ -122,7 +124,7 @@ def test_feed_forward_starts_by_xaviers_rule(activation: Activation) -> None:
         assert largest == 0 if name.endswith("bias") else 0.99 * bound < largest <= bound * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "glu", "reglu", "geglu", "swiglu"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu", "glu", "reglu", "geglu", "swiglu"])
 def test_options_choose_the_feed_forward_layer(activation: Activation) -> None:
     layer = EncoderBlock(BlockConfig(d_model=4, num_heads=1, d_ff=8, activation=activation)).feed_forward
     assert isinstance(layer, GatedFeedForward if activation.endswith("glu") else FeedForward)

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from headway.errors import ConfigError, LengthError
 from headway.nn import LearnedPositions, SinusoidalPositions, sinusoids
-from headway.nn.positions import NoPositions, RotaryPositions
+from headway.nn.positions import NoPositions, RotaryPositions, RotaryScaling
 
 
 def by_formula(position: int, dimension: int, d_model: int) -> float:
@@ -213,3 +214,33 @@ def test_a_rotation_has_no_weights_and_keeps_the_precision() -> None:
 def test_an_odd_width_has_no_pairs() -> None:
     with pytest.raises(ConfigError, match=r"rotate pairs of units, .* keys of a head have 5 units; choose an even d"):
         RotaryPositions(5)
+
+
+def test_a_part_of_the_units_can_be_rotated() -> None:
+    x = torch.randn(1, 2, 5, 12)
+    turned = RotaryPositions(12, rotated=4)(x)
+    torch.testing.assert_close(turned[..., :4], RotaryPositions(4)(x[..., :4]))
+    assert torch.equal(turned[..., 4:], x[..., 4:])
+
+
+def test_linear_scaling_divides_positions() -> None:
+    x = torch.randn(1, 1, 1, 8).expand(1, 1, 9, 8)
+    slow = RotaryPositions(8, base=100.0, scaling=RotaryScaling(kind="linear", factor=4))(x)
+    torch.testing.assert_close(slow[:, :, ::4], RotaryPositions(8, base=100.0)(x)[:, :, :3])
+
+
+@pytest.mark.parametrize("kind", ["llama3", "yarn"])
+def test_scaling_slows_only_long_wavelengths(kind: Any) -> None:
+    scaling = RotaryScaling(kind=kind, factor=8, original_length=1024)
+    frequencies = 10000.0 ** -(torch.arange(32, dtype=torch.float64) / 32)
+    scaled, magnitude = scaling.scaled(frequencies, 10000.0)
+    ratio = frequencies / scaled
+    assert ratio[0] == pytest.approx(1)
+    assert ratio[-1] == pytest.approx(8)
+    assert bool((ratio.diff() >= -1e-9).all())
+    assert magnitude == (1.0 if kind == "llama3" else pytest.approx(0.1 * math.log(8) + 1))
+
+
+def test_scaling_without_its_context_is_refused() -> None:
+    with pytest.raises(ConfigError, match="needs original_length"):
+        RotaryScaling.parse({"kind": "yarn", "factor": 2}, "test")

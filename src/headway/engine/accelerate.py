@@ -33,6 +33,7 @@ from headway.engine.layers import (
     KernelNoNorm,
     KernelPostNorm,
     KernelPreNorm,
+    KernelRMSNorm,
 )
 from headway.engine.linear import KernelLinear
 from headway.engine.local_attention import LocalMultiHeadAttention
@@ -40,6 +41,7 @@ from headway.models.transformer import Transformer
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.blocks import FeedForward, GatedFeedForward, NoNorm, PostNorm, PreNorm
 from headway.nn.dropout import Dropout
+from headway.nn.norms import RMSNorm
 from headway.nn.positions import RotaryPositions
 from headway.nn.recurrent import RecurrentLayer
 from headway.nn.scores import ScoreFunction
@@ -102,14 +104,16 @@ def is_one_of(*values: Any) -> ValuePredicate:
 
 _DROPOUT, _LINEAR = is_type(Dropout, KernelDropout), is_type(nn.Linear, KernelLinear)
 _RESIDUAL = {"dropout": _DROPOUT, "residual": is_one_of(True)}
-_NORM = {"norm": is_type(nn.LayerNorm, KernelLayerNorm)}
+_NORM = {"norm": is_type(nn.LayerNorm, KernelLayerNorm, RMSNorm, KernelRMSNorm)}
 _ATTENTION = {
-    **dict.fromkeys(("num_heads", "d_key", "d_value", "widths"), is_any_value),
+    **dict.fromkeys(("num_heads", "num_kv_heads", "queries_per_key", "d_key", "d_value", "widths"), is_any_value),
     "projection": is_type(nn.Linear),
     "output": _LINEAR,
     "score": is_instance(type(None), ScoreFunction),
     "query_outer": is_type(type(None), nn.Linear),
     "key_outer": is_type(type(None), nn.Linear),
+    "query_norm": is_type(type(None), RMSNorm, KernelRMSNorm),
+    "key_norm": is_type(type(None), RMSNorm, KernelRMSNorm),
     "rotary": is_type(type(None), RotaryPositions),
     "dropout": _DROPOUT,
 }
@@ -133,9 +137,10 @@ _REPLACEMENTS = (
             "eps": is_any_value,
             "elementwise_affine": is_one_of(True),
             "weight": is_any_value,
-            "bias": lambda bias: bias is not None,
+            "bias": is_any_value,
         },
     ),
+    Replacement(RMSNorm, KernelRMSNorm, {"epsilon": is_any_value, "weight": is_any_value}),
     Replacement(Dropout, KernelDropout, {"p": is_any_value}),
     Replacement(RecurrentLayer, FusedRecurrentLayer, {"cell": is_type(nn.GRU, nn.LSTM), "num_states": is_one_of(1, 2)}),
 )

@@ -63,6 +63,7 @@ class KernelMultiHeadAttention(MultiHeadAttention):
         """Attend from projected queries to keys and values, concatenate the heads and project them."""
         mask = None if mask is None else add_head_dim(mask)
         needs_weights = self.score is not None or (self.training and self.dropout.p > 0)
+        kv = kv.for_queries(self.queries_per_key)
         if needs_weights or attention_is_observed():
             score = None if self.score is None else self.score.compare
             weights = attention_weights(query, kv.keys, mask, score)
@@ -73,7 +74,7 @@ class KernelMultiHeadAttention(MultiHeadAttention):
 
     def _is_one_operation(self, x: Tensor, source: Tensor, mask: Tensor) -> bool:
         """Return whether the training kernels support the options of this layer and these inputs."""
-        variants = (self.score, self.query_outer, self.key_outer, self.rotary)
+        variants = (self.score, self.query_outer, self.key_outer, self.query_norm, self.key_norm, self.rotary)
         return (
             self.training
             and kernels_support(x)

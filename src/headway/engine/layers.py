@@ -19,6 +19,7 @@ from headway.engine.arrays import as_array, has_hooks, kernels_support, paramete
 from headway.engine.linear import linear
 from headway.nn.blocks import FeedForward, NoNorm, PostNorm, PreNorm
 from headway.nn.dropout import Dropout, draw_seed
+from headway.nn.norms import RMSNorm
 from headway.nn.recurrent import LayerState, RecurrentLayer
 
 
@@ -27,7 +28,12 @@ class KernelFeedForward(FeedForward):
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Apply the feed-forward network to each position."""
-        if not self.training or not kernels_support(x) or has_hooks(self.inner, self.dropout):
+        if (
+            not self.training
+            or self.inner.bias is None
+            or not kernels_support(x)
+            or has_hooks(self.inner, self.dropout)
+        ):
             return super().forward(x)
         inner = relu_dropout(self.dropout, linear(x, self.inner.weight), self.inner.bias)
         transformed: Tensor = self.outer(inner)
@@ -75,33 +81,49 @@ class KernelLayerNorm(nn.LayerNorm):
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Normalize each vector to mean 0 and standard deviation 1, then scale and shift it."""
-        fits = x.size(-1) == len(self.weight) and self.weight.dtype == self.bias.dtype == torch.float32
+        fits = x.size(-1) == len(self.weight) and all(each.dtype == torch.float32 for each in self.parameters())
         if self.training and fits and kernels_support(x):
-            return cast(Tensor, _LayerNorm.apply(x, self.weight, self.bias, self.eps))  # type: ignore[no-untyped-call]
+            arguments = (x, self.weight, self.bias, self.eps, True)
+            return cast(Tensor, _LayerNorm.apply(*arguments))  # type: ignore[no-untyped-call]
+        return super().forward(x)
+
+
+class KernelRMSNorm(RMSNorm):
+    """:class:`~headway.nn.norms.RMSNorm` computed by one kernel in training on a CPU."""
+
+    def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+        """Normalize each vector."""
+        if self.training and self.weight.dtype == torch.float32 and kernels_support(x):
+            arguments = (x, self.weight, None, self.epsilon, False)
+            return cast(Tensor, _LayerNorm.apply(*arguments))  # type: ignore[no-untyped-call]
         return super().forward(x)
 
 
 class _LayerNorm(torch.autograd.Function):
+    """Layer norm, or RMSNorm if it is not ``centered``."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float, centered: bool) -> Tensor:
         from headway.kernels.layer_norm import layer_norm_forward  # imports Numba
 
+        ctx.has_bias, ctx.centered = bias is not None, centered
         rows = x.contiguous().view(-1, x.size(-1))
         out, moments = x.new_empty(x.shape), weight.new_empty(2, len(rows))
         layer_norm_forward(
             as_array(rows),
             parameter_as_array(weight),
-            parameter_as_array(bias),
+            parameter_as_array(torch.zeros_like(weight) if bias is None else bias),
             epsilon,
             as_array(out.view(rows.shape)),
             as_array(moments),
+            centered=centered,
         )
         ctx.save_for_backward(rows, weight, moments)
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
         from headway.kernels.layer_norm import layer_norm_backward
 
         rows, weight, moments = ctx.saved_tensors
@@ -109,8 +131,10 @@ class _LayerNorm(torch.autograd.Function):
         weight_grad, bias_grad = layer_norm_backward(
             *(as_array(grad_output.contiguous().view(rows.shape)), as_array(rows), parameter_as_array(weight)),
             *(as_array(moments), as_array(grad)),
+            centered=ctx.centered,
         )
-        return grad.view(grad_output.shape), torch.from_numpy(weight_grad), torch.from_numpy(bias_grad), None
+        last = torch.from_numpy(bias_grad) if ctx.has_bias else None
+        return grad.view(grad_output.shape), torch.from_numpy(weight_grad), last, None, None
 
 
 class KernelDropout(Dropout):

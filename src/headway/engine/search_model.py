@@ -44,6 +44,7 @@ from headway.nn.blocks import (
     NoNorm,
     PostNorm,
     PreNorm,
+    gelu_tanh,
 )
 from headway.nn.cache import KVCache
 from headway.nn.dropout import Dropout
@@ -59,8 +60,14 @@ _SUPPORTED: dict[str, tuple[Any, ...] | None] = {
     "kind": ("transformer",),
     **dict.fromkeys(("d_model", "num_heads", "d_key", "d_value", "d_ff", "encoder_layers", "decoder_layers"), _ANY),
     **dict.fromkeys(("dropout", "attention_dropout", "feed_forward_dropout", "layer_dropout"), _ANY),  # for training
-    "activation": ("relu", "gelu", "silu", "glu", "reglu", "geglu", "swiglu"),
+    "activation": ("relu", "gelu", "gelu_tanh", "silu", "glu", "reglu", "geglu", "swiglu"),
     "norm": ("post", "pre", "none"),
+    "norm_kind": ("layer",),
+    "norm_epsilon": _ANY,
+    "bias": ("all",),
+    "num_kv_heads": (None,),
+    "qk_norm": (False,),
+    **dict.fromkeys(("rotary_base", "rotary_fraction", "rotary_scaling"), _ANY),
     "residual": (True, False),
     "score": ("scaled_dot",),
     "qk_projection": ("linear",),
@@ -82,7 +89,7 @@ _MODULES: frozenset[type[nn.Module]] = frozenset(
         *(nn.Linear, nn.LayerNorm, nn.Identity, nn.ModuleList),
     }
 )
-_ACTIVATIONS: tuple[Activation, ...] = (F.relu, F.gelu, F.silu, F.sigmoid)
+_ACTIVATIONS: tuple[Activation, ...] = (F.relu, F.gelu, gelu_tanh, F.silu, F.sigmoid)
 
 
 def choose_precision(name: Precision, device: torch.device) -> Precision:

@@ -3,7 +3,8 @@
 A stack of causal blocks, each self-attention and feed-forward, between a token embedding and an output projection
 (Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training"). The defaults are the form of GPT-2
 (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3): pre-norm with a final norm,
-learned positions, GELU, and one matrix for embedding and output projection.
+learned positions, GELU, and one matrix for embedding and output projection. Options give the form of Llama (Touvron et
+al. 2023): RMSNorm, rotary positions, SwiGLU, grouped-query attention and no biases.
 
 A text begins with BOS, so that its first token is predicted, too, and ends with EOS. To a search the model's source is
 the prompt: :meth:`DecoderOnly.start` reads its tokens at once, and the first step reads the token after them.
@@ -49,6 +50,42 @@ PRESETS: dict[str, dict[str, Any]] = {
     "gpt2-large": {"d_model": 1280, "num_heads": 20, "d_ff": 5120, "decoder_layers": 36, "max_length": 1024},
     "gpt2-xl": {"d_model": 1600, "num_heads": 25, "d_ff": 6400, "decoder_layers": 48, "max_length": 1024},
 }
+_LLAMA = {
+    "norm_kind": "rms",
+    "bias": "none",
+    "activation": "swiglu",
+    "positions": "rotary",
+    "tie": "none",
+    "dropout": 0.0,
+    "max_length": 4096,
+}
+PRESETS |= {
+    # Touvron et al. 2023, "Llama 2", table 1 of the first paper for the widths; Grattafiori et al. 2024, "Llama 3".
+    "llama2-7b": {**_LLAMA, "d_model": 4096, "num_heads": 32, "d_ff": 11008, "decoder_layers": 32},
+    "llama2-13b": {**_LLAMA, "d_model": 5120, "num_heads": 40, "d_ff": 13824, "decoder_layers": 40},
+    "llama3-8b": {
+        **_LLAMA,
+        "d_model": 4096,
+        "num_heads": 32,
+        "num_kv_heads": 8,
+        "d_ff": 14336,
+        "decoder_layers": 32,
+        "rotary_base": 500_000.0,
+        "max_length": 8192,
+    },
+    "llama3.2-1b": {
+        **_LLAMA,
+        "d_model": 2048,
+        "num_heads": 32,
+        "num_kv_heads": 8,
+        "d_ff": 8192,
+        "decoder_layers": 16,
+        "tie": "target",
+        "rotary_base": 500_000.0,
+        "rotary_scaling": {"kind": "llama3", "factor": 32.0, "original_length": 8192},
+        "max_length": 131_072,
+    },
+}
 _INITIAL_STD = 0.02
 
 
@@ -68,6 +105,9 @@ class DecoderOnlyConfig(BlockConfig):
         256, ge=2, description="Context length in tokens: the length of training blocks, and of learned positions."
     )
     scale_embedding: bool = Field(False, description="Whether embeddings are multiplied by sqrt(d_model).")
+    parallel: bool = Field(
+        False, description="Whether both sub-layers of a block read the block's input (GPT-J); needs norm = 'pre'."
+    )
     output_bias: bool = Field(False, description="Whether each token's logit has a bias.")
     tie: Literal["target", "none"] = Field(
         "target", description="Whether embedding and output projection are one matrix (target) or two (none)."
@@ -79,12 +119,14 @@ class DecoderOnlyConfig(BlockConfig):
         return apply_preset(data, PRESETS) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
-    def _has_no_encoder(self) -> DecoderOnlyConfig:
+    def _fits_together(self) -> DecoderOnlyConfig:
         if self.encoder_window is not None:
             raise ValueError(
                 f"encoder_window = {self.encoder_window} has no effect: a decoder-only model has no encoder; leave it "
                 "out, or set decoder_window"
             )
+        if self.parallel and (self.norm != "pre" or not self.residual):
+            raise ValueError("parallel = true needs norm = 'pre' and residual = true")
         return self
 
 
@@ -113,7 +155,7 @@ class DecoderOnly(nn.Module):
         self.projection = output_projection(config.tie, self.embedding, config.d_model, bias=config.output_bias)
         self.positions = make_positions(config.positions, config.d_model, config.max_length)
         self.embedding_dropout = Dropout(config.dropout)
-        self.decoder = CausalStack(config.decoder_layers, config)
+        self.decoder = CausalStack(config.decoder_layers, config, parallel=config.parallel)
         self._initialize()
 
     def _initialize(self) -> None:

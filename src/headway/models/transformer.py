@@ -23,11 +23,21 @@ from torch import Tensor, nn
 from headway.config import apply_preset
 from headway.decode.protocol import Step
 from headway.nn.attention import KeysValues, record_attention
-from headway.nn.blocks import BlockConfig, DecoderStack, EncoderStack, InnerWidth, ModelWidth, NumHeads, SublayerDropout
+from headway.nn.blocks import (
+    BlockConfig,
+    DecoderStack,
+    EncoderStack,
+    InnerWidth,
+    ModelWidth,
+    NumHeads,
+    SublayerDropout,
+    make_norm,
+)
 from headway.nn.cache import KVCache
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import Tie, output_projection, pad_sequences, token_embeddings
 from headway.nn.masks import causal_mask, padding_mask
+from headway.nn.norms import RMSNorm
 from headway.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions, make_positions
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -233,5 +243,5 @@ def _positions(config: TransformerConfig) -> SinusoidalPositions | LearnedPositi
     )
 
 
-def _embedding_norm(config: TransformerConfig) -> nn.LayerNorm | nn.Identity:
-    return nn.LayerNorm(config.d_model) if config.embedding_norm else nn.Identity()
+def _embedding_norm(config: TransformerConfig) -> nn.LayerNorm | RMSNorm | nn.Identity:
+    return make_norm(config) if config.embedding_norm else nn.Identity()

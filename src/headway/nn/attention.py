@@ -40,6 +40,7 @@ from torch.nn import functional as F
 
 from headway.errors import ConfigError
 from headway.nn.dropout import Dropout
+from headway.nn.norms import RMSNorm
 from headway.nn.positions import RotaryPositions
 from headway.nn.scores import ScoreKind, make_score
 
@@ -92,6 +93,12 @@ class KeysValues:
     keys: Float[Tensor, "B H S K"]
     values: Float[Tensor, "B H S U"]
 
+    def for_queries(self, queries_per_key: int) -> KeysValues:
+        """Repeat each head for the neighboring heads of queries that share it."""
+        if queries_per_key == 1:
+            return self
+        return KeysValues(*(x.repeat_interleave(queries_per_key, 1) for x in (self.keys, self.values)))
+
 
 class MultiHeadAttention(nn.Module):
     """Attention with ``num_heads`` heads, each with its own learned projections (section 3.2.2).
@@ -101,14 +108,20 @@ class MultiHeadAttention(nn.Module):
     Args:
         d_model: Width of inputs and outputs.
         num_heads: Number of heads.
+        num_kv_heads: Number of heads of keys and values. Each serves num_heads / num_kv_heads neighboring heads of
+            queries (grouped-query attention; Ainslie et al. 2023). Default: num_heads, as in the paper.
         d_key: Width of a head's queries and keys. Default: d_model / num_heads, as in the paper.
         d_value: Width of a head's values. Default: d_model / num_heads.
         dropout: Dropout probability on the attention weights. The paper has no dropout there.
-        bias: Whether each projection has a bias, as in most implementations. The paper's projections have none.
+        bias: Whether the projections to queries, keys and values have a bias, as in most implementations. The paper's
+            projections have none.
+        output_bias: Whether the output projection has a bias. Default: the same as ``bias``.
         score: Score function. If it has weights, each head has its own.
         qk_projection: "hidden" replaces the linear projections of queries and of keys by W_2 max(0, W_1 x + b_1) + b_2,
             whose hidden layer is as wide as the queries of all heads.
-        rotary: Whether self-attention rotates queries and keys to their positions. Cross-attention is never rotary.
+        qk_norm_epsilon: If given, the queries and the keys of each head pass through an RMSNorm (Henry et al. 2020; as
+            in Qwen3), which adds this to mean squares.
+        rotary: Rotates queries and keys of self-attention to their positions. Cross-attention is never rotary.
         window: (before, after): the number of preceding and of following positions that a position may attend to in
             self-attention, in addition to itself. None means all. Cross-attention is never restricted.
     """
@@ -118,13 +131,16 @@ class MultiHeadAttention(nn.Module):
         d_model: int,
         num_heads: int,
         *,
+        num_kv_heads: int | None = None,
         d_key: int | None = None,
         d_value: int | None = None,
         dropout: float = 0.0,
         bias: bool = True,
+        output_bias: bool | None = None,
         score: ScoreKind = "scaled_dot",
         qk_projection: Literal["linear", "hidden"] = "linear",
-        rotary: bool = False,
+        qk_norm_epsilon: float | None = None,
+        rotary: RotaryPositions | bool | None = None,
         window: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
@@ -133,19 +149,24 @@ class MultiHeadAttention(nn.Module):
                 f"num_heads = {num_heads} does not divide d_model = {d_model}; "
                 "choose a divisor, or set d_key and d_value"
             )
-        self.num_heads = num_heads
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads or num_heads
+        if num_heads % self.num_kv_heads:
+            raise ConfigError(f"num_kv_heads = {num_kv_heads} does not divide num_heads = {num_heads}")
+        self.queries_per_key = num_heads // self.num_kv_heads
         self.d_key = d_key or d_model // num_heads
         self.d_value = d_value or d_model // num_heads
-        self.widths = (num_heads * self.d_key, num_heads * self.d_key, num_heads * self.d_value)
+        self.widths = (num_heads * self.d_key, self.num_kv_heads * self.d_key, self.num_kv_heads * self.d_value)
         # One matrix for queries, keys and values, so that self-attention needs only one product. The state dict stores
         # the three parts under separate names.
         self.projection = nn.Linear(d_model, sum(self.widths), bias=bias)
-        self.output = nn.Linear(num_heads * self.d_value, d_model, bias=bias)
+        self.output = nn.Linear(num_heads * self.d_value, d_model, bias=bias if output_bias is None else output_bias)
         self.score = None if score == "scaled_dot" else make_score(score, self.d_key, num_heads)
         hidden = qk_projection == "hidden"
         self.query_outer = nn.Linear(self.widths[0], self.widths[0], bias=bias) if hidden else None
         self.key_outer = nn.Linear(self.widths[1], self.widths[1], bias=bias) if hidden else None
-        self.rotary = RotaryPositions(self.d_key) if rotary else None
+        self.query_norm = None if qk_norm_epsilon is None else RMSNorm(self.d_key, qk_norm_epsilon)
+        self.key_norm = None if qk_norm_epsilon is None else RMSNorm(self.d_key, qk_norm_epsilon)
+        self.rotary = RotaryPositions(self.d_key) if rotary is True else rotary or None
         self.window = window
         self.dropout = Dropout(dropout)
         self.register_state_dict_post_hook(_split_projection)  # type: ignore[no-untyped-call]
@@ -187,28 +208,29 @@ class MultiHeadAttention(nn.Module):
         ``rotary.reserve(largest position + 1)`` first if positions are rotary.
         """
         query, key, value = torch.split(self.projection(x), list(self.widths), dim=-1)
-        query, key = self._heads(_transformed(query, self.query_outer)), self._heads(_transformed(key, self.key_outer))
+        query, key = self._query_heads(query), self._key_heads(key)
         if self.rotary is not None:
             query, key = (
                 self.rotary(y) if positions is None else self.rotary.rotate_at(y, positions) for y in (query, key)
             )
-        return query, KeysValues(self._prepared(key), self._heads(value))
+        return query, KeysValues(self._prepared(key), _split_heads(value, self.num_kv_heads))
 
     def queries(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B H T K"]:
         """Return the queries of x, for attention to a memory."""
-        return self._heads(_transformed(self._part(x, 0, self.widths[0]), self.query_outer))
+        return self._query_heads(self._part(x, 0, self.widths[0]))
 
     def keys_values(self, memory: Float[Tensor, "B S D"]) -> KeysValues:
         """Return the keys and values of a memory."""
         joined = self._part(memory, self.widths[0], sum(self.widths))
         key, value = torch.split(joined, list(self.widths[1:]), dim=-1)
-        return KeysValues(self._prepared(self._heads(_transformed(key, self.key_outer))), self._heads(value))
+        return KeysValues(self._prepared(self._key_heads(key)), _split_heads(value, self.num_kv_heads))
 
     def attend(
         self, query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Bool[Tensor, "..."] | None = None
     ) -> Float[Tensor, "B T D"]:
         """Attend from projected queries to keys and values, concatenate the heads and project them."""
         mask = None if mask is None else add_head_dim(mask)
+        kv = kv.for_queries(self.queries_per_key)
         score = None if self.score is None else self.score.compare
         weights = apply_observers(self, attention_weights(query, kv.keys, mask, score))
         return self.merge_heads(self.dropout(weights) @ kv.values)
@@ -222,8 +244,11 @@ class MultiHeadAttention(nn.Module):
         bias = self.projection.bias
         return F.linear(x, self.projection.weight[start:end], None if bias is None else bias[start:end])
 
-    def _heads(self, x: Float[Tensor, "B T _"]) -> Float[Tensor, "B H T _"]:
-        return torch.unflatten(x, -1, (self.num_heads, -1)).transpose(1, 2)
+    def _query_heads(self, x: Float[Tensor, "B T _"]) -> Float[Tensor, "B H T K"]:
+        return _split_heads(_transformed(x, self.query_outer), self.num_heads, self.query_norm)
+
+    def _key_heads(self, x: Float[Tensor, "B S _"]) -> Float[Tensor, "B H S K"]:
+        return _split_heads(_transformed(x, self.key_outer), self.num_kv_heads, self.key_norm)
 
     def _prepared(self, key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H S _"]:
         return key if self.score is None else self.score.prepare(key)
@@ -249,6 +274,11 @@ def add_head_dim(mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
 def _transformed(x: Float[Tensor, "B T _"], outer: nn.Linear | None) -> Float[Tensor, "B T _"]:
     """Return ``x``, or ``outer(relu(x))`` if there is a hidden layer."""
     return x if outer is None else outer(F.relu(x))
+
+
+def _split_heads(x: Float[Tensor, "B T _"], count: int, norm: nn.Module | None = None) -> Float[Tensor, "B H T _"]:
+    heads = torch.unflatten(x, -1, (count, -1))
+    return (heads if norm is None else norm(heads)).transpose(1, 2)
 
 
 _PARTS = ("query", "key", "value")

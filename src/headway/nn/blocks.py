@@ -11,7 +11,8 @@ of two orders, or without the norm:
     pre-norm    x + Dropout(Sublayer(LayerNorm(x)))     Wang et al. 2019, Xiong et al. 2020; a norm follows the stack
     none        x + Dropout(Sublayer(x))
 
-The residual connection, "x +", can also be left out, for experiments on its effect.
+RMSNorm (Zhang and Sennrich 2019) can take the place of LayerNorm. The residual connection, "x +", can also be left out,
+for experiments on its effect.
 """
 
 from __future__ import annotations
@@ -30,14 +31,29 @@ from headway.config import Config
 from headway.nn.attention import KeysValues, MultiHeadAttention, restrict_to_window
 from headway.nn.cache import KVCache, LayerSpec
 from headway.nn.dropout import Dropout
+from headway.nn.norms import RMSNorm
+from headway.nn.positions import RotaryPositions, RotaryScaling
 from headway.nn.scores import ScoreKind
 
 Norm = Literal["post", "pre", "none"]
 Projection = Literal["linear", "hidden"]
 Positions = Literal["sinusoidal", "learned", "rotary", "none"]
 
-Activation = Literal["relu", "gelu", "silu", "glu", "reglu", "geglu", "swiglu"]
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+
+def gelu_tanh(x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+    """Return the approximation of GELU by tanh (Hendrycks and Gimpel 2016, section 2), which GPT-2 uses."""
+    return F.gelu(x, approximate="tanh")
+
+
+PlainActivation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+Gate = Literal["glu", "reglu", "geglu", "swiglu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "glu", "reglu", "geglu", "swiglu"]
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": gelu_tanh,
+    "silu": F.silu,
+}
 _GATES: dict[str, Callable[[Tensor], Tensor]] = {"glu": F.sigmoid, "reglu": F.relu, "geglu": F.gelu, "swiglu": F.silu}
 
 
@@ -50,7 +66,19 @@ SublayerDropout = Annotated[
     Field(ge=0, lt=1, description="Dropout probability on sub-layer outputs, and on embeddings with their positions."),
 ]
 NormPlacement = Annotated[
-    Norm, Field(description="Layer norm after each residual connection (paper), before each sub-layer, or none.")
+    Norm,
+    Field(description="Place of the norm: after each residual connection (paper), before each sub-layer, or none."),
+]
+NormKind = Annotated[
+    Literal["layer", "rms"],
+    Field(description="Kind of norm: layer norm (paper), or RMSNorm, which subtracts no mean and has no bias."),
+]
+BiasKind = Annotated[
+    Literal["all", "qkv", "none"],
+    Field(
+        description="Biases in blocks: in all linear layers and layer norms, only in the projections to queries, keys "
+        "and values, or nowhere."
+    ),
 ]
 ActivationKind = Annotated[
     Activation, Field(description="Activation of the feed-forward layers. glu, reglu, geglu and swiglu are gated.")
@@ -69,6 +97,12 @@ class BlockConfig(Config):
 
     d_model: ModelWidth
     num_heads: NumHeads
+    num_kv_heads: int | None = Field(
+        None,
+        ge=1,
+        description="Number of heads of keys and values, each shared by num_heads / num_kv_heads heads of queries "
+        "(grouped-query attention; 1: multi-query attention). Default: num_heads.",
+    )
     d_key: int | None = Field(
         None, ge=1, description="Width of a head's queries and keys. Default: d_model / num_heads."
     )
@@ -82,6 +116,9 @@ class BlockConfig(Config):
     )
     activation: ActivationKind = "relu"
     norm: NormPlacement = "post"
+    norm_kind: NormKind = "layer"
+    norm_epsilon: float = Field(1e-5, gt=0, description="Added to the variance or mean square by norms.")
+    bias: BiasKind = "all"
     residual: bool = Field(
         True, description="Whether each sub-layer's output is added to its input (paper) or replaces it."
     )
@@ -93,7 +130,22 @@ class BlockConfig(Config):
     qk_projection: Projection = Field(
         "linear", description="Projections of queries and keys: linear (paper), or with one hidden ReLU layer."
     )
+    qk_norm: bool = Field(
+        False, description="Whether each head's queries and keys pass through an RMSNorm before they are compared."
+    )
     positions: PositionKind = "sinusoidal"
+    rotary_base: float = Field(
+        10000.0, gt=1, description="Base of the wavelengths of rotary positions: unit pair i turns by base^(-2i/K)."
+    )
+    rotary_fraction: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of a head's units that rotary positions rotate; the others stay as they are.",
+    )
+    rotary_scaling: RotaryScaling | None = Field(
+        None, description="Change of the wavelengths of rotary positions for contexts longer than the trained ones."
+    )
     encoder_window: int | None = Field(
         None,
         ge=1,
@@ -132,6 +184,20 @@ class BlockConfig(Config):
                 f"positions = 'rotary' rotates pairs of units, but the queries and keys of a head have {width} units; "
                 "set d_key to an even number (by default it is d_model / num_heads)"
             )
+        if self.positions == "rotary" and width * self.rotary_fraction % 2:
+            raise ValueError(
+                f"rotary_fraction = {self.rotary_fraction} of the {width} units of a head's queries and keys is "
+                f"{width * self.rotary_fraction:g}; expected an even number, because pairs of units are rotated"
+            )
+        if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_kv_heads = {self.num_kv_heads} does not divide num_heads = {self.num_heads}; choose a divisor"
+            )
+        if self.num_kv_heads not in (None, self.num_heads) and self.score != "scaled_dot":
+            raise ValueError(
+                f"num_kv_heads = {self.num_kv_heads} needs score = 'scaled_dot': other scores have weights for each "
+                "head; leave one of them out"
+            )
         return self
 
 
@@ -140,29 +206,47 @@ def _attention(config: BlockConfig, *, to_itself: bool, window: tuple[int, int] 
     return MultiHeadAttention(
         config.d_model,
         config.num_heads,
+        num_kv_heads=config.num_kv_heads,
         d_key=config.d_key,
         d_value=config.d_value,
         dropout=config.attention_dropout,
+        bias=config.bias != "none",
+        output_bias=config.bias == "all",
         score=config.score,
         qk_projection=config.qk_projection,
-        rotary=config.positions == "rotary" and to_itself,
+        qk_norm_epsilon=config.norm_epsilon if config.qk_norm else None,
+        rotary=_rotary(config) if to_itself else None,
         window=window,
     )
 
 
+def _rotary(config: BlockConfig) -> RotaryPositions | None:
+    if config.positions != "rotary":
+        return None
+    width = config.d_key or config.d_model // config.num_heads
+    return RotaryPositions(
+        width, base=config.rotary_base, rotated=round(width * config.rotary_fraction), scaling=config.rotary_scaling
+    )
+
+
 def _feed_forward(config: BlockConfig) -> FeedForward | GatedFeedForward:
-    match config.activation:
-        case "relu" | "gelu" | "silu" as plain:
-            return FeedForward(config.d_model, config.d_ff, activation=plain, dropout=config.feed_forward_dropout)
-        case gated:
-            return GatedFeedForward(config.d_model, config.d_ff, activation=gated, dropout=config.feed_forward_dropout)
+    options: dict[str, Any] = {"dropout": config.feed_forward_dropout, "bias": config.bias == "all"}
+    kind = FeedForward if config.activation in _ACTIVATIONS else GatedFeedForward
+    return kind(config.d_model, config.d_ff, activation=cast("Any", config.activation), **options)
 
 
 def _residual(config: BlockConfig) -> PostNorm | PreNorm | NoNorm:
     if config.norm == "none":
         return NoNorm(config.dropout, residual=config.residual)
     kind = PostNorm if config.norm == "post" else PreNorm
-    return kind(config.d_model, config.dropout, residual=config.residual)
+    return kind(config.d_model, config.dropout, residual=config.residual, norm=make_norm(config))
+
+
+def make_norm(config: BlockConfig) -> nn.LayerNorm | RMSNorm:
+    """Return a new norm of the configured kind over d_model units."""
+    if config.norm_kind == "rms":
+        return RMSNorm(config.d_model, config.norm_epsilon)
+    return nn.LayerNorm(config.d_model, config.norm_epsilon, bias=config.bias == "all")
 
 
 class FeedForward(nn.Module):
@@ -173,11 +257,17 @@ class FeedForward(nn.Module):
     """
 
     def __init__(
-        self, d_model: int, d_ff: int, *, activation: Literal["relu", "gelu", "silu"] = "relu", dropout: float = 0.0
+        self,
+        d_model: int,
+        d_ff: int,
+        *,
+        activation: PlainActivation = "relu",
+        dropout: float = 0.0,
+        bias: bool = True,
     ) -> None:
         super().__init__()
-        self.inner = xavier_linear(d_model, d_ff)
-        self.outer = xavier_linear(d_ff, d_model)
+        self.inner = xavier_linear(d_model, d_ff, bias=bias)
+        self.outer = xavier_linear(d_ff, d_model, bias=bias)
         self.activation = _ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
 
@@ -195,13 +285,14 @@ class GatedFeedForward(nn.Module):
         d_model: int,
         d_ff: int,
         *,
-        activation: Literal["glu", "reglu", "geglu", "swiglu"] = "swiglu",
+        activation: Gate = "swiglu",
         dropout: float = 0.0,
+        bias: bool = True,
     ) -> None:
         super().__init__()
-        self.gate = xavier_linear(d_model, d_ff)
-        self.inner = xavier_linear(d_model, d_ff)
-        self.outer = xavier_linear(d_ff, d_model)
+        self.gate = xavier_linear(d_model, d_ff, bias=bias)
+        self.inner = xavier_linear(d_model, d_ff, bias=bias)
+        self.outer = xavier_linear(d_ff, d_model, bias=bias)
         self.activation = _GATES[activation]
         self.dropout = Dropout(dropout)
 
@@ -211,20 +302,28 @@ class GatedFeedForward(nn.Module):
         return transformed
 
 
-def xavier_linear(in_features: int, out_features: int) -> nn.Linear:
-    """Return a linear layer with Xavier-uniform weights and zero bias."""
-    layer = nn.Linear(in_features, out_features)
+def xavier_linear(in_features: int, out_features: int, *, bias: bool = True) -> nn.Linear:
+    """Return a linear layer with Xavier-uniform weights, and a bias of zero if there is one."""
+    layer = nn.Linear(in_features, out_features, bias=bias)
     nn.init.xavier_uniform_(layer.weight)
-    nn.init.zeros_(layer.bias)
+    if bias:
+        nn.init.zeros_(layer.bias)
     return layer
 
 
 class _NormedResidual(nn.Module):
     """Base class of residual connections with a norm."""
 
-    def __init__(self, d_model: int, dropout: float, *, residual: bool = True) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        dropout: float,
+        *,
+        residual: bool = True,
+        norm: nn.LayerNorm | RMSNorm | None = None,
+    ) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(d_model)
+        self.norm = nn.LayerNorm(d_model) if norm is None else norm
         self.dropout = Dropout(dropout)
         self.residual = residual
 
@@ -272,8 +371,11 @@ class _SelfAttentionBlock(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B #T T"] | None = None) -> Float[Tensor, "B T D"]:
         """Apply the block. ``mask`` is True for the keys that a query may attend to."""
-        x = self.attention_residual(x, partial(self.attention, mask=mask))
-        transformed: Tensor = self.feed_forward_residual(x, self.feed_forward)
+        return self._run(x, partial(self.attention, mask=mask))
+
+    def _run(self, x: Float[Tensor, "B T D"], attend: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
+        """Apply ``attend``, the sub-layer of self-attention, and the feed-forward sub-layer."""
+        transformed: Tensor = self.feed_forward_residual(self.attention_residual(x, attend), self.feed_forward)
         return transformed
 
 
@@ -289,11 +391,23 @@ class CausalBlock(_SelfAttentionBlock):
     """Causal self-attention, then feed-forward: a decoder block without a memory, for language models.
 
     (Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", section 3.1, following Liu et
-    al. 2018.) The mask passed to :meth:`forward` must be causal.
+    al. 2018.) The mask passed to :meth:`forward` must be causal. If ``parallel``, both sub-layers read the block's
+    input (Wang and Komatsuzaki 2021, "GPT-J-6B"; as in GPT-NeoX): x + Attention(Norm(x)) + FeedForward(Norm(x)).
     """
 
-    def __init__(self, config: BlockConfig) -> None:
+    def __init__(self, config: BlockConfig, *, parallel: bool = False) -> None:
         super().__init__(config, _causal_window(config))
+        self.parallel = parallel
+
+    def _run(self, x: Float[Tensor, "B T D"], attend: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
+        if not self.parallel:
+            return super()._run(x, attend)
+        first, second = self.attention_residual, self.feed_forward_residual
+        assert isinstance(first, PreNorm)
+        assert isinstance(second, PreNorm)
+        attended, transformed = attend(first.norm(x)), self.feed_forward(second.norm(x))
+        total: Tensor = x + first.dropout(attended) + second.dropout(transformed)
+        return total
 
     def prefill(
         self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B T T"]
@@ -306,17 +420,14 @@ class CausalBlock(_SelfAttentionBlock):
             stored.append(kv)
             return self.attention.attend(query, kv, restrict_to_window(mask, self.attention.window, x))
 
-        x = self.attention_residual(x, attend)
-        return self.feed_forward_residual(x, self.feed_forward), stored[0]
+        return self._run(x, attend), stored[0]
 
     def step(self, x: Float[Tensor, "B W D"], prefix_kv: KVCache, layer: int) -> Float[Tensor, "B W D"]:
         """Compute one more position of each beam; the earlier ones are in ``prefix_kv``, which has advanced already.
 
         The beams of a sequence are query positions of one batch entry.
         """
-        x = self.attention_residual(x, partial(_attend_to_prefix, self.attention, prefix_kv, layer))
-        transformed: Tensor = self.feed_forward_residual(x, self.feed_forward)
-        return transformed
+        return self._run(x, partial(_attend_to_prefix, self.attention, prefix_kv, layer))
 
 
 def _causal_window(config: BlockConfig) -> tuple[int, int] | None:
@@ -331,7 +442,7 @@ def _attend_to_prefix(
         attention.rotary.reserve(prefix_kv.current_max_length)
     query, new = attention.project(x, prefix_kv.lengths - 1)
     stored = prefix_kv.append(layer, new.keys, new.values)
-    keys, values = (torch.unflatten(each, 0, query.shape[:2]) for each in stored)
+    keys, values = (torch.unflatten(each, 0, (len(x), -1)) for each in stored)
     return attention.attend(query, KeysValues(keys, values), prefix_kv.mask)
 
 
@@ -369,7 +480,7 @@ class DecoderBlock(nn.Module):
 
         def attend_to_memory(x: Tensor) -> Tensor:
             query = self.cross_attention.queries(x)
-            keys, values = (torch.unflatten(stored, 0, query.shape[:2]) for stored in memory_kv.entries(layer))
+            keys, values = (torch.unflatten(stored, 0, (len(x), -1)) for stored in memory_kv.entries(layer))
             return self.cross_attention.attend(query, KeysValues(keys, values), memory_kv.mask)
 
         x = self.attention_residual(x, partial(_attend_to_prefix, self.attention, prefix_kv, layer))
@@ -385,7 +496,7 @@ class _Stack(nn.Module):
         super().__init__()
         self.layer_dropout = config.layer_dropout
         self.blocks = nn.ModuleList(blocks)
-        self.norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
+        self.norm = make_norm(config) if config.norm == "pre" else nn.Identity()
 
     def run(self, x: Float[Tensor, "B T D"], *context: Tensor | None) -> Float[Tensor, "B T D"]:
         """Call each block with x and ``context``. Training may skip whole blocks (LayerDrop; Fan et al. 2020).
@@ -452,8 +563,8 @@ class DecoderStack(_Stack):
 class CausalStack(_Stack):
     """N causal blocks, with a final norm if the blocks are pre-norm: the body of a decoder-only language model."""
 
-    def __init__(self, num_layers: int, config: BlockConfig) -> None:
-        super().__init__([CausalBlock(config) for _ in range(num_layers)], config)
+    def __init__(self, num_layers: int, config: BlockConfig, *, parallel: bool = False) -> None:
+        super().__init__([CausalBlock(config, parallel=parallel) for _ in range(num_layers)], config)
         self.window = config.decoder_window
 
     def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B T T"]) -> Float[Tensor, "B T D"]:

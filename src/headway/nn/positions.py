@@ -22,8 +22,11 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from headway.config import Config
 from headway.deprecation import renamed_method
 from headway.errors import ConfigError, LengthError
 
@@ -176,19 +179,87 @@ def make_positions(
     return NoPositions()
 
 
+class RotaryScaling(Config):
+    """Longer wavelengths of rotary positions, for contexts longer than those that a model was trained on."""
+
+    kind: Literal["linear", "llama3", "yarn"] = Field(
+        description="linear: all wavelengths are multiplied by factor (Chen et al. 2023). llama3: only the long ones "
+        "(Llama 3.1). yarn: the long ones, and queries and keys are scaled (Peng et al. 2023)."
+    )
+    factor: float = Field(ge=1, description="Factor of the wavelengths.")
+    original_length: int | None = Field(
+        None, ge=1, description="For llama3 and yarn: the context that the model was trained on, in tokens."
+    )
+    low_frequency_factor: float = Field(
+        1.0, gt=0, description="llama3: wavelengths above original_length over this are multiplied by the whole factor."
+    )
+    high_frequency_factor: float = Field(
+        4.0, gt=0, description="llama3: wavelengths below original_length over this stay as they are."
+    )
+    slow_rotations: float = Field(
+        1.0,
+        gt=0,
+        description="yarn: units that turn less often than this in the original context are slowed by factor.",
+    )
+    fast_rotations: float = Field(
+        32.0, gt=0, description="yarn: units that turn more often than this in the original context stay as they are."
+    )
+    magnitude: float | None = Field(
+        None, gt=0, description="yarn: factor of queries and of keys. Default: 0.1 ln(factor) + 1."
+    )
+
+    @model_validator(mode="after")
+    def _has_original_length(self) -> RotaryScaling:
+        if self.kind != "linear" and self.original_length is None:
+            raise ValueError(f"kind = {self.kind!r} needs original_length, the context that the model was trained on")
+        if self.low_frequency_factor >= self.high_frequency_factor:
+            raise ValueError("low_frequency_factor must be less than high_frequency_factor")
+        return self
+
+    def scaled(self, frequencies: Float[Tensor, " F"], base: float) -> tuple[Float[Tensor, " F"], float]:
+        """Return the changed frequencies, in radians per position, and the factor of queries and keys."""
+        slow = frequencies / self.factor
+        if self.kind == "linear" or self.original_length is None:
+            return slow, 1.0
+        if self.kind == "llama3":
+            turns = self.original_length * frequencies / (2 * math.pi)
+            low, high = self.low_frequency_factor, self.high_frequency_factor
+            kept = ((turns - low) / (high - low)).clamp(0, 1)
+            return torch.lerp(slow, frequencies, kept), 1.0
+        # YaRN, equations 17 to 22: a ramp over the units between those that turn fast and those that turn slowly.
+        count = len(frequencies)
+        fast, last = (
+            count * math.log(self.original_length / (turns * 2 * math.pi)) / math.log(base)
+            for turns in (self.fast_rotations, self.slow_rotations)
+        )
+        fast, last = max(math.floor(fast), 0), min(math.ceil(last), 2 * count - 1)
+        ramp = ((torch.arange(count, dtype=frequencies.dtype) - fast) / max(last - fast, 0.001)).clamp(0, 1)
+        magnitude = 0.1 * math.log(self.factor) + 1 if self.magnitude is None else self.magnitude
+        return torch.lerp(frequencies, slow, ramp), magnitude
+
+
 class RotaryPositions(_GrowingTable):
-    """Rotate queries or keys, whose ``width`` must be even, by their positions.
+    """Rotate queries or keys by their positions.
 
     There are no weights and no maximum length. The rotation is computed in float32 and rounded once.
+
+    Args:
+        width: Units of a head's queries and keys.
+        base: Base of the wavelengths: pair i of K units turns by base^(-2i / K) per position.
+        rotated: Number of units that are rotated, the first ones; even. Default: all.
+        scaling: Change of the wavelengths for long contexts.
     """
 
-    def __init__(self, width: int) -> None:
-        if width % 2:
+    def __init__(
+        self, width: int, *, base: float = 10000.0, rotated: int | None = None, scaling: RotaryScaling | None = None
+    ) -> None:
+        rotated = width if rotated is None else rotated
+        if rotated % 2:
             raise ConfigError(
-                f"rotary positions rotate pairs of units, but the queries and keys of a head have {width} units; "
+                f"rotary positions rotate pairs of units, but the queries and keys of a head have {rotated} units; "
                 "choose an even d_key (by default it is d_model / num_heads)"
             )
-        super().__init__(partial(_rotations, width))
+        super().__init__(partial(_rotations, width, rotated, base, scaling))
 
     def forward(self, x: Float[Tensor, "B H T K"], start: int = 0) -> Float[Tensor, "B H T K"]:
         """Return x[:, :, t] rotated to position start + t."""
@@ -203,10 +274,20 @@ class RotaryPositions(_GrowingTable):
     at = property(partial(renamed_method, old="at", new="rotate_at"))
 
 
-def _rotations(width: int, length: int) -> Float[Tensor, "T 2 K"]:
+def _rotations(
+    width: int, rotated: int, base: float, scaling: RotaryScaling | None, length: int
+) -> Float[Tensor, "T 2 K"]:
     """Return the factors of each position: cosines, and sines with the signs that they have in the rotation."""
-    sine, cosine = torch.unflatten(sinusoids(length, width), 1, (-1, 2)).unbind(2)
-    return torch.stack([torch.stack([cosine, cosine], 2), torch.stack([-sine, sine], 2)], 1).flatten(2)
+    frequencies = base ** -(2 * torch.arange(rotated // 2, dtype=torch.float64) / rotated)
+    magnitude = 1.0
+    if scaling is not None:
+        frequencies, magnitude = scaling.scaled(frequencies, base)
+    angles = torch.arange(length, dtype=torch.float64).unsqueeze(1) * frequencies
+    cosine, sine = angles.cos() * magnitude, angles.sin() * magnitude
+    table = torch.stack([torch.stack([cosine, cosine], 2), torch.stack([-sine, sine], 2)], 1).flatten(2)
+    table = F.pad(table, (0, width - rotated))
+    table[:, 0, rotated:] = 1
+    return table.float()
 
 
 def _turned(x: Float[Tensor, "*b K"], factors: Float[Tensor, "*c 2 K"]) -> Float[Tensor, "*b K"]:
