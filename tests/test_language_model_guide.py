@@ -32,8 +32,15 @@ def test_all_of_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.chdir(tmp_path)
     Path("mine.toml").write_text(RECIPE, encoding="utf-8")
     Path("text.txt").write_text("ROMEO:\nTo be, or not to be: that is the question.\n" * 40, encoding="utf-8")
+    Path("test.txt").write_text("To be, that is.\nThe question, or not to be.\n" * 5, encoding="utf-8")
+    Path("pairs.tsv").write_text("order\tto be\tbe to\nspelling\tquestion\tqestuion\n", encoding="utf-8")
     Path("prompts.txt").write_text("ROMEO:\nTo be\n", encoding="utf-8")
-    assert [command.split()[1] for command in COMMANDS] == ["train", *["generate"] * 4]
+    assert [command.split()[1] for command in COMMANDS] == [
+        *["train", *["generate"] * 4],
+        *["evaluate"] * 2,
+        *["score"] * 3,
+        "evaluate",
+    ]
     for command in COMMANDS:
         words = shlex.split(command)[1:]
         if words[0] == "train":

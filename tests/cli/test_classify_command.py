@@ -174,7 +174,7 @@ class TestEvaluate:
             run("evaluate", folder, *translation),
             "--source does not apply: .* classifies texts; evaluate it with --data F.tsv",
         )
-        assert_refused(run("evaluate", folder), "classifies texts; give labeled texts with --data F.tsv")
+        assert_refused(run("evaluate", folder), "classifies texts; evaluate it with --data F.tsv")
         assert_refused(run("evaluate", folder, "--data", data, "--beam-size", 2), "without a search; leave out search")
         assert_refused(
             run("evaluate", translates, "--data", data),

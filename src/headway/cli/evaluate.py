@@ -1,15 +1,16 @@
-"""``headway evaluate``: score a translation model or a classifier on a test set."""
+"""``headway evaluate``: score a model on a test set."""
 
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -21,7 +22,7 @@ from headway.cli.translate import load_ensemble, translation_flags
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from headway.predict import Translation, Translator
+    from headway.predict import LanguageModel, TextScorer, Translation, Translator
 
 
 def evaluate(
@@ -43,45 +44,84 @@ def evaluate(
     precision: options.PrecisionOption = "float32",
     shortlist: options.ShortlistOption = False,
     workers: options.WorkersOption = 1,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(
+            help="For models that score texts: minimal pairs, .tsv, .csv or .jsonl, of which the model should find the "
+            "good text more probable than the bad one."
+        ),
+    ] = None,
+    documents: Annotated[
+        Literal["file", "line", "blank_lines"] | None,
+        typer.Option(
+            help="With a language model and --data: what a document is in plain text: the file (default), each line, "
+            "or the text between blank lines."
+        ),
+    ] = None,
+    stride: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="With a language model: tokens between the beginnings of two windows of a text that is longer than "
+            "the context. Default: half the context.",
+        ),
+    ] = None,
     format_: options.FormatOption = "text",
 ) -> None:
     """Score a model on a test set, with signatures and 95 % confidence intervals.
 
     A translation model is scored on --source and --reference. A classifier is scored on --data: accuracy, macro F1,
     calibration error, a table of the classes and the confusion matrix.
+
+    A language model is scored on the text in --data: loss, perplexity per token and per word, and bits per byte. Only
+    bits per byte can be compared between models with different tokenizers, and only with the same context and stride.
+    On --pairs, it is scored by accuracy in each group: the share of pairs in which the sum of the log-probabilities of
+    the good text's tokens is greater.
     """
     from headway.bundle import read_config
     from headway.decode.request import DecodingOptions
     from headway.evaluate import evaluate as score
     from headway.models.registry import architecture_of
     from headway.predict import load_translator
+    from headway.tasks import load
 
-    of_translation: dict[str, object] = {
+    given: dict[str, object] = {
         "--source": source, "--reference": reference, "--metric": metric, "--to": to, "--from": from_,
-        "--with": other_models, "--shortlist": shortlist, "--workers": workers > 1,
+        "--with": other_models, "--shortlist": shortlist, "--workers": workers > 1, "--data": data, "--fields": fields,
+        "--confusion": confusion, "--output": output, "--pairs": pairs, "--documents": documents, "--stride": stride,
     }  # fmt: skip
-    of_classification: dict[str, object] = {"--data": data, "--fields": fields, "--confusion": confusion}
+    of_text = {"--data", "--fields", "--pairs", "--documents", "--stride"}
+    of_labels = {"--data", "--fields", "--confusion", "--output"}
+    of_translation = given.keys() - (of_text | of_labels) | {"--output"}
     predicts = architecture_of(read_config(model).model).output
-    if predicts == "continuation":
-        raise ConfigError(f"{model}: language models are measured in Python, by headway.load(FOLDER).perplexity(texts)")
-    does, wants, other = {
-        "tokens": ("translates", "--source F --reference F", of_classification),
-        "label": ("classifies texts", "--data F.tsv", of_translation),
+    does, wants, accepted = {
+        "tokens": ("translates", "--source F --reference F", of_translation),
+        "label": ("classifies texts", "--data F.tsv", of_labels),
+        "continuation": ("continues texts", "--data F, or --pairs F for minimal pairs", of_text),
     }[predicts]
-    if wrong := [name for name, value in other.items() if value]:
+    if wrong := [name for name, value in given.items() if value and name not in accepted]:
         raise ConfigError(f"{wrong[0]} does not apply: {model} is a model that {does}; evaluate it with {wants}")
     search = decoding_options()  # refuses invalid options before a model is loaded
-    if predicts == "label":
-        if data is None:
-            raise ConfigError(f"{model} is a model that {does}; give labeled texts with {wants}")
+    if predicts != "tokens":
         if search != DecodingOptions() or precision != "float32":
             raise ConfigError(f"{model} is a model that {does}, without a search; leave out search options")
-        _evaluate_classifier(model, data, fields, confusion, output, format_)
+        if data is None and pairs is None:
+            raise ConfigError(f"{model} is a model that {does}; evaluate it with {wants}")
+    if pairs is not None:
+        if other := [name for name in ("--data", "--documents", "--stride") if given[name]]:
+            raise ConfigError(f"{other[0]} does not apply to --pairs; leave one out")
+        _evaluate_pairs(load(model), pairs, fields, format_)
+        return
+    if data is not None:
+        if predicts == "label":
+            _evaluate_classifier(model, data, fields, confusion, output, format_)
+        else:
+            _evaluate_language_model(load(model), data, fields, documents or "file", stride, format_)
         return
     if source is None or reference is None:
         raise ConfigError(f"{model} is a model that {does}; give a test set with {wants}")
     first = partial(load_translator, model, precision=precision, shortlist=shortlist)
-    load = partial(load_ensemble, first, other_models, precision)
+    open_translator = partial(load_ensemble, first, other_models, precision)
     languages = {"target_language": to, "source_language": from_}
     sources, references = list(input_lines(source)), list(input_lines(reference))
     if len(sources) != len(references):
@@ -89,7 +129,7 @@ def evaluate(
             f"{source} has {len(sources):,} lines and {reference} has {len(references):,}; "
             "expected a reference for each source"
         )
-    found, seconds = translate_file(load, sources, source, workers, languages, "translating")
+    found, seconds = translate_file(open_translator, sources, source, workers, languages, "translating")
     report = LineReport(input_name(source), "stop", translation_flags, "headway translate --format json")
     report.add_results(found)
     hypotheses = [each.text for each in found]
@@ -155,3 +195,46 @@ def _evaluate_classifier(
         from headway.inspection.picture_files import save_picture
 
         save_picture(figure(report), confusion)
+
+
+def _evaluate_language_model(
+    model: LanguageModel, data: Path, fields: str | None, documents: str, stride: int | None, format_: str
+) -> None:
+    from headway.data.documents import TextCorpus, read_whole_documents
+
+    settings = {"files": [str(data)], "fields": fields and [fields], "documents": documents}
+    corpus = TextCorpus.parse(settings, "--data").expanded(Path())
+    found = model.perplexity(read_whole_documents(corpus, Path()), stride=stride)
+    if format_ == "json":
+        print(json.dumps(asdict(found)))
+        return
+    print(f"loss {found.loss:.4f} nats per token")
+    print(f"perplexity {found.perplexity:.4g} per token, {found.word_perplexity:.4g} per word")
+    print(f"bits per byte {found.bits_per_byte:.4f} (comparable between tokenizers)")
+    print(found.signature)
+    counts = f"{found.num_texts:,} documents, {found.num_tokens:,} tokens, {found.num_words:,} words"
+    typer.echo(f"{counts}, {found.num_bytes:,} bytes", err=True)
+
+
+def _evaluate_pairs(scorer: TextScorer, pairs: Path, fields: str | None, format_: str) -> None:
+    from headway.data.readers import Corpus, read_examples
+    from headway.evaluate import evaluate_pairs
+
+    corpus = Corpus.parse({"files": [str(pairs)], "fields": fields and fields.split(",")}, "--pairs")
+    names = ("good", "bad", "group")[: max(len(corpus.fields or ()), 2)]
+    good, bad, *groups = zip(*read_examples(corpus, Path(), names), strict=True)
+
+    def total(texts: Sequence[str]) -> list[float]:
+        return [math.fsum(each.token_log_probabilities) for each in scorer.score(texts)]
+
+    # A good and a bad text of equal length are computed in one batch.
+    texts = [text for pair in zip(good, bad, strict=True) for text in pair]
+    scores = convert_all(texts, total, job="scoring", source=pairs)
+    report = evaluate_pairs(scores[::2], scores[1::2], *groups)
+    if format_ == "json":
+        print(json.dumps(asdict(report), ensure_ascii=False))
+        return
+    rows = {**report.groups, "all pairs": report.overall}
+    width = max(map(len, rows))
+    for name, score in rows.items():
+        print(f"{name:<{width}}  {score}")

@@ -19,13 +19,18 @@ TextInputOption = Annotated[
 OutputOption = Annotated[Path | None, typer.Option("-o", "--output", help="Output file. Default: standard output.")]
 ReferenceOption = Annotated[Path | None, typer.Option(help="For translation: reference file, one sentence per line.")]
 LabeledDataOption = Annotated[
-    Path | None, typer.Option(help="For classifiers: labeled texts, .tsv (label first), .csv or .jsonl.")
+    Path | None,
+    typer.Option(
+        help="For classifiers: labeled texts, .tsv (label first), .csv or .jsonl. For language models: plain text or "
+        ".jsonl, a folder, or a pattern such as 'books/*.txt'."
+    ),
 ]
 FieldsOption = Annotated[
     str | None,
     typer.Option(
-        help="With --data: numbers or names of the label column and the text column. Default: 1,2 in .tsv files, "
-        "otherwise label,text."
+        help="Numbers or names of columns. With --data: label and text (default: 1,2 in .tsv files, otherwise "
+        "label,text). For language models: the text in .jsonl (default: text). With --pairs: good, bad and, "
+        "optionally, group (default: 1,2 in .tsv files, otherwise good,bad)."
     ),
 ]
 OnErrorOption = Annotated[

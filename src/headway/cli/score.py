@@ -5,27 +5,40 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from headway.cli import options
 from headway.cli.line_io import input_lines, output_file, show_progress
 from headway.cli.translate import load_ensemble
-from headway.errors import DataError, HeadwayError
+from headway.errors import ConfigError, DataError, HeadwayError
 
-_BATCH_PAIRS = 2048  # number of pairs read at a time, so that pairs of similar length are scored together
+_BATCH_LINES = 2048  # number of lines read at a time, so that texts of similar length are scored together
 
 
 def score(
     model: options.ModelFolder,
-    source: Annotated[Path, typer.Option(help="Source text, one sentence per line.")],
-    target: Annotated[Path, typer.Option(help="Translations to score, one per line.")],
+    text: Annotated[
+        str | None, typer.Argument(help="For a language model: a text. Default: the lines of --input.")
+    ] = None,
+    input_: Annotated[
+        Path | None,
+        typer.Option(
+            "-i", "--input", help="For a language model: input file, one text per line. Default: standard input."
+        ),
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="For a translation model: source text, one sentence per line.")
+    ] = None,
+    target: Annotated[
+        Path | None, typer.Option(help="For a translation model: translations to score, one per line.")
+    ] = None,
     output: options.OutputOption = None,
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
@@ -36,33 +49,81 @@ def score(
         typer.Option("--format", help="text: log-probability and number of tokens; json: one object per line."),
     ] = "text",
 ) -> None:
-    """Score given translations: log P(target | source) in nats, one line for each pair.
+    """Score given translations, log P(target | source), or texts, log P(text), in nats: one line for each.
 
-    Long texts are not split. The probability of the EOS token is included; --tokens shows EOS last.
+    Long texts are not split; a language model reads those that are longer than its context in overlapping windows. The
+    probability of the EOS token is included; --tokens shows EOS last.
     """
+    from headway.bundle import read_config
+    from headway.models.registry import architecture_of
+
+    of_texts = {"TEXT": text, "--input": input_}
+    of_pairs = {"--source": source, "--target": target, "--to": to, "--from": from_, "--with": other_models}
+    translates = architecture_of(read_config(model).model).output == "tokens"
+    wants = "--source F --target F" if translates else "TEXT or --input F"
+    if wrong := [name for name, value in (of_texts if translates else of_pairs).items() if value is not None]:
+        raise ConfigError(f"{wrong[0]} does not apply to {model}; score with {wants}")
+    if translates:
+        if source is None or target is None:
+            raise ConfigError(f"{model} is a translation model; give what it should score with {wants}")
+        scored = _score_pairs(model, source, target, other_models, to, from_)
+    else:
+        if text is not None and input_ is not None:
+            raise ConfigError("TEXT and --input cannot be combined; give one of them")
+        scored = _score_texts(model, [text] if text is not None else input_lines(input_))
+    read = source or input_
+    done, counted, total = 0, 0, 0.0
+    with show_progress("scoring", read, to_stdout=output is None) as count_lines, output_file(output) as file:
+        for line, record in scored:
+            done += 1
+            counted += len(record["token_log_probabilities"])
+            total += record["log_probability"]
+            if format_ == "json":
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            else:
+                file.write(_format(record, with_tokens=tokens))
+            count_lines(1, len(line.encode(errors="replace")) + 1)
+    perplexity = math.exp(min(-total / max(counted, 1), 700.0))
+    unit = "pairs" if translates else "texts"
+    print(f"{done:,} {unit}, perplexity {perplexity:.4g} over {counted:,} tokens, EOS included", file=sys.stderr)
+
+
+_Scored = Iterator[tuple[str, dict[str, Any]]]  # each line of the input, and its record in JSON
+
+
+def _score_pairs(
+    model: Path, source: Path, target: Path, other_models: list[Path] | None, to: str | None, from_: str | None
+) -> _Scored:
     from headway.predict import load_translator
 
     translator = load_ensemble(partial(load_translator, model, precision="float32"), other_models, "float32")
-    done, counted, total = 0, 0, 0.0
-    pairs = _pairs(source, target)
-    with show_progress("scoring", source, to_stdout=output is None) as count_lines, output_file(output) as file:
-        while batch := list(islice(pairs, _BATCH_PAIRS)):
-            sources, targets = [pair[0] for pair in batch], [pair[1] for pair in batch]
-            for each in translator.score_each(sources, targets, target_language=to, source_language=from_):
-                done += 1
-                if isinstance(each, HeadwayError):
-                    raise each.with_location(f"{source} and {target}, line {done}")
-                counted += len(each.token_log_probabilities)
-                total += each.log_probability
-                if format_ == "json":
-                    file.write(json.dumps(asdict(each), ensure_ascii=False) + "\n")
-                    continue
-                shown = zip((*each.tokens, "<eos>"), each.token_log_probabilities, strict=True)
-                detail = "\t" + " ".join(f"{json.dumps(name, ensure_ascii=False)}:{value:.4f}" for name, value in shown)
-                file.write(f"{each.log_probability:.4f}\t{len(each.tokens)}{detail if tokens else ''}\n")
-            count_lines(len(batch), sum(len(text.encode(errors="replace")) + 1 for text in sources))
-    perplexity = math.exp(min(-total / max(counted, 1), 700.0))
-    print(f"{done:,} pairs, perplexity {perplexity:.4g} over {counted:,} tokens, EOS included", file=sys.stderr)
+    pairs, done = _pairs(source, target), 0
+    while batch := list(islice(pairs, _BATCH_LINES)):
+        sources, targets = [pair[0] for pair in batch], [pair[1] for pair in batch]
+        found = translator.score_each(sources, targets, target_language=to, source_language=from_)
+        for line, each in zip(sources, found, strict=True):
+            done += 1
+            if isinstance(each, HeadwayError):
+                raise each.with_location(f"{source} and {target}, line {done}")
+            yield line, asdict(each)
+
+
+def _score_texts(model: Path, texts: Iterable[str]) -> _Scored:
+    from headway.tasks import load
+
+    scorer, remaining = load(model), iter(texts)
+    while batch := list(islice(remaining, _BATCH_LINES)):
+        for line, each in zip(batch, scorer.score(batch), strict=True):
+            ends = [] if each.eos_log_probability is None else [each.eos_log_probability]
+            values = {"tokens": each.tokens, "token_log_probabilities": [*each.token_log_probabilities, *ends]}
+            yield line, {"log_probability": each.log_probability, **values}
+
+
+def _format(record: Mapping[str, Any], *, with_tokens: bool) -> str:
+    names, values = record["tokens"], record["token_log_probabilities"]
+    shown = zip((*names, "<eos>"), values, strict=False)
+    detail = " ".join(f"{json.dumps(name, ensure_ascii=False)}:{value:.4f}" for name, value in shown)
+    return "\t".join([f"{record['log_probability']:.4f}", str(len(names)), *[detail] * with_tokens]) + "\n"
 
 
 def _pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:

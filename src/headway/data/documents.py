@@ -10,6 +10,7 @@ Long documents are read in pieces of about 64 KiB, which end at line ends. The l
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from glob import glob
 from pathlib import Path
 from typing import Literal
 
@@ -64,15 +65,16 @@ class TextCorpus(Corpus):
         for name in self.files:
             path = folder / name
             if path.is_dir():
-                found = sorted(each for each in path.rglob("*") if each.is_file())
+                found = sorted(str(Path(name, each.relative_to(path))) for each in path.rglob("*") if each.is_file())
             elif _GLOB & set(name):
-                found = sorted(each for each in folder.glob(name) if each.is_file())
+                matches = glob(name, root_dir=folder, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute patterns
+                found = sorted(each for each in matches if (folder / each).is_file())
             else:
                 names.append(name)
                 continue
             if not found:
                 raise DataError(f"{path}: no file; expected files of plain text or .jsonl")
-            names += [str(each.relative_to(folder)) for each in found]
+            names += found
         return self.model_copy(update={"files": tuple(names)})
 
 
@@ -89,6 +91,16 @@ def read_documents(corpus: TextCorpus, folder: Path) -> Iterator[tuple[str, str]
             pieces += 1
         if not pieces:
             raise DataError(f"{folder / name}: contains only white space; expected text")
+
+
+def read_whole_documents(corpus: TextCorpus, folder: Path) -> Iterator[str]:
+    """Yield each document as one text."""
+    pieces: list[str] = []
+    for piece, _ in read_documents(corpus, folder):
+        pieces.append(piece.removesuffix(END))
+        if piece.endswith(END):
+            yield "".join(pieces)
+            pieces = []
 
 
 def read_texts(corpus: TextCorpus, folder: Path) -> Iterator[tuple[str, ...]]:

@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from headway.engine.arrays import as_array, kernels_support
 from headway.engine.linear import PackedWeight, add_weight_gradient, kernels_can_multiply, zeros_for_gradient
+from headway.nn.loss import label_smoothed_cross_entropy
 
 
 def rows_at_a_time(device: str) -> tuple[int, int]:
@@ -53,6 +54,15 @@ def projected_r_drop(
     With ``alpha`` = 0 it is the mean of the two passes' cross-entropies.
     """
     return _projected_loss(torch.stack((hidden1, hidden2), 1), weight, targets, smoothing, None, alpha)
+
+
+def projected_log_probs(
+    hidden: Float[Tensor, "N D"], projection: nn.Module, targets: Int[Tensor, " N"]
+) -> Float[Tensor, " N"]:
+    """Return the log-probability of each target in nats, where ``projection`` computes logits from hidden states."""
+    rows = rows_at_a_time(hidden.device.type)[1]
+    parts = zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True)
+    return torch.cat([-label_smoothed_cross_entropy(projection(part), target) for part, target in parts])
 
 
 def _projected_loss(

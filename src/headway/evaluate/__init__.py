@@ -2,6 +2,7 @@
 
 translation.py       BLEU, chrF, TER, exact match, token accuracy
 classification.py    accuracy, macro F1, calibration error, scores of each class, the confusion matrix
+minimal_pairs.py     accuracy on minimal pairs of texts
 significance.py      comparison of systems: paired bootstrap, approximate randomization, McNemar's test
 bootstrap.py         the score type, and confidence intervals by bootstrap
 """
@@ -14,6 +15,7 @@ from headway.evaluate.classification import (
     confusion_table,
     evaluate_classes,
 )
+from headway.evaluate.minimal_pairs import PairReport, evaluate_pairs
 from headway.evaluate.significance import (
     Comparison,
     ComparisonRow,
@@ -35,6 +37,7 @@ __all__ = [
     "ComparisonRow",
     "ComparisonTable",
     "OutputDifference",
+    "PairReport",
     "Score",
     "bleu",
     "chrf",
@@ -44,6 +47,7 @@ __all__ = [
     "confusion_table",
     "evaluate",
     "evaluate_classes",
+    "evaluate_pairs",
     "exact_match",
     "mcnemar",
     "paired_bootstrap",

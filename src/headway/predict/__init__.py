@@ -49,6 +49,7 @@ from headway.predict.results import (
     Translation,
     WordAlignment,
 )
+from headway.predict.scored_text import ScoredText, TextScorer
 from headway.predict.text_translator import TextTranslator
 from headway.predict.translator import Translator, load_translator
 
@@ -68,7 +69,9 @@ __all__ = [
     "Perplexity",
     "RankedText",
     "ScoredTarget",
+    "ScoredText",
     "Source",
+    "TextScorer",
     "TextTranslator",
     "TokenAlternative",
     "Translation",

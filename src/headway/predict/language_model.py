@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, overload
 
 import torch
-from jaxtyping import Float
 from pydantic import Field, model_validator
-from torch import Tensor
-from torch.nn import functional as F
 
+from headway import __version__
 from headway.bundle import LanguageModelBundle
 from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, search_all
 from headway.decode.beam import BeamSearch
 from headway.errors import ConfigError, DataError, LengthError
+from headway.predict.scored_text import ScoredText
+from headway.predict.sequence_scores import score_sequences
 from headway.text.base import BOS, EOS, PAD, UNK, refuse_surrogates
 
 _BANNED = (PAD, BOS, UNK)
 _MAX_TOKENS, _MAX_SEQUENCES = 16_384, 64  # of a batch
+_MAX_CHARACTERS = 1 << 20  # of the texts that are measured at a time
 
 
 class GenerationOptions(Sampling):
@@ -89,15 +90,22 @@ class Perplexity:
         perplexity: exp(loss).
         word_perplexity: The same per word, where a word is what white space separates.
         bits_per_byte: Bits per byte of UTF-8, the only one of these that can be compared between tokenizers.
-        num_tokens: Predicted tokens: those of the texts and one EOS for each.
-        signature: The context length, the stride, and what was counted.
+        num_texts: Number of texts.
+        num_tokens: Number of predicted tokens: those of the texts and one EOS for each.
+        num_words: Number of words.
+        num_bytes: Number of bytes in UTF-8.
+        signature: The settings that the numbers depend on: the context length, the stride, whether a window begins in
+            the state that the window before it ended in (carried), and whether EOS counts.
     """
 
     loss: float
     perplexity: float
     word_perplexity: float
     bits_per_byte: float
+    num_texts: int
     num_tokens: int
+    num_words: int
+    num_bytes: int
     signature: str
 
 
@@ -189,14 +197,24 @@ class LanguageModel:
         if len(text) > shown:
             yield text[shown:]
 
-    def score(self, texts: Sequence[str]) -> list[Float[Tensor, " T"]]:
-        """Return the log-probability of each token of each text and of the EOS after it, in nats.
+    def score(self, texts: Sequence[str]) -> list[ScoredText]:
+        """Return the log-probability of each token of each text and of EOS after it, in nats.
 
-        Texts longer than the model's context are read in overlapping windows, as in :meth:`perplexity`.
+        Texts longer than the context are read in windows that overlap by half, as in :meth:`perplexity`. The result for
+        a text does not depend on the other texts, except for rounding.
+
+        Raises:
+            DataError: A text is not valid Unicode.
         """
-        return [self._log_probs(self._encode(text, number)) for number, text in enumerate(texts, start=1)]
+        encoded = self._tokenizer.encode_batch(texts)
+        context = self.context_length
+        found = score_sequences(self._model, encoded, context=context, stride=context // 2)
+        return [
+            ScoredText(tuple(self._tokenizer.display(ids)), tuple(values[:-1].tolist()), float(values[-1]))
+            for ids, values in zip(encoded, found, strict=True)
+        ]
 
-    def perplexity(self, texts: Sequence[str], *, stride: int | None = None) -> Perplexity:
+    def perplexity(self, texts: Iterable[str], *, stride: int | None = None) -> Perplexity:
         """Measure how well the model predicts texts.
 
         A text that is longer than the context is read in windows. Each window begins ``stride`` tokens after the one
@@ -204,7 +222,8 @@ class LanguageModel:
         in the first window, has at least context_length - stride tokens of context.
 
         Args:
-            texts: The texts. Each is predicted from its beginning, without the texts before it.
+            texts: The texts. Each is predicted from its beginning, without the texts before it. They are read about a
+                million characters at a time.
             stride: Tokens between windows, at most the context length, which is fastest. Default: half of it.
 
         Raises:
@@ -215,40 +234,28 @@ class LanguageModel:
         stride = context // 2 if stride is None else stride
         if not 1 <= stride <= context:
             raise ConfigError(f"stride = {stride}: expected from 1 to the model's context of {context} tokens")
-        if not any(texts):
+        total, count, tokens, words, size = 0.0, 0, 0, 0, 0
+        for batch in _batches(texts):
+            encoded = self._tokenizer.encode_batch(batch)
+            for values in score_sequences(self._model, encoded, context=context, stride=stride):
+                total -= float(values.sum(dtype=torch.float64))
+                tokens += len(values)
+            count += len(batch)
+            words += sum(len(text.split()) for text in batch)
+            size += sum(len(text.encode()) for text in batch)
+        if not size:
             raise DataError("no text to measure; expected at least one character")
-        total, tokens = 0.0, 0
-        for number, text in enumerate(texts, start=1):
-            log_probs = self._log_probs(self._encode(text, number), stride)
-            total -= float(log_probs.sum())
-            tokens += len(log_probs)
-        words, size = sum(len(text.split()) for text in texts), sum(len(text.encode()) for text in texts)
         return Perplexity(
             loss=total / tokens,
             perplexity=math.exp(min(total / tokens, 700.0)),
             word_perplexity=math.exp(min(total / max(words, 1), 700.0)),
             bits_per_byte=total / math.log(2) / size,
+            num_texts=count,
             num_tokens=tokens,
-            signature=f"context:{context}|stride:{stride}|carried:no|eos:yes",
+            num_words=words,
+            num_bytes=size,
+            signature=f"context:{context}|stride:{stride}|carried:no|eos:yes|version:headway-{__version__}",
         )
-
-    @torch.inference_mode()
-    def _log_probs(self, ids: Sequence[int], stride: int | None = None) -> Float[Tensor, " T"]:
-        """Return the log-probability of each token and of EOS after them."""
-        context = self.context_length
-        stride = context // 2 if stride is None else stride
-        targets = torch.tensor([*ids, EOS], device=self.device)
-        parts, done = [], 0
-        for begin in range(0, max(len(targets) - context, 0) + stride, stride):
-            if done == len(targets):
-                break
-            window = targets[begin : begin + context]
-            inputs = F.pad(window[:-1], (1, 0), value=BOS)  # a window begins like a block in training
-            log_probs = self._model(inputs.unsqueeze(0))[0].float().log_softmax(-1)
-            found = log_probs.gather(1, window.unsqueeze(1)).squeeze(1)
-            parts.append(found[done - begin :])
-            done = begin + len(found)
-        return torch.cat(parts).cpu()
 
     def _encode(self, text: str, number: int) -> list[int]:
         refuse_surrogates(text, number)
@@ -286,6 +293,18 @@ def load_language_model(folder: str | Path, *, device: str | torch.device | None
         BundleError: It is not the folder of a language model, or a file in it is missing, damaged or foreign.
     """
     return LanguageModel(LanguageModelBundle.load(Path(folder)), device=device)
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the texts in lists of about a million characters."""
+    batch, size = list[str](), 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= _MAX_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    yield batch
 
 
 def _first_stop(text: str, stops: Sequence[str]) -> int | None:

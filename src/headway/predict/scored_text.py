@@ -1,0 +1,36 @@
+"""The result of scoring a text, and the interface of models that score texts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """The log-probabilities of a text's tokens, in nats.
+
+    Attributes:
+        tokens: The tokens as displayed.
+        token_log_probabilities: The log-probability of each token, without the end of the text.
+        eos_log_probability: The log-probability that the text ends there. None for a model that does not predict ends.
+    """
+
+    tokens: tuple[str, ...]
+    token_log_probabilities: tuple[float, ...]
+    eos_log_probability: float | None
+
+    @property
+    def log_probability(self) -> float:
+        """The log-probability of the text: the sum over its tokens and, if the model predicts it, its end."""
+        return math.fsum([*self.token_log_probabilities, self.eos_log_probability or 0.0])
+
+
+@runtime_checkable
+class TextScorer(Protocol):
+    """A model that assigns log-probabilities, or pseudo-log-likelihoods, to the tokens of texts."""
+
+    def score(self, texts: Sequence[str]) -> list[ScoredText]:
+        """Return the score of each text, which does not depend on the other texts, except for rounding."""

@@ -1,0 +1,96 @@
+"""Log-probabilities of the tokens of sequences, given the tokens before them, from a language model's forward pass.
+
+A sequence that is longer than the context is read in windows. Each window begins ``stride`` tokens after the one
+before, and only the tokens that no earlier window has predicted count. So each token counts once and, except in the
+first window, has at least context - stride tokens before it. A stride as long as the context is fastest, and a short
+one gives the tokens the most context.
+
+Windows of similar length share a forward pass, padded on the right, where no token sees the padding. Logits are
+computed only for the tokens that count, and only for some rows at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from headway.decode.search import length_batches
+from headway.engine.loss import projected_log_probs
+from headway.errors import BundleError
+from headway.nn.embedding import pad_sequences
+from headway.text.base import BOS, EOS, PAD
+
+_MAX_BATCH_TOKENS = 4096  # enough for full speed on a CPU
+
+
+@runtime_checkable
+class CausalModel(Protocol):
+    """A model whose hidden state at a position depends only on the tokens up to there."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model's inputs and outputs."""
+
+    @property
+    def projection(self) -> nn.Module:
+        """Computes the logits of the next token from a hidden state."""
+
+    def hidden(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        """Return the hidden states of all positions."""
+
+
+class _Window(NamedTuple):
+    sequence: int
+    begin: int
+    end: int
+    first: int  # the first token that counts
+
+
+@torch.inference_mode()
+def score_sequences(
+    model: CausalModel, sequences: Sequence[Sequence[int]], *, context: int, stride: int
+) -> list[Float[Tensor, " _"]]:
+    """Return the log-probability, in nats, of each token of each sequence, and of EOS after them.
+
+    Args:
+        model: The model.
+        sequences: Token ids without BOS and EOS. Each window is read with BOS before it, as in training.
+        context: The longest window, in tokens.
+        stride: Tokens between the beginnings of two windows, from 1 to ``context``.
+
+    Raises:
+        BundleError: The model's probabilities are NaN.
+    """
+    targets = [torch.tensor([*ids, EOS]) for ids in sequences]
+    found = [torch.empty(len(each)) for each in targets]
+    windows = [each for at, ids in enumerate(targets) for each in _windows(at, len(ids), context, stride)]
+    lengths = [range(each.begin, each.end) for each in windows]
+    for batch in length_batches(lengths, _MAX_BATCH_TOKENS, len(windows)):
+        chosen = [windows[at] for at in batch]
+        parts = [targets[each.sequence][each.begin : each.end] for each in chosen]
+        inputs = pad_sequences([[BOS, *part[:-1].tolist()] for part in parts], PAD, model.device)
+        hidden = model.hidden(inputs)
+        rows = torch.cat(
+            [hidden[row, each.first - each.begin : each.end - each.begin] for row, each in enumerate(chosen)]
+        )
+        counted = torch.cat([targets[each.sequence][each.first : each.end] for each in chosen])
+        log_probs = projected_log_probs(rows, model.projection, counted.to(model.device)).cpu()
+        if math.isnan(float(log_probs.sum())):
+            raise BundleError("the model's probabilities are NaN: its weights are damaged")
+        counts = [each.end - each.first for each in chosen]
+        for each, values in zip(chosen, torch.split(log_probs, counts), strict=True):
+            found[each.sequence][each.first : each.end] = values
+    return found
+
+
+def _windows(sequence: int, length: int, context: int, stride: int) -> Iterator[_Window]:
+    begin = done = 0
+    while done < length:
+        end = min(begin + context, length)
+        yield _Window(sequence, begin, end, done)
+        begin, done = begin + stride, end

@@ -1,0 +1,127 @@
+"""The commands with a language model: score, evaluate, and those that work for every model."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import assert_refused, run, write_lines
+
+import headway
+from headway.bundle import LanguageModelBundle, TaskConfig
+from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
+from headway.predict import LanguageModel
+from headway.text.tokenizer import Tokenizer
+
+CONTEXT = 16
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an untrained language model that reads letters."""
+    torch.manual_seed(3)
+    tokenizer = Tokenizer("characters", [*"abcdefghij ", "\n"])
+    sizes = {"d_model": 16, "num_heads": 2, "d_ff": 32, "decoder_layers": 2, "max_length": CONTEXT}
+    model = DecoderOnly(DecoderOnlyConfig.parse(sizes, "test"), tokenizer.vocab_size)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(8)  # untrained predictions are nearly uniform; these are not
+    folder = tmp_path_factory.mktemp("models") / "letters"
+    LanguageModelBundle(TaskConfig(kind="language_model"), model, tokenizer).save(folder, "# A model\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> LanguageModel:
+    found = headway.load(folder)
+    assert isinstance(found, LanguageModel)
+    return found
+
+
+class TestScore:
+    def test_one_line_for_each_text(self, folder: Path, model: LanguageModel, tmp_path: Path) -> None:
+        texts = ["a bad face", "", "bad cafe " * 5]
+        ended = run("score", folder, "-i", write_lines(tmp_path / "texts", texts))
+        lines = [line.split("\t") for line in ended.out.splitlines()]
+        assert [int(count) for _, count in lines] == [10, 0, 45]
+        expected = [each.log_probability for each in model.score(texts)]
+        assert [float(value) for value, _ in lines] == pytest.approx(expected, abs=1e-3)
+        assert "3 texts, perplexity" in ended.err
+        assert run("score", folder, stdin=b"a bad face\n\n" + b"bad cafe " * 5 + b"\n").out == ended.out
+
+    def test_tokens_and_their_log_probabilities(self, folder: Path) -> None:
+        (line,) = run("score", folder, "a b", "--format", "json").out.splitlines()
+        found = json.loads(line)
+        assert found["tokens"] == ["a", " ", "b"]
+        assert len(found["token_log_probabilities"]) == 4  # with EOS
+        assert found["log_probability"] == pytest.approx(sum(found["token_log_probabilities"]))
+        shown = run("score", folder, "a b", "--tokens").out.split("\t")[2]
+        assert shown.startswith('"a":')
+        assert '"<eos>":' in shown
+
+    def test_what_does_not_apply_is_refused(self, folder: Path, tmp_path: Path) -> None:
+        file = write_lines(tmp_path / "f", ["a"])
+        assert_refused(
+            run("score", folder, "--source", file), "--source does not apply to .*; score with TEXT or --inp"
+        )
+        assert_refused(run("score", folder, "a", "-i", file), "TEXT and --input cannot be combined")
+
+
+class TestEvaluate:
+    def test_a_file_is_one_document_by_default(self, folder: Path, model: LanguageModel, tmp_path: Path) -> None:
+        lines = ["a bad face", "bad cafe " * 5]
+        file = write_lines(tmp_path / "text.txt", lines)
+        expected = model.perplexity(["\n".join(lines).rstrip()], stride=5)
+        found = json.loads(run("evaluate", folder, "--data", file, "--stride", 5, "--format", "json").out)
+        assert found["bits_per_byte"] == pytest.approx(expected.bits_per_byte, rel=1e-5)
+        assert found["signature"].startswith(f"context:{CONTEXT}|stride:5|carried:no|eos:yes|version:headway-")
+        assert (found["num_texts"], found["num_tokens"], found["num_words"]) == (1, 56, 13)
+        assert found["word_perplexity"] == pytest.approx(math.exp(found["loss"] * 56 / 13), rel=1e-5)
+
+    def test_lines_and_records_are_documents(self, folder: Path, tmp_path: Path) -> None:
+        (tmp_path / "parts").mkdir()
+        plain = write_lines(tmp_path / "parts" / "text.txt", ["a bad face", "bad cafe"])
+        records = write_lines(tmp_path / "text.jsonl", ['{"body": "a bad face"}', '{"body": "bad cafe"}'])
+        outputs = [
+            run("evaluate", folder, "--data", data, *words).out
+            for data, *words in (
+                (plain, "--documents", "line"),
+                (tmp_path / "parts", "--documents", "line"),
+                (f"{tmp_path}/par*/*.txt", "--documents", "line"),
+                (records, "--fields", "body"),
+            )
+        ]
+        assert len(set(outputs)) == 1
+        assert outputs[0].startswith("loss ")
+        assert "comparable between tokenizers" in outputs[0]
+
+    def test_minimal_pairs(self, folder: Path, model: LanguageModel, tmp_path: Path) -> None:
+        pairs = [("a bad", "a dab", "x"), ("face", "ecaf", "y"), ("dig", "gid", "x"), ("head", "deah", "y")]
+        good, bad = (
+            [sum(each.token_log_probabilities) for each in model.score([pair[side] for pair in pairs])]
+            for side in (0, 1)
+        )
+        right = [one > other for one, other in zip(good, bad, strict=True)]
+        table = write_lines(tmp_path / "pairs.tsv", ["\t".join((name, one, other)) for one, other, name in pairs])
+        found = json.loads(run("evaluate", folder, "--pairs", table, "--fields", "2,3,1", "--format", "json").out)
+        assert found["overall"]["value"] == 100 * sum(right) / 4
+        assert found["groups"]["y"]["value"] == 100 * (right[1] + right[3]) / 2
+        assert found["counts"] == {"x": 2, "y": 2}
+        records = [json.dumps({"good": one, "bad": other}) for one, other, _ in pairs]
+        shown = run("evaluate", folder, "--pairs", write_lines(tmp_path / "pairs.jsonl", records)).out
+        assert shown.startswith(f"all pairs  accuracy {100 * sum(right) / 4:.1f} [")
+
+    def test_what_does_not_apply_is_refused(self, folder: Path, tmp_path: Path) -> None:
+        file = write_lines(tmp_path / "text.txt", ["a"])
+        assert_refused(run("evaluate", folder), "continues texts; evaluate it with --data F, or --pairs F")
+        assert_refused(run("evaluate", folder, "--source", file), "--source does not apply: .* continues texts")
+        assert_refused(run("evaluate", folder, "--data", file, "--stride", 17), "stride = 17: expected from 1 to")
+        assert_refused(run("evaluate", folder, "--pairs", file, "--stride", 2), "--stride does not apply to --pairs")
+        assert_refused(run("evaluate", folder, "--data", file, "--beam-size", 2), "without a search")
+        assert_refused(run("evaluate", folder, "--data", tmp_path / "none.txt"), "none.txt: no such file")
+        wrong = write_lines(tmp_path / "pairs.tsv", ["one column"])
+        assert_refused(run("evaluate", folder, "--pairs", wrong), "pairs.tsv, line 1: 1 column, but 2 columns needed")
+        assert_refused(run("evaluate", folder, "--pairs", wrong, "--fields", "1"), "selects 1 text")
