@@ -40,12 +40,17 @@ def plain_layers(config: Any) -> set[tuple[str, str]]:
 
 
 def build(config: Any) -> Any:
-    """Build a plain model. Its biases and norms do not have their initial values."""
+    """Build a plain model. Its biases and norms do not have their initial values.
+
+    Small initial weights are multiplied by 5: without residual connections, such a model would compute zeros.
+    """
     torch.manual_seed(0)
     model = build_model(config, VOCABULARY, _NUM_LABELS if config.kind == "classifier" else VOCABULARY)
     for parameter in model.parameters():
         if parameter.dim() == 1:
             nn.init.normal_(parameter, mean=float(parameter.detach().mean()), std=0.1)
+        elif config.kind == "decoder_only":
+            parameter.data *= 5
     return model
 
 

@@ -17,7 +17,7 @@ from headway import kernels
 from headway.config import Config, to_toml
 from headway.engine import Precision, to_search_model
 from headway.engine.accelerate import accelerate, layer_forms
-from headway.engine.search_model import SearchTransformer, describe_search_form
+from headway.engine.search_model import SearchDecoderOnly, SearchTransformer, describe_search_form
 from headway.models.classifier import ClassifierConfig
 from headway.models.decoder_only import DecoderOnlyConfig
 from headway.models.recurrent import RecurrentConfig
@@ -38,6 +38,7 @@ EACH_THAT_DECODES = pytest.mark.parametrize(
 )
 # The distance of log-probabilities from those of the plain float32 model, as a fraction of their spread. A missing bias
 # or mask changes them by 30 % and more; rounding has changed them by up to 4e-6, 2 % and 10 %.
+# Three times the distance of the plain model in bfloat16 is added: it has been 20 % in a model without norms.
 LIMITS: dict[Precision, float] = {"float32": 1e-4, "bfloat16": 0.05, "int8": 0.15}
 
 
@@ -74,11 +75,10 @@ def test_whatever_has_a_fast_form_gets_it(config: Any) -> None:
             (form.layer_type, form.plain_reason) for form in layer_forms(model) if form.plain_reason is not None
         }
         assert plain_forms == plain_layers(config)
-        if isinstance(config, TransformerConfig):
+        if isinstance(config, (TransformerConfig, DecoderOnlyConfig)):
             plain = config.score != "scaled_dot" or config.qk_projection != "linear"
-            plain |= (config.norm_kind, config.bias, config.num_kv_heads) != ("layer", "all", None) or config.qk_norm
             assert describe_search_form(model).startswith("plain: " if plain else "optimized")
-            assert isinstance(to_search_model(model), SearchTransformer) is not plain
+            assert isinstance(to_search_model(model), (SearchDecoderOnly, SearchTransformer)) is not plain
 
 
 def prefixes_and_logits(model: Any, search_model: Any) -> Iterator[tuple[Tensor, Tensor]]:
@@ -115,11 +115,19 @@ def whole_pass(model: Any, sources: list[list[int]], prefixes: Tensor) -> Any:
     return torch.cat([model(row)[:, -1] for row in rows])
 
 
-def assert_equal_steps(plain: Any, search_model: Any, limit: float) -> None:
-    for found, expected in prefixes_and_logits(plain, search_model):
-        found, expected = (each.log_softmax(-1) for each in (found, expected))
+def distances(plain: Any, search_model: Any) -> list[float]:
+    """Return the distance of each step's log-probabilities from those of ``plain``, as a fraction of their spread."""
+    found = []
+    for ours, expected in prefixes_and_logits(plain, search_model):
+        ours, expected = (each.log_softmax(-1) for each in (ours, expected))
         spread = expected - expected.mean(-1, keepdim=True)
-        assert float((found - expected).norm() / spread.norm()) < limit
+        found.append(float((ours - expected).norm() / spread.norm()))
+    return found
+
+
+def assert_equal_steps(plain: Any, search_model: Any, precision: Precision = "float32") -> None:
+    rounding = 0.0 if precision == "float32" else max(distances(plain, deepcopy(plain).bfloat16()))
+    assert max(distances(plain, search_model)) < LIMITS[precision] + 3 * rounding
 
 
 @EACH_THAT_DECODES
@@ -127,8 +135,8 @@ def test_decoding_step_by_step_is_the_plain_forward_pass(config: Config) -> None
     plain = build(config).eval()
     with shown(config), torch.inference_mode(), small_blocks():
         fast = accelerate(deepcopy(plain))
-        assert_equal_steps(plain, fast, LIMITS["float32"])
+        assert_equal_steps(plain, fast)
         if describe_search_form(fast).startswith("optimized"):
-            for precision, limit in LIMITS.items():
+            for precision in LIMITS:
                 if precision != "int8" or kernels.available():
-                    assert_equal_steps(plain, to_search_model(fast, precision), limit)
+                    assert_equal_steps(plain, to_search_model(fast, precision), precision)

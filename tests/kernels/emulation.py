@@ -98,7 +98,7 @@ def check_attention(random: np.random.Generator, width: int, count: int) -> None
     kept_keys, kept_values = (np.zeros((4, count, padded_width(width)), dtype=np.int16) for _ in range(2))
     for rows, kept in ((keys, kept_keys), (values, kept_values)):
         write_kv(rows, 0, width, 2, kept, slots, 0)
-    attend(query, 2, width, kept_keys, kept_values, slots, count, np.zeros((0, 0, 0), dtype=np.int16), out)
+    attend(query, 2, 2, width, kept_keys, kept_values, slots, count, np.zeros((0, 0, 0), dtype=np.int16), out)
     query, keys, values = (x.reshape(2, -1, 2, width) for x in (query, keys, values))
     scores = np.exp(np.einsum("bqhk,bchk->bqhc", query, keys))
     expected = np.einsum("bqhc,bchk->bqhk", scores / scores.sum(-1, keepdims=True), values)

@@ -48,7 +48,7 @@ def test_attention_is_the_softmax_of_products_over_allowed_entries(
     for places, x in zip(at_home, (keys, values), strict=True):
         places[slots] = x.reshape(sentences, heads, *x.shape[1:])
     kept_keys, kept_values = (placed(x.reshape(-1, *x.shape[2:])) for x in at_home)
-    attend(rows, heads, key_width, kept_keys, kept_values, slots, count, allowed, out)
+    attend(rows, heads, heads, key_width, kept_keys, kept_values, slots, count, allowed, out)
     torch.testing.assert_close(torch.from_numpy(out), expected.transpose(1, 2).reshape(sentences * beams, -1))
 
 
@@ -57,8 +57,8 @@ def test_an_empty_mask_allows_all_entries() -> None:
     rows = random.standard_normal((4, 16), dtype=np.float32)
     keys, values = (placed(random.standard_normal((4, 5, 8))) for _ in range(2))
     found, expected = (np.empty((4, 16), dtype=np.float32) for _ in range(2))
-    attend(rows, 2, 8, keys, values, np.arange(2), 5, np.zeros((0, 0, 0), dtype=np.bool_), found)
-    attend(rows, 2, 8, keys, values, np.arange(2), 5, np.ones((2, 1, 5), dtype=np.bool_), expected)
+    attend(rows, 2, 2, 8, keys, values, np.arange(2), 5, np.zeros((0, 0, 0), dtype=np.bool_), found)
+    attend(rows, 2, 2, 8, keys, values, np.arange(2), 5, np.ones((2, 1, 5), dtype=np.bool_), expected)
     assert np.array_equal(found, expected)
 
 
@@ -68,6 +68,7 @@ def test_infinite_scores_give_nan(count: int) -> None:
     out = np.empty((1, 8), dtype=np.float32)
     attend(
         np.full((1, 8), -1, np.float32),
+        1,
         1,
         8,
         keys,
@@ -84,7 +85,7 @@ def test_a_query_that_may_attend_to_nothing_gets_zeros() -> None:
     keys = values = placed(np.ones((1, 3, 4)))
     out = np.empty((2, 4), dtype=np.float32)
     mask = np.array([[[False, False, False], [True, False, False]]])
-    attend(np.ones((2, 4), dtype=np.float32), 1, 4, keys, values, np.arange(1), 3, mask, out)
+    attend(np.ones((2, 4), dtype=np.float32), 1, 1, 4, keys, values, np.arange(1), 3, mask, out)
     assert np.array_equal(out, [[0] * 4, [1] * 4])
 
 
@@ -95,9 +96,9 @@ def test_masked_entries_between_allowed_ones_change_no_bit() -> None:
     spread = np.zeros((2, 1, 9), dtype=np.bool_)
     spread[:, :, 1::2] = True
     found, expected = (np.empty((2, 4), dtype=np.float32) for _ in range(2))
-    attend(rows, 1, 4, keys, values, np.arange(2), 9, spread, found)
+    attend(rows, 1, 1, 4, keys, values, np.arange(2), 9, spread, found)
     packed_keys, packed_values = (np.ascontiguousarray(x[:, 1::2]) for x in (keys, values))
-    attend(rows, 1, 4, packed_keys, packed_values, np.arange(2), 4, np.ones((2, 1, 4), dtype=np.bool_), expected)
+    attend(rows, 1, 1, 4, packed_keys, packed_values, np.arange(2), 4, np.ones((2, 1, 4), dtype=np.bool_), expected)
     assert np.array_equal(found, expected)
 
 
@@ -110,7 +111,7 @@ def test_damaged_keys_and_values_give_values_that_are_not_finite(damage: float) 
     write_kv(rows, 8, 8, 1, keys, np.arange(1), 1)
     write_kv(rows, 16, 8, 1, values, np.arange(1), 1)
     out = np.empty((1, 8), dtype=np.float32)
-    attend(rows, 1, 8, keys, values, np.arange(1), 2, np.ones((1, 1, 2), dtype=np.bool_), out)
+    attend(rows, 1, 1, 8, keys, values, np.arange(1), 2, np.ones((1, 1, 2), dtype=np.bool_), out)
     assert not np.isfinite(out[0, 4])
 
 

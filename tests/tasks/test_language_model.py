@@ -12,8 +12,10 @@ import pytest
 import torch
 
 import headway
+from headway import kernels
+from headway.engine import Precision
 from headway.errors import ConfigError, DataError, LengthError
-from headway.predict import LanguageModel, load_translator
+from headway.predict import LanguageModel, load_language_model, load_translator
 from headway.tasks import parse_recipe, train
 from headway.text.base import BOS, EOS
 from headway.train.recipe import Recipe
@@ -135,11 +137,22 @@ class TestMeasuring:
 
 
 class TestGenerating:
-    def test_a_prompt_does_not_depend_on_its_batch(self, model: LanguageModel) -> None:
+    @pytest.mark.parametrize("precision", ["float32", "auto"])
+    def test_a_prompt_does_not_depend_on_its_batch(self, run: Path, precision: Precision) -> None:
+        model = load_language_model(run / "best", precision=precision)
         prompts = ["Ann", "Bob sees ", "", "C"]
         together = model.generate(prompts, max_new_tokens=12, seed=5)
-        alone = [model.generate(prompt, max_new_tokens=12, seed=5) for prompt in prompts]
-        assert [[one.text for one in each] for each in together] == [[one.text for one in each] for each in alone]
+        for prompt, (found,) in zip(prompts, together, strict=True):
+            (alone,) = model.generate(prompt, max_new_tokens=12, seed=5)
+            assert alone.text == found.text
+            if kernels.available() and precision == "auto":
+                assert alone == found  # bit for bit
+            assert alone.token_log_probabilities == pytest.approx(found.token_log_probabilities, abs=1e-4)
+
+    def test_precisions_agree_on_probabilities(self, run: Path, model: LanguageModel) -> None:
+        (exact,) = load_language_model(run / "best", precision="float32").generate("Ann ", temperature=0)
+        (fast,) = model.generate("Ann ", temperature=0)
+        assert fast.token_log_probabilities == pytest.approx(exact.token_log_probabilities, abs=0.1)
 
     def test_draws_depend_on_the_seed_and_differ_from_each_other(self, model: LanguageModel) -> None:
         options: dict[str, Any] = {"max_new_tokens": 20, "temperature": 1.5}

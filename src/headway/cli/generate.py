@@ -52,6 +52,7 @@ def generate(
     beam_size: Annotated[
         int, typer.Option(min=1, help="With --temperature 0: number of hypotheses kept at each step.")
     ] = 1,
+    precision: options.PrecisionOption = "auto",
 ) -> None:
     """Continue a text with a language model.
 
@@ -75,7 +76,7 @@ def generate(
         "n": n,
         "beam_size": beam_size,
     }
-    language_model = load_language_model(model)
+    language_model = load_language_model(model, precision=precision)
     if source is not None:
         _continue_lines(language_model, source, output, format_, chosen)
         return

@@ -26,8 +26,9 @@ def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> 
         name = f"{side} tokenizer" if len(bundle.tokenizers) > 1 else "tokenizer"
         facts[name] = f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens"
     facts["forward pass"] = describe_forward_form(bundle.model)
-    if bundle.output == "tokens":
+    if bundle.output != "label":
         facts["search"] = describe_search_form(bundle.model)
+    if bundle.output == "tokens":
         found = read_calibration(bundle, model)
         facts["unlikely flag"] = f"calibrated on {found.texts:,} texts" if found else "not calibrated"
     facts["weights"] = sum(parameter.numel() for parameter in bundle.model.parameters())

@@ -5,6 +5,7 @@ import torch
 import headway.kernels as kernels
 from headway.engine.search_model import (
     Precision,
+    SearchDecoderOnly,
     SearchTransformer,
     choose_precision,
     to_search_model,
@@ -14,4 +15,12 @@ from headway.engine.shortlist import Shortlist
 
 kernels.host_threads.get, kernels.host_threads.set = torch.get_num_threads, torch.set_num_threads
 
-__all__ = ["Precision", "SearchTransformer", "Shortlist", "choose_precision", "to_search_model", "unsupported_reason"]
+__all__ = [
+    "Precision",
+    "SearchDecoderOnly",
+    "SearchTransformer",
+    "Shortlist",
+    "choose_precision",
+    "to_search_model",
+    "unsupported_reason",
+]

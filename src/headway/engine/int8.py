@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from headway.decode.ranking import NextTokens, top_tokens
 from headway.engine.shortlist import ShortlistWeights
 from headway.engine.torch_backend import (
     Activation,
+    HeadLayout,
     Layer,
     OutputProjection,
     Residual,
@@ -29,6 +30,7 @@ from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_
 from headway.kernels.vocab_topk import topk_logits, topk_projection, topk_projection_per_sentence
 from headway.nn.blocks import PostNorm
 from headway.nn.cache import KVCache, LayerSpec
+from headway.nn.norms import RMSNorm
 
 Array = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.int16]
@@ -83,10 +85,10 @@ class Int8Backend(TorchBackend):
     def gate(self, rows: Rows, activation: Activation) -> Rows:  # noqa: D102
         return super().gate(torch.from_numpy(rows), activation).numpy()
 
-    def rotate(  # noqa: D102
-        self, rows: Rows, widths: Sequence[int], heads: int, sequence_rows: int, rotation: Callable[[Tensor], Tensor]
+    def transform_heads(  # noqa: D102
+        self, rows: Rows, layout: HeadLayout, sequence_rows: int, transforms: Sequence[Callable[[Tensor], Tensor]]
     ) -> None:
-        super().rotate(torch.from_numpy(rows), widths, heads, sequence_rows, rotation)
+        super().transform_heads(torch.from_numpy(rows), layout, sequence_rows, transforms)
 
     def kv_spec(self, heads: int, key_width: int, value_width: int) -> LayerSpec:  # noqa: D102
         return LayerSpec(heads, padded_width(key_width), padded_width(value_width))
@@ -95,55 +97,62 @@ class Int8Backend(TorchBackend):
         return _NO_MASK if cache.is_unmasked else cache.visible_mask.numpy()
 
     def self_attention(  # noqa: D102
-        self,
-        rows: Rows,
-        widths: Sequence[int],
-        heads: int,
-        lengths: Sequence[int],
-        window: tuple[int, int] | None = None,
+        self, rows: Rows, layout: HeadLayout, lengths: Sequence[int], window: tuple[int, int] | None = None
     ) -> Rows:
         if window is not None:
-            return super().self_attention(rows, widths, heads, lengths, window)
-        rows[:, : widths[0]] *= np.float32((widths[1] // heads) ** -0.5)
+            return super().self_attention(rows, layout, lengths, window)
+        rows[:, : layout.widths[0]] *= np.float32((layout.widths[0] // layout.num_heads) ** -0.5)
         padded = len(rows) // len(lengths)
         by_sequence = rows.reshape(len(lengths), padded, -1)
         long = [at for at, length in enumerate(lengths) if length > _KERNEL_LENGTH]
         if not long:
-            return self._short_self_attention(rows, widths, heads, lengths)
-        out = np.zeros((len(lengths), padded, widths[2]), dtype=np.float32)
+            return self._short_self_attention(rows, layout, lengths)
+        out = np.zeros((len(lengths), padded, layout.output_width), dtype=np.float32)
         for at in long:
-            parts = torch.split(torch.from_numpy(by_sequence[at, : lengths[at]]), list(widths), dim=1)
-            query, key, value = (torch.unflatten(x, 1, (heads, -1)).transpose(0, 1).contiguous() for x in parts)
-            heads_out = torch.bmm(torch.bmm(query, key.mT).softmax(-1), value)
+            query, key, value = layout.split_by_head(torch.from_numpy(by_sequence[at, None, : lengths[at]]))
+            heads_out = torch.bmm(torch.bmm(query[0], key[0].mT).softmax(-1), value[0])
             out[at, : lengths[at]] = heads_out.transpose(0, 1).flatten(1).numpy()
         short = [at for at, length in enumerate(lengths) if length <= _KERNEL_LENGTH]
         if short:
             longest = max(lengths[at] for at in short)
             part = np.ascontiguousarray(by_sequence[short, :longest]).reshape(-1, rows.shape[1])
-            attended = self._short_self_attention(part, widths, heads, [lengths[at] for at in short])
+            attended = self._short_self_attention(part, layout, [lengths[at] for at in short])
             out[short, :longest] = attended.reshape(len(short), longest, -1)
         return out.reshape(len(rows), -1)
 
-    def _short_self_attention(self, rows: Array, widths: Sequence[int], heads: int, lengths: Sequence[int]) -> Array:
+    def _short_self_attention(self, rows: Array, layout: HeadLayout, lengths: Sequence[int]) -> Array:
         """Return the self-attention that the kernel computes."""
-        sequences, longest = np.arange(len(lengths)), len(rows) // len(lengths)
+        sequences, longest, heads = np.arange(len(lengths)), len(rows) // len(lengths), layout.num_kv_heads
         keys, values = (
             np.empty((len(lengths) * heads, longest, padded_width(width // heads)), dtype=np.int16)
-            for width in widths[1:]
+            for width in layout.widths[1:]
         )
-        write_kv(rows, widths[0], widths[1] // heads, heads, keys, sequences, 0)
-        write_kv(rows, widths[0] + widths[1], widths[2] // heads, heads, values, sequences, 0)
+        _write_keys_values(rows, layout, keys, values, sequences, 0)
         mask = _NO_MASK
         if min(lengths) < longest:
             mask = (np.arange(longest) < np.array(lengths)[:, None])[:, None]
-        return _attended(rows, widths, heads, keys, values, sequences, longest, mask)
+        return _attended(rows, layout, keys, values, sequences, longest, mask)
 
-    def prefix_attention(self, rows: Rows, widths: Sequence[int], prefix_kv: KVCache, layer: int, mask: Any) -> Rows:  # noqa: D102
+    def causal_attention(  # noqa: D102
+        self, rows: Rows, layout: HeadLayout, lengths: Sequence[int], window: tuple[int, int] | None
+    ) -> Rows:
+        # Each sequence on its own, so that the rounding does not depend on the padding.
+        out = np.zeros((len(lengths), len(rows) // len(lengths), layout.output_width), dtype=np.float32)
+        for at, (sequence, length) in enumerate(zip(np.split(rows, len(lengths)), lengths, strict=True)):
+            if length == 0:
+                continue
+            own = torch.from_numpy(sequence[:length])
+            out[at, :length] = super().causal_attention(own, layout, [length], window).numpy()
+        return out.reshape(len(rows), -1)
+
+    def write_prompts(self, rows: Rows, layout: HeadLayout, prefix_kv: KVCache, layer: int, count: int) -> None:  # noqa: D102
         keys, values, slots = _bits(prefix_kv.keys[layer]), _bits(prefix_kv.values[layer]), prefix_kv.slots.numpy()
-        heads, start = prefix_kv.layers[layer].kv_heads, prefix_kv.num_entries - prefix_kv.beams
-        write_kv(rows, widths[0], widths[1] // heads, heads, keys, slots, start)
-        write_kv(rows, widths[0] + widths[1], widths[2] // heads, heads, values, slots, start)
-        return _attended(rows, widths, heads, keys, values, slots, prefix_kv.num_entries, mask)
+        _write_keys_values(rows, layout, keys, values, slots[-count:], 0)
+
+    def prefix_attention(self, rows: Rows, layout: HeadLayout, prefix_kv: KVCache, layer: int, mask: Any) -> Rows:  # noqa: D102
+        keys, values, slots = _bits(prefix_kv.keys[layer]), _bits(prefix_kv.values[layer]), prefix_kv.slots.numpy()
+        _write_keys_values(rows, layout, keys, values, slots, prefix_kv.num_entries - prefix_kv.beams)
+        return _attended(rows, layout, keys, values, slots, prefix_kv.num_entries, mask)
 
     def write_memory(self, rows: Rows, widths: Sequence[int], memory_kv: KVCache, num_sequences: int) -> None:  # noqa: D102
         column, slots = 0, memory_kv.slots[-num_sequences:].numpy()
@@ -152,24 +161,33 @@ class Int8Backend(TorchBackend):
                 write_kv(rows, column, width // spec.kv_heads, spec.kv_heads, _bits(kv), slots, 0)
                 column += width
 
-    def cross_attention(self, query: Rows, widths: Sequence[int], memory_kv: KVCache, layer: int, mask: Any) -> Rows:  # noqa: D102
+    def cross_attention(self, query: Rows, layout: HeadLayout, memory_kv: KVCache, layer: int, mask: Any) -> Rows:  # noqa: D102
         keys, values = _bits(memory_kv.keys[layer]), _bits(memory_kv.values[layer])
-        heads = memory_kv.layers[layer].kv_heads
-        return _attended(query, widths, heads, keys, values, memory_kv.slots.numpy(), memory_kv.num_entries, mask)
+        return _attended(query, layout, keys, values, memory_kv.slots.numpy(), memory_kv.num_entries, mask)
+
+
+def _write_keys_values(
+    rows: Array, layout: HeadLayout, keys: Bits, values: Bits, slots: npt.NDArray[np.int64], entry: int
+) -> None:
+    """Copy the keys and values in ``rows`` to the cache, from ``entry`` on."""
+    queries, all_keys, all_values = layout.widths
+    heads = layout.num_kv_heads
+    write_kv(rows, queries, all_keys // heads, heads, keys, slots, entry)
+    write_kv(rows, queries + all_keys, all_values // heads, heads, values, slots, entry)
 
 
 def _attended(
     rows: Array,
-    widths: Sequence[int],
-    heads: int,
+    layout: HeadLayout,
     keys: Bits,
     values: Bits,
     slots: npt.NDArray[np.int64],
     count: int,
     mask: npt.NDArray[np.bool_],
 ) -> Array:
-    out = np.empty((len(rows), widths[2]), dtype=np.float32)
-    attend(rows, heads, widths[0] // heads, keys, values, slots, count, mask, out)
+    out = np.empty((len(rows), layout.output_width), dtype=np.float32)
+    heads = layout.num_heads
+    attend(rows, heads, layout.num_kv_heads, layout.widths[0] // heads, keys, values, slots, count, mask, out)
     return out
 
 
@@ -247,5 +265,8 @@ def _array(x: Tensor) -> Array:
 def _norm(module: nn.Module) -> LayerNormParams | None:
     if isinstance(module, nn.Identity):
         return None
+    if isinstance(module, RMSNorm):
+        return LayerNormParams(_array(module.weight), np.zeros(0, np.float32), module.epsilon)
     assert isinstance(module, nn.LayerNorm), f"unknown norm {type(module).__name__}"
-    return LayerNormParams(_array(module.weight), _array(module.bias), module.eps)
+    weight, bias = module.weight, cast("Tensor | None", module.bias)
+    return LayerNormParams(_array(weight), _array(torch.zeros_like(weight) if bias is None else bias), module.eps)

@@ -6,6 +6,7 @@ It differs from :class:`~headway.models.transformer.Transformer` in the followin
   (:mod:`headway.kernels`).
 - The keys and values of the memory come from one product for all decoder blocks.
 - The scale of the queries, 1 / sqrt(d_k), is part of their projection.
+- A language model does not compute the outputs of the last block for a prompt, of which it needs only keys and values.
 - The top tokens are found without a softmax over the vocabulary: logits are computed, ranked and summed in chunks that
   fit the processor's cache.
 
@@ -16,7 +17,7 @@ listed here. All other models are searched in their own form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,13 +29,17 @@ from torch.nn import functional as F
 import headway.kernels as kernels
 from headway.decode.protocol import SearchModel, Step
 from headway.decode.ranking import NextTokens
+from headway.engine.search_layers import CausalLayer, DecoderLayer, EncoderLayer, transform_each_head
 from headway.engine.shortlist import Shortlist, ShortlistWeights
-from headway.engine.torch_backend import Activation, Rows, TorchBackend
+from headway.engine.torch_backend import Activation, OutputProjection, Rows, TorchBackend
 from headway.errors import ConfigError
 from headway.hardware import has_fast_bfloat16
+from headway.models.decoder_only import DecoderOnly, PrefixState
 from headway.models.transformer import Transformer
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.blocks import (
+    CausalBlock,
+    CausalStack,
     DecoderBlock,
     DecoderStack,
     EncoderBlock,
@@ -49,6 +54,7 @@ from headway.nn.blocks import (
 from headway.nn.cache import KVCache
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding, pad_sequences
+from headway.nn.norms import RMSNorm
 from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions
 
 Precision = Literal["auto", "float32", "bfloat16", "int8"]
@@ -57,16 +63,17 @@ _ANY = None
 # Every field of the configuration, with the values that the conversion supports. If a model has a field that is not
 # listed, it is not converted.
 _SUPPORTED: dict[str, tuple[Any, ...] | None] = {
-    "kind": ("transformer",),
+    "kind": ("transformer", "decoder_only"),
     **dict.fromkeys(("d_model", "num_heads", "d_key", "d_value", "d_ff", "encoder_layers", "decoder_layers"), _ANY),
     **dict.fromkeys(("dropout", "attention_dropout", "feed_forward_dropout", "layer_dropout"), _ANY),  # for training
     "activation": ("relu", "gelu", "gelu_tanh", "silu", "glu", "reglu", "geglu", "swiglu"),
     "norm": ("post", "pre", "none"),
-    "norm_kind": ("layer",),
+    "norm_kind": ("layer", "rms"),
     "norm_epsilon": _ANY,
-    "bias": ("all",),
-    "num_kv_heads": (None,),
-    "qk_norm": (False,),
+    "bias": ("all", "qkv", "none"),
+    "num_kv_heads": _ANY,
+    "qk_norm": (False, True),
+    "parallel": (False, True),
     **dict.fromkeys(("rotary_base", "rotary_fraction", "rotary_scaling"), _ANY),
     "residual": (True, False),
     "score": ("scaled_dot",),
@@ -84,9 +91,10 @@ _SUPPORTED: dict[str, tuple[Any, ...] | None] = {
 _MODULES: frozenset[type[nn.Module]] = frozenset(
     {
         *(Transformer, EncoderStack, DecoderStack, EncoderBlock, DecoderBlock, MultiHeadAttention),
+        *(DecoderOnly, CausalStack, CausalBlock),
         *(FeedForward, GatedFeedForward, PostNorm, PreNorm, NoNorm, Dropout, TokenEmbedding),
         *(LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions),
-        *(nn.Linear, nn.LayerNorm, nn.Identity, nn.ModuleList),
+        *(nn.Linear, nn.LayerNorm, RMSNorm, nn.Identity, nn.ModuleList),
     }
 )
 _ACTIVATIONS: tuple[Activation, ...] = (F.relu, F.gelu, gelu_tanh, F.silu, F.sigmoid)
@@ -126,17 +134,19 @@ def to_search_model(
         ConfigError: The shortlist was made for another model, or the model cannot be converted and has a shortlist.
     """
     reason = unsupported_reason(model)
-    if reason is None:
+    if reason is None and _plain_type(model) is Transformer:
         return SearchTransformer(model, precision, shortlist=shortlist)
     if shortlist is not None:
-        raise ConfigError(f"cannot use a shortlist: {reason}")
+        raise ConfigError(f"cannot use a shortlist: {reason or 'only translation models have shortlists'}")
+    if reason is None:
+        return SearchDecoderOnly(model, precision)
     found: SearchModel[Any] = model
     return found
 
 
 def unsupported_reason(model: Any) -> str | None:
     """Return why a model cannot be converted for search (it then searches in its own form), or None if it can."""
-    if _plain_type(model) is not Transformer:
+    if _plain_type(model) not in (Transformer, DecoderOnly):
         kind = getattr(getattr(model, "config", None), "kind", type(model).__name__)
         return (
             f"{kind} models have no form that is optimized for search; the model searches in its own form, in float32"
@@ -176,97 +186,6 @@ def _plain_type(module: object) -> type:
     return found
 
 
-class _FeedForwardLayer:
-    """A feed-forward sub-layer without its last linear layer."""
-
-    def __init__(self, module: nn.Module, backend: TorchBackend) -> None:
-        assert isinstance(module, (FeedForward, GatedFeedForward))
-        self.outer = module.outer
-        self._backend = backend
-        self._gate: Activation | None = None
-        if isinstance(module, GatedFeedForward):
-            self._gate = module.activation
-            weight, bias = (torch.cat([getattr(x, name) for x in (module.gate, module.inner)]) for name in _PARAMETERS)
-            self._inner = backend.linear(weight, bias)
-        else:
-            self._inner = backend.linear(module.inner.weight, module.inner.bias, module.activation)
-
-    def __call__(self, x: Rows) -> Rows:
-        inner = self._inner(x)
-        return inner if self._gate is None else self._backend.gate(inner, self._gate)
-
-
-_PARAMETERS = ("weight", "bias")
-
-
-def _scaled_projection(attention: MultiHeadAttention) -> tuple[Tensor, Tensor | None]:
-    """Return the joint projection's weight and bias, with 1 / sqrt(d_k) in the rows of the queries."""
-    scale = torch.ones(sum(attention.widths), device=attention.projection.weight.device)
-    scale[: attention.widths[0]] = attention.d_key**-0.5
-    bias: Tensor | None = attention.projection.bias
-    return attention.projection.weight * scale.unsqueeze(1), None if bias is None else bias * scale
-
-
-def _norm_before(wrapper: nn.Module, backend: TorchBackend) -> Callable[[Rows], Rows]:
-    norm = backend.norm(wrapper.norm) if isinstance(wrapper, PreNorm) else None
-    return norm or (lambda x: x)
-
-
-class _EncoderLayer:
-    """An encoder block, applied to the rows of all sequences, including padding."""
-
-    def __init__(self, block: EncoderBlock, backend: TorchBackend) -> None:
-        attention = block.attention
-        self._backend, self._heads, self._widths = backend, attention.num_heads, list(attention.widths)
-        self._rotary, self._window = attention.rotary, attention.window
-        self._projection = backend.linear(attention.projection.weight, attention.projection.bias)
-        self._feed_forward = _FeedForwardLayer(block.feed_forward, backend)
-        self._norms = [_norm_before(x, backend) for x in (block.attention_residual, block.feed_forward_residual)]
-        self._attention_output = backend.output_layer(attention.output, block.attention_residual)
-        self._feed_forward_output = backend.output_layer(self._feed_forward.outer, block.feed_forward_residual)
-
-    def __call__(self, x: Rows, lengths: Sequence[int]) -> Rows:
-        rows, rotary = self._projection(self._norms[0](x)), self._rotary
-        if rotary is not None:
-            self._backend.rotate(
-                *(rows, self._widths, self._heads, len(rows) // len(lengths)),
-                lambda x: rotary(x.transpose(1, 2)).transpose(1, 2),
-            )
-        attended = self._backend.self_attention(rows, self._widths, self._heads, lengths, self._window)
-        x = self._attention_output(attended, x)
-        return self._feed_forward_output(self._feed_forward(self._norms[1](x)), x)
-
-
-class _DecoderLayer:
-    """A decoder block, applied to one new token of each row."""
-
-    def __init__(self, block: DecoderBlock, backend: TorchBackend) -> None:
-        attention, cross = block.attention, block.cross_attention
-        self._backend, self._heads = backend, attention.num_heads
-        self._widths, self._cross_widths = list(attention.widths), list(cross.widths)
-        self._projection = backend.linear(*_scaled_projection(attention))
-        weight, bias = _scaled_projection(cross)
-        queries = cross.widths[0]
-        self._cross_query = backend.linear(weight[:queries], None if bias is None else bias[:queries])
-        self._feed_forward = _FeedForwardLayer(block.feed_forward, backend)
-        wrappers = block.attention_residual, block.cross_attention_residual, block.feed_forward_residual
-        self._norms = [_norm_before(wrapper, backend) for wrapper in wrappers]
-        self._attention_output = backend.output_layer(attention.output, block.attention_residual)
-        self._cross_output = backend.output_layer(cross.output, block.cross_attention_residual)
-        self._feed_forward_output = backend.output_layer(self._feed_forward.outer, block.feed_forward_residual)
-
-    def __call__(self, x: Rows, state: _State, layer: int, mask: Any, rotation: Activation | None) -> Rows:
-        """Apply the block. ``mask`` is the mask of the prefixes, and ``rotation`` applies rotary positions, if any."""
-        backend, prefix, memory = self._backend, state.prefix_kv, state.memory_kv
-        rows = self._projection(self._norms[0](x))
-        if rotation is not None:
-            backend.rotate(rows, self._widths, self._heads, prefix.beams, rotation)
-        x = self._attention_output(backend.prefix_attention(rows, self._widths, prefix, layer, mask), x)
-        query = self._cross_query(self._norms[1](x))
-        x = self._cross_output(backend.cross_attention(query, self._cross_widths, memory, layer, state.memory_mask), x)
-        return self._feed_forward_output(self._feed_forward(self._norms[2](x)), x)
-
-
 @dataclass
 class _State:
     """The state between decoding steps: the keys and values of the prefixes and of the memory, and the shortlists."""
@@ -296,21 +215,24 @@ class SearchTransformer:
         with torch.inference_mode():
             encoder = [block for block in model.encoder.blocks if isinstance(block, EncoderBlock)]
             decoder = [block for block in model.decoder.blocks if isinstance(block, DecoderBlock)]
-            self._encoder = [_EncoderLayer(block, backend) for block in encoder]
-            self._decoder = [_DecoderLayer(block, backend) for block in decoder]
+            self._encoder = [EncoderLayer(block, backend) for block in encoder]
+            self._decoder = [DecoderLayer(block, backend) for block in decoder]
             self._encoder_norm, self._decoder_norm = backend.norm(model.encoder.norm), backend.norm(model.decoder.norm)
             cross = [block.cross_attention for block in decoder]
             self._memory_widths = [width for attention in cross for width in attention.widths[1:]]
             self._memory_projection = backend.linear(
                 torch.cat([attention.projection.weight[attention.widths[0] :] for attention in cross]),
-                torch.cat([attention.projection.bias[attention.widths[0] :] for attention in cross]),
+                torch.cat([attention.projection.bias[attention.widths[0] :] for attention in cross])
+                if model.config.bias != "none"
+                else None,
             )
+            self._key_norms = [attention.key_norm for attention in cross]
             self.projection = backend.output_projection(model.projection)
             self._shortlist = shortlist
             self.shortlist_projection = backend.shortlist_projection(model.projection) if shortlist else None
         self._rotary = decoder[0].attention.rotary
         self._layers = [
-            [backend.kv_spec(x.num_heads, x.d_key, x.d_value) for x in group]
+            [backend.kv_spec(x.num_kv_heads, x.d_key, x.d_value) for x in group]
             for group in ([block.attention for block in decoder], cross)
         ]
 
@@ -360,7 +282,7 @@ class SearchTransformer:
         if self._encoder_norm is not None:
             x = self._encoder_norm(x)
         state.memory_kv.admit(lengths, beams=1)
-        backend.write_memory(self._memory_projection(x), self._memory_widths, state.memory_kv, len(sources))
+        backend.write_memory(self._memory_rows(x), self._memory_widths, state.memory_kv, len(sources))
         state.memory_mask = backend.mask(state.memory_kv)
         state.prefix_kv.admit([0] * len(sources), beams=beams)
         if self._shortlist is not None and self.shortlist_projection is not None:
@@ -370,21 +292,30 @@ class SearchTransformer:
             else:
                 state.shortlist_weights.append(listed)
 
+    def _memory_rows(self, x: Rows) -> Rows:
+        """Return the keys and values of the memory for all layers, side by side."""
+        rows, column = self._memory_projection(x), 0
+        for layer, norm in enumerate(self._key_norms):
+            keys, values = self._memory_widths[2 * layer : 2 * layer + 2]
+            if norm is not None:
+                heads = self._layers[1][layer].kv_heads
+                transform_each_head(self._backend, rows[:, column : column + keys], heads, norm)
+            column += keys + values
+        return rows
+
     @torch.inference_mode()
     def step(self, state: _State, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
         """Append one token to each row and predict the next. The attention weights are never returned."""
-        prefix, positions, rotation = state.prefix_kv, state.prefix_kv.lengths, None
+        prefix, positions = state.prefix_kv, state.prefix_kv.lengths
         self._model.target_positions.reserve(prefix.current_max_length + 1)
-        if self._rotary is not None:
-            self._rotary.reserve(prefix.current_max_length + 1)
-            rotary = self._rotary
-            rotation = lambda x: rotary.rotate_at(x, positions)  # noqa: E731
+        rotation = _rotation(self._rotary, prefix)
         of_rows = positions if prefix.beams == 1 else positions.repeat_interleave(prefix.beams)
         x = self._backend.to_rows(self._model.embed_target_at(tokens, of_rows))
         prefix.advance()
         mask = self._backend.mask(prefix)
         for layer, block in enumerate(self._decoder):
-            x = block(x, state, layer, mask, rotation)
+            memory, memory_mask = state.memory_kv, state.memory_mask
+            x = block(x, prefix, memory, layer, mask=mask, memory_mask=memory_mask, rotation=rotation)
         return _HiddenStep(self, x if self._decoder_norm is None else self._decoder_norm(x), state)
 
     @torch.inference_mode()
@@ -398,17 +329,30 @@ class SearchTransformer:
                 state.shortlist_weights.keep(sequences)
 
 
-class _HiddenStep(Step):
-    """A prediction from the decoder's last hidden states, which computes logits or only the top tokens on request."""
+class _ProjectedStep(Step):
+    """A prediction from the last hidden states, which computes logits or only the top tokens on request."""
 
-    def __init__(self, model: SearchTransformer, hidden: Rows, state: _State) -> None:
+    def __init__(self, projection: OutputProjection, hidden: Rows) -> None:
         self.attention = None
-        self._model, self._hidden, self._state = model, hidden, state
+        self._projection, self._hidden = projection, hidden
 
     @torch.inference_mode()
     def logits(self) -> Float[Tensor, "R V"]:
         """Return the logits of all tokens."""
-        return self._model.projection.logits(self._hidden)
+        return self._projection.logits(self._hidden)
+
+    @torch.inference_mode()
+    def top_k(self, k: int, banned: Sequence[int], eos: int) -> NextTokens:
+        """Return the ``k`` most probable tokens of each row that are not ``banned``, and the log-probability of EOS."""
+        return self._projection.top_k(self._hidden, k, banned, eos)
+
+
+class _HiddenStep(_ProjectedStep):
+    """A prediction within the sequences' shortlists, if there are any."""
+
+    def __init__(self, model: SearchTransformer, hidden: Rows, state: _State) -> None:
+        super().__init__(model.projection, hidden)
+        self._model, self._state = model, state
 
     @torch.inference_mode()
     def top_k(self, k: int, banned: Sequence[int], eos: int) -> NextTokens:
@@ -416,7 +360,7 @@ class _HiddenStep(Step):
         shortlist_projection, listed = self._model.shortlist_projection, self._state.shortlist_weights
         if shortlist_projection is not None and listed is not None:
             return shortlist_projection.top_k(self._hidden, listed, k, banned, eos)
-        return self._model.projection.top_k(self._hidden, k, banned, eos)
+        return super().top_k(k, banned, eos)
 
     @torch.inference_mode()
     def allowed(self) -> Bool[Tensor, "B V"] | None:
@@ -427,6 +371,88 @@ class _HiddenStep(Step):
         allowed = torch.zeros(len(tokens), self._model.vocabulary_size, dtype=torch.bool, device=tokens.device)
         allowed.scatter_(1, tokens, True)[:, 0] = False  # token 0 pads the lists
         return allowed
+
+
+class SearchDecoderOnly:
+    """A search model with the current weights of a decoder-only ``model``, whose sources are prompts."""
+
+    def __init__(self, model: DecoderOnly, precision: Precision = "float32") -> None:
+        if reason := unsupported_reason(model):
+            raise ConfigError(reason)
+        self.precision = choose_precision(precision, model.device)
+        self._model, self._backend = model, backend = model, _backend(self.precision)
+        blocks = [block for block in model.decoder.blocks if isinstance(block, CausalBlock)]
+        with torch.inference_mode():
+            self._layers = [CausalLayer(block, backend) for block in blocks]
+            self._norm = backend.norm(model.decoder.norm) or (lambda x: x)
+            self._projection = backend.output_projection(model.projection)
+        self._specs = [backend.kv_spec(x.num_kv_heads, x.d_key, x.d_value) for x in (b.attention for b in blocks)]
+        self._rotary = blocks[0].attention.rotary
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self._model.device
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest sequence that the positions allow, in tokens with BOS; None means no limit."""
+        return self._model.max_length
+
+    @property
+    def batch_per_thread(self) -> bool:
+        """Whether several batches should be decoded at once, each in a thread (:func:`~headway.decode.search_all`)."""
+        return self._backend.batch_per_thread
+
+    @torch.inference_mode()
+    def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> PrefixState:
+        """Read the prompts and begin decoding, with ``beams`` rows for each."""
+        window = self._model.decoder.window
+        state = PrefixState(KVCache(self._specs, dtype=self._backend.dtype, device=self.device, window=window))
+        self._admit(state, sources, beams)
+        return state
+
+    @torch.inference_mode()
+    def admit(self, state: PrefixState, sources: Sequence[Sequence[int]]) -> None:
+        """Read more prompts and append them to ``state``, with as many rows each as the others have."""
+        self._admit(state, sources, state.prefix_kv.beams)
+
+    def _admit(self, state: PrefixState, sources: Sequence[Sequence[int]], beams: int) -> None:
+        lengths = [len(source) for source in sources]
+        state.prefix_kv.admit(lengths, beams=beams)
+        if not any(lengths):
+            return
+        tokens = pad_sequences(sources, self._model.pad, self.device)
+        x = self._backend.to_rows(self._model.embed(tokens).flatten(0, 1))
+        for number, layer in enumerate(self._layers):
+            only_store = number == len(self._layers) - 1  # no output of the last block is needed
+            x = layer.prefill(x, lengths, state.prefix_kv, number, only_store=only_store)
+
+    @torch.inference_mode()
+    def step(self, state: PrefixState, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
+        """Append one token to each row and predict the next. ``Step.attention`` is None: there is no source."""
+        prefix = state.prefix_kv
+        rotation = _rotation(self._rotary, prefix)
+        x = self._backend.to_rows(self._model.embed_next(tokens, prefix))
+        prefix.advance()
+        mask = self._backend.mask(prefix)
+        for number, layer in enumerate(self._layers):
+            x = layer.step(x, prefix, number, mask, rotation)
+        return _ProjectedStep(self._projection, self._norm(x))
+
+    @torch.inference_mode()
+    def select(self, state: PrefixState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
+        """Make row i continue the old row ``rows[i]`` of its sequence. Keep only ``sequences``; None keeps all."""
+        state.prefix_kv.select(rows, sequences)
+
+
+def _rotation(rotary: RotaryPositions | None, prefix_kv: KVCache) -> Activation | None:
+    """Return the rotation of queries and keys at the next position of each sequence, if positions are rotary."""
+    if rotary is None:
+        return None
+    positions = prefix_kv.lengths
+    rotary.reserve(prefix_kv.current_max_length + 1)
+    return lambda x: rotary.rotate_at(x, positions)
 
 
 def _backend(precision: Precision) -> TorchBackend:

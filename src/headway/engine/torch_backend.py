@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -18,9 +19,11 @@ from headway.decode.ranking import NextTokens, topk_ordered
 from headway.engine.attention import scaled_dot_product_attention
 from headway.engine.local_attention import local_attention
 from headway.engine.shortlist import ShortlistWeights
-from headway.nn.attention import KeysValues
+from headway.nn.attention import KeysValues, restrict_to_window
 from headway.nn.blocks import NoNorm, PostNorm, PreNorm
 from headway.nn.cache import KVCache, LayerSpec
+from headway.nn.masks import causal_mask
+from headway.nn.norms import RMSNorm
 from headway.text.base import PAD
 
 Rows = Any  # (R, K), in the backend's own representation, which only the backend and its layers read
@@ -35,11 +38,43 @@ _LOG2_E = math.log2(math.e)
 _LEAST = torch.finfo(torch.float32).min
 
 
+@dataclass(frozen=True)
+class HeadLayout:
+    """Queries, keys and values that lie side by side in rows, as one product computes them.
+
+    Attributes:
+        num_heads: Heads of queries, H.
+        num_kv_heads: Heads of keys and values, G.
+        widths: Widths of queries, keys and values, for all heads together.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    widths: tuple[int, int, int]
+
+    @property
+    def output_width(self) -> int:
+        """The width of the outputs of all heads."""
+        return self.num_heads * self.widths[2] // self.num_kv_heads
+
+    def split(self, x: Float[Tensor, "B T _"]) -> list[Float[Tensor, "B T _ _"]]:
+        """Return views of queries (B, T, H, K), keys (B, T, G, K) and values (B, T, G, U)."""
+        heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
+        parts = torch.split(x, list(self.widths), dim=-1)
+        return [torch.unflatten(part, -1, (count, -1)) for part, count in zip(parts, heads, strict=True)]
+
+    def split_by_head(self, x: Float[Tensor, "B T _"]) -> list[Float[Tensor, "B H T _"]]:
+        """Return copies of queries, keys and values, by head, with the same number of heads each."""
+        repeats = (1, *[self.num_heads // self.num_kv_heads] * 2)
+        parts = zip(self.split(x), repeats, strict=True)
+        return [(part if n == 1 else part.repeat_interleave(n, 2)).transpose(1, 2).contiguous() for part, n in parts]
+
+
 class TorchBackend:
     """Builds layers with weights in ``dtype``, and computes attention. Rows are tensors of this type.
 
-    Attention reads queries, keys and values that lie side by side in the rows, as one product computes them. ``widths``
-    are the widths of these parts for all heads together. Dimensions are those of :mod:`headway.nn.cache`.
+    Attention reads queries, keys and values in the :class:`HeadLayout` of a layer. Other dimensions are those of
+    :mod:`headway.nn.cache`.
     """
 
     batch_per_thread = False
@@ -73,12 +108,16 @@ class TorchBackend:
         return lambda x, residual: norm(product(x).add_(residual))
 
     def norm(self, module: nn.Module) -> Layer | None:
-        """Return a layer norm, or None for the identity."""
+        """Return a norm, or None for the identity."""
         if isinstance(module, nn.Identity):
             return None
+        if isinstance(module, RMSNorm):
+            scale, added = module.weight.detach().to(self.dtype), module.epsilon
+            return lambda x: F.rms_norm(x, scale.shape, scale, added)
         assert isinstance(module, nn.LayerNorm), f"unknown norm {type(module).__name__}"
-        shape, epsilon = module.normalized_shape, module.eps
-        weight, bias = module.weight.detach().to(self.dtype), module.bias.detach().to(self.dtype)
+        shape, epsilon, bias = module.normalized_shape, module.eps, cast("Tensor | None", module.bias)
+        weight = module.weight.detach().to(self.dtype)
+        bias = None if bias is None else bias.detach().to(self.dtype)
         return lambda x: F.layer_norm(x, shape, weight, bias, epsilon)
 
     def output_projection(self, projection: nn.Linear) -> OutputProjection:
@@ -94,12 +133,16 @@ class TorchBackend:
         gate, inner = rows.chunk(2, dim=1)
         return activation(gate) * inner
 
-    def rotate(
-        self, rows: Rows, widths: Sequence[int], heads: int, sequence_rows: int, rotation: Callable[[Tensor], Tensor]
+    def transform_heads(
+        self, rows: Rows, layout: HeadLayout, sequence_rows: int, transforms: Sequence[Callable[[Tensor], Tensor]]
     ) -> None:
-        """Rotate queries and keys in place. A sequence has ``sequence_rows`` rows. ``rotation`` takes (B, T, H, K)."""
-        for part in _by_head(rows.view(-1, sequence_rows, rows.size(1)), widths, heads)[:2]:
-            part.copy_(rotation(part))
+        """Transform queries and keys in place, each by its function of (B, T, H, K).
+
+        A sequence has ``sequence_rows`` rows.
+        """
+        parts = layout.split(rows.view(-1, sequence_rows, rows.size(1)))
+        for part, transform in zip(parts, transforms, strict=False):
+            part.copy_(transform(part))
 
     def kv_spec(self, heads: int, key_width: int, value_width: int) -> LayerSpec:
         """Return the shape of a layer's keys and values in the cache."""
@@ -113,19 +156,13 @@ class TorchBackend:
         return torch.zeros(mask.shape, dtype=self.dtype, device=mask.device).masked_fill_(~mask, -math.inf).unsqueeze(1)
 
     def self_attention(
-        self,
-        rows: Rows,
-        widths: Sequence[int],
-        heads: int,
-        lengths: Sequence[int],
-        window: tuple[int, int] | None = None,
+        self, rows: Rows, layout: HeadLayout, lengths: Sequence[int], window: tuple[int, int] | None = None
     ) -> Rows:
         """Return the self-attention of each position, restricted to its ``window`` if there is one.
 
         The queries are not scaled yet.
         """
-        parts = _by_head(torch.unflatten(torch.as_tensor(rows), 0, (len(lengths), -1)), widths, heads)
-        query, key, value = (part.transpose(1, 2).contiguous() for part in parts)
+        query, key, value = layout.split_by_head(torch.unflatten(torch.as_tensor(rows), 0, (len(lengths), -1)))
         mask = None
         if window is not None or min(lengths) < key.size(2):
             positions = torch.arange(key.size(2), device=key.device)
@@ -134,34 +171,48 @@ class TorchBackend:
             return self.to_rows(local_attention(query, KeysValues(key, value), mask.squeeze(1), window).flatten(0, 1))
         return scaled_dot_product_attention(query, key, value, mask).transpose(1, 2).reshape(len(rows), -1)
 
-    def prefix_attention(self, rows: Rows, widths: Sequence[int], prefix_kv: KVCache, layer: int, mask: Any) -> Rows:
+    def causal_attention(
+        self, rows: Rows, layout: HeadLayout, lengths: Sequence[int], window: tuple[int, int] | None
+    ) -> Rows:
+        """Return the attention of each position over itself and those before it, within the ``window`` if there is one.
+
+        The queries must already be scaled. Sequences are padded on the right, where no other position attends to.
+        """
+        query, key, value = layout.split_by_head(torch.unflatten(rows, 0, (len(lengths), -1)))
+        length, mask = key.size(2), None
+        if window is not None and length > window[0] + 1:
+            mask = restrict_to_window(causal_mask(length, key.device), window, query[:, 0])
+        attended = F.scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None, scale=1.0)
+        return attended.transpose(1, 2).reshape(len(rows), -1)
+
+    def write_prompts(self, rows: Rows, layout: HeadLayout, prefix_kv: KVCache, layer: int, count: int) -> None:
+        """Store a layer's keys and values of whole prompts, for the newest ``count`` sequences."""
+        _, key, value = layout.split(torch.unflatten(rows, 0, (count, -1)))
+        prefix_kv.write(layer, key.transpose(1, 2), value.transpose(1, 2))
+
+    def prefix_attention(self, rows: Rows, layout: HeadLayout, prefix_kv: KVCache, layer: int, mask: Any) -> Rows:
         """Append each row's key and value to the cache and return the attention over the row's prefix."""
-        of_beams = torch.unflatten(rows, 0, (prefix_kv.num_sequences, prefix_kv.beams))
-        query, key, value = _by_head(of_beams, widths, prefix_kv.layers[layer].kv_heads)
+        query, key, value = layout.split(torch.unflatten(rows, 0, (prefix_kv.num_sequences, prefix_kv.beams)))
         return _attend(query, *prefix_kv.append(layer, key.transpose(1, 2), value.transpose(1, 2)), mask)
 
     def write_memory(self, rows: Rows, widths: Sequence[int], memory_kv: KVCache, num_sequences: int) -> None:
         """Store the keys and values of all layers, side by side in the rows, for the newest sequences."""
-        parts = _by_head(torch.unflatten(rows, 0, (num_sequences, -1)), widths, memory_kv.layers[0].kv_heads)
+        by_sequence, heads = torch.unflatten(rows, 0, (num_sequences, -1)), memory_kv.layers[0].kv_heads
+        parts = [torch.unflatten(part, -1, (heads, -1)) for part in torch.split(by_sequence, list(widths), dim=-1)]
         for layer in range(len(memory_kv.layers)):
             memory_kv.write(layer, *(part.transpose(1, 2) for part in parts[2 * layer : 2 * layer + 2]))
 
-    def cross_attention(self, query: Rows, widths: Sequence[int], memory_kv: KVCache, layer: int, mask: Any) -> Rows:
+    def cross_attention(self, query: Rows, layout: HeadLayout, memory_kv: KVCache, layer: int, mask: Any) -> Rows:
         """Return the attention of each row over the memory of its sequence."""
         keys, values = memory_kv.entries(layer)
-        heads = memory_kv.layers[layer].kv_heads
-        return _attend(query.view(memory_kv.num_sequences, -1, heads, keys.size(2)), keys, values, mask)
-
-
-def _by_head(x: Float[Tensor, "B T _"], widths: Sequence[int], heads: int) -> list[Float[Tensor, "B T H _"]]:
-    """Split x into parts of the given ``widths``, and each part into heads."""
-    return [torch.unflatten(part, -1, (heads, -1)) for part in torch.split(x, list(widths), dim=-1)]
+        by_head = query.view(memory_kv.num_sequences, -1, layout.num_heads, keys.size(2))
+        return _attend(by_head, keys, values, mask)
 
 
 def _attend(
     query: Float[Tensor, "B W H K"],
-    keys: Float[Tensor, "BH C K"],
-    values: Float[Tensor, "BH C U"],
+    keys: Float[Tensor, "BG C K"],
+    values: Float[Tensor, "BG C U"],
     bias: Float[Tensor, "B 1 #W C"] | None,
 ) -> Float[Tensor, "R HU"]:
     """Return softmax(Q K^T + bias) V for all beams of each sequence, with the heads concatenated.
@@ -169,12 +220,15 @@ def _attend(
     The queries must already be scaled. PyTorch's fused kernels are slow for so few queries per sequence, but two
     batched products of contiguous matrices are fast.
     """
-    sequences, beams, heads, _ = query.shape
-    scores = torch.bmm(query.transpose(1, 2).reshape(sequences * heads, beams, -1), keys.transpose(1, 2))
+    sequences, beams, heads, width = query.shape
+    kv_heads = len(keys) // sequences if sequences else heads
+    # The queries that share a head of keys are multiplied together, as those of the beams are.
+    grouped = query.view(sequences, beams, kv_heads, heads // kv_heads, width).transpose(1, 2)
+    scores = torch.bmm(grouped.reshape(len(keys), -1, width), keys.transpose(1, 2))
     if bias is not None:
-        scores.view(sequences, heads, beams, -1).add_(bias)
+        scores.view(*grouped.shape[:4], -1).add_(bias.unsqueeze(3))
     attended = torch.bmm(scores.softmax(-1), values)
-    return attended.view(sequences, heads, beams, -1).transpose(1, 2).reshape(sequences * beams, -1)
+    return attended.view(*grouped.shape[:4], -1).transpose(1, 2).reshape(sequences * beams, -1)
 
 
 @runtime_checkable

@@ -32,7 +32,7 @@ def compile_decoding_kernels() -> list[str]:
     slots = np.zeros(1, dtype=np.int64)
     keys = np.zeros((1, 2, padded_width(_WIDTH)), dtype=np.int16)
     write_kv(rows, 0, _WIDTH, 1, keys, slots, 0)
-    attend(rows, 1, _WIDTH, keys, keys, slots, 2, np.zeros((1, 2, 2), dtype=np.bool_), np.empty_like(x))
+    attend(rows, 1, 1, _WIDTH, keys, keys, slots, 2, np.zeros((1, 2, 2), dtype=np.bool_), np.empty_like(x))
     layer_norm(x, LayerNormParams(bias, bias, 1e-5))
     results = np.empty((2, 1), np.float32), np.empty((2, 1), np.int64), np.empty(2, np.float32)
     banned, quantized = np.zeros(0, dtype=np.int64), quantize_rows(x, layer.width)

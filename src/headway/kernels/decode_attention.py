@@ -47,6 +47,7 @@ def write_kv(rows: Array, source_column: int, width: int, heads: int, cache: Arr
 def attend(
     rows: Array,
     heads: int,
+    kv_heads: int,
     key_width: int,
     keys: Array,
     values: Array,
@@ -57,9 +58,9 @@ def attend(
 ) -> None:
     """Write softmax(Q K^T) V over the first C = ``num_entries`` entries to ``out`` (R, H * U). ``rows`` begin with Q.
 
-    ``keys`` (P * H, >= C, K2) and ``values`` (P * H, >= C, U2) are contiguous and were written by :func:`write_kv` to
-    these ``slots``. The boolean ``mask`` (B, W or 1, >= C) is True for entries that a query may attend to. An empty
-    mask allows all entries.
+    ``keys`` (P * G, >= C, K2) and ``values`` (P * G, >= C, U2) are contiguous and were written by :func:`write_kv` to
+    these ``slots``. Each of their G = ``kv_heads`` heads serves H / G neighboring heads of queries. The boolean
+    ``mask`` (B, W or 1, >= C) is True for entries that a query may attend to. An empty mask allows all entries.
     """
     value_width = out.shape[1] // heads
     sentences = len(slots)
@@ -73,7 +74,7 @@ def attend(
         for beam in range(beams):
             num_open[beam] = _list_open(mask, sentence, beam, num_entries, entries, beam * space)
         for head in range(heads):
-            row = slots[sentence] * heads + head
+            row = slots[sentence] * kv_heads + head // (heads // kv_heads)
             own_keys = keys.ctypes.data + row * next_keys
             own_values = values.ctypes.data + row * next_values
             for beam in range(beams):

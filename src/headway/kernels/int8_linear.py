@@ -43,10 +43,10 @@ _NO_RESIDUAL = np.zeros((0, 0), dtype=np.float32)
 
 @dataclass(frozen=True)
 class LayerNormParams:
-    """The parameters of a layer norm (Ba et al. 2016) over D features."""
+    """The parameters of a layer norm (Ba et al. 2016) over D features, or of an RMSNorm if the bias is empty."""
 
     weight: Float32[Array, " D"]
-    bias: Float32[Array, " D"]
+    bias: Float32[Array, " D"] | Float32[Array, " 0"]
     epsilon: float
 
 
@@ -174,7 +174,7 @@ _multiply = SerialAndParallel(jit(_multiply_blocks), jit_parallel(_multiply_bloc
 
 @jit
 def _residual_norm(x: Array, residual: Array, weight: Array, bias: Array, epsilon: float) -> None:
-    """Add the residual and apply the layer norm in place. Each is skipped if its arrays are empty."""
+    """Add the residual and apply the norm in place. Each is skipped if its arrays are empty."""
     width = x.shape[1]
     size = np.float32(width)
     for r in range(len(x)):
@@ -183,11 +183,16 @@ def _residual_norm(x: Array, residual: Array, weight: Array, bias: Array, epsilo
                 x[r, d] += residual[r, d]
         if len(weight):
             total, squares = np.float32(0), np.float32(0)
-            for d in range(width):
-                total += x[r, d]
+            if len(bias):
+                for d in range(width):
+                    total += x[r, d]
             mean = total / size
             for d in range(width):
                 squares += (x[r, d] - mean) * (x[r, d] - mean)
             inverse = np.float32(1) / np.sqrt(squares / size + np.float32(epsilon))
-            for d in range(width):
-                x[r, d] = (x[r, d] - mean) * inverse * weight[d] + bias[d]
+            if len(bias):
+                for d in range(width):
+                    x[r, d] = (x[r, d] - mean) * inverse * weight[d] + bias[d]
+            else:
+                for d in range(width):
+                    x[r, d] = x[r, d] * inverse * weight[d]

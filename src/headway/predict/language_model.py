@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -15,7 +16,9 @@ from headway import __version__
 from headway.bundle import LanguageModelBundle
 from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, search_all
 from headway.decode.beam import BeamSearch
+from headway.engine import Precision, choose_precision, to_search_model, unsupported_reason
 from headway.errors import ConfigError, DataError, LengthError
+from headway.predict.once import once
 from headway.predict.scored_text import ScoredText
 from headway.predict.sequence_scores import score_sequences
 from headway.text.base import BOS, EOS, PAD, UNK, refuse_surrogates
@@ -115,15 +118,31 @@ class LanguageModel:
     Args:
         bundle: The model.
         device: Device to run on. None leaves the model where it is.
+        precision: Precision of generation; see :func:`headway.engine.choose_precision`. Texts are always measured in
+            float32.
+
+    Raises:
+        ConfigError: The model or the machine does not support the precision.
     """
 
-    def __init__(self, bundle: LanguageModelBundle, *, device: str | torch.device | None = None) -> None:
+    def __init__(
+        self,
+        bundle: LanguageModelBundle,
+        *,
+        device: str | torch.device | None = None,
+        precision: Precision = "float32",
+    ) -> None:
         from headway.engine.accelerate import accelerate  # translators, which share this package, need none of it
 
         self.bundle = bundle
         self.device = torch.device(device) if device else bundle.model.device
         accelerate(bundle.model.to(self.device).eval())
         self._model, self._tokenizer = bundle.model, bundle.tokenizer
+        choose_precision(precision, self.device)  # raises an error if this machine does not support the precision
+        reason = unsupported_reason(bundle.model)
+        if reason and precision not in ("auto", "float32"):
+            raise ConfigError(f"precision {precision!r}: {reason}")
+        self._search_model = once(partial(to_search_model, bundle.model, precision))
 
     @property
     def context_length(self) -> int:
@@ -154,7 +173,7 @@ class LanguageModel:
         prompts = [prompt] if isinstance(prompt, str) else list(prompt)
         requests = [self._request(text, number, chosen) for number, text in enumerate(prompts, start=1)]
         found = search_all(
-            self._model,
+            self._search_model(),
             requests,
             chosen.decoding(),
             bos=BOS,
@@ -178,7 +197,7 @@ class LanguageModel:
         chosen = GenerationOptions.parse(options, "options")
         if chosen.n > 1 or chosen.beam_size > 1:
             raise ConfigError("streaming needs n = 1 and beam_size = 1: a beam may still change its beginning")
-        search = BeamSearch(self._model, chosen.decoding(), bos=BOS, eos=EOS, banned=_BANNED)
+        search = BeamSearch(self._search_model(), chosen.decoding(), bos=BOS, eos=EOS, banned=_BANNED)
         search.add_requests([(0, self._request(prompt, 1, chosen))])
         shown = 0
         while not (finished := search.step()):
@@ -286,13 +305,16 @@ class LanguageModel:
         )
 
 
-def load_language_model(folder: str | Path, *, device: str | torch.device | None = None) -> LanguageModel:
+def load_language_model(
+    folder: str | Path, *, device: str | torch.device | None = None, precision: Precision = "auto"
+) -> LanguageModel:
     """Load the language model in ``folder``.
 
     Raises:
+        ConfigError: The model or the machine does not support the precision.
         BundleError: It is not the folder of a language model, or a file in it is missing, damaged or foreign.
     """
-    return LanguageModel(LanguageModelBundle.load(Path(folder)), device=device)
+    return LanguageModel(LanguageModelBundle.load(Path(folder)), device=device, precision=precision)
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from headway.predict.alignment import alignment_module, to_word_alignment, token
 from headway.predict.calibration import Calibration, read_calibration
 from headway.predict.find_candidates import CandidateFinder
 from headway.predict.glossary import Glossary, ModelGlossary, model_glossary
+from headway.predict.once import once
 from headway.predict.plan import RequestBuilder, TranslationPlan, encode_each, merge_parts
 from headway.predict.results import (
     Candidate,
@@ -106,11 +106,11 @@ class Translator(TextTranslator):
         self._model: Any = onnx_model or bundle.model
         # The accelerated model is used for forward passes: scores, alignments, and searches that need attention or
         # cannot use a converted model.
-        self._accelerated = _once(partial(_accelerate, bundle.model))
-        self._forward_model = _once(lambda: onnx_model) if onnx_model else self._accelerated
+        self._accelerated = once(partial(_accelerate, bundle.model))
+        self._forward_model = once(lambda: onnx_model) if onnx_model else self._accelerated
         self._search_model = self._forward_model
         if not slow and onnx_model is None:
-            self._search_model = _once(partial(to_search_model, bundle.model, precision, shortlist=shortlist))
+            self._search_model = once(partial(to_search_model, bundle.model, precision, shortlist=shortlist))
 
     @classmethod
     def ensemble(cls, translators: Sequence[Translator]) -> Translator:
@@ -143,8 +143,8 @@ class Translator(TextTranslator):
                 raise ConfigError(f"model {number} of the ensemble is on {other.device}, the first on {first.device}")
         joined = copy.copy(first)
         joined._model = Ensemble([each._model for each in translators])
-        joined._forward_model = _once(lambda: Ensemble([each._forward_model() for each in translators]))
-        joined._search_model = _once(lambda: Ensemble([each._search_model() for each in translators]))
+        joined._forward_model = once(lambda: Ensemble([each._forward_model() for each in translators]))
+        joined._search_model = once(lambda: Ensemble([each._search_model() for each in translators]))
         return joined
 
     @property
@@ -336,20 +336,6 @@ def _accelerate(model: TranslationModel) -> TranslationModel:
     from headway.engine.accelerate import accelerate  # not needed by searches with a converted model
 
     return accelerate(model)
-
-
-def _once(make: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a function that calls ``make`` on its first call and then returns that result, in all threads."""
-    made: list[Any] = []
-    lock = Lock()
-
-    def get() -> Any:
-        with lock:
-            if not made:
-                made.append(make())
-        return made[0]
-
-    return get
 
 
 def _direction(bundle: Bundle) -> str | None:
