@@ -12,8 +12,10 @@ import pytest
 from pydantic import BaseModel
 
 import headway
+from headway.bundle import LanguageModelBundle, TaskConfig
 from headway.cli import app
 from headway.decode import DecodingOptions, Sampling
+from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.predict import Flag, Translator
 from headway.predict.calibration import MIN_TEXTS
 
@@ -24,10 +26,17 @@ RECORD = re.findall(r"^    (\{.*\})$", GUIDE, re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def home(make_translator: Callable[..., Translator], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the guide's files: two models with the same byte tokenizer, and texts."""
+    """A folder with the guide's files: two models and a language model with the same byte tokenizer, and texts."""
     folder = tmp_path_factory.mktemp("guide")
     for name, seed in (("MODEL", 1), ("MODEL2", 2)):
         make_translator("bpe", seed=seed).bundle.save(folder / name, "# Card")
+    tokenizer = make_translator("bpe", seed=1).bundle.target_tokenizer
+    tiny = {"d_model": 16, "num_heads": 2, "d_ff": 16, "decoder_layers": 1, "max_length": 32}
+    language_model = DecoderOnly(DecoderOnlyConfig.parse(tiny, "test"), tokenizer.vocab_size)
+    LanguageModelBundle(TaskConfig(kind="language_model"), language_model, tokenizer).save(
+        folder / "LANGUAGE_MODEL", "# Card"
+    )
+    (folder / "input.en").write_text("the red house\na tree\n", encoding="utf-8")
     (folder / "input.de").write_text("das rote Haus\nein Baum\n", encoding="utf-8")
     for name in ("train.de", "train.en"):
         (folder / name).write_text("das rote Haus\nund ein Baum\n", encoding="utf-8")
@@ -52,7 +61,7 @@ def test_its_commands_run(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_its_python_runs(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(home)
     examples = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-    assert len(examples) == 6
+    assert len(examples) == 7
     names: dict[str, object] = {}
     for example in examples:
         exec(example, names)

@@ -1,9 +1,10 @@
-"""The commands with a language model: score, evaluate, and those that work for every model."""
+"""The commands with a language model: score, evaluate and rerank, and those that work for every model."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from command_line import assert_refused, run, write_lines
 import headway
 from headway.bundle import LanguageModelBundle, TaskConfig
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
-from headway.predict import LanguageModel
+from headway.predict import LanguageModel, Translator
 from headway.text.tokenizer import Tokenizer
 
 CONTEXT = 16
@@ -125,3 +126,54 @@ class TestEvaluate:
         wrong = write_lines(tmp_path / "pairs.tsv", ["one column"])
         assert_refused(run("evaluate", folder, "--pairs", wrong), "pairs.tsv, line 1: 1 column, but 2 columns needed")
         assert_refused(run("evaluate", folder, "--pairs", wrong, "--fields", "1"), "selects 1 text")
+
+
+class TestNoisyChannel:
+    @pytest.fixture
+    def words(self, make_translator: Callable[..., Translator], folder: Path, tmp_path: Path) -> list[object]:
+        for name, seed in (("forward", 1), ("backward", 2)):
+            make_translator("bpe", seed=seed).bundle.save(tmp_path / name, "# A model\n")
+        source = write_lines(tmp_path / "in.txt", ["a bad face", "cafe", "dig", "head"])
+        lists = [f"{line}\t-1\t{text}" for line in range(1, 5) for text in ("bad", "cafe", "a head")]
+        candidates = write_lines(tmp_path / "candidates.txt", lists)
+        models = [tmp_path / "forward", "--language-model", folder, "--channel", tmp_path / "backward"]
+        return ["rerank", *models, "--source", source, "--candidates", candidates]
+
+    def test_the_score_is_the_weighted_sum(self, words: list[object], model: LanguageModel, tmp_path: Path) -> None:
+        weights = ["--language-model-weight", 0.5, "--channel-weight", 2, "--length-weight", 0.25]
+        rows = [line.split("\t") for line in run(*words, *weights).out.splitlines()]
+        assert len(rows) == 12
+        forward, backward = (headway.load(tmp_path / name) for name in ("forward", "backward"))
+        for number, score, text in rows:
+            source = ["a bad face", "cafe", "dig", "head"][int(number) - 1]
+            (direct,), (channel,) = forward.score([source], [text]), backward.score([text], [source])
+            (language,) = model.score([text])
+            expected = direct.log_probability + 0.5 * language.log_probability + 2 * channel.log_probability
+            assert float(score) == pytest.approx(expected + 0.25 * len(direct.tokens), abs=1e-3)
+
+    def test_tuned_weights_are_reported_and_used(self, words: list[object], tmp_path: Path) -> None:
+        references = write_lines(tmp_path / "references.txt", ["cafe", "a head", "cafe", "bad"])
+        ended = run(*words, "--tune", references)
+        first, odd, even = ended.err.splitlines()
+        assert first.startswith("weights: --language-model-weight ")
+        assert odd.startswith("tuned on odd lines: BLEU ")
+        assert even.startswith("held-out even lines: BLEU ")
+        assert run(*words, *first.split()[1:]).out == ended.out
+
+    def test_options_that_do_not_fit_are_refused(self, words: list[object], folder: Path, tmp_path: Path) -> None:
+        channel = ["--channel-weight", 1]
+        model = tmp_path / "forward"
+        refused = {
+            "--channel-weight needs --language-model or --channel": ["rerank", model, *words[6:], *channel],
+            "--language-model: give either its weight": [*words, *channel],
+            "--channel: give either its weight": [*words, "--language-model-weight", 1],
+            "needs exactly one MODEL": [*words, model, *channel],
+            "--length-penalty does not apply with --language-model": [*words, "--length-penalty", 1],
+            "--language-model: .* is not a language model": [
+                *("rerank", model, "--language-model", model, *words[6:], "--language-model-weight", 1)
+            ],
+            "--channel-weight needs --channel": [*words[:4], *words[6:], "--language-model-weight", 1, *channel],
+            "a candidate is for line 2, but .* has 1 lines": [*words, "--tune", write_lines(tmp_path / "one", ["a"])],
+        }
+        for message, command in refused.items():
+            assert_refused(run(*command), message)

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headway.cli import options
 from headway.cli.line_io import input_lines, output_file
 from headway.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from headway.predict import NoisyChannelWeights
+    from headway.predict.noisy_channel import Features
+
+_HALVES = {"tuned on odd lines": 1, "held-out even lines": 0}
 
 
 def rerank(
@@ -38,6 +45,24 @@ def rerank(
     best: Annotated[
         bool, typer.Option("--best", help="Write only the best candidate of each line, without number and score.")
     ] = False,
+    language_model: Annotated[
+        Path | None, typer.Option(help="Language model of the target language, trained on documents of one line.")
+    ] = None,
+    channel: Annotated[Path | None, typer.Option(help="Translation model of the reverse direction.")] = None,
+    language_model_weight: Annotated[
+        float | None, typer.Option(help="Weight of the language model's log-probability.")
+    ] = None,
+    channel_weight: Annotated[float | None, typer.Option(help="Weight of the channel's log-probability.")] = None,
+    length_weight: Annotated[
+        float | None, typer.Option(help="With --language-model or --channel: weight of the number of tokens.")
+    ] = None,
+    tune: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --language-model or --channel: references. Tune the weights on the lines with odd numbers, and "
+            "report BLEU on the others."
+        ),
+    ] = None,
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
     format_: Annotated[
@@ -47,19 +72,36 @@ def rerank(
     """Reorder candidate translations, best first, by one or more models or by their agreement with each other.
 
     With models, the score is the weighted sum of their log-probabilities, each divided by the length penalty. With
-    --mbr (minimum Bayes risk), the score is the mean chrF against all candidates, weighted by exp(score).
+    --language-model or --channel, it is log p(y|x) of one model, plus the weighted log-probabilities log p(y) and
+    log p(x|y) and the weighted number of tokens. With --mbr (minimum Bayes risk), the score is the mean chrF against
+    all candidates, weighted by exp(score).
     """
     if mbr == bool(models):
         raise ConfigError("give either one or more model folders, or --mbr")
+    noisy = {"--language-model": language_model, "--channel": channel}
+    weights = {
+        "--language-model-weight": language_model_weight, "--channel-weight": channel_weight,
+        "--length-weight": length_weight,
+    }  # fmt: skip
+    of_models = {"--weight": weight or None, "--length-penalty": length_penalty}
+    _check_noisy_channel(models or [], noisy, weights, tune, of_models)
     if best and format_ == "json":
         raise ConfigError("--best writes lines of text; leave it out with --format json, which lists the best first")
     from headway.decode import DecodingOptions
-    from headway.predict import load_translator, rank_by_agreement, rank_by_models
+    from headway.predict import (
+        NoisyChannelWeights,
+        load_translator,
+        noisy_channel_features,
+        rank_by_agreement,
+        rank_by_models,
+        rank_by_noisy_channel,
+    )
+    from headway.tasks import load
 
     lists = list(_lists(candidates, every_line=best))
     if mbr:
-        for_models = {"--weight": weight or None, "--source": source, "--length-penalty": length_penalty}
-        if given := [name for name, value in {**for_models, "--to": to, "--from": from_}.items() if value is not None]:
+        others = {**of_models, "--source": source, "--to": to, "--from": from_}
+        if given := [name for name, value in others.items() if value is not None]:
             raise ConfigError(
                 f"{given[0]} applies to models, but --mbr compares the candidates with each other; leave it out"
             )
@@ -71,15 +113,32 @@ def rerank(
         for number, _, _ in lists:
             if not 1 <= number <= len(sources):
                 raise DataError(f"a candidate is for line {number}, but {source} has {len(sources):,} lines")
-        ranked = rank_by_models(
-            [load_translator(model) for model in folders],
-            [sources[number - 1] for number, _, _ in lists],
-            [texts for _, _, texts in lists],
-            weights=weight or [1.0] * len(folders),
-            alpha=DecodingOptions().length_penalty if length_penalty is None else length_penalty,
-            target_language=to,
-            source_language=from_,
-        )
+        texts, asked = [texts for *_, texts in lists], {"target_language": to, "source_language": from_}
+        own = [sources[number - 1] for number, *_ in lists]
+        if language_model is not None or channel is not None:
+            features = noisy_channel_features(
+                load_translator(folders[0]),
+                own,
+                texts,
+                language_model=None if language_model is None else load(language_model),
+                channel=None if channel is None else load_translator(channel),
+                **asked,
+            )
+            if tune is None:
+                values = [value or 0.0 for value in weights.values()]
+                chosen = NoisyChannelWeights(**dict(zip(NoisyChannelWeights.model_fields, values, strict=True)))
+            else:
+                chosen = _tune([number for number, *_ in lists], texts, features, tune, list(weights))
+            ranked = rank_by_noisy_channel(texts, features, chosen)
+        else:
+            ranked = rank_by_models(
+                [load_translator(model) for model in folders],
+                own,
+                texts,
+                weights=weight or [1.0] * len(folders),
+                alpha=DecodingOptions().length_penalty if length_penalty is None else length_penalty,
+                **asked,
+            )
     with output_file(output) as file:
         for (number, _, _), found in zip(lists, ranked, strict=True):
             if format_ == "json":
@@ -89,6 +148,70 @@ def rerank(
                 file.write(found[0].text + "\n")
             else:
                 file.writelines(f"{number}\t{each.score:.4f}\t{each.text}\n" for each in found)
+
+
+def _check_noisy_channel(
+    models: Sequence[Path],
+    noisy: Mapping[str, Path | None],
+    weights: Mapping[str, float | None],
+    tune: Path | None,
+    others: Mapping[str, object],
+) -> None:
+    """Refuse options that do not fit together."""
+    from headway.bundle import read_config
+    from headway.models.registry import architecture_of
+
+    given = [name for name, value in {**noisy, **weights, "--tune": tune}.items() if value is not None]
+    if not any(noisy.values()):
+        if given:
+            raise ConfigError(f"{given[0]} needs --language-model or --channel")
+        return
+    if len(models) != 1:
+        raise ConfigError(f"{given[0]} needs exactly one MODEL, of the direction of the translation; got {len(models)}")
+    if wrong := [name for name, value in others.items() if value is not None]:
+        raise ConfigError(f"{wrong[0]} does not apply with {given[0]}, which has weights of its own; leave it out")
+    for name, folder in noisy.items():
+        own = f"{name}-weight"
+        if folder is None and weights[own] is not None:
+            raise ConfigError(f"{own} needs {name}")
+        if (folder is not None and weights[own] is None) == (tune is None):
+            raise ConfigError(f"{name}: give either its weight ({own}) or references for tuning it (--tune F)")
+    folder = noisy["--language-model"]
+    if folder is not None and architecture_of(read_config(folder).model).output in ("tokens", "label"):
+        raise ConfigError(f"--language-model: {folder} is not a language model")
+
+
+def _tune(
+    numbers: Sequence[int],
+    candidates: Sequence[Sequence[str]],
+    features: Sequence[Features],
+    references: Path,
+    names: Sequence[str],
+) -> NoisyChannelWeights:
+    """Tune the weights on the odd lines, and report BLEU on both halves. The baseline is the first candidate."""
+    from headway.evaluate import bleu, paired_bootstrap
+    from headway.predict import rank_by_noisy_channel, tune_noisy_channel
+
+    truth = list(input_lines(references))
+    if wrong := [number for number in numbers if number > len(truth)]:
+        raise DataError(f"a candidate is for line {wrong[0]}, but {references} has {len(truth):,} lines")
+    halves = {half: [at for at, number in enumerate(numbers) if number % 2 == odd] for half, odd in _HALVES.items()}
+    if not all(halves.values()):
+        raise DataError(f"{references}: expected candidates for lines with odd and with even numbers")
+    expected = [truth[number - 1] for number in numbers]
+    tuned = next(iter(halves.values()))
+    chosen = tune_noisy_channel(
+        [candidates[at] for at in tuned], [features[at] for at in tuned], [expected[at] for at in tuned]
+    )
+    ranked = rank_by_noisy_channel(candidates, features, chosen)
+    values = chosen.model_dump().values()
+    print("weights:", *(f"{name} {value:g}" for name, value in zip(names, values, strict=True)), file=sys.stderr)
+    for half, lines in halves.items():
+        before, after = [candidates[at][0] for at in lines], [ranked[at][0].text for at in lines]
+        right = [expected[at] for at in lines]
+        scores = f"BLEU {bleu(before, right).value:.2f} -> {bleu(after, right).value:.2f}"
+        print(f"{half}: {scores}; difference {paired_bootstrap(before, after, right)}", file=sys.stderr)
+    return chosen
 
 
 def _lists(path: Path, *, every_line: bool) -> Iterator[tuple[int, list[float], list[str]]]:

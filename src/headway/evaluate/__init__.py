@@ -2,6 +2,7 @@
 
 translation.py       BLEU, chrF, TER, exact match, token accuracy
 classification.py    accuracy, macro F1, calibration error, scores of each class, the confusion matrix
+feature_weights.py   weights for ranking translations, tuned on BLEU
 minimal_pairs.py     accuracy on minimal pairs of texts
 significance.py      comparison of systems: paired bootstrap, approximate randomization, McNemar's test
 bootstrap.py         the score type, and confidence intervals by bootstrap

@@ -14,6 +14,7 @@ translation, in the order in which they are used:
 - :mod:`~headway.predict.calibration`: the flag ``unlikely``, which marks texts far from the model's domain.
 - :mod:`~headway.predict.pool`: translation in several processes.
 - :mod:`~headway.predict.rerank`: reranks given candidates by scores or by agreement.
+- :mod:`~headway.predict.noisy_channel`: reranks them with a language model and a model of the reverse direction.
 - :mod:`~headway.predict.shortlisting`: learns the shortlist of a model, and stores it in the model folder.
 - :mod:`~headway.predict.results`: inputs and results.
 
@@ -35,6 +36,12 @@ from headway.predict.language_model import (
     LanguageModel,
     Perplexity,
     load_language_model,
+)
+from headway.predict.noisy_channel import (
+    NoisyChannelWeights,
+    noisy_channel_features,
+    rank_by_noisy_channel,
+    tune_noisy_channel,
 )
 from headway.predict.pool import TranslatorPool
 from headway.predict.rerank import RankedText, minimum_bayes_risk, rank_by_agreement, rank_by_models
@@ -66,6 +73,7 @@ __all__ = [
     "Glossary",
     "GlossaryTerm",
     "LanguageModel",
+    "NoisyChannelWeights",
     "Perplexity",
     "RankedText",
     "ScoredTarget",
@@ -82,8 +90,11 @@ __all__ = [
     "load_language_model",
     "load_translator",
     "minimum_bayes_risk",
+    "noisy_channel_features",
     "rank_by_agreement",
     "rank_by_models",
+    "rank_by_noisy_channel",
+    "tune_noisy_channel",
 ]
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from headway.decode import length_penalty
 from headway.errors import ConfigError, HeadwayError
-from headway.predict.results import Translation
+from headway.predict.results import ScoredTarget, Translation
 
 if TYPE_CHECKING:
     from headway.predict.translator import Translator
@@ -43,31 +44,55 @@ def rank_by_models(
     """
     if len(weights) != len(translators):
         raise ConfigError(f"{len(weights)} weights for {len(translators)} models; expected a weight for each")
-    flat = [(number, text) for number, texts in enumerate(candidates) for text in texts]
-    totals = [0.0] * len(flat)
+    totals = [0.0] * sum(map(len, candidates))
     for translator, weight in zip(translators, weights, strict=True):
-        found = translator.score_each(
-            [sources[number] for number, _ in flat],
-            [text for _, text in flat],
-            target_language=target_language,
-            source_language=source_language,
+        found = score_candidates(
+            translator, sources, candidates, target_language=target_language, source_language=source_language
         )
-        for at, ((number, _), each) in enumerate(zip(flat, found, strict=True)):
-            if isinstance(each, HeadwayError):
-                raise each.with_location(f"source {number + 1}")
+        for at, each in enumerate(found):
             totals[at] += weight * each.log_probability / length_penalty(len(each.tokens) + 1, alpha)
     scores = iter(totals)
-    return [_best_first([RankedText(text, next(scores)) for text in texts]) for texts in candidates]
+    return [rank_by_scores(texts, list(islice(scores, len(texts)))) for texts in candidates]
+
+
+def score_candidates(
+    translator: Translator,
+    sources: Sequence[str],
+    candidates: Sequence[Sequence[str]],
+    *,
+    reverse: bool = False,
+    target_language: str | None = None,
+    source_language: str | None = None,
+) -> list[ScoredTarget]:
+    """Return the score of each candidate given its source, for all sources in one list.
+
+    If ``reverse`` is set, return the scores of the sources given the candidates: ``translator`` is then a model of the
+    reverse direction.
+
+    Raises:
+        HeadwayError: A candidate cannot be scored. The message contains the number of its source, counted from 1.
+    """
+    numbers = [number for number, texts in enumerate(candidates) for _ in texts]
+    pairs = [sources[number] for number in numbers], [text for texts in candidates for text in texts]
+    found = translator.score_each(
+        *(pairs[::-1] if reverse else pairs), target_language=target_language, source_language=source_language
+    )
+    for number, each in zip(numbers, found, strict=True):
+        if isinstance(each, HeadwayError):
+            raise each.with_location(f"source {number + 1}")
+    return [each for each in found if not isinstance(each, HeadwayError)]
 
 
 def rank_by_agreement(candidates: Sequence[str], scores: Sequence[float] | None = None) -> list[RankedText]:
     """Rank the candidates of one source by expected chrF, weighted by exp(score), or equally if there are no scores."""
     weights = [1.0] * len(candidates) if scores is None else softmax(scores)
     values = expected_chrf(candidates, weights)
-    return _best_first([RankedText(text, value) for text, value in zip(candidates, values, strict=True)])
+    return rank_by_scores(candidates, values)
 
 
-def _best_first(ranked: list[RankedText]) -> list[RankedText]:
+def rank_by_scores(candidates: Sequence[str], scores: Sequence[float]) -> list[RankedText]:
+    """Return the candidates of one source in the order of their scores, best first; equal ones keep their order."""
+    ranked = [RankedText(text, score) for text, score in zip(candidates, scores, strict=True)]
     return sorted(ranked, key=lambda each: each.score, reverse=True)
 
 
