@@ -19,17 +19,25 @@ from headway.errors import ConfigError
 from headway.models.classifier import ClassifierConfig
 from headway.models.decoder_only import DecoderOnlyConfig
 from headway.models.recurrent import RecurrentConfig
+from headway.models.recurrent_lm import RecurrentLMConfig
 from headway.models.transformer import TransformerConfig
 
 __all__ = ["CONFIGS", "REFUSED", "random_config", "undeclared", "variants"]
 
-CONFIGS: tuple[type[Config], ...] = (TransformerConfig, ClassifierConfig, RecurrentConfig, DecoderOnlyConfig)
+CONFIGS: tuple[type[Config], ...] = (
+    TransformerConfig,
+    ClassifierConfig,
+    RecurrentConfig,
+    DecoderOnlyConfig,
+    RecurrentLMConfig,
+)
 
 _BASE: dict[type[Config], dict[str, Any]] = {
     TransformerConfig: {"d_model": 32, "num_heads": 2, "d_ff": 48, "encoder_layers": 1, "decoder_layers": 2},
     ClassifierConfig: {"d_model": 32, "num_heads": 2, "d_ff": 48, "encoder_layers": 2},
     RecurrentConfig: {"d_model": 32},
     DecoderOnlyConfig: {"d_model": 32, "num_heads": 2, "d_ff": 48, "decoder_layers": 2, "max_length": 24},
+    RecurrentLMConfig: {"d_model": 32},
 }
 _VALUES: dict[str, list[Any]] = {
     "d_model": [24, 64],
@@ -47,6 +55,7 @@ _VALUES: dict[str, list[Any]] = {
     "d_value": [5],
     "d_ff": [37, 64],
     "d_embedding": [12],
+    "num_layers": [1, 3],
     "encoder_layers": [1, 2],
     "decoder_layers": [1, 3],
     "dropout": [0.0, 0.3],
@@ -54,6 +63,10 @@ _VALUES: dict[str, list[Any]] = {
     "attention_dropout": [0.2],
     "feed_forward_dropout": [0.2],
     "layer_dropout": [0.4],
+    "input_dropout": [0.3],
+    "output_dropout": [0.3],
+    "word_type_dropout": [0.4],
+    "weight_drop": [0.4],
     "word_dropout": [0.2],
     "pooled_dropout": [0.3],
     "convolution": [3],

@@ -31,9 +31,9 @@ from torch.overrides import TorchFunctionMode
 from headway.config import Config, spelling_hint
 from headway.errors import BundleError, ConfigError
 from headway.models.classifier import EncoderClassifier
-from headway.models.decoder_only import DecoderOnly
 from headway.models.registry import (
     AnyConfig,
+    ContinuationModel,
     Model,
     OutputKind,
     TranslationModel,
@@ -208,7 +208,7 @@ class LanguageModelBundle(_AnyBundle):
     labels: ClassVar[tuple[str, ...]] = ()
 
     task: TaskConfig
-    model: DecoderOnly
+    model: ContinuationModel
     tokenizer: TextTokenizer
 
     @property
@@ -226,7 +226,7 @@ class LanguageModelBundle(_AnyBundle):
         cls, config: BundleConfig, model: Model, source: TextTokenizer, _: TextTokenizer
     ) -> LanguageModelBundle:
         """Return the bundle of a language model that was loaded from a folder with this ``config``."""
-        return cls(config.task, cast("DecoderOnly", model), source)
+        return cls(config.task, cast("ContinuationModel", model), source)
 
 
 AnyBundle = Bundle | ClassifierBundle | LanguageModelBundle

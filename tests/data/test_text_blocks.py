@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from headway.data.blocks import BlockDataset
+from headway.data.blocks import BlockDataset, StreamDataset
 from headway.data.store import Chunk, FilterCounts, TokenStore, join_chunks
+from headway.text.base import BOS
 
 
 def store(folder: Path, first: int, count: int) -> TokenStore:
@@ -87,3 +89,64 @@ def test_the_memory_estimate_sees_the_largest_batch(dataset: BlockDataset) -> No
     plan = dataset.plan_epoch(1, 0, max_batch_tokens=16, pool_size=1)
     assert dataset.padding_fraction(plan) == 0
     assert (dataset.lengths("source", 0) == 0).all()
+
+
+class TestStreams:
+    @pytest.fixture
+    def streams(self, tmp_path: Path) -> StreamDataset:
+        return StreamDataset([store(tmp_path / "a", 10, 90), store(tmp_path / "b", 200, 75)], block_length=8)
+
+    @pytest.mark.parametrize("epoch", range(6))
+    def test_each_row_continues_the_row_before_or_begins_with_bos(self, streams: StreamDataset, epoch: int) -> None:
+        plan = streams.plan_epoch(1, epoch, max_batch_tokens=26, pool_size=1)
+        batches = [streams.batch(rows) for rows in plan]
+        assert {batch.target.shape for batch in batches} == {(3, 8)}
+        assert (batches[0].source == BOS).all()
+        begun = 0
+        for earlier, later in pairwise(batches):
+            for row, before in enumerate(later.source[:, 0]):
+                if before == BOS:  # at the beginning of a store
+                    assert later.target[row, 0] < 18 or 200 <= later.target[row, 0] < 208
+                    begun += 1
+                else:
+                    assert before == earlier.target[row, -1] == later.target[row, 0] - 1
+        assert begun <= 2
+        tokens = np.concatenate([batch.target.flatten() for batch in batches])
+        assert len(np.unique(tokens)) == len(tokens) >= 165 - 2 * 2 * 8 - 2 * 8
+
+    def test_the_order_is_a_function_of_seed_and_epoch(self, streams: StreamDataset) -> None:
+        def tokens(seed: int, epoch: int) -> tuple[int, ...]:
+            plan = streams.plan_epoch(seed, epoch, max_batch_tokens=24, pool_size=1)
+            return tuple(np.concatenate([streams.batch(rows).target.flatten() for rows in plan]).tolist())
+
+        assert tokens(1, 0) == tokens(1, 0)
+        assert len({tokens(seed, epoch) for seed in (1, 2) for epoch in (0, 1, 2)}) == 6
+
+    def test_validation_reads_every_token_once_in_order(self, streams: StreamDataset) -> None:
+        batches = [streams.batch(rows) for rows in streams.plan_sequential(max_batch_tokens=24)]
+        assert {len(batch.target) for batch in batches} == {1}
+        assert [int(batch.source[0, 0]) for batch in batches[:3]] == [BOS, 17, 25]
+        read = np.concatenate([batch.target[batch.target != 0] for batch in batches])
+        assert read.tolist() == [*range(10, 100), *range(200, 275)]
+
+    def test_long_validation_texts_are_read_in_several_streams(
+        self, streams: StreamDataset, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("headway.data.blocks._MIN_STREAM", 7)  # 22 blocks: streams of 8, 8 and 6
+        batches = [streams.batch(rows).target for rows in streams.plan_sequential(max_batch_tokens=24)]
+        assert [len(batch) for batch in batches] == [3, 3, 3, 3, 3, 3, 2, 2]
+        read = [np.concatenate([batch[row] for batch in batches if len(batch) > row]) for row in range(3)]
+        tokens = np.concatenate(read)
+        assert tokens[tokens != 0].tolist() == [*range(10, 100), *range(200, 275)]
+
+    def test_a_short_text_is_one_stream(self, tmp_path: Path) -> None:
+        dataset = StreamDataset([store(tmp_path / "a", 10, 5)], block_length=8)
+        (rows,) = dataset.plan_epoch(1, 3, max_batch_tokens=64, pool_size=1)
+        batch = dataset.batch(rows)
+        assert batch.source.tolist() == [[BOS]]
+        assert batch.target.tolist() == [[10, 11, 12, 13, 14]]
+
+    def test_the_memory_estimate_sees_the_largest_batch(self, streams: StreamDataset) -> None:
+        plan = streams.plan_epoch(1, 0, max_batch_tokens=16, pool_size=1)
+        assert streams.padding_fraction(plan) == 0
+        assert (streams.lengths("source", 0) == 1).all()

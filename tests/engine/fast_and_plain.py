@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headway.engine import local_attention
 from headway.engine.accelerate import accelerate
 from headway.engine.loss import projected_cross_entropy as chunked_loss
-from headway.models.registry import build_model
+from headway.models.registry import architecture_of, build_model
 from headway.nn.loss import label_smoothed_cross_entropy, projected_cross_entropy
 
 __all__ = ["VOCABULARY", "assert_equal_outcomes", "build", "plain_layers", "small_blocks"]
@@ -105,7 +105,8 @@ def _outcome(model: Any, loss: Any, dtype: torch.dtype) -> _Outcome:
     torch.manual_seed(7)
     with small_blocks(), torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
         if hasattr(model, "hidden"):
-            hidden = model.hidden(target) if model.config.kind == "decoder_only" else model.hidden(source, target)
+            continues = architecture_of(model.config).output == "continuation"
+            hidden = model.hidden(target) if continues else model.hidden(source, target)
             output = hidden.flatten(0, 1)[target.flatten() != 0]
             total = loss(output, model.projection.weight, target[target != 0], 0.1)
         else:

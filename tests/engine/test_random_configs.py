@@ -1,4 +1,4 @@
-"""100 random combinations of all options: accelerated and plain models agree, and fast forms are used if they exist."""
+"""Random combinations of all options: accelerated and plain models agree, and fast forms are used if they exist."""
 
 from __future__ import annotations
 
@@ -21,12 +21,17 @@ from headway.engine.search_model import SearchDecoderOnly, SearchTransformer, de
 from headway.models.classifier import ClassifierConfig
 from headway.models.decoder_only import DecoderOnlyConfig
 from headway.models.recurrent import RecurrentConfig
+from headway.models.recurrent_lm import RecurrentLMConfig
+from headway.models.registry import architecture_of
 from headway.models.transformer import TransformerConfig
 from headway.nn.embedding import pad_sequences
 
 # Many of the models are Transformers, which have the most options and the most fast forms.
 DRAWN = (TransformerConfig, ClassifierConfig, TransformerConfig, RecurrentConfig, DecoderOnlyConfig)
-COMBINATIONS: list[Any] = [random_config(DRAWN[seed % len(DRAWN)], seed) for seed in range(100)]
+COMBINATIONS: list[Any] = [
+    *(random_config(DRAWN[seed % len(DRAWN)], seed) for seed in range(100)),
+    *(random_config(RecurrentLMConfig, seed) for seed in range(100, 112)),
+]
 QUICK = 40  # combinations in the quick suite; `make test-all` runs the others
 EACH = [
     pytest.param(config, id=str(seed), marks=[pytest.mark.slow] * (seed >= QUICK))
@@ -109,7 +114,7 @@ def prefixes_and_logits(model: Any, search_model: Any) -> Iterator[tuple[Tensor,
 
 def whole_pass(model: Any, sources: list[list[int]], prefixes: Tensor) -> Any:
     """Return the logits after each row in one pass: of a source and a target, or of a prompt and its continuation."""
-    if model.config.kind != "decoder_only":
+    if architecture_of(model.config).output != "continuation":
         return model(pad_sequences(sources, 0, model.device), prefixes)[:, -1]
     rows = [torch.tensor([[*source, *prefix]]) for source, prefix in zip(sources, prefixes.tolist(), strict=True)]
     return torch.cat([model(row)[:, -1] for row in rows])

@@ -220,7 +220,7 @@ class TestRecipes:
             recipe(folder, data={"bpe_dropout": 0.1})
         with pytest.raises(ConfigError, match=r"data\.dev and data\.dev_fraction exclude each other"):
             recipe(folder, data={"dev": {"files": ["text.txt"]}})
-        with pytest.raises(ConfigError, match="expected decoder_only"):
+        with pytest.raises(ConfigError, match="expected decoder_only or recurrent_lm"):
             recipe(folder, model={"kind": "transformer"})
 
     def test_other_tasks_refuse_the_model(self, run: Path) -> None:

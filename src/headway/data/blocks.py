@@ -3,6 +3,9 @@
 A block may contain the end of one document and the beginning of the next, with EOS between them, so that no batch needs
 padding. Each epoch begins its blocks at another offset, so that the borders between them move. Order and offset are a
 pure function of the seed and the epoch.
+
+For models that carry their state from block to block, :class:`StreamDataset` has the same blocks in another order: row
+i of a batch continues row i of the batch before.
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ from headway.data.batching import (
     draw_examples,
 )
 from headway.data.store import TokenStore
+from headway.text.base import BOS
+
+_MIN_STREAM = 64  # blocks of a stream in validation: the first tokens of each stream have little context
 
 
 class BlockDataset(TokenDataset):
@@ -84,23 +90,28 @@ class BlockDataset(TokenDataset):
         """Return the batches of an epoch, all of whole blocks: the same for the same arguments on every machine."""
         rng = np.random.default_rng((seed, epoch))
         offset = int(rng.integers(self._block_length))
-        # Wherever the blocks begin, so many are whole. A shorter text is one block.
-        whole = [max((end - begin + 1) // self._block_length - 1, min(1, end - begin)) for begin, end in self._spans]
-        order = draw_examples(self._first_blocks[:-1], whole, self._weights, rng)
+        order = draw_examples(self._first_blocks[:-1], self._whole_blocks(), self._weights, rng)
         return self._plan(order, max_batch_tokens, max_batch_examples, offset)
 
     def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:
         """Return batches with every token once, in order: for validation. The last block of a store may be short."""
         return self._plan(np.arange(len(self)), max_batch_tokens, max_batch_examples, 0)
 
+    def _whole_blocks(self) -> list[int]:
+        """Return how many blocks of each store are whole wherever they begin; a text shorter than that is one block."""
+        return [max((end - begin + 1) // self._block_length - 1, min(1, end - begin)) for begin, end in self._spans]
+
     def _plan(
         self, order: ExampleOrder, max_batch_tokens: int, max_batch_examples: int | None, offset: int
     ) -> EpochPlan:
-        rows = max(max_batch_tokens // self._block_length, 1)
-        rows = rows if max_batch_examples is None else min(rows, max_batch_examples)
+        rows = self._max_rows(max_batch_tokens, max_batch_examples)
         starts = np.arange(0, len(order), rows)
         bounds = np.stack([starts, np.minimum(starts + rows, len(order))], 1)
         return EpochPlan(order, bounds, segmentation=offset, num_segmentations=self._block_length)
+
+    def _max_rows(self, max_batch_tokens: int, max_batch_examples: int | None) -> int:
+        rows = max(max_batch_tokens // self._block_length, 1)
+        return rows if max_batch_examples is None else min(rows, max_batch_examples)
 
     def batch(self, rows: RowNumbers) -> PaddedBatch:
         """Return the tokens of some blocks on the target side. A short block is padded; sources are empty."""
@@ -111,13 +122,79 @@ class BlockDataset(TokenDataset):
         return PaddedBatch(np.zeros((len(parts), 0), np.int64), target)
 
     def _block(self, row: int) -> NDArray[np.int64]:
+        owner, start = self._locate(row)
+        return self._stores[owner].read_tokens("source", start, min(start + self._block_length, self._spans[owner][1]))
+
+    def _locate(self, row: int) -> tuple[int, int]:
+        """Return the store of a block, and the position of the block's first token in this store."""
         owner = int(np.searchsorted(self._first_blocks * self._block_length, row, side="right")) - 1
         begin, end = self._spans[owner]
         start = begin + row - int(self._first_blocks[owner]) * self._block_length
-        start = max(min(start, end - self._block_length), begin) if row % self._block_length else start
-        return self._stores[owner].read_tokens("source", start, min(start + self._block_length, end))
+        return owner, max(min(start, end - self._block_length), begin) if row % self._block_length else start
 
     def text_tokens(self) -> NDArray[np.int64]:
         """Return all tokens in order: the token ids of a development set, which fits in memory."""
         spans = zip(self._stores, self._spans, strict=True)
         return np.concatenate([store.read_tokens("source", begin, end) for store, (begin, end) in spans])
+
+
+class StreamPlan(EpochPlan):
+    """A plan whose first batch begins streams: its row numbers are their complements, ``~row``."""
+
+    def __getitem__(self, index: int) -> RowNumbers:
+        rows = super().__getitem__(index)
+        return rows if index else ~rows
+
+
+class StreamDataset(BlockDataset):
+    """Blocks in contiguous streams: row i of each batch continues row i of the batch before.
+
+    The blocks of all stores, one store after the other, are divided into as many streams as a batch has rows. In
+    training, the streams of each epoch begin at another block. The source side of a batch has one token for each row:
+    the token before the block, or BOS if the block begins a stream or a store, where a model begins without any state.
+    """
+
+    def lengths(self, side: str, segmentation: int) -> Lengths:
+        """Return the length of each block: on the source side, that of the token before it."""
+        return np.ones(len(self), np.int32) if side == "source" else super().lengths(side, segmentation)
+
+    def plan_epoch(
+        self, seed: int, epoch: int, *, max_batch_tokens: int, pool_size: int, max_batch_examples: int | None = None
+    ) -> EpochPlan:
+        """Return the batches of an epoch, all with the same number of rows: a pure function of the arguments."""
+        rng = np.random.default_rng((seed, epoch))
+        offset = int(rng.integers(self._block_length))
+        whole = zip(self._first_blocks, self._whole_blocks(), strict=False)
+        blocks = np.concatenate([np.arange(first, first + count) for first, count in whole])
+        streams = min(self._max_rows(max_batch_tokens, max_batch_examples), len(blocks))
+        blocks = np.roll(blocks, int(rng.integers(len(blocks))))[: len(blocks) // streams * streams]
+        return self._stream_plan(blocks, streams, offset)
+
+    def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:
+        """Return batches with every token once, for validation: streams of at least 64 blocks, if there are so many.
+
+        The last batches have fewer rows if the last stream is shorter than the others.
+        """
+        streams = min(self._max_rows(max_batch_tokens, max_batch_examples), max(len(self) // _MIN_STREAM, 1))
+        return self._stream_plan(np.arange(len(self)), streams, 0)
+
+    def _stream_plan(self, blocks: ExampleOrder, streams: int, offset: int) -> EpochPlan:
+        length = -(-len(blocks) // streams)
+        padded = np.full(streams * length, -1, np.int64)
+        padded[: len(blocks)] = blocks
+        order = padded.reshape(streams, length).T
+        ends = np.cumsum((order >= 0).sum(1))
+        bounds = np.stack([np.concatenate([[0], ends[:-1]]), ends], 1)
+        return StreamPlan(order[order >= 0], bounds, segmentation=offset, num_segmentations=self._block_length)
+
+    def batch(self, rows: RowNumbers) -> PaddedBatch:
+        """Return the tokens of some blocks on the target side, and the token before each on the source side."""
+        begins, rows = rows < 0, np.where(rows < 0, ~rows, rows)
+        before = [BOS if begin else self._token_before(int(row)) for begin, row in zip(begins, rows, strict=True)]
+        return PaddedBatch(np.array(before, np.int64).reshape(-1, 1), super().batch(rows).target)
+
+    def _token_before(self, row: int) -> int:
+        owner, start = self._locate(row)
+        if row // self._block_length == self._first_blocks[owner]:
+            return BOS
+        return int(self._stores[owner].read_tokens("source", start - 1, start)[0])

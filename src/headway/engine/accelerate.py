@@ -142,7 +142,11 @@ _REPLACEMENTS = (
     ),
     Replacement(RMSNorm, KernelRMSNorm, {"epsilon": is_any_value, "weight": is_any_value}),
     Replacement(Dropout, KernelDropout, {"p": is_any_value}),
-    Replacement(RecurrentLayer, FusedRecurrentLayer, {"cell": is_type(nn.GRU, nn.LSTM), "num_states": is_one_of(1, 2)}),
+    Replacement(
+        RecurrentLayer,
+        FusedRecurrentLayer,
+        {"cell": is_type(nn.GRU, nn.LSTM), "num_states": is_one_of(1, 2), "weight_dropout": _DROPOUT},
+    ),
 )
 _INNER_LINEAR = Replacement(
     nn.Linear, KernelLinear, dict.fromkeys(("in_features", "out_features", "weight", "bias"), is_any_value)

@@ -253,5 +253,14 @@ class FusedRecurrentLayer(RecurrentLayer):
             # bfloat16, but keeps its states in float32.
             return super().forward(x, state)
         first = tuple(part.unsqueeze(0).to(x.dtype).contiguous() for part in state)  # the layout that cuDNN expects
-        outputs, last = self.cell(x, first if self.num_states == 2 else first[0])
-        return outputs, tuple(part.squeeze(0) for part in (last if self.num_states == 2 else (last,)))
+        if not self.training or not self.weight_dropout.p:
+            outputs, last = self.cell(x, first if self.num_states == 2 else first[0])
+            return outputs, tuple(part.squeeze(0) for part in (last if self.num_states == 2 else (last,)))
+        cell = self.cell
+        weights = [cell.weight_ih_l0, self.weight_dropout(cell.weight_hh_l0), cell.bias_ih_l0, cell.bias_hh_l0]
+        options = (True, 1, 0.0, True, False, True)  # biases, 1 layer, no dropout, training, one direction, batch first
+        if self.num_states == 2:
+            outputs, *after = torch.lstm(x, first, weights, *options)
+        else:
+            outputs, *after = torch.gru(x, first[0], weights, *options)
+        return outputs, tuple(part.squeeze(0) for part in after)

@@ -146,6 +146,7 @@ class DecoderOnly(nn.Module):
     """
 
     pad = 0
+    carries_state = False
 
     def __init__(self, config: DecoderOnlyConfig, vocab_size: int, output_size: int | None = None) -> None:
         super().__init__()

@@ -14,16 +14,18 @@ from torch import nn
 
 from headway.config import spelling_hint
 from headway.errors import ConfigError
-from headway.models import decoder_only, recurrent
+from headway.models import decoder_only, recurrent, recurrent_lm
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
+from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
 from headway.models.transformer import PRESETS, Transformer, TransformerConfig
 
-AnyConfig = TransformerConfig | RecurrentConfig | ClassifierConfig | DecoderOnlyConfig
+AnyConfig = TransformerConfig | RecurrentConfig | ClassifierConfig | DecoderOnlyConfig | RecurrentLMConfig
 ModelConfig = Annotated[AnyConfig, Field(discriminator="kind")]
 TranslationModel = Transformer | RecurrentModel
-Model = TranslationModel | EncoderClassifier | DecoderOnly
+ContinuationModel = DecoderOnly | RecurrentLM
+Model = TranslationModel | EncoderClassifier | ContinuationModel
 
 OutputKind = Literal["tokens", "label", "continuation"]
 
@@ -96,6 +98,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         shardable_blocks=_decoder_only_blocks,
         presets=decoder_only.PRESETS,
     ),
+    "recurrent_lm": Architecture(
+        RecurrentLMConfig, RecurrentLM, "continuation", compilable=False, presets=recurrent_lm.PRESETS
+    ),
 }
 
 
@@ -125,6 +130,8 @@ def build_model(config: RecurrentConfig, source_vocab_size: int, output_size: in
 def build_model(config: ClassifierConfig, source_vocab_size: int, output_size: int) -> EncoderClassifier: ...
 @overload
 def build_model(config: DecoderOnlyConfig, source_vocab_size: int, output_size: int) -> DecoderOnly: ...
+@overload
+def build_model(config: RecurrentLMConfig, source_vocab_size: int, output_size: int) -> RecurrentLM: ...
 @overload
 def build_model(config: AnyConfig, source_vocab_size: int, output_size: int) -> Model: ...
 def build_model(config: AnyConfig, source_vocab_size: int, output_size: int) -> Model:

@@ -50,6 +50,21 @@ class Dropout(nn.Module):
         return torch.where(keep, x * (_LEVELS / (_LEVELS - self.threshold)), 0)
 
 
+class LockedDropout(nn.Module):
+    """Variational dropout for recurrent layers: one mask for all positions of a sequence (Gal and Ghahramani 2016)."""
+
+    def __init__(self, p: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = Dropout(p)
+
+    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """Return ``x`` with elements dropped in training mode, and ``x`` itself in evaluation mode."""
+        if not self.training or not self.dropout.p:
+            return x
+        mask: Tensor = self.dropout(x.new_ones(x.size(0), 1, x.size(2)))
+        return x * mask
+
+
 def draw_seed() -> Int[Tensor, ""]:
     """Draw the seed of one mask from PyTorch's global CPU generator."""
     return torch.empty((), dtype=torch.int64, device="cpu").random_()

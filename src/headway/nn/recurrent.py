@@ -36,14 +36,18 @@ class RecurrentLayer(nn.Module):
 
     Input matrices are initialized Xavier-uniform and state-to-state matrices orthogonal, each gate separately. Biases
     are initialized to zero, except that an LSTM's forget gate starts at one (Jozefowicz et al. 2015).
+
+    With ``weight_drop``, each call of :meth:`forward` in training drops elements of the state-to-state matrices with
+    this probability, the same ones at all steps (weight drop, Merity et al. 2018, section 2).
     """
 
-    def __init__(self, cell: Cell, d_input: int, d_state: int) -> None:
+    def __init__(self, cell: Cell, d_input: int, d_state: int, *, weight_drop: float = 0.0) -> None:
         super().__init__()
         kind = cast("Any", nn.GRU if cell == "gru" else nn.LSTM)  # PyTorch's types do not declare the weights
         layer = kind(d_input, d_state, batch_first=True)
         self.cell: Any = layer
         self.num_states = 1 if cell == "gru" else 2
+        self.weight_dropout = Dropout(weight_drop)
         for weight in layer.weight_ih_l0.chunk(2 + self.num_states):
             nn.init.xavier_uniform_(weight)
         for weight in layer.weight_hh_l0.chunk(2 + self.num_states):
@@ -61,8 +65,9 @@ class RecurrentLayer(nn.Module):
     def forward(self, x: Float[Tensor, "R T _"], state: LayerState) -> tuple[Float[Tensor, "R T D"], LayerState]:
         """Return h after each step, and the state after the last step."""
         outputs = []
+        weight = self.weight_dropout(self.cell.weight_hh_l0)
         for gates in self.gate_inputs(x).unbind(1):
-            state = self.step(gates, state)
+            state = self.step(gates, state, weight)
             outputs.append(state[0])
         return torch.stack(outputs, 1), state
 
@@ -80,10 +85,16 @@ class RecurrentLayer(nn.Module):
     start = property(partial(renamed_method, old="start", new="initial_state"))
     gates = property(partial(renamed_method, old="gates", new="gate_inputs"))
 
-    def step(self, gates: Float[Tensor, "R _"], state: LayerState) -> LayerState:
-        """Return the next state, given the inputs' contribution to the gates."""
+    def step(
+        self, gates: Float[Tensor, "R _"], state: LayerState, weight: Float[Tensor, "_ D"] | None = None
+    ) -> LayerState:
+        """Return the next state, given the inputs' contribution to the gates.
+
+        ``weight`` replaces the layer's state-to-state matrices.
+        """
         h = state[0]
-        recurrent = F.linear(h, self.cell.weight_hh_l0, self.cell.bias_hh_l0).to(h.dtype)
+        weight = self.cell.weight_hh_l0 if weight is None else weight
+        recurrent = F.linear(h, weight, self.cell.bias_hh_l0).to(h.dtype)
         gates = gates.to(h.dtype)
         width = h.size(1)
         if self.num_states == 1:

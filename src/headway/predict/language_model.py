@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
 
 import torch
+from jaxtyping import Float
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from headway import __version__
 from headway.bundle import LanguageModelBundle
@@ -20,7 +22,7 @@ from headway.engine import Precision, choose_precision, to_search_model, unsuppo
 from headway.errors import ConfigError, DataError, LengthError
 from headway.predict.once import once
 from headway.predict.scored_text import ScoredText
-from headway.predict.sequence_scores import score_sequences
+from headway.predict.sequence_scores import StatefulModel, score_sequences, score_sequences_with_state
 from headway.text.base import BOS, EOS, PAD, UNK, refuse_surrogates
 
 _BANNED = (PAD, BOS, UNK)
@@ -145,9 +147,12 @@ class LanguageModel:
         self._search_model = once(partial(to_search_model, bundle.model, precision))
 
     @property
-    def context_length(self) -> int:
-        """The length of the longest text that the model was trained on, in tokens with BOS."""
-        return self._model.config.max_length
+    def context_length(self) -> int | None:
+        """The length of the longest text that the model was trained on, in tokens with BOS.
+
+        None for a model that carries its state, which has the whole text before a token as its context.
+        """
+        return None if self._model.carries_state else self._model.config.max_length
 
     @overload
     def generate(self, prompt: str = ..., **options: Any) -> list[Continuation]: ...
@@ -226,8 +231,7 @@ class LanguageModel:
             DataError: A text is not valid Unicode.
         """
         encoded = self._tokenizer.encode_batch(texts)
-        context = self.context_length
-        found = score_sequences(self._model, encoded, context=context, stride=context // 2)
+        found = self._log_probs(encoded)
         return [
             ScoredText(tuple(self._tokenizer.display(ids)), tuple(values[:-1].tolist()), float(values[-1]))
             for ids, values in zip(encoded, found, strict=True)
@@ -238,7 +242,8 @@ class LanguageModel:
 
         A text that is longer than the context is read in windows. Each window begins ``stride`` tokens after the one
         before, and only tokens that no earlier window has predicted count, so that each token counts once and, except
-        in the first window, has at least context_length - stride tokens of context.
+        in the first window, has at least context_length - stride tokens of context. A model that carries its state has
+        no windows: each token has the whole text before it as context.
 
         Args:
             texts: The texts. Each is predicted from its beginning, without the texts before it. They are read about a
@@ -247,16 +252,25 @@ class LanguageModel:
 
         Raises:
             DataError: There is no text, or a text is not valid Unicode.
-            ConfigError: The stride is longer than the context.
+            ConfigError: The stride is longer than the context, or the model has no windows.
         """
         context = self.context_length
-        stride = context // 2 if stride is None else stride
-        if not 1 <= stride <= context:
-            raise ConfigError(f"stride = {stride}: expected from 1 to the model's context of {context} tokens")
+        if context is None:
+            if stride is not None:
+                raise ConfigError(
+                    f"stride = {stride}: this model carries its state through the whole text and needs no windows; "
+                    "leave stride out"
+                )
+            signature = "context:all|stride:none|carried:yes"
+        else:
+            stride = context // 2 if stride is None else stride
+            if not 1 <= stride <= context:
+                raise ConfigError(f"stride = {stride}: expected from 1 to the model's context of {context} tokens")
+            signature = f"context:{context}|stride:{stride}|carried:no"
         total, count, tokens, words, size = 0.0, 0, 0, 0, 0
         for batch in _batches(texts):
             encoded = self._tokenizer.encode_batch(batch)
-            for values in score_sequences(self._model, encoded, context=context, stride=stride):
+            for values in self._log_probs(encoded, stride):
                 total -= float(values.sum(dtype=torch.float64))
                 tokens += len(values)
             count += len(batch)
@@ -273,8 +287,16 @@ class LanguageModel:
             num_tokens=tokens,
             num_words=words,
             num_bytes=size,
-            signature=f"context:{context}|stride:{stride}|carried:no|eos:yes|version:headway-{__version__}",
+            signature=f"{signature}|eos:yes|version:headway-{__version__}",
         )
+
+    def _log_probs(self, encoded: Sequence[Sequence[int]], stride: int | None = None) -> list[Float[Tensor, " _"]]:
+        """Return the log-probability of each token of each text and of EOS after it."""
+        context = self.context_length
+        if context is None:
+            model, block_length = cast("StatefulModel", self._model), self._model.config.max_length
+            return score_sequences_with_state(model, encoded, block_length=block_length)
+        return score_sequences(self._model, encoded, context=context, stride=stride or context // 2)
 
     def _encode(self, text: str, number: int) -> list[int]:
         refuse_surrogates(text, number)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -42,6 +42,25 @@ class CausalModel(Protocol):
 
     def hidden(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         """Return the hidden states of all positions."""
+
+
+@runtime_checkable
+class StatefulModel(Protocol):
+    """A model that reads a text in parts: its state contains what it knows about the text before a part."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model's inputs and outputs."""
+
+    @property
+    def projection(self) -> nn.Module:
+        """Computes the logits of the next token from a hidden state."""
+
+    def initial_state(self, rows: int) -> Any:
+        """Return the state of ``rows`` texts before their first token."""
+
+    def continue_from(self, state: Any, tokens: Int[Tensor, "B T"]) -> tuple[Float[Tensor, "B T D"], Any]:
+        """Return the hidden states of the next tokens of each text, and the state after them."""
 
 
 class _Window(NamedTuple):
@@ -79,13 +98,48 @@ def score_sequences(
             [hidden[row, each.first - each.begin : each.end - each.begin] for row, each in enumerate(chosen)]
         )
         counted = torch.cat([targets[each.sequence][each.first : each.end] for each in chosen])
-        log_probs = projected_log_probs(rows, model.projection, counted.to(model.device)).cpu()
-        if math.isnan(float(log_probs.sum())):
-            raise BundleError("the model's probabilities are NaN: its weights are damaged")
+        log_probs = _log_probs(model, rows, counted)
         counts = [each.end - each.first for each in chosen]
         for each, values in zip(chosen, torch.split(log_probs, counts), strict=True):
             found[each.sequence][each.first : each.end] = values
     return found
+
+
+@torch.inference_mode()
+def score_sequences_with_state(
+    model: StatefulModel, sequences: Sequence[Sequence[int]], *, block_length: int
+) -> list[Float[Tensor, " _"]]:
+    """Return the log-probability, in nats, of each token of each sequence, and of EOS after them.
+
+    Each sequence is read in blocks of ``block_length`` tokens, from the state after the block before, so that each
+    token has the whole sequence before it as context. The first block begins with BOS.
+
+    Raises:
+        BundleError: The model's probabilities are NaN.
+    """
+    targets = [torch.tensor([*ids, EOS]) for ids in sequences]
+    parts: list[list[Tensor]] = [[] for _ in sequences]
+    rows_at_a_time = max(_MAX_BATCH_TOKENS // block_length, 1)
+    for batch in length_batches(sequences, sum(map(len, sequences)) + 1, rows_at_a_time):
+        inputs = pad_sequences([[BOS, *sequences[at]] for at in batch], PAD, model.device)
+        state = model.initial_state(len(batch))
+        for begin in range(0, inputs.size(1), block_length):
+            hidden, state = model.continue_from(state, inputs[:, begin : begin + block_length])
+            blocks = [targets[at][begin : begin + block_length] for at in batch]
+            rows = torch.cat([hidden[row, : len(block)] for row, block in enumerate(blocks)])
+            log_probs = _log_probs(model, rows, torch.cat(blocks))
+            for at, values in zip(batch, torch.split(log_probs, list(map(len, blocks))), strict=True):
+                parts[at].append(values)
+    return [torch.cat(each) for each in parts]
+
+
+def _log_probs(
+    model: CausalModel | StatefulModel, hidden: Float[Tensor, "N D"], targets: Int[Tensor, " N"]
+) -> Float[Tensor, " N"]:
+    log_probs = projected_log_probs(hidden, model.projection, targets.to(model.device)).cpu()
+    if math.isnan(float(log_probs.sum())):
+        raise BundleError("the model's probabilities are NaN: its weights are damaged")
+    return log_probs
 
 
 def _windows(sequence: int, length: int, context: int, stride: int) -> Iterator[_Window]:

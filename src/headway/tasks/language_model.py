@@ -11,6 +11,9 @@ have little context, so the loss is higher than with a sliding window. Its bits 
 
 can be compared between models with different tokenizers, unlike the loss and the perplexity of a token. The
 predictions of EOS after each document count; EOS itself has no bytes.
+
+A recurrent model with ``carry_state`` reads blocks as contiguous streams (:class:`headway.data.blocks.StreamDataset`).
+A block begins with the token before it instead of BOS, and with the state after it, through which no gradient flows.
 """
 
 from __future__ import annotations
@@ -20,21 +23,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
+import torch
+from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from headway.bundle import LanguageModelBundle, TaskConfig
-from headway.data.blocks import BlockDataset
+from headway.data.blocks import BlockDataset, StreamDataset
 from headway.data.documents import DocumentEncoder, NoText, TextCorpus, read_documents, read_texts
 from headway.data.encoding import SideSpec
 from headway.data.store import FilterConfig
 from headway.data.store_builder import Shard
 from headway.errors import ConfigError, TrainingError
 from headway.evaluate import Score
-from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
-from headway.models.registry import ModelConfig, OutputKind, build_model
+from headway.models.decoder_only import DecoderOnlyConfig
+from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
+from headway.models.registry import ContinuationModel, ModelConfig, OutputKind, build_model
 from headway.tasks.translation import TranslationObjective
-from headway.text.base import TextTokenizer
+from headway.text.base import BOS, TextTokenizer
 from headway.text.corpus_encoder import CorpusEncoder
 from headway.train.prepare import BpeSampling, CorpusEncoding, Preparation
 from headway.train.recipe import DataConfig, Recipe, TrainingConfig, ValidationConfig
@@ -99,7 +105,22 @@ class LanguageModelRecipe(Recipe):
         }
         if wrong := [key for key, given in refused.items() if given]:
             raise ValueError(f"{wrong[0]}: has no effect on a language model; leave the key out")
+        if self.carries_state and any(corpus.weight != 1 for corpus in self.data.train):
+            raise ValueError(
+                "data.train: weight != 1 draws blocks, but model.carry_state = true reads the text in its own order; "
+                "leave weight out, or set carry_state to false"
+            )
+        if self.carries_state and self.data.temperature is not None:
+            raise ValueError(
+                "data.temperature draws blocks, but model.carry_state = true reads the text in its own order; leave "
+                "temperature out, or set carry_state to false"
+            )
         return self
+
+    @property
+    def carries_state(self) -> bool:
+        """Whether batches are contiguous, and the model's state is carried from one to the next."""
+        return isinstance(self.model, RecurrentLMConfig) and self.model.carry_state
 
 
 class LanguageModelObjective(TranslationObjective):
@@ -108,6 +129,42 @@ class LanguageModelObjective(TranslationObjective):
     def inputs(self, batch: TokenBatch) -> tuple[Tensor, ...]:
         """Return the tokens that the model reads: BOS and all but the last token of each block."""
         return (batch.decoder_input,)
+
+
+class CarriedStateObjective(LanguageModelObjective):
+    """The cross-entropy of each token of contiguous streams, given all tokens before it in its stream.
+
+    The state after a batch is carried to the next batch, detached. It has a row for each row that the model reads
+    (twice those of the batch with R-Drop). A row whose block begins a stream starts from the initial state.
+    """
+
+    model: RecurrentLM
+    carries_state = True
+
+    def __init__(self, model: RecurrentLM, label_smoothing: float, r_drop: float = 0.0) -> None:
+        super().__init__(model, label_smoothing, r_drop)
+        self.run_model = self._continue
+
+    def inputs(self, batch: TokenBatch) -> tuple[Tensor, ...]:
+        """Return the tokens that the model reads: the token before each block, and all but its last token."""
+        return (torch.cat([batch.source, batch.decoder_input[:, 1:]], 1),)
+
+    def _continue(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        begins, rows = tokens[:, :1] == BOS, len(tokens)
+        state = self.model.initial_state(rows)
+        if self.carried_state and len(self.carried_state["0.0"]) >= rows:  # the last batches may have fewer rows
+            state = tuple(
+                tuple(
+                    torch.where(begins, part, self.carried_state[f"{layer}.{number}"][:rows])
+                    for number, part in enumerate(parts)
+                )
+                for layer, parts in enumerate(state)
+            )
+        hidden, after = self.model.continue_from(state, tokens)
+        self.carried_state = {
+            f"{layer}.{number}": part.detach() for layer, parts in enumerate(after) for number, part in enumerate(parts)
+        }
+        return hidden
 
 
 class LanguageModelTask:
@@ -132,7 +189,8 @@ class LanguageModelTask:
         if stores is None:
             return None
         kept = 1 - data.dev_fraction
-        blocks = partial(BlockDataset, block_length=cast("DecoderOnlyConfig", recipe.model).max_length)
+        dataset = StreamDataset if recipe.carries_state else BlockDataset
+        blocks = partial(dataset, block_length=cast("DecoderOnlyConfig", recipe.model).max_length)
         training = blocks(stores[0], [corpus.weight for corpus in train], data.temperature, part=(0.0, kept))
         if not len(training):
             raise TrainingError("the training corpora contain no text")
@@ -146,22 +204,27 @@ class LanguageModelTask:
             dev_bytes=_num_bytes(tokenizers.source, development) if len(development) else None,
         )
 
-    def build_model(self, recipe: LanguageModelRecipe, prepared: RunData) -> DecoderOnly:
+    def build_model(self, recipe: LanguageModelRecipe, prepared: RunData) -> ContinuationModel:
         """Build the model."""
         size = prepared.tokenizers.source.vocab_size
-        return cast("DecoderOnly", build_model(recipe.model, size, size))
+        return cast("ContinuationModel", build_model(recipe.model, size, size))
 
     def build_objective(
-        self, model: DecoderOnly, recipe: LanguageModelRecipe, prepared: RunData
+        self, model: ContinuationModel, recipe: LanguageModelRecipe, prepared: RunData
     ) -> LanguageModelObjective:
         """Return the cross-entropy with the recipe's settings."""
-        return LanguageModelObjective(model, recipe.training.label_smoothing, recipe.training.r_drop)
+        settings = recipe.training.label_smoothing, recipe.training.r_drop
+        if recipe.carries_state:
+            return CarriedStateObjective(cast("RecurrentLM", model), *settings)
+        return LanguageModelObjective(model, *settings)
 
     def dev_scores(self, bundle: LanguageModelBundle, recipe: LanguageModelRecipe) -> Sequence[Score]:
         """Return no scores: the loss, the perplexity and the bits per byte are computed for every language model."""
         return ()
 
-    def build_bundle(self, model: DecoderOnly, recipe: LanguageModelRecipe, prepared: RunData) -> LanguageModelBundle:
+    def build_bundle(
+        self, model: ContinuationModel, recipe: LanguageModelRecipe, prepared: RunData
+    ) -> LanguageModelBundle:
         """Return the content of the model folder."""
         return LanguageModelBundle(recipe.task, model, prepared.tokenizers.source)
 

@@ -27,8 +27,7 @@ from headway.decode.request import DecodingOptions
 from headway.engine.loss import projected_cross_entropy, projected_r_drop
 from headway.errors import LengthError
 from headway.evaluate import Score, bleu
-from headway.models.decoder_only import DecoderOnly
-from headway.models.registry import TranslationModel, build_model
+from headway.models.registry import ContinuationModel, TranslationModel, build_model
 from headway.text.base import EOS, TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
@@ -72,9 +71,11 @@ class TranslationRecipe(Recipe):
 class TranslationObjective(Objective):
     """The label-smoothed cross-entropy of a batch's real target tokens, optionally with R-Drop."""
 
-    model: TranslationModel | DecoderOnly
+    model: TranslationModel | ContinuationModel
 
-    def __init__(self, model: TranslationModel | DecoderOnly, label_smoothing: float, r_drop: float = 0.0) -> None:
+    def __init__(
+        self, model: TranslationModel | ContinuationModel, label_smoothing: float, r_drop: float = 0.0
+    ) -> None:
         super().__init__()
         self.model, self.run_model = model, model.hidden
         self.label_smoothing, self.r_drop = label_smoothing, r_drop

@@ -33,7 +33,7 @@ from torch import Tensor
 from headway.bundle import load_weights, named_weights
 from headway.config import to_toml
 from headway.engine.accelerate import accelerate, compile_forward
-from headway.errors import DivergenceError
+from headway.errors import ConfigError, DivergenceError
 from headway.hardware import autocast, keep_freed_memory, return_freed_memory
 from headway.models.registry import architecture_of
 from headway.storage import atomic_write_text, lock_run_folder
@@ -199,6 +199,11 @@ class _Trainer(Generic[RecipeT]):
         self.sharded = world.uses_sharding(training.sharding)
         trained = deepcopy(self.model) if self.sharded else self.model.to(device)
         objective = task.build_objective(trained, recipe, prepared)
+        if objective.carries_state and world.world_size > 1:
+            raise ConfigError(
+                f"{world.world_size} processes cannot share a text whose state is carried from batch to batch; start "
+                "one process, or set model.carry_state = false"
+            )
         architecture = architecture_of(recipe.model)
         auto = device.type == "cuda" and not self.sharded
         if architecture.compilable and (training.compile == "on" or (training.compile == "auto" and auto)):
@@ -206,7 +211,7 @@ class _Trainer(Generic[RecipeT]):
             objective.run_model = compile_forward(objective.run_model)
         blocks = architecture.shardable_blocks(trained) if self.sharded and architecture.shardable_blocks else None
         self.objective = world.wrap(objective, fsdp_blocks=blocks, find_unused=recipe.skips_layers)
-        self.state = TrainingState(trained, recipe, run, world, checkpoints)
+        self.state = TrainingState(objective, recipe, run, world, checkpoints)
         step, progress = self.state.step, self.state.progress
         start = partial(record_start, run, device, training.precision, step=step, world_size=world.world_size)
         self.precision = world.on_main(start)

@@ -3,12 +3,14 @@
     model.safetensors      the weights
     optimizer.safetensors  the optimizer's moments, each named WEIGHT/MOMENT
     ema.safetensors        the moving average of the weights, if the recipe asks for one
+    carried.safetensors    the state that is carried from batch to batch (:class:`headway.train.task.Objective`), if any
     state.json             format version, position in the data, validation score, and a checksum of each file
 
 With sharded training, a folder ``shards`` replaces the first three (:mod:`headway.train.distributed`). Any number of
 processes can read either form.
 
-In memory a snapshot has one dictionary of tensors, whose keys begin with ``weights/``, ``moments/`` or ``ema/``.
+In memory a snapshot has one dictionary of tensors, whose keys begin with ``weights/``, ``moments/``, ``ema/`` or
+``carried/``.
 
 Checkpoints are written atomically. The state of random number generators is not saved, because they are seeded by
 (seed, step, micro-batch). :mod:`headway.train.checkpoints` writes checkpoints in the background and removes old ones.
@@ -34,7 +36,12 @@ from headway.storage import atomic_write_folder, checksum
 
 FORMAT_VERSION = 1
 SHARDS_FOLDER = "shards"
-_FILES = {"weights": "model.safetensors", "moments": "optimizer.safetensors", "ema": "ema.safetensors"}  # by kind
+_FILES = {
+    "weights": "model.safetensors",
+    "moments": "optimizer.safetensors",
+    "ema": "ema.safetensors",
+    "carried": "carried.safetensors",
+}  # by kind
 _STATE = "state.json"
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _DAMAGE = (*_ABSENT, ValueError, KeyError, TypeError, AttributeError, RecursionError, BundleError)
@@ -77,8 +84,9 @@ class Snapshot:
 
     Attributes:
         progress: The numbers in the training state.
-        tensors: All tensors. A key is a kind ("weights", "moments", or "ema" for the moving average of the weights), a
-            slash, and the public name of a weight or a name of :func:`optimizer_moments`.
+        tensors: All tensors. A key is a kind ("weights", "moments", "ema" for the moving average of the weights, or
+            "carried"), a slash, and the public name of a weight, a name of :func:`optimizer_moments`, or a name that
+            the objective gives.
         score: The validation score of these weights, if they were validated; higher is better.
         regular: False if an interruption caused the snapshot. An uninterrupted run would not have this checkpoint.
         counts_as_newest: False if the snapshot was taken only for its score. It then does not count as one of the

@@ -17,19 +17,22 @@ from headway.train.optim import make_optimizer
 from headway.train.recipe import Recipe
 from headway.train.snapshot import Progress, Snapshot, load_snapshot, optimizer_moments, prefixed_tensors
 from headway.train.stream import StepBatches
+from headway.train.task import Objective
 
 
 class TrainingState:
-    """Weights, optimizer moments, moving average, the position in the data, and sums for the next line of metrics.
+    """Weights, optimizer moments, moving average, carried state, the position in the data, and sums for the metrics.
 
     The sums stay on the device until they are reported, so that no step waits for them. When a checkpoint is saved,
     they are copied to ``progress``. With several processes, each process has only the loss of its own micro-batches.
     :meth:`pop_window_metrics` and :meth:`save` add up these losses, so all processes must call them at the same step.
     """
 
-    def __init__(self, model: nn.Module, recipe: Recipe, run: Path, world: World, checkpoints: Checkpoints) -> None:
-        self.model, self.optimizer = model, make_optimizer(model, recipe.optimizer)
-        self.ema = None if recipe.training.ema is None else MovingAverage(model, recipe.training.ema)
+    def __init__(self, objective: Objective, recipe: Recipe, run: Path, world: World, checkpoints: Checkpoints) -> None:
+        self.model: nn.Module = objective.model
+        self.optimizer = make_optimizer(self.model, recipe.optimizer)
+        self.ema = None if recipe.training.ema is None else MovingAverage(self.model, recipe.training.ema)
+        self._objective = objective
         self.progress = Progress()
         self.score: float | None = None  # validation score of the current weights
         self._world, self._checkpoints = world, checkpoints
@@ -55,6 +58,8 @@ class TrainingState:
         load_snapshot(snapshot, path, self.model, self.optimizer)
         if self.ema is not None and (average := snapshot.tensors_of_kind("ema")):
             self.ema.load(average, path)
+        carried = snapshot.tensors_of_kind("carried")
+        self._objective.carried_state = {name: tensor.to(self._world.device) for name, tensor in carried.items()}
         self.progress = snapshot.progress
 
     @property
@@ -103,7 +108,8 @@ class TrainingState:
         if self._world.is_main or self._checkpoints.sharded:
             weights, moments = named_weights(self.model), optimizer_moments(self.model, self.optimizer)
             ema = {} if self.ema is None else self.ema.named_weights()
-            tensors = prefixed_tensors(weights=weights, moments=moments, ema=ema)
+            carried = self._objective.carried_state
+            tensors = prefixed_tensors(weights=weights, moments=moments, ema=ema, carried=carried)
             self._checkpoints.save(Snapshot(self.progress, tensors, self.score, regular, counts_as_newest))
 
     def _update_progress(self) -> None:

@@ -66,11 +66,20 @@ class Objective(nn.Module):
         model: The model to train.
         run_model: The model's part of the forward pass. The trainer may replace it by a compiled version.
         is_per_token: Whether the loss is summed over target tokens, so that exp(mean loss) is a perplexity.
+        carries_state: Whether a batch is computed from the state after the batch before it. Training then has one
+            process, because the batches of a step depend on each other.
+        carried_state: This state, as named tensors that checkpoints contain. Empty before the first batch, and in
+            objectives that carry none.
     """
 
     model: Model
     run_model: Callable[..., Tensor]
     is_per_token: ClassVar[bool] = True
+    carries_state: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.carried_state: dict[str, Tensor] = {}
 
     def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
         """Return the training loss, summed over the batch's targets."""
