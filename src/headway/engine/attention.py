@@ -41,14 +41,16 @@ class KernelMultiHeadAttention(MultiHeadAttention):
         """Attend from x to itself, or to ``memory`` if given. ``mask`` broadcasts to (B, T, S)."""
         if mask is None or not self._is_one_operation(x, x if memory is None else memory, mask):
             return super().forward(x, memory, mask=mask)
-        from headway.kernels.bf16_gemm import supports_width  # imports Numba
-
         weight, bias = self.projection.weight, self.projection.bias
         split = len(weight) if memory is None else self.widths[0]
-        in_bfloat16 = supports_width(self.d_key) and trains_by_kernels(x, weight)
+        in_bfloat16 = self._is_in_bfloat16(x)
         first, second = (None, None) if bias is None or not in_bfloat16 else (bias[:split], bias[split:])
         projected = linear(x, weight if memory is None else weight[:split], first)
         other = None if memory is None else linear(memory, weight[split:], second)
+        if self.rotary is not None:
+            self.rotary.reserve(x.size(1))
+            arguments = (projected, self.rotary.table[: x.size(1)], self.num_heads)
+            projected = cast(Tensor, _Rotation.apply(*arguments))  # type: ignore[no-untyped-call]
         if in_bfloat16:
             heads = attend_in_bfloat16(projected, other, mask, self.num_heads)
         else:
@@ -72,11 +74,19 @@ class KernelMultiHeadAttention(MultiHeadAttention):
                 return self.merge_heads(self.dropout(used) @ kv.values)
         return self.merge_heads(scaled_dot_product_attention(query, kv.keys, kv.values, mask))
 
+    def _is_in_bfloat16(self, x: Tensor) -> bool:
+        """Return whether the kernels for bfloat16 can train this layer."""
+        from headway.kernels.bf16_gemm import supports_width  # imports Numba
+
+        return trains_by_kernels(x, self.projection.weight) and supports_width(self.d_key)
+
     def _is_one_operation(self, x: Tensor, source: Tensor, mask: Tensor) -> bool:
         """Return whether the training kernels support the options of this layer and these inputs."""
-        variants = (self.score, self.query_outer, self.key_outer, self.query_norm, self.key_norm, self.rotary)
+        variants = (self.score, self.query_outer, self.key_outer, self.query_norm, self.key_norm)
         return (
             self.training
+            # Biases come before a rotation, which the kernels for float32 do not expect: they add them later.
+            and (self.rotary is None or self._is_in_bfloat16(x))
             and kernels_support(x)
             and kernels_support(source)
             and all(variant is None for variant in variants)
@@ -228,6 +238,33 @@ def attend_in_bfloat16(
     width of a head.
     """
     return cast(Tensor, _BFloat16Attention.apply(projected, memory, mask, num_heads))  # type: ignore[no-untyped-call]
+
+
+class _Rotation(torch.autograd.Function):
+    """Rotate the queries and keys in ``projected``, which contains queries, keys and values of equal width.
+
+    ``table`` (T, 2, K) contains the factors of :class:`~headway.nn.positions.RotaryPositions`.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, projected: Tensor, table: Tensor, num_heads: int) -> Tensor:
+        ctx.save_for_backward(table)
+        ctx.num_heads = num_heads
+        return _rotated(projected, table[:, 0], table[:, 1], num_heads)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None]:
+        (table,) = ctx.saved_tensors
+        return _rotated(grad_output, table[:, 0], -table[:, 1], ctx.num_heads), None, None
+
+
+def _rotated(projected: Tensor, cosine: Tensor, sine: Tensor, num_heads: int) -> Tensor:
+    out = projected.clone()
+    heads = torch.unflatten(out[..., : out.size(-1) // 3 * 2], -1, (2 * num_heads, -1))
+    swapped = torch.unflatten(heads, -1, (-1, 2)).flip(-1).flatten(-2)
+    heads.copy_(heads * cosine.unsqueeze(1) + swapped * sine.unsqueeze(1))
+    return out
 
 
 class _BFloat16Attention(torch.autograd.Function):
