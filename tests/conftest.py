@@ -14,7 +14,7 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from hypothesis import settings
 from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
-    from headway.predict import Translator
+    from headway.predict import LanguageModel, Translator
     from headway.predict.classifier import Classifier
 
 # Without a deadline, tests do not fail on a busy machine.
@@ -183,5 +183,35 @@ def make_classifier() -> Callable[..., Classifier]:
                 model.projection.bias.normal_()
         task = TaskConfig.parse({"kind": "classification", "source_language": "de"}, "test")
         return Classifier(ClassifierBundle(task, model, tokenizer, labels), device="cpu")
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_language_model() -> Callable[..., LanguageModel]:
+    """Return a function that makes tiny language models with random weights, whose predictions are far from uniform.
+
+    The function's arguments are the kind of tokenizer, ``seed``, and model options. The tokenizer is trained on
+    :data:`WORDS`, or on ``texts``.
+    """
+
+    def make(kind: str = "bpe", *, seed: int = 3, texts: Sequence[str] = (), **changes: Any) -> LanguageModel:
+        from headway.bundle import LanguageModelBundle, TaskConfig
+        from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
+        from headway.predict import LanguageModel
+        from headway.text.tokenizer import Tokenizer, TokenizerConfig
+
+        texts = texts or [" ".join(random.Random(number).sample(WORDS, 6)) for number in range(9)]
+        tokenizer = Tokenizer.train(texts, TokenizerConfig.parse({"kind": kind, "vocab_size": 300}, "test"))
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            sizes = {"d_model": 16, "num_heads": 2, "d_ff": 32, "decoder_layers": 2, "max_length": 32}
+            config = DecoderOnlyConfig.parse({**sizes, **changes}, "test")
+            model = DecoderOnly(config, tokenizer.vocab_size)
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight.mul_(8)
+        bundle = LanguageModelBundle(TaskConfig(kind="language_model"), model, tokenizer)
+        return LanguageModel(bundle, device="cpu")
 
     return make

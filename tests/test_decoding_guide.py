@@ -12,11 +12,9 @@ import pytest
 from pydantic import BaseModel
 
 import headway
-from headway.bundle import LanguageModelBundle, TaskConfig
 from headway.cli import app
 from headway.decode import DecodingOptions, Sampling
-from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
-from headway.predict import Flag, Translator
+from headway.predict import Flag, LanguageModel, Translator
 from headway.predict.calibration import MIN_TEXTS
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "decoding.md").read_text(encoding="utf-8")
@@ -25,17 +23,16 @@ RECORD = re.findall(r"^    (\{.*\})$", GUIDE, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
-def home(make_translator: Callable[..., Translator], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the guide's files: two models and a language model with the same byte tokenizer, and texts."""
+def home(
+    make_translator: Callable[..., Translator],
+    make_language_model: Callable[..., LanguageModel],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A folder with the guide's files: two models with the same byte tokenizer, a language model, and texts."""
     folder = tmp_path_factory.mktemp("guide")
     for name, seed in (("MODEL", 1), ("MODEL2", 2)):
         make_translator("bpe", seed=seed).bundle.save(folder / name, "# Card")
-    tokenizer = make_translator("bpe", seed=1).bundle.target_tokenizer
-    tiny = {"d_model": 16, "num_heads": 2, "d_ff": 16, "decoder_layers": 1, "max_length": 32}
-    language_model = DecoderOnly(DecoderOnlyConfig.parse(tiny, "test"), tokenizer.vocab_size)
-    LanguageModelBundle(TaskConfig(kind="language_model"), language_model, tokenizer).save(
-        folder / "LANGUAGE_MODEL", "# Card"
-    )
+    make_language_model().bundle.save(folder / "LANGUAGE_MODEL", "# Card")
     (folder / "input.en").write_text("the red house\na tree\n", encoding="utf-8")
     (folder / "input.de").write_text("das rote Haus\nein Baum\n", encoding="utf-8")
     for name in ("train.de", "train.en"):

@@ -39,14 +39,14 @@ def test_all_of_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         *["train", *["generate"] * 4],
         *["evaluate"] * 2,
         *["score"] * 3,
-        "evaluate",
+        *["evaluate", "inspect"],
     ]
     for command in COMMANDS:
         words = shlex.split(command)[1:]
         if words[0] == "train":
             words += [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
         app(words, standalone_mode=False)
-        assert capsys.readouterr().out or "-o" in words or words[0] == "train", command
+        assert capsys.readouterr().out or "-o" in words or words[0] in ("train", "inspect"), command
     continued = Path("continuations.txt").read_text(encoding="utf-8").splitlines()
     assert [line[:5] for line in continued] == ["ROMEO", "To be"]
     (example,) = EXAMPLES

@@ -8,30 +8,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from command_line import assert_refused, run, write_lines
 
 import headway
-from headway.bundle import LanguageModelBundle, TaskConfig
-from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.predict import LanguageModel, Translator
-from headway.text.tokenizer import Tokenizer
 
 CONTEXT = 16
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(make_language_model: Callable[..., LanguageModel], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an untrained language model that reads letters."""
-    torch.manual_seed(3)
-    tokenizer = Tokenizer("characters", [*"abcdefghij ", "\n"])
-    sizes = {"d_model": 16, "num_heads": 2, "d_ff": 32, "decoder_layers": 2, "max_length": CONTEXT}
-    model = DecoderOnly(DecoderOnlyConfig.parse(sizes, "test"), tokenizer.vocab_size)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.mul_(8)  # untrained predictions are nearly uniform; these are not
     folder = tmp_path_factory.mktemp("models") / "letters"
-    LanguageModelBundle(TaskConfig(kind="language_model"), model, tokenizer).save(folder, "# A model\n")
+    make_language_model("characters", texts=["abcdefghij "], max_length=CONTEXT).bundle.save(folder, "# A model\n")
     return folder
 
 

@@ -95,7 +95,7 @@ class TestOverview:
 
     def test_its_axes_say_what_they_are(self, seen: Inspection) -> None:
         picture = figure(seen, kind="cross")
-        assert picture.get_supylabel() == "target token being predicted (query)"
+        assert picture.get_supylabel() == "token being predicted (query)"
         assert picture.get_supxlabel() == "source token (key)"
         assert labels(panels(picture)[2]) == (["the", "␣$x", "<eos>"], ["das", "␣Haus", "<eos>"])
         (bar,) = (axes for axes in picture.axes if axes.get_label() == "<colorbar>")

@@ -14,10 +14,12 @@ from headway.cli.line_io import output_file
 
 def inspect(
     model: options.ModelFolder,
-    source: Annotated[str, typer.Argument(help="The source text.")],
+    source: Annotated[str, typer.Argument(help="The source text, or the prompt of a language model.")],
     target: Annotated[
         str | None,
-        typer.Argument(help="The translation or, for a classifier, the label to explain. Default: the model's own."),
+        typer.Argument(
+            help="The translation, the continuation of the prompt, or the label to explain. Default: the model's own."
+        ),
     ] = None,
     output: Annotated[
         Path,
@@ -34,13 +36,22 @@ def inspect(
     alternatives: Annotated[
         int | None, typer.Option(min=0, help="Number of most probable tokens to list at each position. Default: 5.")
     ] = None,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="For a language model: maximum length of its own continuation, which takes the most probable token at "
+            "each step; 0 inspects the prompt alone. Default: 20.",
+        ),
+    ] = None,
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
 ) -> None:
     """Show a model's attention in all layers and heads, the alignment and the probabilities for a text.
 
     A page is a single file that needs no network. A picture shows all heads of one kind of attention or, with --layer
-    or --head, one of them enlarged. The model may be a translation model of any architecture or a classifier.
+    or --head, one of them enlarged. The model may be a translation model of any architecture, a classifier or a
+    language model, for which a page also shows where the model was unsure.
     """
     from headway.inspection.inspect_text import check_output_format, write_inspection
     from headway.inspection.inspect_text import inspect as inspect_text
@@ -57,6 +68,7 @@ def inspect(
         alternatives=alternatives,
         target_language=to,
         source_language=from_,
+        max_new_tokens=max_new_tokens,
     )
     if to_stdout:
         with output_file(None) as file:

@@ -31,8 +31,8 @@ _BLUE, _ORANGE = COLORS[:2]
 _STYLE: dict[str, Any] = {"font.size": 10, "axes.titlesize": 10}
 _AXES: dict[Side, str] = {
     "source": "source token",
-    "input": "target token already read",
-    "target": "target token being predicted",
+    "input": "token already read",
+    "target": "token being predicted",
     "text": "",
 }
 

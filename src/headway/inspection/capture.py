@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.nn.attention import MultiHeadAttention, observe_attention
-from headway.nn.blocks import DecoderBlock, EncoderBlock
+from headway.nn.blocks import CausalBlock, DecoderBlock, EncoderBlock
 from headway.nn.pooling import AttentionPooling
 from headway.nn.recurrent_decoders import RecurrentAttention
 
@@ -116,6 +116,8 @@ def _kind(name: str, modules: Mapping[str, nn.Module]) -> Kind | None:
             return "cross"
         case _, EncoderBlock():
             return "encoder"
+        case _, CausalBlock():
+            return "decoder"
         case _, DecoderBlock():
             return "cross" if own == "cross_attention" else "decoder"
     return None

@@ -43,10 +43,10 @@ _WORDS: dict[Kind, tuple[str, str, str]] = {
         "Which source tokens each source token attends to. Every token can see all others.",
     ),
     "decoder": (
-        "target token being predicted (query)",
-        "target token already read (key)",
-        "Which of the previous target tokens the decoder uses to predict a token. It never sees later tokens, so the "
-        "upper right is empty.",
+        "token being predicted (query)",
+        "token already read (key)",
+        "Which of the previous tokens the decoder uses to predict a token. It never sees later tokens, so the upper "
+        "right is empty.",
     ),
 }
 
@@ -102,12 +102,14 @@ def _content(inspection: Inspection) -> dict[str, Any]:
         "sides": {side: [make_visible(token) for token in inspection.tokens(side)] for side in texts},
         "rightToLeft": {side: is_right_to_left(text) for side, text in texts.items()},
         "kinds": [_kind(kind, inspection.maps_of_kind(kind)) for kind in inspection.kinds] if drawn else [],
+        "promptLength": inspection.prompt_length,
         "logProbability": inspection.log_probability,
         "steps": [
             {
                 "probability": math.exp(step.log_probability),
                 "rank": step.rank,
                 "forced": step.forced,
+                "choices": None if step.entropy is None else math.exp(step.entropy),
                 "alternatives": [[make_visible(top.token), math.exp(top.log_probability)] for top in step.alternatives],
             }
             for step in inspection.steps

@@ -1,4 +1,4 @@
-"""Inspect a translator or a classifier with one call, and write the result as a page, a picture or JSON.
+"""Inspect a model with one call, and write the result as a page, a picture or JSON.
 
 If the last block of a classifier computes only one position, from which the label is predicted, its attention acts as
 pooling: it shows how much each token contributes to the vector at that position.
@@ -16,15 +16,19 @@ from headway.errors import BundleError, ConfigError
 from headway.inspection.attention_plots import figure
 from headway.inspection.capture import CapturedMap, Kind, capture
 from headway.inspection.html_page import render_html
-from headway.inspection.inspect_translator import DEFAULT_ALTERNATIVES, inspect_translation
+from headway.inspection.inspect_language_model import DEFAULT_NEW_TOKENS, inspect_language_model
+from headway.inspection.inspect_translator import inspect_translation
 from headway.inspection.picture_files import PICTURE_FORMATS, save_picture
+from headway.inspection.predicted_tokens import DEFAULT_ALTERNATIVES
 from headway.inspection.results import AttentionMap, Inspection, LabelAttribution, check_attention_size
-from headway.predict import Classifier, Translator
+from headway.predict import Classifier, LanguageModel, Translator
 from headway.storage import atomic_write_text
+
+_NAMES = {"label": "a classifier", "continuation": "a language model"}
 
 
 def inspect(
-    model: Translator | Classifier,
+    model: Translator | Classifier | LanguageModel,
     source: str,
     target: str | None = None,
     *,
@@ -32,22 +36,28 @@ def inspect(
     alternatives: int | None = None,
     target_language: str | None = None,
     source_language: str | None = None,
+    max_new_tokens: int | None = None,
 ) -> Inspection:
     """Run ``model`` on ``source`` and return its attention and predictions.
 
     Args:
         model: A model from ``headway.load``.
-        source: A text that the model can read at once, without splitting it.
-        target: The translation, or for a classifier the label to explain. None means the model's own prediction.
+        source: A text that the model can read at once, without splitting it; for a language model, the prompt.
+        target: The translation, the continuation of the prompt, or the label to explain. None means the model's own
+            prediction.
         name: The model's name, for titles.
         alternatives: Number of most probable tokens to list at each target position. None means five.
         target_language: The language to translate into, if the model has several.
         source_language: The language of the source, for imported models that need it.
+        max_new_tokens: Maximum length of a language model's own continuation. None means 20; 0 inspects the prompt.
 
     Raises:
         HeadwayError: The text is blank or too long, or an argument does not fit the model.
     """
-    if model.bundle.output == "tokens":
+    output = model.bundle.output
+    if max_new_tokens is not None and output != "continuation":
+        raise ConfigError("max_new_tokens is for language models; leave it out (--max-new-tokens)")
+    if output == "tokens":
         return inspect_translation(
             cast("Translator", model),
             source,
@@ -57,10 +67,19 @@ def inspect(
             target_language=target_language,
             source_language=source_language,
         )
-    if model.bundle.output == "continuation":
-        raise ConfigError("inspection of language models is not supported; translation models and classifiers are")
     if target_language is not None or source_language is not None:
-        raise ConfigError("a classifier has no languages to choose; leave out --to and --from")
+        raise ConfigError(f"{_NAMES[output]} has no languages to choose; leave out --to and --from")
+    if output == "continuation":
+        if target is not None and max_new_tokens is not None:
+            raise ConfigError("max_new_tokens has no effect on a given continuation; leave one out (--max-new-tokens)")
+        return inspect_language_model(
+            cast("LanguageModel", model),
+            source,
+            target,
+            name=name,
+            alternatives=DEFAULT_ALTERNATIVES if alternatives is None else alternatives,
+            max_new_tokens=DEFAULT_NEW_TOKENS if max_new_tokens is None else max_new_tokens,
+        )
     if alternatives is not None:
         raise ConfigError(
             f"alternatives = {alternatives}: a classifier predicts no tokens, and the probabilities of all labels are "

@@ -6,26 +6,21 @@ predicts the token at t. Row t of a decoder's attention is therefore the attenti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
 
 from headway.decode import DecodingOptions
-from headway.errors import BundleError, ConfigError, DataError, LengthError
+from headway.errors import ConfigError, DataError, LengthError
 from headway.inspection.capture import capture
-from headway.inspection.results import AttentionMap, Inspection, PredictedToken, TokenProbability, check_attention_size
+from headway.inspection.predicted_tokens import DEFAULT_ALTERNATIVES, predicted_tokens
+from headway.inspection.results import AttentionMap, Inspection, check_attention_size
 from headway.predict import Translator
 from headway.predict.alignment import default_alignment_layer, hard_alignment
-from headway.text.base import BOS, EOS, TextTokenizer
+from headway.text.base import BOS, EOS
 from headway.text.special_tokens import SpecialTokens
 
-DEFAULT_ALTERNATIVES = 5  # default number of alternatives per position
-
 _PAPER = DecodingOptions()
-_LOGITS_IN_MEMORY = 1 << 24  # 64 MiB in float32
 
 
 @torch.inference_mode()
@@ -90,7 +85,7 @@ def inspect_translation(
     )
     own = slice(len(special.source_prefix), len(special.source_prefix) + len(source_ids))
     layer, pairs = _aligned(maps, own, range(forced, len(predicted) - 1), translator.alignment_layer)
-    steps = _steps(bundle.model.projection, hidden, predicted, forced, alternatives, bundle.target_tokenizer)
+    steps = predicted_tokens(bundle.model.projection, hidden, predicted, forced, alternatives, bundle.target_tokenizer)
     return Inspection(
         model=name,
         architecture=bundle.model.config.kind,
@@ -117,38 +112,6 @@ def _source_ids(translator: Translator, special: SpecialTokens, source: str) -> 
             "translated in parts); inspect its sentences one by one"
         )
     return ids
-
-
-def _steps(
-    projection: nn.Linear,
-    hidden: Float[Tensor, "T D"],
-    predicted: Sequence[int],
-    forced: int,
-    count: int,
-    tokenizer: TextTokenizer,
-) -> Iterator[PredictedToken]:
-    """Yield the token and its alternatives at each position. Logits are computed for a few positions at a time."""
-    size = max(1, _LOGITS_IN_MEMORY // projection.out_features)
-    for start in range(0, len(predicted), size):
-        tokens = predicted[start : start + size]
-        log_probs = projection(hidden[start : start + size]).float().log_softmax(-1).cpu()
-        chosen = log_probs.gather(1, torch.tensor(tokens).unsqueeze(1))
-        if bool(chosen.isnan().any()):
-            raise BundleError("the model's probabilities are NaN: its weights are damaged")
-        ranks = (log_probs > chosen).sum(1) + 1
-        best = log_probs.topk(min(count, log_probs.size(1)))
-        rows: Any = zip(
-            tokenizer.display(tokens),
-            chosen.squeeze(1).tolist(),
-            ranks.tolist(),
-            best.indices.tolist(),
-            best.values.tolist(),
-            strict=True,
-        )
-        for at, (token, value, rank, ids, values) in enumerate(rows, start):
-            yield PredictedToken(
-                token, value, rank, at < forced, tuple(map(TokenProbability, tokenizer.display(ids), values))
-            )
 
 
 def _aligned(

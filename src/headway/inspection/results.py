@@ -80,6 +80,7 @@ class PredictedToken:
         rank: Rank of the token by probability; 1 is the most probable.
         forced: Whether the token was given to the model instead of predicted, such as a language code.
         alternatives: The most probable tokens at this position, best first.
+        entropy: Entropy of the prediction in nats: a choice among exp(entropy) equally probable tokens is as uncertain.
     """
 
     token: str
@@ -87,6 +88,7 @@ class PredictedToken:
     rank: int
     forced: bool
     alternatives: tuple[TokenProbability, ...]
+    entropy: float | None = None
 
 
 @dataclass(frozen=True)
@@ -104,16 +106,17 @@ class Inspection:
     Attributes:
         model: The model's name.
         architecture: The model's ``kind``, such as "transformer", "recurrent" or "classifier".
-        source: The source text.
+        source: The source text; the prompt of a language model.
         source_tokens: Tokens of the source as the model reads them, including language codes and EOS.
         maps: The attention weights of every attention module; empty for a model without attention.
-        target: The target text; None for a classifier.
-        target_given: Whether the target was given. Otherwise it is the model's own translation.
-        steps: One entry per target token, and one for EOS.
+        target: The target text, or the continuation of a prompt; None for a classifier.
+        target_given: Whether the target was given. Otherwise it is the model's own translation or continuation.
+        steps: One entry per target token, and one for EOS. For a language model, the tokens of the prompt come first.
         alignment: (source token, target token) pairs, counted from 0 in ``source_tokens`` and ``steps``.
         alignment_layer: The layer whose mean attention gives the alignment, counted from 1.
         labels: A classifier's labels and their probabilities, most probable first.
         attribution: A classifier's attribution of the requested label, by default the most probable.
+        prompt_length: Number of the first steps that are the prompt of a language model; None for other models.
         truncated: Whether the end of the text was cut off because the text exceeds the model's maximum length.
     """
 
@@ -130,11 +133,12 @@ class Inspection:
     labels: Mapping[str, float] | None = None
     attribution: LabelAttribution | None = None
     truncated: bool = False
+    prompt_length: int | None = None
 
     @property
     def log_probability(self) -> float:
         """Log-probability of the target given the source, in nats; forced tokens do not count."""
-        return math.fsum(step.log_probability for step in self.steps if not step.forced)
+        return math.fsum(step.log_probability for step in self.steps[self.prompt_length or 0 :] if not step.forced)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

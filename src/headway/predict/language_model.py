@@ -78,12 +78,14 @@ class Continuation:
         tokens: The new tokens as displayed, without EOS. They include those that a stop string removed from the text.
         token_log_probabilities: Log-probability of each token, in nats, as the model predicts it, whatever the options.
         finish_reason: Whether the model ended the text, a stop string, or the maximum length.
+        ids: The ids of ``tokens``.
     """
 
     text: str
     tokens: tuple[str, ...]
     token_log_probabilities: tuple[float, ...]
     finish_reason: Literal["end", "stop", "length"]
+    ids: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -324,6 +326,7 @@ class LanguageModel:
             tokens=tuple(self._tokenizer.display(found.tokens)),
             token_log_probabilities=found.token_log_probabilities[: len(found.tokens)],
             finish_reason=reason if end is None else "stop",
+            ids=tuple(found.tokens),
         )
 
 

@@ -5,12 +5,15 @@
 
 function showFacts() {
   $("model").textContent = `${data.model} · ${data.architecture}`;
-  const facts = [["Source", data.source]];
+  const continues = data.promptLength !== null;
+  const facts = [[continues ? "Prompt" : "Source", data.source]];
   if (data.target !== null) {
-    facts.push([data.given ? "Target, as given" : "Target, by beam search", data.target]);
-    const own = data.steps.filter((step) => !step.forced).length;
+    const name = continues ? "Continuation" : "Target";
+    const found = continues ? "of the most probable tokens" : "by beam search";
+    facts.push([`${name}, ${data.given ? "as given" : found}`, data.target]);
+    const own = data.steps.slice(data.promptLength ?? 0).filter((step) => !step.forced).length;
     facts.push([
-      "Probability of the target",
+      `Probability of the ${name.toLowerCase()}`,
       `log P = ${data.logProbability.toFixed(3).replace("-", "−")} nats, that is ` +
         `${percent(Math.exp(data.logProbability / own))} per token (geometric mean of ${own}, with the end symbol)`,
     ]);
@@ -56,6 +59,30 @@ function showSteps() {
   const body = $("steps").tBodies[0];
   body.onkeydown = (event) => /Left|Right/.test(event.key) || moveFocus(event, body, 1);
 }
+
+// ---- where a language model was unsure
+
+const MANY_CHOICES = 5; // in nats: from exp(5), about 150 choices, the color is deepest
+
+function showCertainty() {
+  $("choices").dir = data.rightToLeft.target ? "rtl" : "ltr";
+  $("choices").replaceChildren(...data.steps.map((step, at) => {
+    const looks = { class: at < data.promptLength ? "chip given" : "chip", role: "listitem" };
+    const chip = make("span", looks, isolated(data.sides.target[at]), make("small", {}, count(step.choices)));
+    const strength = Math.round(55 * Math.min(Math.log(step.choices) / MANY_CHOICES, 1));
+    chip.style.background = `color-mix(in srgb, var(--against) ${strength}%, var(--raised))`;
+    return chip;
+  }));
+  const first = data.promptLength < data.steps.length - 1 ? data.promptLength : 0;
+  const places = [...data.steps.keys()].slice(first);
+  const unsure = places.sort((one, other) => data.steps[other].choices - data.steps[one].choices).slice(0, 3);
+  $("unsure").textContent = "Most unsure: " + unsure.map((at) => {
+    const others = data.steps[at].alternatives.slice(0, 3).map(([token, value]) => `${quoted(token)} ${percent(value)}`);
+    const list = others.length ? `: ${others.join(", ")}` : "";
+    return `at ${quoted(data.sides.target[at])} (token ${at + 1}), ${count(data.steps[at].choices)} choices${list}`;
+  }).join("; ") + ".";
+}
+const count = (value) => (value < 9.95 ? value.toFixed(1) : String(Math.round(value)));
 
 // ---- alignment: two lines of tokens, with curves between aligned tokens
 
@@ -156,6 +183,10 @@ function showAll() {
       $("attribution").hidden = false;
       showAttribution();
     }
+  }
+  if (data.promptLength !== null) {
+    $("certainty").hidden = false;
+    showCertainty();
   }
   if (data.kinds.length) {
     $("attention").hidden = false;

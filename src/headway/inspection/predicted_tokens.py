@@ -1,0 +1,52 @@
+"""The probability of each token of a text that a model reads, and the most probable tokens at each position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from headway.errors import BundleError
+from headway.inspection.results import PredictedToken, TokenProbability
+from headway.text.base import TextTokenizer
+
+DEFAULT_ALTERNATIVES = 5  # default number of alternatives per position
+
+_LOGITS_IN_MEMORY = 1 << 24  # 64 MiB in float32
+
+
+def predicted_tokens(
+    projection: nn.Linear,
+    hidden: Float[Tensor, "T D"],
+    predicted: Sequence[int],
+    forced: int,
+    count: int,
+    tokenizer: TextTokenizer,
+) -> Iterator[PredictedToken]:
+    """Yield the token and its alternatives at each position. Logits are computed for a few positions at a time."""
+    size = max(1, _LOGITS_IN_MEMORY // projection.out_features)
+    for start in range(0, len(predicted), size):
+        tokens = predicted[start : start + size]
+        log_probs = projection(hidden[start : start + size]).float().log_softmax(-1).cpu()
+        chosen = log_probs.gather(1, torch.tensor(tokens).unsqueeze(1))
+        if bool(chosen.isnan().any()):
+            raise BundleError("the model's probabilities are NaN: its weights are damaged")
+        ranks = (log_probs > chosen).sum(1) + 1
+        best = log_probs.topk(min(count, log_probs.size(1)))
+        # 0 log 0 is 0.
+        entropies = -(log_probs.exp() * log_probs).nan_to_num().sum(1)
+        rows: Any = zip(
+            tokenizer.display(tokens),
+            chosen.squeeze(1).tolist(),
+            ranks.tolist(),
+            entropies.tolist(),
+            best.indices.tolist(),
+            best.values.tolist(),
+            strict=True,
+        )
+        for at, (token, value, rank, entropy, ids, values) in enumerate(rows, start):
+            others = tuple(map(TokenProbability, tokenizer.display(ids), values))
+            yield PredictedToken(token, value, rank, at < forced, others, entropy)
