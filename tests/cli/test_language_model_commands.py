@@ -148,6 +148,8 @@ class TestNoisyChannel:
         assert odd.startswith("tuned on odd lines: BLEU ")
         assert even.startswith("held-out even lines: BLEU ")
         assert run(*words, *first.split()[1:]).out == ended.out
+        alone = run(*words[:4], *words[6:], "--tune", references)
+        assert "--channel-weight 0 " in alone.err.splitlines()[0]
 
     def test_options_that_do_not_fit_are_refused(self, words: list[object], folder: Path, tmp_path: Path) -> None:
         channel = ["--channel-weight", 1]

@@ -174,7 +174,7 @@ def _check_noisy_channel(
         own = f"{name}-weight"
         if folder is None and weights[own] is not None:
             raise ConfigError(f"{own} needs {name}")
-        if (folder is not None and weights[own] is None) == (tune is None):
+        if folder is not None and (weights[own] is None) == (tune is None):
             raise ConfigError(f"{name}: give either its weight ({own}) or references for tuning it (--tune F)")
     folder = noisy["--language-model"]
     if folder is not None and architecture_of(read_config(folder).model).output in ("tokens", "label"):
