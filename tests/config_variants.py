@@ -18,6 +18,7 @@ from headway.config import Config
 from headway.errors import ConfigError
 from headway.models.classifier import ClassifierConfig
 from headway.models.decoder_only import DecoderOnlyConfig
+from headway.models.masked import MaskedConfig
 from headway.models.recurrent import RecurrentConfig
 from headway.models.recurrent_lm import RecurrentLMConfig
 from headway.models.transformer import TransformerConfig
@@ -30,6 +31,7 @@ CONFIGS: tuple[type[Config], ...] = (
     RecurrentConfig,
     DecoderOnlyConfig,
     RecurrentLMConfig,
+    MaskedConfig,
 )
 
 _BASE: dict[type[Config], dict[str, Any]] = {
@@ -38,6 +40,7 @@ _BASE: dict[type[Config], dict[str, Any]] = {
     RecurrentConfig: {"d_model": 32},
     DecoderOnlyConfig: {"d_model": 32, "num_heads": 2, "d_ff": 48, "decoder_layers": 2, "max_length": 24},
     RecurrentLMConfig: {"d_model": 32},
+    MaskedConfig: {"d_model": 32, "num_heads": 2, "d_ff": 48, "encoder_layers": 3, "max_length": 24},
 }
 _VALUES: dict[str, list[Any]] = {
     "d_model": [24, 64],
@@ -75,26 +78,35 @@ _VALUES: dict[str, list[Any]] = {
     "score_hidden": [7],
     "encoder_window": [1, 4],
     "decoder_window": [1, 3],
+    "global_every": [2, 3],
+    "local_rotary_base": [30.0],
+    "num_segments": [0, 2],
 }
 # Inherited fields that have no effect and that the config refuses.
-REFUSED = {(ClassifierConfig, "decoder_window"), (DecoderOnlyConfig, "encoder_window")}
+REFUSED = {
+    (ClassifierConfig, "decoder_window"),
+    (DecoderOnlyConfig, "encoder_window"),
+    (MaskedConfig, "decoder_window"),
+}
 # Values of other fields that a field needs in order to be valid or to have an effect.
 _COMPANIONS: dict[tuple[type[Config], str], dict[str, Any]] = {
     (TransformerConfig, "max_length"): {"positions": "learned"},
     (ClassifierConfig, "max_length"): {"positions": "learned", "pad_to_max_length": True},
     (ClassifierConfig, "masked"): {"pad_to_max_length": True, "max_length": 14},
+    (MaskedConfig, "global_every"): {"encoder_window": 3},
+    (MaskedConfig, "local_rotary_base"): {"encoder_window": 3, "global_every": 2, "positions": "rotary"},
     (RecurrentConfig, "context"): {"attention": "none"},
     (RecurrentConfig, "input_feeding"): {"attention": "luong"},
     (RecurrentConfig, "d_embedding"): {"tie": "all"},
     (DecoderOnlyConfig, "parallel"): {"norm": "pre"},
     **{
         (config, name): {"positions": "rotary"}
-        for config in (TransformerConfig, ClassifierConfig, DecoderOnlyConfig)
+        for config in (TransformerConfig, ClassifierConfig, DecoderOnlyConfig, MaskedConfig)
         for name in ("rotary_base", "rotary_fraction", "rotary_scaling")
     },
     **{
         (config, "num_kv_heads"): {"num_heads": 4}
-        for config in (TransformerConfig, ClassifierConfig, DecoderOnlyConfig)
+        for config in (TransformerConfig, ClassifierConfig, DecoderOnlyConfig, MaskedConfig)
     },
 }
 

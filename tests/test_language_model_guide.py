@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 import shlex
-import tomllib
 from pathlib import Path
 
 import pytest
 
 import headway
 from headway.cli import app
+from headway.models import masked
 from headway.models.decoder_only import PRESETS, DecoderOnly, DecoderOnlyConfig
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "language_models.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    (headway .*)$", GUIDE, re.MULTILINE)
 EXAMPLES = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-(RECIPE,) = re.findall(r"```toml\n(.*?)```", GUIDE, re.DOTALL)
+RECIPES = dict(re.findall(r"`(\w+\.toml)`:\n\n```toml\n(.*?)```", GUIDE, re.DOTALL))
 SMALL = {
     "data.max_tokens": "512",
     "model.max_length": "64",
@@ -28,9 +28,10 @@ SMALL = {
 
 
 def test_all_of_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The commands run in order. The first one trains the model, in few steps and with a small size."""
+    """The commands run in order. Models are trained in few steps and with a small size."""
     monkeypatch.chdir(tmp_path)
-    Path("mine.toml").write_text(RECIPE, encoding="utf-8")
+    for name, recipe in RECIPES.items():
+        Path(name).write_text(recipe, encoding="utf-8")
     Path("text.txt").write_text("ROMEO:\nTo be, or not to be: that is the question.\n" * 40, encoding="utf-8")
     Path("test.txt").write_text("To be, that is.\nThe question, or not to be.\n" * 5, encoding="utf-8")
     Path("pairs.tsv").write_text("order\tto be\tbe to\nspelling\tquestion\tqestuion\n", encoding="utf-8")
@@ -39,7 +40,8 @@ def test_all_of_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         *["train", *["generate"] * 4],
         *["evaluate"] * 2,
         *["score"] * 3,
-        *["evaluate", "inspect"],
+        *["evaluate", "inspect", "train"],
+        *["fill"] * 3,
     ]
     for command in COMMANDS:
         words = shlex.split(command)[1:]
@@ -49,17 +51,16 @@ def test_all_of_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         assert capsys.readouterr().out or "-o" in words or words[0] in ("train", "inspect"), command
     continued = Path("continuations.txt").read_text(encoding="utf-8").splitlines()
     assert [line[:5] for line in continued] == ["ROMEO", "To be"]
-    (example,) = EXAMPLES
-    names: dict[str, object] = {}
-    exec(example, names)
-    assert isinstance(names["model"], headway.LanguageModel)
-    assert capsys.readouterr().out
+    for example, kind in zip(EXAMPLES, (headway.LanguageModel, headway.MaskedLanguageModel), strict=True):
+        names: dict[str, object] = {}
+        exec(example, names)
+        assert isinstance(names["model"], kind)
+        assert capsys.readouterr().out
 
 
 def test_keys_sizes_and_presets_are_those_of_the_code() -> None:
-    recipe = tomllib.loads(RECIPE)
-    assert set(recipe["model"]) - {"preset"} <= set(DecoderOnlyConfig.model_fields)
-    for preset in PRESETS:
+    assert RECIPES.keys() == {"mine.toml", "masked.toml"}
+    for preset in PRESETS | masked.PRESETS:
         assert f"`{preset}`" in GUIDE
     for preset, millions in {"tiny": "0.8 million", "small": "10.6 million"}.items():
         weights = DecoderOnly(DecoderOnlyConfig.parse({"preset": preset}, "test"), 1).decoder.parameters()

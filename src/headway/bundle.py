@@ -31,6 +31,7 @@ from torch.overrides import TorchFunctionMode
 from headway.config import Config, spelling_hint
 from headway.errors import BundleError, ConfigError
 from headway.models.classifier import EncoderClassifier
+from headway.models.masked import MaskedTransformer
 from headway.models.registry import (
     AnyConfig,
     ContinuationModel,
@@ -53,9 +54,10 @@ _JOINT, _SOURCE, _TARGET = "tokenizer", "source.tokenizer", "target.tokenizer"
 class TaskConfig(Config):
     """The task of a model."""
 
-    kind: Literal["translation", "classification", "language_model"] = Field(
+    kind: Literal["translation", "classification", "language_model", "masked_language_model"] = Field(
         "translation",
-        description="Whether a model converts one sequence to another, assigns a label to a text, or continues it.",
+        description="Whether a model converts one sequence to another, assigns a label to a text, continues it, or "
+        "fills in its hidden words.",
     )
     source_language: str = Field("source", description="Language of the sources, as a BCP 47 tag such as de.")
     target_language: str = Field("target", description="Language of the targets. Classification has none.")
@@ -229,13 +231,49 @@ class LanguageModelBundle(_AnyBundle):
         return cls(config.task, cast("ContinuationModel", model), source)
 
 
-AnyBundle = Bundle | ClassifierBundle | LanguageModelBundle
+@dataclass(frozen=True)
+class MaskedLanguageModelBundle(_AnyBundle):
+    """A masked language model with its tokenizer, which has an id for hidden tokens."""
+
+    output: ClassVar[OutputKind] = "filling"
+    purpose: ClassVar[str] = "fills in hidden words"
+    labels: ClassVar[tuple[str, ...]] = ()
+
+    task: TaskConfig
+    model: MaskedTransformer
+    tokenizer: TextTokenizer
+
+    @property
+    def tokenizers(self) -> dict[str, TextTokenizer]:
+        """The tokenizer, under the name "source". There is no other side."""
+        return {"source": self.tokenizer}
+
+    def save(self, folder: Path, model_card: str) -> None:
+        """Write the model folder atomically. ``model_card`` is the content of README.md."""
+        facts = {"format": 2, "tokenizers": {"source": _JOINT, "target": _JOINT}}
+        self._save(folder, model_card, {_JOINT: self.tokenizer}, facts)
+
+    @classmethod
+    def assemble(
+        cls, config: BundleConfig, model: Model, source: TextTokenizer, _: TextTokenizer
+    ) -> MaskedLanguageModelBundle:
+        """Return the bundle of a masked language model that was loaded from a folder with this ``config``."""
+        if source.mask_id is None:
+            raise _config_error(config.folder, ValueError("the tokenizer has no id for hidden tokens"))
+        return cls(config.task, cast("MaskedTransformer", model), source)
+
+
+AnyBundle = Bundle | ClassifierBundle | LanguageModelBundle | MaskedLanguageModelBundle
 
 # Registry of the bundle class for each kind of task.
-_BUNDLES: dict[str, type[Bundle] | type[ClassifierBundle] | type[LanguageModelBundle]] = {
+_BUNDLES: dict[
+    str,
+    type[Bundle] | type[ClassifierBundle] | type[LanguageModelBundle] | type[MaskedLanguageModelBundle],
+] = {
     "translation": Bundle,
     "classification": ClassifierBundle,
     "language_model": LanguageModelBundle,
+    "masked_language_model": MaskedLanguageModelBundle,
 }
 
 

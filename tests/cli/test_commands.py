@@ -39,6 +39,7 @@ COMMANDS = [
     "translate",
     "classify",
     "generate",
+    "fill",
     "evaluate",
     "compare",
 ]

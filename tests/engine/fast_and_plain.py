@@ -34,8 +34,9 @@ def plain_layers(config: Any) -> set[tuple[str, str]]:
     if getattr(config, "activation", "relu") in ("gelu", "gelu_tanh", "silu"):
         expected.add(("FeedForward", f"activation = {config.activation} has no fast form"))
     if not getattr(config, "residual", True):
-        norm = {"post": "PostNorm", "pre": "PreNorm", "none": "NoNorm"}[config.norm]
-        expected.add((norm, "residual = False has no fast form"))
+        expected.add((f"{config.norm.title()}Norm".replace("None", "No"), "residual = False has no fast form"))
+        if config.kind == "masked" and config.norm == "pre" and config.embedding_norm:
+            expected.add(("NoNorm", "residual = False has no fast form"))  # the first attention
     return expected
 
 
@@ -105,9 +106,10 @@ def _outcome(model: Any, loss: Any, dtype: torch.dtype) -> _Outcome:
     torch.manual_seed(7)
     with small_blocks(), torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
         if hasattr(model, "hidden"):
-            continues = architecture_of(model.config).output == "continuation"
-            hidden = model.hidden(target) if continues else model.hidden(source, target)
+            of_one_text = architecture_of(model.config).output in ("continuation", "filling")
+            hidden = model.hidden(target) if of_one_text else model.hidden(source, target)
             output = hidden.flatten(0, 1)[target.flatten() != 0]
+            output = model.head(output) if model.config.kind == "masked" else output
             total = loss(output, model.projection.weight, target[target != 0], 0.1)
         else:
             output = model(source)

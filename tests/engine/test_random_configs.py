@@ -20,6 +20,7 @@ from headway.engine.accelerate import accelerate, layer_forms
 from headway.engine.search_model import SearchDecoderOnly, SearchTransformer, describe_search_form
 from headway.models.classifier import ClassifierConfig
 from headway.models.decoder_only import DecoderOnlyConfig
+from headway.models.masked import MaskedConfig
 from headway.models.recurrent import RecurrentConfig
 from headway.models.recurrent_lm import RecurrentLMConfig
 from headway.models.registry import architecture_of
@@ -31,6 +32,7 @@ DRAWN = (TransformerConfig, ClassifierConfig, TransformerConfig, RecurrentConfig
 COMBINATIONS: list[Any] = [
     *(random_config(DRAWN[seed % len(DRAWN)], seed) for seed in range(100)),
     *(random_config(RecurrentLMConfig, seed) for seed in range(100, 112)),
+    *(random_config(MaskedConfig, seed) for seed in range(112, 132)),
 ]
 QUICK = 40  # combinations in the quick suite; `make test-all` runs the others
 EACH = [
@@ -39,7 +41,7 @@ EACH = [
 ]
 EACH_COMBINATION = pytest.mark.parametrize("config", EACH)
 EACH_THAT_DECODES = pytest.mark.parametrize(
-    "config", [each for each in EACH if not isinstance(each.values[0], ClassifierConfig)]
+    "config", [each for each in EACH if not isinstance(each.values[0], ClassifierConfig | MaskedConfig)]
 )
 # The distance of log-probabilities from those of the plain float32 model, as a fraction of their spread. A missing bias
 # or mask changes them by 30 % and more; rounding has changed them by up to 4e-6, 2 % and 10 %.

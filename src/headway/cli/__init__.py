@@ -40,6 +40,7 @@ COMMANDS = (
         "translate",
         "classify",
         "generate",
+        "fill",
         "evaluate",
         "compare",
         "shortlist",

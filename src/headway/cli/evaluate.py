@@ -98,6 +98,7 @@ def evaluate(
         "tokens": ("translates", "--source F --reference F", of_translation),
         "label": ("classifies texts", "--data F.tsv", of_labels),
         "continuation": ("continues texts", "--data F, or --pairs F for minimal pairs", of_text),
+        "filling": ("fills in hidden words", "--pairs F for minimal pairs", {"--pairs", "--fields"}),
     }[predicts]
     if wrong := [name for name, value in given.items() if value and name not in accepted]:
         raise ConfigError(f"{wrong[0]} does not apply: {model} is a model that {does}; evaluate it with {wants}")

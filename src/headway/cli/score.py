@@ -52,14 +52,16 @@ def score(
     """Score given translations, log P(target | source), or texts, log P(text), in nats: one line for each.
 
     Long texts are not split; a language model reads those that are longer than its context in overlapping windows. The
-    probability of the EOS token is included; --tokens shows EOS last.
+    probability of the EOS token is included; --tokens shows EOS last. A masked language model hides each token in turn,
+    and does not predict EOS: the sum over the tokens is the pseudo-log-likelihood of the text.
     """
     from headway.bundle import read_config
     from headway.models.registry import architecture_of
 
     of_texts = {"TEXT": text, "--input": input_}
     of_pairs = {"--source": source, "--target": target, "--to": to, "--from": from_, "--with": other_models}
-    translates = architecture_of(read_config(model).model).output == "tokens"
+    predicts = architecture_of(read_config(model).model).output
+    translates = predicts == "tokens"
     wants = "--source F --target F" if translates else "TEXT or --input F"
     if wrong := [name for name, value in (of_texts if translates else of_pairs).items() if value is not None]:
         raise ConfigError(f"{wrong[0]} does not apply to {model}; score with {wants}")
@@ -85,7 +87,9 @@ def score(
             count_lines(1, len(line.encode(errors="replace")) + 1)
     perplexity = math.exp(min(-total / max(counted, 1), 700.0))
     unit = "pairs" if translates else "texts"
-    print(f"{done:,} {unit}, perplexity {perplexity:.4g} over {counted:,} tokens, EOS included", file=sys.stderr)
+    which = "pseudo-perplexity" if predicts == "filling" else "perplexity"
+    ends = "" if predicts == "filling" else ", EOS included"
+    print(f"{done:,} {unit}, {which} {perplexity:.4g} over {counted:,} tokens{ends}", file=sys.stderr)
 
 
 _Scored = Iterator[tuple[str, dict[str, Any]]]  # each line of the input, and its record in JSON

@@ -67,6 +67,8 @@ def inspect(
             target_language=target_language,
             source_language=source_language,
         )
+    if output == "filling":
+        raise ConfigError("inspection of masked language models is not supported; inspect a model of another task")
     if target_language is not None or source_language is not None:
         raise ConfigError(f"{_NAMES[output]} has no languages to choose; leave out --to and --from")
     if output == "continuation":

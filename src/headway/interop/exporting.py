@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Literal, get_args
 
-from headway.bundle import AnyBundle, Bundle, ClassifierBundle, LanguageModelBundle
+from headway.bundle import AnyBundle, Bundle, ClassifierBundle, LanguageModelBundle, MaskedLanguageModelBundle
 from headway.config import spelling_hint
 from headway.engine import Shortlist
 from headway.errors import ConfigError
@@ -55,7 +55,7 @@ def export_to(
         raise ConfigError(f"unknown format {export_format!r}; {spelling_hint(export_format, get_args(ExportFormat))}")
     if quantization is not None and export_format != "ctranslate2":
         raise ConfigError(f"quantization {quantization!r}: only for --to ctranslate2; other formats use float32")
-    if isinstance(bundle, LanguageModelBundle):
+    if isinstance(bundle, LanguageModelBundle | MaskedLanguageModelBundle):
         raise ConfigError("export of language models is not supported; translation models and classifiers are")
     chooses_language = source_language is not None or target_language is not None
     if isinstance(bundle, ClassifierBundle):

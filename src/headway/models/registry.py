@@ -14,20 +14,23 @@ from torch import nn
 
 from headway.config import spelling_hint
 from headway.errors import ConfigError
-from headway.models import decoder_only, recurrent, recurrent_lm
+from headway.models import decoder_only, masked, recurrent, recurrent_lm
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
+from headway.models.masked import MaskedConfig, MaskedTransformer
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
 from headway.models.transformer import PRESETS, Transformer, TransformerConfig
 
-AnyConfig = TransformerConfig | RecurrentConfig | ClassifierConfig | DecoderOnlyConfig | RecurrentLMConfig
+AnyConfig = (
+    TransformerConfig | RecurrentConfig | ClassifierConfig | DecoderOnlyConfig | RecurrentLMConfig | MaskedConfig
+)
 ModelConfig = Annotated[AnyConfig, Field(discriminator="kind")]
 TranslationModel = Transformer | RecurrentModel
 ContinuationModel = DecoderOnly | RecurrentLM
-Model = TranslationModel | EncoderClassifier | ContinuationModel
+Model = TranslationModel | EncoderClassifier | ContinuationModel | MaskedTransformer
 
-OutputKind = Literal["tokens", "label", "continuation"]
+OutputKind = Literal["tokens", "label", "continuation", "filling"]
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,8 @@ class Architecture:
     Attributes:
         config_class: The configuration class; its ``kind`` is the key in :data:`ARCHITECTURES`.
         model_class: The model class, called with the configuration, the source vocabulary size and the output size.
-        output: What the model predicts: the tokens of a target sequence, one label for the whole source, or the
-            continuation of its own input.
+        output: What the model predicts: the tokens of a target sequence, one label for the whole source, the
+            continuation of its own input, or the hidden tokens of its input (filling).
         compilable: Whether ``torch.compile`` suits the model. It would unroll the time steps of a recurrent model.
         shardable_blocks: Function that returns the modules that FSDP2 shards one by one. None if the model cannot be
             sharded.
@@ -63,6 +66,10 @@ def _transformer_blocks(model: Model) -> list[nn.Module]:
 
 def _decoder_only_blocks(model: Model) -> list[nn.Module]:
     return list(cast("DecoderOnly", model).decoder.blocks)
+
+
+def _masked_blocks(model: Model) -> list[nn.Module]:
+    return list(cast("MaskedTransformer", model).encoder.blocks)
 
 
 def _transformer_cross_attentions(model: Model) -> list[nn.Module]:
@@ -101,6 +108,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "recurrent_lm": Architecture(
         RecurrentLMConfig, RecurrentLM, "continuation", compilable=False, presets=recurrent_lm.PRESETS
     ),
+    "masked": Architecture(
+        MaskedConfig, MaskedTransformer, "filling", shardable_blocks=_masked_blocks, presets=masked.PRESETS
+    ),
 }
 
 
@@ -132,6 +142,8 @@ def build_model(config: ClassifierConfig, source_vocab_size: int, output_size: i
 def build_model(config: DecoderOnlyConfig, source_vocab_size: int, output_size: int) -> DecoderOnly: ...
 @overload
 def build_model(config: RecurrentLMConfig, source_vocab_size: int, output_size: int) -> RecurrentLM: ...
+@overload
+def build_model(config: MaskedConfig, source_vocab_size: int, output_size: int) -> MaskedTransformer: ...
 @overload
 def build_model(config: AnyConfig, source_vocab_size: int, output_size: int) -> Model: ...
 def build_model(config: AnyConfig, source_vocab_size: int, output_size: int) -> Model:

@@ -302,6 +302,11 @@ class GatedFeedForward(nn.Module):
         return transformed
 
 
+def activation_function(kind: Activation) -> Callable[[Tensor], Tensor]:
+    """Return the activation of a plain feed-forward layer, or the gate of a gated one."""
+    return (_ACTIVATIONS | _GATES)[kind]
+
+
 def xavier_linear(in_features: int, out_features: int, *, bias: bool = True) -> nn.Linear:
     """Return a linear layer with Xavier-uniform weights, and a bias of zero if there is one."""
     layer = nn.Linear(in_features, out_features, bias=bias)
@@ -513,10 +518,17 @@ class _Stack(nn.Module):
 
 
 class EncoderStack(_Stack):
-    """N encoder blocks (6 in the paper), with a final norm if the blocks are pre-norm."""
+    """N encoder blocks (6 in the paper), with a final norm if the blocks are pre-norm.
 
-    def __init__(self, num_layers: int, config: BlockConfig) -> None:
-        super().__init__([EncoderBlock(config) for _ in range(num_layers)], config)
+    ``block_config`` returns the options of a block, counted from 0. By default all blocks have those of ``config``.
+    """
+
+    def __init__(
+        self, num_layers: int, config: BlockConfig, *, block_config: Callable[[int], BlockConfig] | None = None
+    ) -> None:
+        super().__init__(
+            [EncoderBlock(block_config(layer) if block_config else config) for layer in range(num_layers)], config
+        )
 
     def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "#B #S S"] | None = None) -> Float[Tensor, "B S D"]:
         """Return the memory: one vector for each position."""

@@ -37,6 +37,7 @@ from headway.predict.language_model import (
     Perplexity,
     load_language_model,
 )
+from headway.predict.masked_language_model import Filling, MaskedLanguageModel, load_masked_language_model
 from headway.predict.noisy_channel import (
     NoisyChannelWeights,
     noisy_channel_features,
@@ -68,11 +69,13 @@ __all__ = [
     "Classifier",
     "Continuation",
     "Explanation",
+    "Filling",
     "Flag",
     "GenerationOptions",
     "Glossary",
     "GlossaryTerm",
     "LanguageModel",
+    "MaskedLanguageModel",
     "NoisyChannelWeights",
     "Perplexity",
     "RankedText",
@@ -88,6 +91,7 @@ __all__ = [
     "WordAlignment",
     "load_classifier",
     "load_language_model",
+    "load_masked_language_model",
     "load_translator",
     "minimum_bayes_risk",
     "noisy_channel_features",

@@ -13,6 +13,7 @@ from headway.bundle import read_config
 from headway.config import apply_overrides, read_toml
 from headway.tasks.classification import ClassificationTask
 from headway.tasks.language_model import LanguageModelTask
+from headway.tasks.masked_language_model import MaskedLanguageModelTask
 from headway.tasks.translation import TranslationTask
 from headway.train.recipe import Recipe
 from headway.train.task import Task
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["TASKS", "load", "load_recipe", "parse_recipe", "task_of", "train"]
 
 TASKS: dict[str, Task[Any, Any, Any]] = {
-    task.kind: task for task in (TranslationTask(), ClassificationTask(), LanguageModelTask())
+    task.kind: task
+    for task in (TranslationTask(), ClassificationTask(), LanguageModelTask(), MaskedLanguageModelTask())
 }
 
 

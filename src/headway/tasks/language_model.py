@@ -18,7 +18,7 @@ A block begins with the token before it instead of BOS, and with the state after
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
@@ -46,7 +46,7 @@ from headway.train.prepare import BpeSampling, CorpusEncoding, Preparation
 from headway.train.recipe import DataConfig, Recipe, TrainingConfig, ValidationConfig
 from headway.train.report import Listener
 from headway.train.stream import TokenBatch
-from headway.train.task import RunData
+from headway.train.task import RunData, Tokenizers
 
 if TYPE_CHECKING:
     from headway.predict import LanguageModel
@@ -179,30 +179,13 @@ class LanguageModelTask:
         self, recipe: LanguageModelRecipe, run: Path, listener: Listener, shard: Shard | None = None
     ) -> RunData | None:
         """Train the tokenizer and tokenize the corpora, or load both from the run folder."""
-        folder = Path(recipe.data.folder)
-        train = tuple(corpus.expanded(folder) for corpus in recipe.data.train)
-        dev = recipe.data.dev and recipe.data.dev.expanded(folder)
-        data = recipe.data.model_copy(update={"train": train, "dev": dev})
-        preparation = Preparation(recipe.model_copy(update={"data": data}), run, listener, shard)
-        tokenizers = preparation.make_tokenizers(cast("Any", read_texts), (0,), self.kind)
-        stores = preparation.stores(partial(_encoding, tokenizers.source, folder), None)
-        if stores is None:
+        dataset_type = StreamDataset if recipe.carries_state else BlockDataset
+        found = prepare_blocks(recipe, run, listener, shard, (self.kind,), lambda _: dataset_type)
+        if found is None:
             return None
-        kept = 1 - data.dev_fraction
-        dataset = StreamDataset if recipe.carries_state else BlockDataset
-        blocks = partial(dataset, block_length=cast("DecoderOnlyConfig", recipe.model).max_length)
-        training = blocks(stores[0], [corpus.weight for corpus in train], data.temperature, part=(0.0, kept))
-        if not len(training):
-            raise TrainingError("the training corpora contain no text")
-        development = blocks([stores[1]]) if stores[1] else blocks(stores[0], part=(kept, 1.0))
-        if data.dev_fraction and not len(development):
-            raise ConfigError(f"data.dev_fraction = {data.dev_fraction}: no token is left for it; raise it")
-        return RunData(
-            training,
-            development if len(development) else None,
-            tokenizers,
-            dev_bytes=_num_bytes(tokenizers.source, development) if len(development) else None,
-        )
+        training, development, tokenizers = found
+        num_bytes = _num_bytes(tokenizers.source, development) if development else None
+        return RunData(training, development, tokenizers, dev_bytes=num_bytes)
 
     def build_model(self, recipe: LanguageModelRecipe, prepared: RunData) -> ContinuationModel:
         """Build the model."""
@@ -240,6 +223,41 @@ class LanguageModelTask:
         from headway.predict import load_language_model
 
         return load_language_model(folder, **settings)
+
+
+def prepare_blocks(
+    recipe: LanguageModelRecipe,
+    run: Path,
+    listener: Listener,
+    shard: Shard | None,
+    task_key: tuple[object, ...],
+    dataset_type: Callable[[TextTokenizer], Callable[..., BlockDataset]],
+    tags: Sequence[str] = (),
+) -> tuple[BlockDataset, BlockDataset | None, Tokenizers] | None:
+    """Train the tokenizer and tokenize the corpora, or load both from the run folder.
+
+    Returns the training and development sets and the tokenizers, or None if parts of other shards are missing.
+    ``dataset_type`` returns the class of the data sets, or a function with the same arguments. For ``task_key`` and
+    ``tags`` see :meth:`~headway.train.prepare.Preparation.make_tokenizers`.
+    """
+    folder = Path(recipe.data.folder)
+    train = tuple(corpus.expanded(folder) for corpus in recipe.data.train)
+    dev = recipe.data.dev and recipe.data.dev.expanded(folder)
+    data = recipe.data.model_copy(update={"train": train, "dev": dev})
+    preparation = Preparation(recipe.model_copy(update={"data": data}), run, listener, shard)
+    tokenizers = preparation.make_tokenizers(cast("Any", read_texts), (0,), *task_key, tags=tags)
+    stores = preparation.stores(partial(_encoding, tokenizers.source, folder), None)
+    if stores is None:
+        return None
+    kept = 1 - data.dev_fraction
+    blocks = partial(dataset_type(tokenizers.source), block_length=cast("DecoderOnlyConfig", recipe.model).max_length)
+    training = blocks(stores[0], [corpus.weight for corpus in train], data.temperature, part=(0.0, kept))
+    if not len(training):
+        raise TrainingError("the training corpora contain no text")
+    development = blocks([stores[1]]) if stores[1] else blocks(stores[0], part=(kept, 1.0))
+    if data.dev_fraction and not len(development):
+        raise ConfigError(f"data.dev_fraction = {data.dev_fraction}: no token is left for it; raise it")
+    return training, development if len(development) else None, tokenizers
 
 
 def _encoding(

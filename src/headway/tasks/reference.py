@@ -10,6 +10,7 @@ from typing import Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from headway.data.masking import MaskingConfig
 from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
 from headway.models.registry import ARCHITECTURES
@@ -35,14 +36,15 @@ def recipe_reference() -> str:
             continue
         sections = {kind: task.recipe_type.model_fields[name].annotation for kind, task in TASKS.items()}
         for kind, section in sections.items():
-            if section is field.annotation and kind != next(iter(sections)):
-                continue  # all tasks share this section
+            if section in list(sections.values())[: list(sections).index(kind)]:
+                continue  # an earlier task has the same section
             assert isinstance(section, type)
             condition = "" if section is field.annotation else f" with task.kind = '{kind}'"
             lines += _section(f"[{name}]{condition}", section)
         if name == "data":
             lines += _section("data.train = [{ ... }, ...] and data.dev = { ... }", Corpus)
             lines += _section("[data.filter]", FilterConfig)
+            lines += _section("[data.masking] with task.kind = 'masked_language_model'", MaskingConfig)
     return "\n".join(lines) + "\n"
 
 

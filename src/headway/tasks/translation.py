@@ -27,6 +27,7 @@ from headway.decode.request import DecodingOptions
 from headway.engine.loss import projected_cross_entropy, projected_r_drop
 from headway.errors import LengthError
 from headway.evaluate import Score, bleu
+from headway.models.masked import MaskedTransformer
 from headway.models.registry import ContinuationModel, TranslationModel, build_model
 from headway.text.base import EOS, TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
@@ -71,10 +72,13 @@ class TranslationRecipe(Recipe):
 class TranslationObjective(Objective):
     """The label-smoothed cross-entropy of a batch's real target tokens, optionally with R-Drop."""
 
-    model: TranslationModel | ContinuationModel
+    model: TranslationModel | ContinuationModel | MaskedTransformer
 
     def __init__(
-        self, model: TranslationModel | ContinuationModel, label_smoothing: float, r_drop: float = 0.0
+        self,
+        model: TranslationModel | ContinuationModel | MaskedTransformer,
+        label_smoothing: float,
+        r_drop: float = 0.0,
     ) -> None:
         super().__init__()
         self.model, self.run_model = model, model.hidden
@@ -85,9 +89,10 @@ class TranslationObjective(Objective):
         inputs = self.inputs(batch)
         if not self.r_drop:
             return self._loss(self.run_model(*inputs), batch, self.label_smoothing)
-        states = self.run_model(*(tokens.repeat(2, 1) for tokens in inputs)).flatten(0, 1)
-        twice, weight = _append_bias(states, self.model.projection)
-        first, second = (half.index_select(0, batch.target_positions) for half in twice.chunk(2))
+        states = self.run_model(*(tokens.repeat(2, 1) for tokens in inputs))
+        twice = torch.cat([self.outputs(half, batch) for half in states.chunk(2)])
+        twice, weight = _append_bias(twice, self.model.projection)
+        first, second = twice.chunk(2)
         return projected_r_drop(first, second, weight, batch.targets, self.label_smoothing, self.r_drop)
 
     def cross_entropy(self, batch: TokenBatch) -> Float[Tensor, ""]:
@@ -98,9 +103,12 @@ class TranslationObjective(Objective):
         """Return the tokens that the model reads."""
         return batch.source, batch.decoder_input
 
+    def outputs(self, states: Float[Tensor, "B T D"], batch: TokenBatch) -> Float[Tensor, "N D"]:
+        """Return, for each target, the state from which the projection computes its logits."""
+        return states.flatten(0, 1).index_select(0, batch.target_positions)
+
     def _loss(self, states: Float[Tensor, "B T D"], batch: TokenBatch, smoothing: float) -> Float[Tensor, ""]:
-        states = states.flatten(0, 1).index_select(0, batch.target_positions)
-        hidden, weight = _append_bias(states, self.model.projection)
+        hidden, weight = _append_bias(self.outputs(states, batch), self.model.projection)
         return projected_cross_entropy(hidden, weight, batch.targets, smoothing)
 
 

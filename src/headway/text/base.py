@@ -1,7 +1,8 @@
 """The base class of all tokenizers: Headway's own (:class:`~headway.text.tokenizer.Tokenizer`) and the tokenizers of
 imported models (:mod:`headway.text.imported`).
 
-Ids 0 to 3 are <pad>, <bos>, <eos> and <unk> in all of them. Encoding a text never returns a special id, except <unk>
+Ids 0 to 3 are <pad>, <bos>, <eos> and <unk> in all of them. The tokenizer of a masked language model also has an id for
+hidden tokens (:attr:`TextTokenizer.mask_id`). Encoding a text never returns a special id, except <unk>
 for text that the vocabulary does not contain.
 """
 
@@ -23,6 +24,7 @@ from headway.storage import atomic_write
 PAD, BOS, EOS, UNK = range(4)
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
 NUM_SPECIAL = len(SPECIALS)
+MASK = "[MASK]"  # the tag of hidden tokens, and the mark of a hidden word in text
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,8 @@ class TextTokenizer(ABC):
     Attributes:
         kind: The kind of tokens ("bpe", "characters" or "whitespace"), or the library of an imported tokenizer
             ("huggingface", "sentencepiece" or "moses").
-        tags: Names of ids that encoding a text never returns, such as "<2en>". Imported tokenizers have none; their
-            languages are in the model folder's :class:`~headway.text.special_tokens.SpecialTokenTemplate`.
+        tags: Names of ids that encoding a text never returns, such as "<2en>" and "[MASK]". Imported tokenizers have
+            none; their languages are in the model folder's :class:`~headway.text.special_tokens.SpecialTokenTemplate`.
         vocab_size: The number of ids, including special tokens, tags and unused ids.
     """
 
@@ -82,6 +84,11 @@ class TextTokenizer(ABC):
             hint = spelling_hint(name, self.tags) if self.tags else "this vocabulary has none"
             raise ConfigError(f"unknown tag {name!r}; {hint}")
         return NUM_SPECIAL + self.tags.index(name)
+
+    @property
+    def mask_id(self) -> int | None:
+        """The id of hidden tokens, or None if the vocabulary has none."""
+        return self.tag_id(MASK) if MASK in self.tags else None
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of ``text``, without special tokens around them."""

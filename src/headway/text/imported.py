@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import BundleError
-from headway.text.base import NUM_SPECIAL, TextTokenizer
+from headway.text.base import MASK, NUM_SPECIAL, TextTokenizer
 
 IMPORTED_FORMAT_VERSION = 2  # version of the saved file; version 1 is for Headway's own tokenizer
 
@@ -38,6 +38,11 @@ class ImportedTokenizer(TextTokenizer):
     def pieces(self) -> Sequence[str]:
         """The token of each id, as the tokenizer's library spells it."""
         return self._pieces
+
+    @property
+    def mask_id(self) -> int | None:
+        """The id of hidden tokens: the reserved token [MASK] (BERT) or <mask> (RoBERTa), or None."""
+        return next((index for index in sorted(self.reserved_ids) if self._names[index] in (MASK, "<mask>")), None)
 
     def _name(self, index: int) -> str:
         return self._names[index]

@@ -350,19 +350,20 @@ class _Trainer(Generic[RecipeT]):
         home = next(model.parameters()).device
         model.to(device).eval()
         objective = self.task.build_objective(model, recipe, prepared).eval()
-        total, targets = 0.0, 0
+        sums, targets = {"loss": 0.0}, 0
         with torch.inference_mode():
             for rows in dev.plan_sequential(recipe.data.max_tokens, recipe.max_batch_examples):
                 batch = to_device(dev.batch(rows), device)
                 with autocast(device, self.precision):
-                    total += float(objective.cross_entropy(batch))
+                    for name, value in objective.dev_sums(batch).items():
+                        sums[name] = sums.get(name, 0.0) + float(value)
                 targets += batch.targets.numel()
-        loss = total / max(targets, 1)
-        record: Scores = {"loss": loss}  # in nats per target, without smoothing
+        # The loss is in nats per target, without smoothing.
+        record: Scores = {name: value / max(targets, 1) for name, value in sums.items()}
         if objective.is_per_token:
-            record["perplexity"] = math.exp(min(loss, 700.0))
+            record["perplexity"] = math.exp(min(sums["loss"] / max(targets, 1), 700.0))
         if prepared.dev_bytes is not None:
-            record["bits_per_byte"] = total / math.log(2) / prepared.dev_bytes
+            record["bits_per_byte"] = sums["loss"] / math.log(2) / prepared.dev_bytes
         for score in self.task.dev_scores(self.task.build_bundle(model, recipe, prepared), recipe):
             record |= {score.name: score.value, f"{score.name} signature": score.signature}
         model.to(home)

@@ -26,7 +26,7 @@ from headway.engine.accelerate import accelerate
 from headway.errors import BundleError, CheckpointError, ConfigError, TrainingError
 from headway.hardware import autocast, choose_device
 from headway.storage import atomic_write_folder, lock_file
-from headway.text.base import TextTokenizer
+from headway.text.base import MASK, TextTokenizer
 from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
 from headway.text.tokenizer import Tokenizer, language_tag, load_tokenizer
 from headway.train.recipe import Recipe
@@ -69,17 +69,20 @@ class Preparation:
         self.data_folder = Path(recipe.data.folder)
         self._shard = shard or Shard()
 
-    def make_tokenizers(self, read: ExampleReader, columns: Sequence[int] = (0, 1), *task_key: object) -> Tokenizers:
+    def make_tokenizers(
+        self, read: ExampleReader, columns: Sequence[int] = (0, 1), *task_key: object, tags: Sequence[str] = ()
+    ) -> Tokenizers:
         """Return the tokenizers in the run folder if they fit the recipe; otherwise make them and save them there.
 
         New tokenizers are trained on ``columns`` of the examples that ``read`` yields, or taken from the model
         folder that training starts from. Saved tokenizers are reused only if ``task_key`` is also the same. If several
-        processes call this method, one makes the tokenizers and the others wait.
+        processes call this method, one makes the tokenizers and the others wait. New tokenizers have the target
+        languages' tags, and ``tags``.
         """
         with lock_file(self.run / "tokens" / "tokenizer.lock"):
             if self.recipe.training.start_from:
                 return self._tokenizers_of_start(Path(self.recipe.training.start_from))
-            return self._trained_tokenizers(read, columns, task_key)
+            return self._trained_tokenizers(read, columns, task_key, [*self._tags(), *tags])
 
     def load_or_build_datasets(
         self, encode: Callable[[Any, BpeSampling | None], CorpusEncoding], filters: FilterConfig
@@ -148,8 +151,10 @@ class Preparation:
         progress = partial(self.listener.progress, "examples tokenized")
         return open_or_build_store(path, key, encoding.read_examples, spec, shard=self._shard, progress=progress)
 
-    def _trained_tokenizers(self, read: ExampleReader, sides: Sequence[int], task_key: Sequence[object]) -> Tokenizers:
-        config, corpora, tags = self.recipe.tokenizer, self.recipe.data.train, self._tags()
+    def _trained_tokenizers(
+        self, read: ExampleReader, sides: Sequence[int], task_key: Sequence[object], tags: Sequence[str]
+    ) -> Tokenizers:
+        config, corpora = self.recipe.tokenizer, self.recipe.data.train
         files = [self.data_folder / file for corpus in corpora for file in corpus.files]
         contents = [self.content_hashes.hash_file(file) for file in files]
         key = fingerprint(contents, config.as_dict(), [corpus.fields for corpus in corpora], tags, *task_key)
@@ -215,10 +220,11 @@ class Preparation:
                 f"(it has {', '.join(source.tags) or 'none'}), and none can be added; use other values of "
                 "target_language or leave it out, or train from scratch"
             )
-        if source.tags and not self._tags():
+        languages = [tag for tag in source.tags if tag != MASK]
+        if languages and not self._tags():
             raise ConfigError(
                 f"training.start_from = {start}: the model expects the target language as one of the tags "
-                f"{', '.join(source.tags)}; set target_language in every corpus of data.train"
+                f"{', '.join(languages)}; set target_language in every corpus of data.train"
             )
 
     def _tags(self) -> list[str]:

@@ -8,7 +8,7 @@ what to minimize, how to score the development set, and what a model folder cont
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
@@ -88,6 +88,12 @@ class Objective(nn.Module):
     def cross_entropy(self, batch: TokenBatch) -> Float[Tensor, ""]:
         """Return the cross-entropy without smoothing, regularization and class weights, summed over the targets."""
         raise NotImplementedError
+
+    def dev_sums(self, batch: TokenBatch) -> Mapping[str, Float[Tensor, ""]]:
+        """Return what validation sums over all targets and reports per target: the cross-entropy as "loss", and other
+        scores of the task.
+        """
+        return {"loss": self.cross_entropy(batch)}
 
 
 RecipeT = TypeVar("RecipeT", bound=Recipe)

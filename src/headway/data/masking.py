@@ -1,0 +1,200 @@
+"""Blocks of text with hidden tokens, for masked language models.
+
+    unit     what is hidden together                                              source
+    tokens   each token by itself                                                 Devlin et al. 2019, section 3.1
+    words    all tokens of a word                                                 BERT's "whole word masking"
+    spans    runs of words, their lengths from a geometric distribution with      Joshi et al. 2020, "SpanBERT",
+             p = 0.2 up to 10 words                                               section 3.1
+
+Of the chosen tokens, 80 % are replaced by MASK, 10 % by random tokens, and 10 % stay as they are; in ``spans``, one
+draw decides for a whole span. A block is predicted only at its chosen tokens.
+
+What is hidden in a block is a pure function of the seed, the epoch and the block's place in the text. Each epoch hides
+other tokens, and the development set always hides the same ones, whatever the seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from headway.config import Config
+from headway.data.batching import EpochPlan, Lengths, PaddedBatch, RowNumbers
+from headway.data.blocks import BlockDataset
+from headway.data.store import TokenStore
+from headway.errors import ConfigError
+from headway.text.base import BOS, EOS, NUM_SPECIAL, TextTokenizer
+from headway.text.words import end_word_bits, start_word_bits
+
+_SPAN_P, _MAX_SPAN = 0.2, 10
+_ANY_WORD = 3  # the bits of every word: parts of a character may belong to any
+_OVERHEAD = 2  # BOS and EOS
+
+Tokens = NDArray[np.int64]
+
+
+class MaskingConfig(Config):
+    """Which tokens are hidden from a masked language model, and what replaces them."""
+
+    unit: Literal["tokens", "words", "spans"] = Field(
+        "tokens", description="What is hidden together: single tokens, whole words, or runs of words (SpanBERT)."
+    )
+    fraction: float = Field(0.15, gt=0, lt=1, description="Share of the tokens that are hidden and predicted.")
+    mask: float = Field(0.8, ge=0, le=1, description="Share of the hidden tokens that become the mask token.")
+    random: float = Field(
+        0.1, ge=0, le=1, description="Share of the hidden tokens that become random tokens. The others stay."
+    )
+
+    @model_validator(mode="after")
+    def _shares(self) -> MaskingConfig:
+        if self.mask + self.random > 1 + 1e-9:
+            raise ValueError(f"mask + random = {self.mask + self.random:g}: expected shares that add up to at most 1")
+        return self
+
+
+class Masking:
+    """Chooses and replaces tokens.
+
+    Raises:
+        ConfigError: The tokenizer has no id for hidden tokens.
+    """
+
+    def __init__(self, config: MaskingConfig, tokenizer: TextTokenizer) -> None:
+        if tokenizer.mask_id is None:
+            raise ConfigError("the tokenizer has no id for hidden tokens; start from a masked language model")
+        self._config, self._mask_id = config, tokenizer.mask_id
+        self._is_text, self._starts, self._ends = _token_table(tokenizer)
+        self._text_ids = np.flatnonzero(self._is_text)
+
+    def hide(self, tokens: Tokens, rng: np.random.Generator) -> tuple[Tokens, NDArray[np.bool_]]:
+        """Return the tokens that the model reads, and which positions it predicts: at least one if there is text."""
+        config, is_text = self._config, self._is_text[tokens]
+        begins = is_text if config.unit == "tokens" else is_text & ~self._continues_word(tokens)
+        unit_of = np.where(is_text, np.cumsum(begins) - 1, -1)  # the number of each position's unit; -1 means none
+        sizes = np.bincount(unit_of[is_text])
+        budget = max(round(config.fraction * int(sizes.sum())), 1)
+        chosen = (_choose_spans if config.unit == "spans" else _choose_units)(sizes, budget, rng)
+        predicted = np.append(chosen, -1)[unit_of] >= 0
+        positions = np.flatnonzero(predicted)
+        together = chosen[unit_of[positions]] if config.unit == "spans" else np.arange(len(positions))
+        draws = rng.random(len(tokens))[together]
+        random = self._text_ids[rng.integers(len(self._text_ids), size=len(positions))]
+        hidden = np.where(draws < config.mask + config.random, random, tokens[positions])
+        read = tokens.copy()
+        read[positions] = np.where(draws < config.mask, self._mask_id, hidden)
+        return read, predicted
+
+    def _continues_word(self, tokens: Tokens) -> NDArray[np.bool_]:
+        """Return whether each token continues the word of the token before it."""
+        continues = np.zeros(len(tokens), bool)
+        continues[1:] = self._ends[tokens[:-1]] & self._starts[tokens[1:]] != 0
+        return continues
+
+
+def _choose_units(sizes: NDArray[np.int64], budget: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Choose random units until they have ``budget`` tokens. Return a number for each chosen unit, -1 for others."""
+    order = rng.permutation(len(sizes))
+    count = int(np.searchsorted(np.cumsum(sizes[order]), budget)) + 1
+    chosen = np.full(len(sizes), -1)
+    chosen[order[:count]] = np.arange(len(order[:count]))
+    return chosen
+
+
+def _choose_spans(sizes: NDArray[np.int64], budget: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Choose random spans of units until they have ``budget`` tokens. Return the span of each unit, -1 for none."""
+    chosen, span = np.full(len(sizes), -1), 0
+    while len(sizes) and budget > 0:
+        begin, length = int(rng.integers(len(sizes))), min(int(rng.geometric(_SPAN_P)), _MAX_SPAN)
+        units = begin + np.flatnonzero(chosen[begin : begin + length] < 0)
+        units = units[: int(np.searchsorted(np.cumsum(sizes[units]), budget)) + 1]
+        chosen[units] = span
+        span += len(units) > 0
+        budget -= int(sizes[units].sum())
+    return chosen
+
+
+def _token_table(tokenizer: TextTokenizer) -> tuple[NDArray[np.bool_], NDArray[np.int8], NDArray[np.int8]]:
+    """Return whether each id is text, and the words that it can continue and that can continue it, as bit sets."""
+    first = tokenizer.encode("a")[-1:]
+    before = tokenizer.decode(first)
+    # A tokenizer may add spaces when it joins tokens.
+    texts = [tokenizer.decode([*first, index]).removeprefix(before) for index in range(tokenizer.vocab_size)]
+    is_text = np.array([bool(text) for text in texts])
+    is_text[:NUM_SPECIAL] = False  # UNK has a text
+    broken = "\N{REPLACEMENT CHARACTER}"
+    starts = [_ANY_WORD if text.startswith(broken) else start_word_bits(text) for text in texts]
+    # A space belongs to the word after it, also as a token of its own.
+    ends = [_ANY_WORD if text == " " or text.endswith(broken) else end_word_bits(text) for text in texts]
+    return is_text, np.array(starts, np.int8), np.array(ends, np.int8)
+
+
+class MaskedBlockDataset(BlockDataset):
+    """Blocks between BOS and EOS: on the source side with hidden tokens, on the target side the original of these.
+
+    The target is PAD at all positions that are not predicted. For the other arguments see :class:`BlockDataset`;
+    ``block_length`` includes BOS and EOS.
+    """
+
+    def __init__(
+        self,
+        stores: Sequence[TokenStore],
+        weights: Sequence[float] | None = None,
+        temperature: float | None = None,
+        *,
+        block_length: int,
+        masking: Masking,
+        seed: int,
+        part: tuple[float, float] = (0.0, 1.0),
+    ) -> None:
+        super().__init__(stores, weights, temperature, block_length=block_length - _OVERHEAD, part=part)
+        self._masking, self._seed = masking, seed
+        # Row numbers of epoch e begin at (e + 1) x this. The rows below it are those of validation.
+        self._rows_per_epoch = max(len(self), 1) * self._block_length
+
+    @property
+    def max_length(self) -> int:
+        """The length of the longest block, with BOS and EOS."""
+        return super().max_length + _OVERHEAD
+
+    def num_tokens(self, side: str) -> int:
+        """Return the number of tokens of text, which are the same on both sides."""
+        return super().num_tokens("target")
+
+    def lengths(self, side: str, segmentation: int) -> Lengths:
+        """Return the length of each block, with BOS and EOS."""
+        return super().lengths("target", segmentation) + np.int32(_OVERHEAD)
+
+    def plan_epoch(
+        self, seed: int, epoch: int, *, max_batch_tokens: int, pool_size: int, max_batch_examples: int | None = None
+    ) -> EpochPlan:
+        """Return the batches of an epoch: the same for the same arguments on every machine."""
+        limits = {"max_batch_tokens": self._text_tokens(max_batch_tokens), "pool_size": pool_size}
+        plan = super().plan_epoch(seed, epoch, **limits, max_batch_examples=max_batch_examples)
+        return replace(plan, segmentation=plan.segmentation + (epoch + 1) * self._rows_per_epoch)
+
+    def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:
+        """Return batches with every token once, in order: for validation."""
+        return super().plan_sequential(self._text_tokens(max_batch_tokens), max_batch_examples)
+
+    def _text_tokens(self, max_batch_tokens: int) -> int:
+        return max_batch_tokens // (self._block_length + _OVERHEAD) * self._block_length
+
+    def batch(self, rows: RowNumbers) -> PaddedBatch:
+        """Return what the model reads and what it predicts."""
+        parts = [self._hidden_block(int(row)) for row in rows]
+        source, target = (np.zeros((len(parts), max(len(part[0]) for part in parts)), np.int64) for _ in range(2))
+        for at, (read, original) in enumerate(parts):
+            source[at, : len(read)], target[at, : len(read)] = read, original
+        return PaddedBatch(source, target)
+
+    def _hidden_block(self, row: int) -> tuple[Tokens, Tokens]:
+        epoch, place = divmod(row, self._rows_per_epoch)
+        tokens = self._block(place)
+        tokens = tokens[:-1] if len(tokens) > 1 and tokens[-1] == EOS else tokens  # a document's own EOS ends the block
+        read, predicted = self._masking.hide(tokens, np.random.default_rng((self._seed if epoch else 0, epoch, place)))
+        return np.concatenate([[BOS], read, [EOS]]), np.concatenate([[0], np.where(predicted, tokens, 0), [0]])

@@ -1,0 +1,235 @@
+"""The masked language model: an encoder that predicts tokens that were hidden from it, from the text on both sides.
+
+    embeddings (+ positions, + segments) -> norm -> encoder blocks -> head -> output projection
+
+The defaults are the form of BERT (Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for
+Language Understanding", section 3 and appendix A) in a small size: post-norm, learned positions, GELU, and one matrix
+for embedding and output projection. The preset ``modernbert-base`` has the form of ModernBERT (Warner et al. 2024,
+"Smarter, Better, Faster, Longer", section 2.1): pre-norm, rotary positions, GeGLU, no biases, and blocks that attend
+to all positions alternating with blocks that attend to a window around each position. If embeddings are normed and
+blocks are pre-norm, the attention of the first block has no norm of its own, as in ModernBERT.
+
+Training predicts only the hidden positions: :meth:`MaskedTransformer.hidden` returns the states of all positions, and
+the head (a dense layer, its activation and a norm) and the projection then compute logits from some of them.
+
+A text begins with BOS, BERT's [CLS], and ends with EOS, BERT's [SEP].
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from headway.config import apply_preset
+from headway.nn.blocks import (
+    ActivationKind,
+    BlockConfig,
+    EncoderBlock,
+    EncoderStack,
+    InnerWidth,
+    ModelWidth,
+    NoNorm,
+    NormPlacement,
+    NumHeads,
+    PositionKind,
+    SublayerDropout,
+    activation_function,
+    make_norm,
+)
+from headway.nn.dropout import Dropout
+from headway.nn.embedding import TokenEmbedding, output_projection
+from headway.nn.masks import padding_mask
+from headway.nn.positions import LearnedPositions, make_positions
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"d_model": 128, "num_heads": 4, "d_ff": 512, "encoder_layers": 4},
+    "small": {"d_model": 384, "num_heads": 6, "d_ff": 1536, "encoder_layers": 6},
+    "bert-base": {
+        "d_model": 768,
+        "num_heads": 12,
+        "d_ff": 3072,
+        "encoder_layers": 12,
+        "attention_dropout": 0.1,
+        "norm_epsilon": 1e-12,
+        "max_length": 512,
+        "num_segments": 2,
+    },
+    "modernbert-base": {
+        "d_model": 768,
+        "num_heads": 12,
+        "d_ff": 1152,
+        "encoder_layers": 22,
+        "dropout": 0.0,
+        "activation": "geglu",
+        "norm": "pre",
+        "bias": "none",
+        "positions": "rotary",
+        "rotary_base": 160_000.0,
+        "local_rotary_base": 10_000.0,
+        "encoder_window": 129,
+        "global_every": 3,
+        "max_length": 8192,
+    },
+}
+_INITIAL_STD = 0.02
+
+
+class MaskedConfig(BlockConfig):
+    """The sizes and options of a masked language model. The defaults are the form of BERT, in a small size."""
+
+    kind: Literal["masked"] = Field("masked", description="The architecture.")
+    d_model: ModelWidth = 384
+    num_heads: NumHeads = 6
+    d_ff: InnerWidth = 1536
+    dropout: SublayerDropout = 0.1
+    activation: ActivationKind = "gelu"
+    norm: NormPlacement = "post"
+    positions: PositionKind = "learned"
+    encoder_layers: int = Field(6, ge=1, description="Number of blocks.")
+    global_every: int | None = Field(
+        None,
+        ge=1,
+        description="With encoder_window: the first block and every n-th after it attend to all positions. Default: "
+        "every block attends within the window.",
+    )
+    local_rotary_base: float | None = Field(
+        None, gt=1, description="With global_every: rotary_base of the blocks with a window. Default: rotary_base."
+    )
+    max_length: int = Field(
+        256, ge=2, description="Maximum length in tokens, with BOS and EOS: of training blocks and learned positions."
+    )
+    num_segments: int = Field(
+        0, ge=0, description="Number of learned segment embeddings, such as 2 for pairs of texts; 0 for none."
+    )
+    embedding_norm: bool = Field(True, description="Whether the sum of the embeddings is normed.")
+    scale_embedding: bool = Field(False, description="Whether embeddings are multiplied by sqrt(d_model).")
+    output_bias: bool = Field(True, description="Whether each token's logit has a bias.")
+    tie: Literal["target", "none"] = Field(
+        "target", description="Whether embedding and output projection are one matrix (target) or two (none)."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_preset(cls, data: Any) -> Any:
+        return apply_preset(data, PRESETS) if isinstance(data, dict) else data
+
+    @model_validator(mode="after")
+    def _fits_an_encoder(self) -> MaskedConfig:
+        if self.decoder_window is not None:
+            raise ValueError(
+                f"decoder_window = {self.decoder_window} has no effect: a masked language model has no decoder; leave "
+                "it out, or set encoder_window"
+            )
+        if self.global_every is not None and self.encoder_window is None:
+            raise ValueError(
+                f"global_every = {self.global_every} has no effect without encoder_window: all blocks attend to all "
+                "positions"
+            )
+        if self.local_rotary_base is not None and (self.global_every is None or self.positions != "rotary"):
+            raise ValueError(
+                f"local_rotary_base = {self.local_rotary_base:g} has no effect without global_every and positions = "
+                "'rotary'; leave it out, or set rotary_base"
+            )
+        if self.max_length < 3:
+            raise ValueError(f"max_length = {self.max_length}: no token fits between BOS and EOS; expected at least 3")
+        return self
+
+    def block_config(self, layer: int) -> BlockConfig:
+        """Return the options of block ``layer``, counted from 0: it attends to all positions, or within the window."""
+        if self.global_every is not None and layer % self.global_every == 0:
+            return self.model_copy(update={"encoder_window": None})
+        return self.model_copy(update={"rotary_base": self.local_rotary_base or self.rotary_base})
+
+
+class PredictionHead(nn.Module):
+    """A dense layer, an activation and a norm, between the encoder and the output projection (BERT's transform)."""
+
+    def __init__(self, config: MaskedConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.d_model, config.d_model, bias=config.bias == "all")
+        self.activation = activation_function(config.activation)
+        self.norm = make_norm(config)
+
+    def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+        """Return the states from which the output projection computes logits."""
+        normed: Tensor = self.norm(self.activation(self.dense(x)))
+        return normed
+
+
+class MaskedTransformer(nn.Module):
+    """Tokens in, some of them hidden; logits of the original token at each position out.
+
+    Weights are initialized from a normal distribution with standard deviation 0.02, as in BERT. In pre-norm models the
+    deviation is divided by sqrt(2 N) in the layers that end a sub-layer, as in ModernBERT (Shoeybi et al. 2019,
+    "Megatron-LM").
+    """
+
+    pad = 0
+
+    def __init__(self, config: MaskedConfig, vocab_size: int, output_size: int | None = None) -> None:
+        super().__init__()
+        assert output_size in (None, vocab_size), "a masked language model predicts the tokens that it reads"
+        self.config = config
+        self.embedding = TokenEmbedding(vocab_size, config.d_model, scaled=config.scale_embedding)
+        self.segment_embedding = nn.Embedding(config.num_segments, config.d_model) if config.num_segments else None
+        self.positions = make_positions(config.positions, config.d_model, config.max_length)
+        self.embedding_norm = make_norm(config) if config.embedding_norm else nn.Identity()
+        self.embedding_dropout = Dropout(config.dropout)
+        self.encoder = EncoderStack(config.encoder_layers, config, block_config=config.block_config)
+        if config.embedding_norm and config.norm == "pre":
+            self.encoder.blocks[0].attention_residual = NoNorm(config.dropout, residual=config.residual)
+        self.head = PredictionHead(config)
+        self.projection = output_projection(config.tie, self.embedding, config.d_model, bias=config.output_bias)
+        self._initialize()
+
+    def _initialize(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding | TokenEmbedding):
+                nn.init.normal_(module.weight, std=_INITIAL_STD)
+            elif isinstance(module, LearnedPositions):
+                nn.init.normal_(module.table, std=_INITIAL_STD)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+        if self.config.norm == "pre":
+            for block in self.encoder.blocks:
+                assert isinstance(block, EncoderBlock)
+                for layer in (block.attention.output, block.feed_forward.outer):
+                    nn.init.normal_(layer.weight, std=_INITIAL_STD * (2 * self.config.encoder_layers) ** -0.5)
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest sequence that the positions allow, in tokens with BOS and EOS; None means no limit."""
+        return self.config.max_length if self.config.positions == "learned" else None
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self.projection.weight.device
+
+    def embed(self, tokens: Int[Tensor, "B S"], segments: Int[Tensor, "B S"] | None = None) -> Float[Tensor, "B S D"]:
+        """Return the sum of the embeddings, before the norm. ``segments`` are zero unless given."""
+        embedded: Tensor = self.positions(self.embedding(tokens))
+        if self.segment_embedding is None:
+            return embedded
+        segment: Tensor = self.segment_embedding(torch.zeros_like(tokens) if segments is None else segments)
+        return embedded + segment
+
+    def encode(self, embedded: Float[Tensor, "B S D"], tokens: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
+        """Return the state of each position, given the output of :meth:`embed`. Padding is on the right."""
+        x = self.embedding_dropout(self.embedding_norm(embedded))
+        states: Tensor = self.encoder(x, padding_mask(tokens, self.pad))
+        return states
+
+    def hidden(self, tokens: Int[Tensor, "B S"], segments: Int[Tensor, "B S"] | None = None) -> Float[Tensor, "B S D"]:
+        """Return the state of each position, which :attr:`head` reads."""
+        states: Tensor = self.encode(self.embed(tokens, segments), tokens)
+        return states
+
+    def forward(self, tokens: Int[Tensor, "B S"], segments: Int[Tensor, "B S"] | None = None) -> Float[Tensor, "B S V"]:
+        """Return the logits of the original token at each position."""
+        logits: Tensor = self.projection(self.head(self.hidden(tokens, segments)))
+        return logits

@@ -1,0 +1,140 @@
+"""Masked language modeling: predict hidden tokens of a text from the tokens on both sides of them.
+
+Documents are joined by EOS and divided into blocks, each between BOS and EOS. :mod:`headway.data.masking` hides some
+tokens of each block, others in each epoch. The loss is the cross-entropy of the original tokens at these positions, and
+only their logits are computed.
+
+Validation reports the loss per hidden token, in nats, and the share of hidden tokens that the model finds
+(``masked_accuracy``). The same tokens of the development set are hidden in every run with the same tokenizer and
+``data.masking``. The loss is not a likelihood of the text, so there are no perplexity and no bits per byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from headway.bundle import MaskedLanguageModelBundle
+from headway.data.masking import MaskedBlockDataset, Masking, MaskingConfig
+from headway.data.store_builder import Shard
+from headway.evaluate import Score
+from headway.models.masked import MaskedConfig, MaskedTransformer
+from headway.models.registry import ModelConfig, OutputKind, build_model
+from headway.tasks.language_model import LanguageModelRecipe, TextDataConfig, prepare_blocks
+from headway.tasks.translation import TranslationObjective
+from headway.text.base import MASK, TextTokenizer
+from headway.train.report import Listener
+from headway.train.stream import TokenBatch
+from headway.train.task import RunData
+
+if TYPE_CHECKING:
+    from headway.predict import MaskedLanguageModel
+
+_ROWS_AT_ONCE = 1024  # of logits in validation
+
+
+class MaskedTextConfig(TextDataConfig):
+    """The documents to train and validate on, and what is hidden in them."""
+
+    masking: MaskingConfig = Field(default_factory=MaskingConfig, description="Which tokens are hidden, and how.")
+
+
+class MaskedLanguageModelRecipe(LanguageModelRecipe):
+    """The recipe of a masked language model."""
+
+    output: ClassVar[OutputKind] = "filling"
+    default_model: ClassVar[str] = "masked"
+
+    data: MaskedTextConfig
+    model: ModelConfig = Field(default_factory=MaskedConfig)
+
+
+class MaskedLanguageModelObjective(TranslationObjective):
+    """The cross-entropy of the hidden tokens of a batch."""
+
+    model: MaskedTransformer
+    is_per_token: ClassVar[bool] = False  # the exponential of the loss is no perplexity of the text
+
+    def inputs(self, batch: TokenBatch) -> tuple[Tensor, ...]:
+        """Return the blocks with hidden tokens."""
+        return (batch.source,)
+
+    def outputs(self, states: Float[Tensor, "B T D"], batch: TokenBatch) -> Float[Tensor, "N D"]:
+        """Return, for each hidden token, the state from which the projection computes its logits."""
+        head: Tensor = self.model.head(super().outputs(states, batch))
+        return head
+
+    def dev_sums(self, batch: TokenBatch) -> Mapping[str, Float[Tensor, ""]]:
+        """Return the summed cross-entropy, and the number of hidden tokens that are the most probable ones."""
+        states = self.outputs(self.run_model(batch.source), batch)
+        loss, correct = states.new_zeros(2, dtype=torch.float32)
+        for some, targets in zip(
+            torch.split(states, _ROWS_AT_ONCE), torch.split(batch.targets, _ROWS_AT_ONCE), strict=True
+        ):
+            logits = self.model.projection(some).float()
+            loss = loss + F.cross_entropy(logits, targets, reduction="sum")
+            correct = correct + (logits.argmax(-1) == targets).sum()
+        return {"loss": loss, "masked_accuracy": correct}
+
+
+class MaskedLanguageModelTask:
+    """The masked language modeling task."""
+
+    kind: ClassVar[str] = "masked_language_model"
+    recipe_type = MaskedLanguageModelRecipe
+    command: ClassVar[str] = "fill"
+    throughput_unit: ClassVar[Literal["tokens", "texts"]] = "tokens"
+
+    def prepare(
+        self, recipe: MaskedLanguageModelRecipe, run: Path, listener: Listener, shard: Shard | None = None
+    ) -> RunData | None:
+        """Train the tokenizer and tokenize the corpora, or load both from the run folder."""
+
+        def dataset_type(tokenizer: TextTokenizer) -> partial[MaskedBlockDataset]:
+            masking = Masking(recipe.data.masking, tokenizer)
+            return partial(MaskedBlockDataset, masking=masking, seed=recipe.training.seed)
+
+        found = prepare_blocks(recipe, run, listener, shard, (self.kind,), dataset_type, (MASK,))
+        return None if found is None else RunData(*found)
+
+    def build_model(self, recipe: MaskedLanguageModelRecipe, prepared: RunData) -> MaskedTransformer:
+        """Build the model."""
+        size = prepared.tokenizers.source.vocab_size
+        return cast("MaskedTransformer", build_model(recipe.model, size, size))
+
+    def build_objective(
+        self, model: MaskedTransformer, recipe: MaskedLanguageModelRecipe, prepared: RunData
+    ) -> MaskedLanguageModelObjective:
+        """Return the cross-entropy with the recipe's settings."""
+        return MaskedLanguageModelObjective(model, recipe.training.label_smoothing, recipe.training.r_drop)
+
+    def dev_scores(self, bundle: MaskedLanguageModelBundle, recipe: MaskedLanguageModelRecipe) -> Sequence[Score]:
+        """Return no scores: the objective computes the loss and the accuracy."""
+        return ()
+
+    def build_bundle(
+        self, model: MaskedTransformer, recipe: MaskedLanguageModelRecipe, prepared: RunData
+    ) -> MaskedLanguageModelBundle:
+        """Return the content of the model folder."""
+        return MaskedLanguageModelBundle(recipe.task, model, prepared.tokenizers.source)
+
+    def calibrate_unlikely_flag(self, folder: Path, recipe: MaskedLanguageModelRecipe) -> None:
+        """Do nothing, because language models do not flag text of other domains."""
+
+    def describe_for_model_card(self, recipe: MaskedLanguageModelRecipe, prepared: RunData) -> tuple[str, str]:
+        """Return the model card's title and the size of the training data."""
+        return "Masked language model", f"{prepared.train.num_tokens('source'):,} tokens"
+
+    def load_predictor(self, folder: Path, **settings: Any) -> MaskedLanguageModel:
+        """Load a :class:`~headway.predict.MaskedLanguageModel`."""
+        from headway.predict import load_masked_language_model
+
+        return load_masked_language_model(folder, **settings)
