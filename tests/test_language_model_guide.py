@@ -10,7 +10,7 @@ import pytest
 
 import headway
 from headway.cli import app
-from headway.models import masked
+from headway.models import masked, recurrent_lm
 from headway.models.decoder_only import PRESETS, DecoderOnly, DecoderOnlyConfig
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "language_models.md").read_text(encoding="utf-8")
@@ -42,6 +42,7 @@ def test_all_of_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         *["score"] * 3,
         *["evaluate", "inspect", "train"],
         *["fill"] * 3,
+        *["train", "evaluate", "generate"],
     ]
     for command in COMMANDS:
         words = shlex.split(command)[1:]
@@ -59,8 +60,8 @@ def test_all_of_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_keys_sizes_and_presets_are_those_of_the_code() -> None:
-    assert RECIPES.keys() == {"mine.toml", "masked.toml"}
-    for preset in PRESETS | masked.PRESETS:
+    assert RECIPES.keys() == {"mine.toml", "masked.toml", "lstm.toml"}
+    for preset in PRESETS | masked.PRESETS | recurrent_lm.PRESETS:
         assert f"`{preset}`" in GUIDE
     for preset, millions in {"tiny": "0.8 million", "small": "10.6 million"}.items():
         weights = DecoderOnly(DecoderOnlyConfig.parse({"preset": preset}, "test"), 1).decoder.parameters()

@@ -26,7 +26,6 @@ import headway.kernels as kernels
 from headway.engine.attention import KernelMultiHeadAttention
 from headway.engine.layers import (
     AutocastDropout,
-    FusedRecurrentLayer,
     KernelDropout,
     KernelFeedForward,
     KernelLayerNorm,
@@ -37,6 +36,7 @@ from headway.engine.layers import (
 )
 from headway.engine.linear import KernelLinear
 from headway.engine.local_attention import LocalMultiHeadAttention
+from headway.engine.recurrent import FusedRecurrentLayer
 from headway.models.transformer import Transformer
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.blocks import FeedForward, GatedFeedForward, NoNorm, PostNorm, PreNorm

@@ -20,7 +20,6 @@ from headway.engine.linear import linear
 from headway.nn.blocks import FeedForward, NoNorm, PostNorm, PreNorm
 from headway.nn.dropout import Dropout, draw_seed
 from headway.nn.norms import RMSNorm
-from headway.nn.recurrent import LayerState, RecurrentLayer
 
 
 class KernelFeedForward(FeedForward):
@@ -241,26 +240,3 @@ def _rows(x: Tensor) -> Any:
 
 def _flat(x: Tensor) -> Any:
     return as_array(x.contiguous().view(-1))
-
-
-class FusedRecurrentLayer(RecurrentLayer):
-    """:class:`~headway.nn.recurrent.RecurrentLayer`, computed by one call of ``nn.GRU`` or ``nn.LSTM``."""
-
-    def forward(self, x: Float[Tensor, "R T _"], state: LayerState) -> tuple[Float[Tensor, "R T D"], LayerState]:
-        """Return h after each step, and the state after the last step."""
-        if self.num_states == 2 and x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
-            # oneDNN has no LSTM in bfloat16 for most processors, and raises an error. The plain form multiplies in
-            # bfloat16, but keeps its states in float32.
-            return super().forward(x, state)
-        first = tuple(part.unsqueeze(0).to(x.dtype).contiguous() for part in state)  # the layout that cuDNN expects
-        if not self.training or not self.weight_dropout.p:
-            outputs, last = self.cell(x, first if self.num_states == 2 else first[0])
-            return outputs, tuple(part.squeeze(0) for part in (last if self.num_states == 2 else (last,)))
-        cell = self.cell
-        weights = [cell.weight_ih_l0, self.weight_dropout(cell.weight_hh_l0), cell.bias_ih_l0, cell.bias_hh_l0]
-        options = (True, 1, 0.0, True, False, True)  # biases, 1 layer, no dropout, training, one direction, batch first
-        if self.num_states == 2:
-            outputs, *after = torch.lstm(x, first, weights, *options)
-        else:
-            outputs, *after = torch.gru(x, first[0], weights, *options)
-        return outputs, tuple(part.squeeze(0) for part in after)
