@@ -43,7 +43,7 @@ from headway.models.registry import (
     parse_model_config,
 )
 from headway.storage import atomic_write_folder
-from headway.text.base import TextTokenizer
+from headway.text.base import BOS, TextTokenizer
 from headway.text.special_tokens import SpecialTokenTemplate
 from headway.text.tokenizer import language_of_tag, load_tokenizer
 
@@ -109,11 +109,10 @@ class _AnyBundle:
             with _config_errors(folder):
                 _check_template(config.imported_token_template, source, target)
         path = folder / "model.safetensors"
-        shapes = _stored_shapes(path)
+        shapes = stored_shapes(path)
         target_size = len(config.labels) or target.vocab_size
         _check_weights(_expected_shapes(config, source.vocab_size, target_size, len(shapes)), shapes, path)
-        with _Initialization():
-            model = build_model(config.model, source.vocab_size, target_size)
+        model = build_without_initialization(config.model, source.vocab_size, target_size)
         load_weights(model, read_weights(path), path)
         model.eval()
         return cast("BundleT", kind.assemble(config, model, source, target))
@@ -203,7 +202,11 @@ class ClassifierBundle(_AnyBundle):
 
 @dataclass(frozen=True)
 class LanguageModelBundle(_AnyBundle):
-    """A language model with its tokenizer."""
+    """A language model with its tokenizer.
+
+    ``imported_token_template`` has the special tokens before a prompt of an imported model. It is None for models that
+    Headway trained, whose texts all begin with BOS.
+    """
 
     output: ClassVar[OutputKind] = "continuation"
     purpose: ClassVar[str] = "continues texts"
@@ -212,15 +215,24 @@ class LanguageModelBundle(_AnyBundle):
     task: TaskConfig
     model: ContinuationModel
     tokenizer: TextTokenizer
+    imported_token_template: SpecialTokenTemplate | None = None
 
     @property
     def tokenizers(self) -> dict[str, TextTokenizer]:
         """The tokenizer of the texts that the model reads and continues."""
         return {"source": self.tokenizer}
 
+    @property
+    def prompt_prefix(self) -> tuple[int, ...]:
+        """The special tokens before a prompt: BOS, or those that the tokenizer of an imported model puts there."""
+        template = self.imported_token_template
+        return (BOS,) if template is None else template.fill().source_prefix
+
     def save(self, folder: Path, card: str) -> None:
         """Write the folder, whole or not at all. ``card`` becomes README.md."""
-        facts = {"format": 2, "tokenizers": {"source": _JOINT, "target": _JOINT}}
+        facts: dict[str, Any] = {"format": 2, "tokenizers": {"source": _JOINT, "target": _JOINT}}
+        if self.imported_token_template is not None:
+            facts["framing"] = self.imported_token_template.as_dict()
         self._save(folder, card, {_JOINT: self.tokenizer}, facts)
 
     @classmethod
@@ -228,7 +240,7 @@ class LanguageModelBundle(_AnyBundle):
         cls, config: BundleConfig, model: Model, source: TextTokenizer, _: TextTokenizer
     ) -> LanguageModelBundle:
         """Return the bundle of a language model that was loaded from a folder with this ``config``."""
-        return cls(config.task, cast("ContinuationModel", model), source)
+        return cls(config.task, cast("ContinuationModel", model), source, config.imported_token_template)
 
 
 @dataclass(frozen=True)
@@ -401,6 +413,17 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         return load_file(path)
 
 
+def read_weight(path: Path, name: str, rows: slice = slice(None)) -> Tensor:
+    """Read one tensor of a safetensors file, or some of its rows. Its memory is mapped from the file.
+
+    Raises:
+        BundleError: The file is missing or damaged.
+    """
+    with _weight_file_errors(path), safe_open(path, framework="pt") as file:
+        tensor: Tensor = file.get_slice(name)[rows]
+        return tensor
+
+
 def load_weights(model: nn.Module, weights: dict[str, Tensor], origin: Path) -> None:
     """Load ``weights`` into ``model``.
 
@@ -446,6 +469,18 @@ class _Initialization(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+def build_without_initialization(config: AnyConfig, source_size: int, target_size: int) -> Model:
+    """Build a model whose weights are not initialized, because they will be loaded.
+
+    Args:
+        config: The model's configuration.
+        source_size: Size of the source vocabulary.
+        target_size: Size of the target vocabulary, or number of classes.
+    """
+    with _Initialization():
+        return build_model(config, source_size, target_size)
+
+
 def _expected_shapes(config: BundleConfig, source_size: int, target_size: int, stored: int) -> dict[str, Shape]:
     """Return the shape of each weight of the configured model, without allocating the weights.
 
@@ -470,7 +505,7 @@ def _expected_shapes(config: BundleConfig, source_size: int, target_size: int, s
     return _shapes(named_weights(model))
 
 
-def _stored_shapes(path: Path) -> dict[str, Shape]:
+def stored_shapes(path: Path) -> dict[str, Shape]:
     """Return the shape of each tensor in a safetensors file by reading only its header."""
     with _weight_file_errors(path), safe_open(path, framework="pt") as file:
         return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118

@@ -11,6 +11,7 @@ from foreign import marian
 
 from headway.cli import app
 from headway.interop.exporting import export_to
+from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES
 from headway.interop.huggingface.families import FAMILIES
 from headway.interop.onnx import OnnxModel
 from headway.models.transformer import TransformerConfig
@@ -24,9 +25,10 @@ def first_cells(heading: str) -> list[str]:
     return [line.split("|")[1].strip() for line in table.splitlines()[2:]]
 
 
-def test_its_table_of_families_is_complete() -> None:
-    named = [re.findall(r"`(\w+)`", cell) for cell in first_cells("family (`model_type`)")]
-    assert sorted(name for names in named for name in names) == sorted(FAMILIES)
+def test_its_tables_of_families_are_complete() -> None:
+    for heading, families in (("family", FAMILIES), ("language model", CAUSAL_FAMILIES)):
+        named = [re.findall(r"`(\w+)`", cell) for cell in first_cells(f"{heading} (`model_type`)")]
+        assert sorted(name for names in named for name in names) == sorted(families)
 
 
 def test_its_table_of_options_names_what_the_model_has() -> None:

@@ -22,11 +22,15 @@ def import_(
         str | None, typer.Option(help="Target language to assume if none is given. Default: the one set in FOLDER.")
     ] = None,
 ) -> None:
-    """Convert a pretrained model (OPUS-MT/Marian, M2M-100, NLLB, mBART, BART, FSMT, Pegasus) into a model folder."""
+    """Convert a pretrained model into a model folder.
+
+    Translation: OPUS-MT/Marian, M2M-100, NLLB, mBART, BART, FSMT, Pegasus. Language models: GPT-2, GPT-NeoX/Pythia,
+    Llama, Mistral, Qwen2, Qwen3.
+    """
     from headway.interop.importing import import_from
 
     origin = Path(source.partition(":")[2])
     folder = checked_output_folder(output or sibling_folder(origin, "headway"), origin)
     found = import_from(source, source_language=source_language, target_language=target_language)
     found.bundle.save(folder, found.card)
-    print(f"{folder}: {found.bundle.source_tokenizer.vocab_size:,} tokens, from {source}")
+    print(f"{folder}: {found.bundle.tokenizers['source'].vocab_size:,} tokens, from {source}")

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.bundle import Bundle, TaskConfig
+from headway.bundle import Bundle, LanguageModelBundle, TaskConfig
 from headway.config import spelling_hint
 from headway.errors import BundleError, ConfigError
 from headway.interop.huggingface import ImportedModel, import_model
+from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES
+from headway.interop.huggingface.causal_importing import import_causal
 from headway.interop.huggingface.checkpoint import Checkpoint, read_checkpoint_config
-from headway.interop.model_card import imported_card
-from headway.interop.tokenizer_importing import ForeignVocabularies, read_tokenizer_files
+from headway.interop.huggingface.families import FAMILIES, Family
+from headway.interop.model_card import imported_card, imported_language_model_card
+from headway.interop.tokenizer_importing import ForeignVocabularies, read_prompt_tokenizer, read_tokenizer_files
 from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
 
 _MANY = "mul"  # ISO 639-2 and BCP 47: several languages
@@ -22,16 +25,27 @@ _MANY = "mul"  # ISO 639-2 and BCP 47: several languages
 
 @dataclass(frozen=True)
 class ImportedBundle:
-    """An imported model and its model card."""
+    """An imported translation model and its model card."""
 
     bundle: Bundle
     card: str
 
 
+@dataclass(frozen=True)
+class ImportedLanguageModelBundle:
+    """An imported language model and its model card."""
+
+    bundle: LanguageModelBundle
+    card: str
+
+
 def import_from(
     source: str, *, source_language: str | None = None, target_language: str | None = None
-) -> ImportedBundle:
-    """Import ``FORMAT:PATH``, such as ``huggingface:opus-mt-en-de``; see :func:`import_huggingface`."""
+) -> ImportedBundle | ImportedLanguageModelBundle:
+    """Import ``FORMAT:PATH``, such as ``huggingface:opus-mt-en-de``.
+
+    See :func:`import_huggingface` and :func:`import_language_model`.
+    """
     form, colon, path = source.partition(":")
     if not colon or form != "huggingface":
         hint = spelling_hint(form, ["huggingface"]) if colon else "the format comes first"
@@ -42,13 +56,39 @@ def import_from(
             f"{folder}: no such folder; expected a folder with a model's config.json, weights and tokenizer files "
             "(to download one: hf download NAME --local-dir FOLDER)"
         )
-    return import_huggingface(folder, source_language=source_language, target_language=target_language)
+    checkpoint = read_checkpoint_config(folder, {**FAMILIES, **CAUSAL_FAMILIES})
+    if checkpoint["model_type"] in FAMILIES:
+        return import_huggingface(folder, source_language=source_language, target_language=target_language)
+    if source_language is not None or target_language is not None:
+        raise ConfigError(
+            "a language model has no languages to choose; leave --source-language and --target-language out"
+        )
+    return import_language_model(folder)
+
+
+def import_language_model(folder: Path) -> ImportedLanguageModelBundle:
+    """Import a Hugging Face `transformers` folder with a decoder-only language model and its tokenizer.
+
+    The special tokens that the family's tokenizer puts before a text are stored with the model, which puts them before
+    a prompt. Many families have none.
+
+    Raises:
+        BundleError: The folder does not contain a language model, or Headway does not support its model or tokenizer.
+    """
+    checkpoint = read_checkpoint_config(folder, CAUSAL_FAMILIES)
+    side = read_prompt_tokenizer(folder, checkpoint["model_type"])
+    found = import_causal(folder, unknown_id=side.unknown_id)
+    tokenizer, prefix = side.make_tokenizer(found.vocabulary), found.vocabulary.to_headway_ids(side.prefix)
+    template = SpecialTokenTemplate(source_prefix=prefix, source_suffix=())
+    bundle = LanguageModelBundle(TaskConfig(kind="language_model"), found.model, tokenizer, template)
+    card = imported_language_model_card(bundle, folder.resolve().name, found.family, _license(folder))
+    return ImportedLanguageModelBundle(bundle, card)
 
 
 def import_huggingface(
     folder: Path, *, source_language: str | None = None, target_language: str | None = None
 ) -> ImportedBundle:
-    """Import a Hugging Face `transformers` folder: weights, tokenizers and languages.
+    """Import a Hugging Face `transformers` folder with a translation model: weights, tokenizers and languages.
 
     Args:
         folder: A folder with config.json, weights and tokenizer files.
@@ -60,7 +100,9 @@ def import_huggingface(
         BundleError: The folder does not contain a model, or Headway does not support its model or tokenizer.
         ConfigError: The model does not have a given language; the message lists its languages.
     """
-    checkpoint = read_checkpoint_config(folder)  # first, so that an unsupported model is reported before its tokenizer
+    checkpoint = read_checkpoint_config(
+        folder, FAMILIES
+    )  # first, so that an unsupported model is reported before its tokenizer
     sides = read_tokenizer_files(folder, checkpoint["model_type"])
     asked: dict[LanguageSide, str | None] = {"source_language": source_language, "target_language": target_language}
     start = _start(checkpoint, sides, target_language)
@@ -81,7 +123,7 @@ def import_huggingface(
     return ImportedBundle(bundle, imported_card(bundle, folder.resolve().name, found.family, _license(folder)))
 
 
-def _start(checkpoint: Checkpoint, sides: ForeignVocabularies, target_language: str | None) -> int | None:
+def _start(checkpoint: Checkpoint[Family], sides: ForeignVocabularies, target_language: str | None) -> int | None:
     """Return the first decoder token of an mBART model that does not define it: the target language's code.
 
     None for other models.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import dataclass
 from importlib.metadata import version
 
-from headway.bundle import Bundle, ClassifierBundle
+from headway.bundle import AnyBundle, Bundle, ClassifierBundle, LanguageModelBundle
 
 _PACKAGES = ("headway", "torch", "tokenizers")
 
@@ -14,25 +15,58 @@ def imported_card(bundle: Bundle, name: str, family: str, license_name: str | No
     """Return the card of a model folder that was imported from another toolkit."""
     source, target = bundle.source_tokenizer, bundle.target_tokenizer
     sizes = f"{source.vocab_size:,} tokens" if source is target else f"{source.vocab_size:,} and {target.vocab_size:,}"
-    return f"""# Translation from {bundle.task.source_language} to {bundle.task.target_language}
+    return _imported_card(
+        f"Translation from {bundle.task.source_language} to {bundle.task.target_language}",
+        f"headway translate THIS_FOLDER -i input.txt -o output.txt{_language_options(bundle)}",
+        _Origin(name, family, license_name, _weights(bundle)),
+        f"- Tokenizer: {source.kind}, {sizes}. Unlike in the original, encoding never yields special tokens or "
+        f"language codes.\n- Languages: {_languages(bundle)}",
+    )
 
-A {family} model with {_weights(bundle):,} weights, imported into Headway from the Hugging Face folder `{name}`.
 
-    headway translate THIS_FOLDER -i input.txt -o output.txt{_language_options(bundle)}
+def imported_language_model_card(bundle: LanguageModelBundle, name: str, family: str, license_name: str | None) -> str:
+    """Return the card of a language model that was imported from another toolkit."""
+    before = ", ".join(bundle.tokenizer.display(bundle.prompt_prefix)) or "nothing"
+    return _imported_card(
+        f"Language model {name}",
+        'headway generate THIS_FOLDER "PROMPT"',
+        _Origin(name, family, license_name, _weights(bundle)),
+        f"- Tokenizer: {bundle.tokenizer.kind}, {bundle.tokenizer.vocab_size:,} tokens. Unlike in the original, "
+        f"encoding never yields special tokens.\n- Special tokens before a prompt: {before}.",
+    )
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where an imported model comes from."""
+
+    name: str
+    family: str
+    license_name: str | None
+    num_weights: int
+
+
+def _imported_card(title: str, command: str, origin: _Origin, conversion: str) -> str:
+    missing = "not given in the folder's model card; look it up where the model comes from"
+    return f"""# {title}
+
+A {origin.family} model with {origin.num_weights:,} weights, imported into Headway from the Hugging Face folder \
+`{origin.name}`.
+
+    {command}
 
 ## Origin
 
-- Family: {family}
-- Folder: {name}
-- License: {license_name or "not given in the folder's model card; look it up where the model comes from"}
+- Family: {origin.family}
+- Folder: {origin.name}
+- License: {origin.license_name or missing}
 
 For data, training and scores, see the model card of the original model.
 
 ## Conversion
 
 - Weights: unchanged; vocabulary rows in Headway's order (padding, begin, end, unknown, then all others).
-- Tokenizer: {source.kind}, {sizes}. Unlike in the original, encoding never yields special tokens or language codes.
-- Languages: {_languages(bundle)}
+{conversion}
 
 ## Versions
 
@@ -57,7 +91,7 @@ def exported_card(bundle: Bundle | ClassifierBundle, toolkit: str, usage: str) -
 """
 
 
-def _weights(bundle: Bundle | ClassifierBundle) -> int:
+def _weights(bundle: AnyBundle) -> int:
     return sum(parameter.numel() for parameter in bundle.model.parameters())
 
 

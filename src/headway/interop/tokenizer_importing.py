@@ -8,6 +8,8 @@ The families differ in their files and in the ids of pieces:
                        model's pieces from the fourth on, the languages, <mask>
     BART               tokenizer.json; or vocab.json and merges.txt of byte-level BPE
     FSMT               vocab-src.json, vocab-tgt.json, merges.txt; Moses tokenization before the merges
+    GPT-2              tokenizer.json; or vocab.json and merges.txt of byte-level BPE
+    Llama, Mistral     tokenizer.json; or tokenizer.model of SentencePiece
     any family         tokenizer.json
 
 A :class:`ForeignVocabulary` contains the ids of the folder. The tokenizer that it creates uses Headway's ids.
@@ -97,6 +99,94 @@ def read_tokenizer_files(folder: Path, family: str) -> ForeignVocabularies:
         _language(config, ("src_lang", "source_lang"), source.languages),
         _language(config, ("tgt_lang", "target_lang"), source.languages),
     )
+
+
+@dataclass(frozen=True)
+class PromptVocabulary:
+    """The vocabulary of a language model, with the ids of the folder that it was read from.
+
+    Attributes:
+        unknown_id: The id of the unknown token. None if no text needs one.
+        prefix: The ids that the family's tokenizer puts before a text.
+        make_tokenizer: Function that creates the tokenizer, with Headway's ids as given by a :class:`VocabularyOrder`.
+    """
+
+    unknown_id: int | None
+    prefix: tuple[int, ...]
+    make_tokenizer: Callable[[VocabularyOrder], TextTokenizer]
+
+
+def read_prompt_tokenizer(folder: Path, family: str) -> PromptVocabulary:
+    """Read the tokenizer of a language model's folder whose ``model_type`` is ``family``.
+
+    Raises:
+        BundleError: A file is missing, damaged or not supported.
+    """
+    config, path = read_json(folder / "tokenizer_config.json") or {}, folder / "tokenizer.json"
+    library = read_json(path)
+    if library is None and family == "gpt2" and (folder / "vocab.json").is_file():
+        library = _byte_level(folder, config)
+    if library is not None:
+        return _prompt_library(library, config, path)
+    path = folder / "tokenizer.model"
+    if family not in ("llama", "mistral") or not path.is_file():
+        own = {"gpt2": ", or vocab.json and merges.txt"}.get(family, "")
+        own = ", or tokenizer.model" if family in ("llama", "mistral") else own
+        raise BundleError(f"{folder}: no tokenizer that Headway can read; expected for {family}: tokenizer.json{own}")
+    vocabulary = {piece: index for index, piece in enumerate(sentencepiece_pieces(_bytes(path), str(path)))}
+    begin = vocabulary.get(_content(config.get("bos_token")) or "<s>")
+    if config.get("add_eos_token"):
+        raise BundleError(f"{folder / 'tokenizer_config.json'}: add_eos_token = true is not supported")
+    prefix = () if begin is None or config.get("add_bos_token") is False else (begin,)
+    side = _pieces(path, vocabulary, {}, path)
+    return PromptVocabulary(side.unknown_id, prefix, side.make_tokenizer)
+
+
+def _prompt_library(library: dict[str, Any], config: dict[str, Any], origin: Path) -> PromptVocabulary:
+    """Return the vocabulary of a ``tokenizer.json``.
+
+    The tokens before a text are in its template. ``add_bos_token`` in tokenizer_config.json, if present, overrides it.
+    """
+    tokens = tokens_by_id(library, str(origin))
+    ids = {token: index for index, token in tokens.items()}
+    prefix = _template_prefix(library.get("post_processor"), origin)
+    begin, adds_begin = ids.get(_content(config.get("bos_token")) or ""), config.get("add_bos_token")
+    if config.get("add_eos_token"):
+        raise BundleError(f"{origin.with_name('tokenizer_config.json')}: add_eos_token = true is not supported")
+    if begin is not None and isinstance(adds_begin, bool):
+        prefix = tuple(index for index in prefix if index != begin)
+        prefix = (begin, *prefix) if adds_begin else prefix
+
+    def tokenizer(vocabulary: VocabularyOrder) -> TextTokenizer:
+        if (last := max(tokens)) > max(vocabulary.order):
+            raise BundleError(
+                f"{origin}: token {tokens[last]!r} has the id {last}, but vocab_size in config.json is "
+                f"{max(vocabulary.order) + 1}"
+            )
+        return FastTokenizer(library, vocabulary.order, (), str(origin))
+
+    unknown = library["model"].get("unk_token")
+    if unknown is None and library["model"].get("unk_id") is not None:
+        unknown = tokens[library["model"]["unk_id"]]
+    return PromptVocabulary(ids.get(unknown or ""), prefix, tokenizer)
+
+
+def _template_prefix(processor: dict[str, Any] | None, origin: Path) -> tuple[int, ...]:
+    """Return the ids that a post-processor of `tokenizers` puts before a text. It must put none after it."""
+    kind = "ByteLevel" if processor is None else processor.get("type")
+    if processor is None or kind == "ByteLevel":  # ByteLevel changes only offsets
+        return ()
+    if kind == "Sequence":
+        parts = [_template_prefix(part, origin) for part in processor["processors"]]
+        return tuple(index for part in parts for index in part)
+    items = processor["single"] if kind == "TemplateProcessing" else []
+    if not items or "Sequence" not in items[-1]:
+        raise BundleError(
+            f"{origin}: a post_processor of type {kind} that puts tokens after a text is not supported; a language "
+            "model continues the text"
+        )
+    names = [item["SpecialToken"]["id"] for item in items[:-1]]
+    return tuple(int(index) for name in names for index in processor["special_tokens"][name]["ids"])
 
 
 def _sides(folder: Path, family: str, config: dict[str, Any]) -> tuple[ForeignVocabulary, ForeignVocabulary]:

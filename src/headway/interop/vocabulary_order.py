@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from headway.errors import BundleError
+from headway.text.base import BOS, EOS, PAD, UNK
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,32 @@ class VocabularyOrder:
         rest = (old for old in range(size) if old not in special.values())
         return cls((pad, start, end, unknown, *rest))
 
+    @classmethod
+    def of_language_model(
+        cls, size: int, *, pad: int | None, start: int | None, end: int, unknown: int | None
+    ) -> VocabularyOrder:
+        """Return the order for a language model, which may lack a padding, begin and unknown token.
+
+        Instead of a token that is missing, or that serves two purposes, there is a duplicate of the row of ``end``. Its
+        id occurs in no text (:attr:`duplicates`).
+
+        Raises:
+            BundleError: An id is not in the vocabulary.
+        """
+        for name, old in {"pad": pad, "start": start, "end": end, "unknown": unknown}.items():
+            if old is not None and not 0 <= old < size:
+                raise BundleError(f"the {name} token's id {old} is not in the vocabulary, which has {size} tokens")
+        first = start if start is not None else end
+        unknown = end if unknown in (None, first) else unknown
+        pad = end if pad in (None, first, unknown) else pad
+        special = (pad, first, end, unknown)
+        return cls((*special, *(old for old in range(size) if old not in special)))
+
+    @property
+    def duplicates(self) -> tuple[int, ...]:
+        """Headway's ids of padding, begin and unknown that duplicate the row of another token, of the first four."""
+        return tuple(new for new in (PAD, BOS, UNK) if self.order[new] == self.order[EOS])
+
     def __len__(self) -> int:
         return len(self.order)
 
@@ -60,7 +87,7 @@ class VocabularyOrder:
         begin symbol.
         """
         ours = {old: new for new, old in enumerate(self.order)}
-        return ours | {self.order[new]: new for new in (0, 2)}
+        return ours | {self.order[new]: new for new in (PAD, EOS)}
 
     def to_headway_ids(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Convert foreign ids to Headway's ids. Raise :class:`BundleError` if one is not in the vocabulary."""

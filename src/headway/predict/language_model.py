@@ -189,7 +189,7 @@ class LanguageModel:
             max_batch_tokens=_MAX_TOKENS,
             max_sequences=max(_MAX_SEQUENCES // max(chosen.n, chosen.beam_size), 1),
         )
-        results = [[self._continuation(one, chosen) for one in hypotheses] for hypotheses in found]
+        results = [[self._continuation(one, chosen) for one in hypotheses[: chosen.n]] for hypotheses in found]
         return results[0] if isinstance(prompt, str) else results
 
     def stream(self, prompt: str = "", **options: Any) -> Iterator[str]:
@@ -208,7 +208,7 @@ class LanguageModel:
         search.add_requests([(0, self._request(prompt, 1, chosen))])
         shown = 0
         while not (finished := search.step()):
-            text = self._tokenizer.decode(search.first_hypothesis()).rstrip("\N{REPLACEMENT CHARACTER}")
+            text = self._tokenizer.decode_continuation(search.first_hypothesis()).rstrip("\N{REPLACEMENT CHARACTER}")
             end = _first_stop(text, chosen.stop)
             if end is not None:
                 if end > shown:
@@ -305,20 +305,21 @@ class LanguageModel:
         return self._tokenizer.encode(text)
 
     def _request(self, prompt: str, number: int, options: GenerationOptions) -> Request:
-        ids = (BOS, *self._encode(prompt, number))
+        encoded = self._encode(prompt, number)
+        ids = (*self.bundle.prompt_prefix, *encoded) or (BOS,)
         limit = options.max_new_tokens
         if self._model.max_length is not None:
             room = self._model.max_length - len(ids)
             if room < 1:
                 raise LengthError(
-                    f"prompt {number} has {len(ids) - 1} tokens, but the model's context is {self._model.max_length}, "
+                    f"prompt {number} has {len(encoded)} tokens, but the model's context is {self._model.max_length}, "
                     "and the begin symbol and at least one new token must fit into it; shorten the prompt"
                 )
             limit = min(limit, room)
         return Request(source=ids[:-1], first=ids[-1], limit=limit)
 
     def _continuation(self, found: Hypothesis, options: GenerationOptions) -> Continuation:
-        text = self._tokenizer.decode(found.tokens)
+        text = self._tokenizer.decode_continuation(found.tokens)
         end = _first_stop(text, options.stop)
         reason: Literal["end", "stop", "length"] = "end" if found.finished else "length"
         return Continuation(

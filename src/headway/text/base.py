@@ -74,6 +74,13 @@ class TextTokenizer(ABC):
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``. Special tokens and tags are skipped."""
 
+    def decode_continuation(self, ids: Sequence[int]) -> str:
+        """Return the text that ``ids`` add to a text before them.
+
+        Unlike :meth:`decode`, it begins with a space if its first token does.
+        """
+        return self.decode(ids)
+
     @abstractmethod
     def _saved(self) -> Mapping[str, Any]:
         """Return the content of the saved JSON file."""

@@ -59,6 +59,18 @@ class ImportedTokenizer(TextTokenizer):
     def _saved(self) -> Mapping[str, Any]:
         return {"format": "headway-tokenizer", "version": IMPORTED_FORMAT_VERSION, "kind": self.kind, **self._fields()}
 
+    def decode_continuation(self, ids: Sequence[int]) -> str:
+        """Return the text that ``ids`` add to a text before them.
+
+        The libraries remove a space at the beginning of a text, so the ids are decoded after those of a letter.
+        """
+        before = self.encode("a")
+        return self._joined([*before, *ids])[len(self._joined(before)) :]
+
+    def _joined(self, ids: Sequence[int]) -> str:
+        """Return the text of ``ids``, of which the library may have removed spaces at the beginning."""
+        return self.decode(ids)
+
     def _text_ids(self, ids: Sequence[int]) -> list[int]:
         """Return ``ids`` without the reserved ids."""
         self._check_ids(ids)

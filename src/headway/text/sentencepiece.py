@@ -46,9 +46,11 @@ class SentencePieceTokenizer(ImportedTokenizer):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``, without leading and trailing spaces. Reserved ids and ``UNK`` are skipped."""
-        pieces = [self._pieces[index] for index in self._text_ids(ids)]
-        text: str = self._processor.decode_pieces(pieces)
-        return text.replace("▁", " ").strip(" ")
+        return self._joined(ids).strip(" ")
+
+    def _joined(self, ids: Sequence[int]) -> str:
+        text: str = self._processor.decode_pieces([self._pieces[index] for index in self._text_ids(ids)])
+        return text.replace("▁", " ")
 
     def save(self, folder: Path, name: str) -> None:
         """Write ``folder/name.json`` and the model as ``folder/name.spm``."""

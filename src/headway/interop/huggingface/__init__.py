@@ -1,8 +1,9 @@
-"""Import and export encoder-decoder models of Hugging Face `transformers`, and export classifiers.
+"""Import and export models of Hugging Face `transformers`: encoder-decoder and decoder-only models, and export
+classifiers.
 
 The package `transformers` is not needed: a model is a folder with config.json and model.safetensors (or
-pytorch_model.bin). :mod:`~headway.interop.huggingface.families` describes what the model families have in common and
-how they differ.
+pytorch_model.bin). :mod:`~headway.interop.huggingface.families` describes the encoder-decoder families, and
+:mod:`~headway.interop.huggingface.causal_families` the decoder-only ones: what they have in common and how they differ.
 """
 
 from headway.interop.huggingface.exporting import export_classifier, export_model

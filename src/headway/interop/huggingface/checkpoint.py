@@ -4,26 +4,54 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from headway.bundle import read_weights
+from headway.bundle import read_weight, read_weights, stored_shapes
 from headway.errors import BundleError
-from headway.interop.huggingface.families import FAMILIES, Family
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFamily(ABC):
+    """What all model families have.
+
+    Attributes:
+        title: The family's name in messages.
+        architecture: Name of the `transformers` class with an output projection.
+        defaults: Values of keys that are missing in config.json.
+    """
+
+    title: str
+    architecture: str
+    defaults: Mapping[str, Any]
+
+    @property
+    @abstractmethod
+    def base_class(self) -> str:
+        """Name of the `transformers` class without an output projection."""
+
+    @property
+    @abstractmethod
+    def fixed_options(self) -> Mapping[str, Any]:
+        """Keys of config.json for which the family supports only one value."""
+
+
+FamilyT_co = TypeVar("FamilyT_co", bound=ModelFamily, covariant=True)
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Generic[FamilyT_co]):
     """The configuration of a folder: the values of config.json, or the family's defaults for missing keys."""
 
     path: Path
     config: Mapping[str, Any]
-    family: Family
+    family: FamilyT_co
 
     def __getitem__(self, key: str) -> Any:
         value = self.config.get(key)
@@ -63,17 +91,21 @@ class Checkpoint:
         return source, source if shared else self.positive_int("decoder_vocab_size")
 
 
-def read_checkpoint_config(folder: Path) -> Checkpoint:
-    """Read the configuration of a folder, or raise a :class:`BundleError` that explains why it is not supported."""
+def read_checkpoint_config(folder: Path, families: Mapping[str, FamilyT_co]) -> Checkpoint[FamilyT_co]:
+    """Read the configuration of a folder with a model of one of these families, by ``model_type``.
+
+    Raises:
+        BundleError: The model is not supported. The message says why.
+    """
     path = folder / "config.json"
     config = read_json(path)
     if config is None:
         raise BundleError(f"{path}: missing; expected a folder with a `transformers` model: config.json and weights")
     model_type = config.get("model_type")
-    supported = ", ".join(f"{name} ({family.title})" for name, family in FAMILIES.items())
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
+    supported = ", ".join(f"{name} ({family.title})" for name, family in families.items())
+    if not isinstance(model_type, str) or model_type not in families:
         raise BundleError(f"{path}: model_type = {model_type!r} is not supported; supported: {supported}")
-    family = FAMILIES[model_type]
+    family = families[model_type]
     checkpoint = Checkpoint(path, config, family)
     architectures = config.get("architectures") or [family.architecture]
     if family.architecture not in architectures and family.base_class not in architectures:
@@ -102,10 +134,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return content
 
 
-def read_tensors(folder: Path) -> tuple[Path, dict[str, Tensor]]:
+def read_tensors(folder: Path, prefix: str = "model.") -> tuple[Path, dict[str, Tensor]]:
     """Read the folder's weights from one or several files, and return their path and the tensors.
 
-    The tensors have the names of a model with an output projection.
+    The tensors have the names of a model with an output projection, which begin with ``prefix``.
     """
     for name in ("model.safetensors", "pytorch_model.bin"):
         index = read_json(folder / f"{name}.index.json")
@@ -115,8 +147,57 @@ def read_tensors(folder: Path) -> tuple[Path, dict[str, Tensor]]:
             tensors: dict[str, Tensor] = {}
             for file in files:
                 tensors |= read(folder / file)
-            return folder / name, _with_prefix(tensors)
+            return folder / name, _with_prefix(tensors, prefix)
     raise BundleError(f"{folder}: no weights; expected model.safetensors or pytorch_model.bin")
+
+
+class StoredTensors(Mapping[str, Tensor]):
+    """The tensors of a folder with one or several weight files. Each is read when it is asked for.
+
+    Args:
+        folder: The folder.
+        prefix: Prefix of tensor names. Files of models without an output projection lack it.
+
+    Attributes:
+        path: The path of the weights, for messages.
+    """
+
+    def __init__(self, folder: Path, prefix: str) -> None:
+        self.path, self._pickled = folder / "model.safetensors", dict[str, Tensor]()
+        self._stored: dict[str, tuple[Path, str, tuple[int, ...]]] = {}
+        index = read_json(folder / "model.safetensors.index.json")
+        if index is None and not self.path.is_file():
+            self.path, self._pickled = read_tensors(folder, prefix)
+            return
+        files = [self.path.name] if index is None else _indexed(folder / "model.safetensors.index.json", index)
+        for file in files:
+            for name, shape in stored_shapes(folder / file).items():
+                self._stored[name] = (folder / file, name, shape)
+        if not any(name.startswith(prefix) for name in self._stored):
+            self._stored = {f"{prefix}{name}": stored for name, stored in self._stored.items()}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name in self._pickled:
+            return self._pickled[name]
+        path, stored_name, _ = self._stored[name]
+        return read_weight(path, stored_name)
+
+    def rows(self, name: str, rows: slice) -> Tensor:
+        """Return some rows of a tensor without reading the others."""
+        if name in self._pickled:
+            return self._pickled[name][rows]
+        path, stored_name, _ = self._stored[name]
+        return read_weight(path, stored_name, rows)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor without reading it."""
+        return tuple(self._pickled[name].shape) if name in self._pickled else self._stored[name][2]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pickled or self._stored)
+
+    def __len__(self) -> int:
+        return len(self._pickled or self._stored)
 
 
 def _indexed(path: Path, index: Mapping[str, Any]) -> list[str]:
@@ -140,8 +221,8 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
     return content
 
 
-def _with_prefix(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the prefix "model." to the names of tensors from a file without an output projection, which lack it."""
-    if any(name.startswith("model.") for name in tensors):
+def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Add ``prefix`` to the names of tensors from a file without an output projection, which lack it."""
+    if any(name.startswith(prefix) for name in tensors):
         return tensors
-    return {f"model.{name}": tensor for name, tensor in tensors.items()}
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""The model families of `transformers` that Headway's Transformer can represent, and how they differ.
+"""The encoder-decoder families of `transformers` that Headway's Transformer can represent, and how they differ.
 
 All descend from fairseq's or Marian's Transformer, and their weights have the same names (:func:`tensor_names`). They
 differ in:
@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headway.interop.huggingface.checkpoint import ModelFamily
 from headway.models.transformer import TransformerConfig
 from headway.nn.blocks import Activation
 
@@ -43,13 +44,10 @@ OPTION_NAMES = {  # key of config.json: option of TransformerConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
-    """Properties of a model family.
+class Family(ModelFamily):
+    """Properties of a family of encoder-decoder models.
 
     Attributes:
-        title: The family's name in messages.
-        architecture: Name of the `transformers` class with an output projection.
-        defaults: Values of keys that are missing in config.json.
         model_options: Options of :class:`TransformerConfig` that all models of the family have in common.
         unknown_id: Id of the unknown token, which config.json does not contain. None means that it is read from
             vocab.json.
@@ -58,9 +56,6 @@ class Family:
         has_shared_table: Whether a table shared by source and target has a tensor name of its own.
     """
 
-    title: str
-    architecture: str
-    defaults: Mapping[str, Any]
     model_options: Mapping[str, Any]
     unknown_id: int | None = None
     has_output_bias: bool = True

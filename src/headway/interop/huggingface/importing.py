@@ -20,7 +20,15 @@ from torch import Tensor
 from headway.bundle import load_weights, named_weights
 from headway.errors import BundleError
 from headway.interop.huggingface.checkpoint import Checkpoint, read_checkpoint_config, read_json, read_tensors
-from headway.interop.huggingface.families import ACTIVATIONS, OPTION_NAMES, OUTPUT_BIAS, embedding_names, tensor_names
+from headway.interop.huggingface.families import (
+    ACTIVATIONS,
+    FAMILIES,
+    OPTION_NAMES,
+    OUTPUT_BIAS,
+    Family,
+    embedding_names,
+    tensor_names,
+)
 from headway.interop.supported import SIZES
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.transformer import Transformer, TransformerConfig
@@ -29,7 +37,7 @@ from headway.text.base import BOS, EOS, PAD
 from headway.text.special_tokens import SpecialTokenTemplate, TemplateItem
 
 _IGNORED = {"model.encoder.version", "model.decoder.version"}  # written by fairseq; they do not affect the model
-_NEVER = -1e4  # a bias for probability 0 in every precision; finite, because 0 times infinity would be NaN
+NEVER = -1e4  # a bias for probability 0 in every precision; finite, because 0 times infinity would be NaN
 _UNUSED_POSITIONS = 2  # rows before the first position in learned tables
 _SINUSOID_TABLES = {
     f"model.{side}.embed_positions.{name}" for side in ("encoder", "decoder") for name in ("weight", "weights")
@@ -65,7 +73,7 @@ def import_model(
     Raises:
         BundleError: Something in the folder is missing, unknown or unsupported.
     """
-    checkpoint = read_checkpoint_config(folder)
+    checkpoint = read_checkpoint_config(folder, FAMILIES)
     source, target = _vocabularies(checkpoint, decoder_start_id, unknown_ids)
     template, config = _template(checkpoint, target), _model_config(checkpoint)
     path, tensors = read_tensors(folder)
@@ -77,7 +85,7 @@ def import_model(
 
 
 def _vocabularies(
-    checkpoint: Checkpoint, start: int | None, unknown: tuple[int, int] | None
+    checkpoint: Checkpoint[Family], start: int | None, unknown: tuple[int, int] | None
 ) -> tuple[VocabularyOrder, VocabularyOrder]:
     """Return the orders of the source and target vocabularies."""
     pad, end = checkpoint.token_id("pad_token_id"), checkpoint.token_id("eos_token_id")
@@ -100,7 +108,7 @@ def _vocabularies(
     return source, target
 
 
-def _start(checkpoint: Checkpoint) -> int:
+def _start(checkpoint: Checkpoint[Family]) -> int:
     start = checkpoint.generation_setting("decoder_start_token_id")
     if not isinstance(start, int):
         raise checkpoint.bundle_error(
@@ -110,7 +118,7 @@ def _start(checkpoint: Checkpoint) -> int:
     return start
 
 
-def _unknown(checkpoint: Checkpoint, *vocabularies: str) -> int:
+def _unknown(checkpoint: Checkpoint[Family], *vocabularies: str) -> int:
     """Return the id of the unknown token: from config.json, the family, or the first vocabulary file that exists."""
     if checkpoint["unk_token_id"] is not None:
         return checkpoint.token_id("unk_token_id")
@@ -125,7 +133,7 @@ def _unknown(checkpoint: Checkpoint, *vocabularies: str) -> int:
     )
 
 
-def _template(checkpoint: Checkpoint, target: VocabularyOrder) -> SpecialTokenTemplate:
+def _template(checkpoint: Checkpoint[Family], target: VocabularyOrder) -> SpecialTokenTemplate:
     """Return the special tokens around a sentence. They have the same ids in both vocabularies.
 
         Marian, FSMT, Pegasus           X </s>
@@ -150,7 +158,7 @@ def _template(checkpoint: Checkpoint, target: VocabularyOrder) -> SpecialTokenTe
     return SpecialTokenTemplate(source_prefix=prefix, source_suffix=suffix, target_prefix=begins)
 
 
-def _model_config(checkpoint: Checkpoint) -> TransformerConfig:
+def _model_config(checkpoint: Checkpoint[Family]) -> TransformerConfig:
     """Return the model's config, except ``tie`` and ``output_bias``, which its tensors determine."""
     family = checkpoint.family
     options: dict[str, Any] = {"tie": "none", **family.model_options}
@@ -216,7 +224,11 @@ def _build(config: TransformerConfig, path: Path, tensors: Mapping[str, Tensor],
 
 
 def _tables(
-    checkpoint: Checkpoint, path: Path, tensors: Mapping[str, Tensor], source: VocabularyOrder, target: VocabularyOrder
+    checkpoint: Checkpoint[Family],
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    source: VocabularyOrder,
+    target: VocabularyOrder,
 ) -> _Tables:
     """Return the tables. Each is the first tensor that exists of several possible names."""
     (source_rows, target_rows), d_model = checkpoint.vocab_sizes, checkpoint.positive_int("d_model")
@@ -225,7 +237,7 @@ def _tables(
         bias = _table(path, tensors, [OUTPUT_BIAS], 1, target_rows)[0]
     bias = _without_bad_words(checkpoint, bias)[list(target.order)]
     if target.order[BOS] in (target.order[PAD], target.order[EOS]):
-        bias[BOS] = _NEVER  # the duplicated row must not count twice in the softmax
+        bias[BOS] = NEVER  # the duplicated row must not count twice in the softmax
     names = embedding_names(checkpoint.family, tied=checkpoint["tie_word_embeddings"])
     sides = (source_rows, source.order), (target_rows, target.order), (target_rows, target.order)
     source_table, target_table, output = (
@@ -235,7 +247,7 @@ def _tables(
     return _Tables(source_table, target_table, output, bias)
 
 
-def _without_bad_words(checkpoint: Checkpoint, bias: Float[Tensor, " V"]) -> Float[Tensor, " V"]:
+def _without_bad_words(checkpoint: Checkpoint[Family], bias: Float[Tensor, " V"]) -> Float[Tensor, " V"]:
     """Return a copy of the output bias in which forbidden tokens have a value so low that they are never generated.
 
     Padding is never generated anyway. As in transformers, the end symbol cannot be forbidden.
@@ -246,7 +258,7 @@ def _without_bad_words(checkpoint: Checkpoint, bias: Float[Tensor, " V"]) -> Flo
         match word:
             case [int(token)] if not isinstance(token, bool) and 0 <= token < len(bias):
                 if token not in kept:
-                    bias[token] = _NEVER
+                    bias[token] = NEVER
             case _:
                 raise checkpoint.bundle_error(
                     f"bad_words_ids contains {word!r}: only lists of one token id are supported; remove it, and ban "
@@ -255,7 +267,7 @@ def _without_bad_words(checkpoint: Checkpoint, bias: Float[Tensor, " V"]) -> Flo
     return bias
 
 
-def _check_names(checkpoint: Checkpoint, path: Path, found: set[str], needed: set[str]) -> None:
+def _check_names(checkpoint: Checkpoint[Family], path: Path, found: set[str], needed: set[str]) -> None:
     """Raise :class:`BundleError` for missing and unknown tensors."""
     family = checkpoint.family
     known = needed.union(_IGNORED, *embedding_names(family, tied=True))
