@@ -24,6 +24,7 @@ SMALL = {
     "training.steps": "4",
     "training.device": "cpu",
     "validation.every": "4",
+    "checkpoints.every": "2",
 }
 
 
@@ -40,7 +41,7 @@ def test_all_of_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         *["train", *["generate"] * 4],
         *["evaluate"] * 2,
         *["score"] * 3,
-        *["evaluate", "inspect", "train"],
+        *["evaluate", "compare", "inspect", "train"],
         *["fill"] * 3,
         *["train", "evaluate", "generate"],
     ]

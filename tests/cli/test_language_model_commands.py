@@ -117,6 +117,49 @@ class TestEvaluate:
         assert_refused(run("evaluate", folder, "--pairs", wrong, "--fields", "1"), "selects 1 text")
 
 
+class TestCompare:
+    def test_bits_per_byte_over_documents(
+        self, folder: Path, make_language_model: Callable[..., LanguageModel], tmp_path: Path
+    ) -> None:
+        other = tmp_path / "other"
+        make_language_model("characters", texts=["abcdefghij "], seed=9, max_length=8).bundle.save(other, "# A model\n")
+        data = write_lines(tmp_path / "text.txt", ["a bad face", "bad cafe", "head"])
+        words = ["compare", folder, other, "--data", data, "--documents", "line"]
+        first, second = json.loads(run(*words, "--stride", 5, "--format", "json").out)["rows"]
+        for system, row in ((folder, first), (other, second)):
+            found = headway.load(system).perplexity(["a bad face", "bad cafe", "head"], stride=5)
+            assert row["value"] == pytest.approx(found.bits_per_byte, rel=1e-5)
+            assert row["signature"].endswith(found.signature)
+        assert second["delta"] == pytest.approx(second["value"] - first["value"])
+        assert f"{second['delta']:+.4f} [" in run(*words, "--stride", 5).out
+        assert_refused(run(*words[:-2]), "1 documents: expected at least two")
+        assert_refused(run("compare", folder, data, "--data", data), "text.txt: not a language model")
+        assert_refused(run("compare", folder, other, "--reference", data), "give it with --data F")
+        assert_refused(run(*words, "--metric", "bleu"), "--metric is for translations")
+        files = [data, other / "README.md", "--data", data]
+        assert_refused(run("compare", *files, "--stride", 2), "--stride is for language models")
+
+
+class TestOtherCommands:
+    def test_info_and_tokenize(self, folder: Path) -> None:
+        facts = json.loads(run("info", folder, "--format", "json").out)
+        assert (facts["task.kind"], facts["model.kind"]) == ("language_model", "decoder_only")
+        assert facts["tokenizer"].startswith("characters, ")
+        assert run("tokenize", folder, "a b").out == "a|␣|b\n"
+        assert_refused(run("tokenize", folder, "a b", "--side", "target"), "continues texts, so it has no target text")
+
+    @pytest.mark.parametrize("command", ["translate", "classify", "alternatives", "shortlist", "calibrate", "distill"])
+    def test_what_needs_another_model_is_refused(self, folder: Path, command: str, tmp_path: Path) -> None:
+        file = write_lines(tmp_path / "file", ["a"])
+        words: dict[str, list[object]] = {
+            "shortlist": ["--source", file, "--target", file],
+            "calibrate": ["--source", file],
+            "distill": [write_lines(tmp_path / "recipe.toml", ["[data]", 'train = [{ files = ["a.tsv"] }]'])],
+        }
+        ended = run(command, folder, *words.get(command, ["a"]))
+        assert_refused(ended, "a model that continues texts; expected one that")
+
+
 class TestNoisyChannel:
     @pytest.fixture
     def words(self, make_translator: Callable[..., Translator], folder: Path, tmp_path: Path) -> list[object]:

@@ -15,6 +15,7 @@ from headway.errors import ConfigError, DataError
 from headway.evaluate import (
     METRICS,
     compare_labels,
+    compare_language_models,
     compare_translations,
     mcnemar,
     paired_randomization,
@@ -158,3 +159,39 @@ class TestErrors:
             compare_translations({"a": ["x"], "b": ["x"]}, ["x"], samples=3)
         with pytest.raises(ConfigError, match="trials = 3: expected at least 40"):
             compare_translations({"a": ["x"], "b": ["x"]}, ["x"], trials=3)
+
+
+class TestLanguageModels:
+    def test_bits_per_byte_and_their_difference(self) -> None:
+        """In three documents of 8, 8 and 16 bytes, the baseline needs 16, 16 and 32 bits, and the other half of it."""
+        nats = math.log(2)
+        before = [-16 * nats, -16 * nats, -32 * nats]
+        table = compare_language_models(
+            {"one": before, "two": [each / 2 for each in before]}, [8, 8, 16], {"one": "context:4", "two": "context:8"}
+        )
+        baseline, other = table.rows
+        assert baseline.metric == "bits per byte"
+        assert baseline.value == pytest.approx(2)
+        assert other.value == pytest.approx(1)
+        assert other.delta == pytest.approx(-1)
+        assert other.low == pytest.approx(-1)  # the same difference in every document
+        assert other.high == pytest.approx(-1)
+        assert other.signature == "n:3|bs:1000|ar:10000|seed:12345|context:8"
+        # Of the 8 ways to swap the documents' outputs, the 2 that swap all or none are as different.
+        assert other.p_values is not None
+        assert other.p_values["randomization"] == pytest.approx(2 / 8, abs=0.02)
+
+    def test_equal_models_do_not_differ(self) -> None:
+        values = [-random.Random(seed).random() for seed in range(20)]
+        table = compare_language_models({"a": values, "b": values}, [3] * 20, {"a": "", "b": ""})
+        assert table.rows[1].delta == 0
+        assert table.rows[1].p_values == {"bootstrap": 1, "randomization": 1}
+
+    def test_what_does_not_fit_is_refused(self) -> None:
+        signatures = {"a": "", "b": ""}
+        with pytest.raises(DataError, match="1 documents: expected at least two"):
+            compare_language_models({"a": [-1.0], "b": [-2.0]}, [3], signatures)
+        with pytest.raises(DataError, match="b: 1 log-probabilities for 2 documents"):
+            compare_language_models({"a": [-1.0, -1.0], "b": [-2.0]}, [3, 3], signatures)
+        with pytest.raises(ConfigError, match="1 systems: expected at least two"):
+            compare_language_models({"a": [-1.0, -1.0]}, [3, 3], signatures)

@@ -18,6 +18,7 @@ from headway.errors import ConfigError, DataError, LengthError
 from headway.predict import LanguageModel, load_language_model, load_translator
 from headway.tasks import parse_recipe, train
 from headway.text.base import BOS, EOS
+from headway.train.averaging import average_checkpoints
 from headway.train.recipe import Recipe
 
 TEXT = "".join(f"{one} sees {other}.\n" for one in ("Ann", "Bob", "Cid") for other in ("dogs", "cats", "öxen")) * 12
@@ -98,6 +99,16 @@ def test_a_run_in_two_parts_equals_one_without_a_pause(folder: Path, run: Path) 
     train(recipe(folder), other)
     whole, again = (records(each, "dev")[-1]["loss"] for each in (run, other))
     assert whole == again
+
+
+def test_averages_of_weights_are_language_models(folder: Path) -> None:
+    other = folder / "averaged"
+    train(recipe(folder, training={"steps": 40, "ema": 0.5}, checkpoints={"every": 20, "average": 2}), other)
+    average_checkpoints(other, 2, folder / "again")
+    for name in (other / "best", other / "average", folder / "again"):
+        found = headway.load(name)
+        assert isinstance(found, LanguageModel)
+        assert found.perplexity([TEXT]).loss < math.log(len(set(TEXT)))
 
 
 class TestMeasuring:

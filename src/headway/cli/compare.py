@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -14,12 +14,13 @@ import typer
 from headway.cli import options
 from headway.cli.classify import read_labeled_file
 from headway.cli.decoding import decoding_options
-from headway.cli.evaluate import translate_file
+from headway.cli.evaluate import read_text_documents, translate_file
 from headway.cli.line_io import convert_all, input_lines, output_file
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from headway.evaluate import ComparisonTable
+    from headway.predict import ScoredText
 
 
 def compare(
@@ -44,6 +45,8 @@ def compare(
     differences: Annotated[
         int, typer.Option(min=0, help="Number of sentences to show, those with the largest differences.")
     ] = 5,
+    documents: options.DocumentsOption = None,
+    stride: options.StrideOption = None,
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
     precision: options.PrecisionOption = "float32",
@@ -54,27 +57,47 @@ def compare(
 
     Translations are scored against --reference (BLEU, chrF and TER unless --metric is given) and compared by paired
     bootstrap and approximate randomization. Predicted labels are scored against the labels in --data (accuracy) and
-    compared by paired bootstrap and McNemar's test. Each system is compared with the first.
+    compared by paired bootstrap and McNemar's test. Language models are compared by bits per byte on the text in
+    --data, by paired bootstrap and approximate randomization over documents. Each system is compared with the first.
     """
+    from headway.bundle import read_config
     from headway.decode.request import DecodingOptions
     from headway.evaluate import compare_labels, compare_translations
+    from headway.models.registry import architecture_of
     from headway.predict import load_translator
 
     if (reference is None) == (data is None):
-        raise ConfigError("give references with --reference F or, for classifiers, labeled texts with --data F.tsv")
+        raise ConfigError(
+            "give references with --reference F or, for classifiers and language models, texts with --data F"
+        )
     names = [str(system) for system in systems]
     if len(set(names)) < max(len(names), 2):
         raise ConfigError("expected two or more different systems to compare")
     of_models = {"--source": source, "--to": to, "--from": from_, "--precision": precision != "float32",
                  "--workers": workers > 1, "a search option": decoding_options() != DecodingOptions()}  # fmt: skip
-    tests = {"samples": samples, "seed": test_seed, "max_differences": differences}
+    tests = {"samples": samples, "seed": test_seed}
     given = [name for name, value in of_models.items() if value]
-    if data is not None:
+    folders = [system for system in systems if (system / "config.json").exists()]
+    outputs_of = {folder: architecture_of(read_config(folder).model).output for folder in folders}
+    kinds = set(outputs_of.values())
+    of_documents = {"--documents": documents, "--stride": stride}
+    if "continuation" not in kinds and (wrong := [name for name, value in of_documents.items() if value is not None]):
+        raise ConfigError(f"{wrong[0]} is for language models; leave it out")
+    if "continuation" in kinds:
+        if others := [system for system in systems if outputs_of.get(system) != "continuation"]:
+            raise ConfigError(f"{others[0]}: not a language model; language models are compared only with each other")
+        if data is None:
+            raise ConfigError("language models are compared on text; give it with --data F")
+        if wrong := [*given, *["--metric"] * bool(metric)]:
+            raise ConfigError(f"{wrong[0]} is for translations; leave it out with language models")
+        tests["trials"] = trials
+        table = _compare_language_models(systems, data, fields, documents or "file", stride, tests)
+    elif data is not None:
         if wrong := [*given, *["--metric"] * bool(metric)]:
             raise ConfigError(f"{wrong[0]} is for translations; leave it out with --data")
         texts, truth = read_labeled_file(data, fields)
         labels = {str(system): _labels_of(system, texts, data) for system in systems}
-        table = compare_labels(labels, truth, **tests)
+        table = compare_labels(labels, truth, **tests, max_differences=differences)
     else:
         if fields is not None:
             raise ConfigError("--fields is for --data; leave it out with --reference")
@@ -99,9 +122,31 @@ def compare(
             read[str(system)] = [each.text for each in found]
         outputs = {name: read[name] for name in names}
         metrics = metric or ("bleu", "chrf", "ter")
-        table = compare_translations(outputs, references, metrics=metrics, trials=trials, **tests)
+        table = compare_translations(
+            outputs, references, metrics=metrics, trials=trials, **tests, max_differences=differences
+        )
     with output_file(None) as file:
         file.write(json.dumps(asdict(table), ensure_ascii=False) + "\n" if format_ == "json" else _as_text(table))
+
+
+def _compare_language_models(
+    systems: Sequence[Path], data: Path, fields: str | None, documents: str, stride: int | None, tests: dict[str, int]
+) -> ComparisonTable:
+    from headway.evaluate import compare_language_models
+    from headway.predict import load_language_model
+
+    texts = list(read_text_documents(data, fields, documents))
+    found: dict[str, list[float]] = {}
+    signatures: dict[str, str] = {}
+    for system in systems:
+        model = load_language_model(system, precision="float32")
+        signatures[str(system)] = model.signature(stride)
+
+        def total(batch: Sequence[str], score: Callable[..., list[ScoredText]] = model.score) -> list[float]:
+            return [each.log_probability for each in score(batch, stride=stride)]
+
+        found[str(system)] = convert_all(texts, total, job=f"scoring with {system}", source=data, unit="document")
+    return compare_language_models(found, [len(text.encode()) for text in texts], signatures, **tests)
 
 
 def _labels_of(system: Path, texts: Sequence[str], data: Path) -> list[str]:
@@ -124,9 +169,10 @@ def _as_text(table: ComparisonTable) -> str:
     header = ["system", "metric", "score", "difference [95 %]", *(f"p ({test})" for test in tests)]
     cells = [header]
     for row in table.rows:
-        difference = "baseline" if row.delta is None else f"{row.delta:+.2f} [{row.low:+.2f}, {row.high:+.2f}]"
+        signed = f"+.{table.decimals}f"
+        delta = "baseline" if row.delta is None else f"{row.delta:{signed}} [{row.low:{signed}}, {row.high:{signed}}]"
         p_values = [f"{row.p_values[test]:.4f}" if row.p_values else "" for test in tests]
-        cells.append([row.system, row.metric, f"{row.value:.2f}", difference, *p_values])
+        cells.append([row.system, row.metric, f"{row.value:.{table.decimals}f}", delta, *p_values])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     rows = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
     signatures = dict.fromkeys(f"{row.metric}: {row.signature}" for row in table.rows if row.delta is not None)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -51,21 +51,8 @@ def evaluate(
             "good text more probable than the bad one."
         ),
     ] = None,
-    documents: Annotated[
-        Literal["file", "line", "blank_lines"] | None,
-        typer.Option(
-            help="With a language model and --data: what a document is in plain text: the file (default), each line, "
-            "or the text between blank lines."
-        ),
-    ] = None,
-    stride: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="With a language model: tokens between the beginnings of two windows of a text that is longer than "
-            "the context. Default: half the context.",
-        ),
-    ] = None,
+    documents: options.DocumentsOption = None,
+    stride: options.StrideOption = None,
     format_: options.FormatOption = "text",
 ) -> None:
     """Score a model on a test set, with signatures and 95 % confidence intervals.
@@ -201,11 +188,7 @@ def _evaluate_classifier(
 def _evaluate_language_model(
     model: LanguageModel, data: Path, fields: str | None, documents: str, stride: int | None, format_: str
 ) -> None:
-    from headway.data.documents import TextCorpus, read_whole_documents
-
-    settings = {"files": [str(data)], "fields": fields and [fields], "documents": documents}
-    corpus = TextCorpus.parse(settings, "--data").expanded(Path())
-    found = model.perplexity(read_whole_documents(corpus, Path()), stride=stride)
+    found = model.perplexity(read_text_documents(data, fields, documents), stride=stride)
     if format_ == "json":
         print(json.dumps(asdict(found)))
         return
@@ -215,6 +198,14 @@ def _evaluate_language_model(
     print(found.signature)
     counts = f"{found.num_texts:,} documents, {found.num_tokens:,} tokens, {found.num_words:,} words"
     typer.echo(f"{counts}, {found.num_bytes:,} bytes", err=True)
+
+
+def read_text_documents(data: Path, fields: str | None, documents: str) -> Iterator[str]:
+    """Yield the documents of the files that the options --data, --fields and --documents name."""
+    from headway.data.documents import TextCorpus, read_whole_documents
+
+    settings = {"files": [str(data)], "fields": fields and [fields], "documents": documents}
+    yield from read_whole_documents(TextCorpus.parse(settings, "--data").expanded(Path()), Path())
 
 
 def _evaluate_pairs(scorer: TextScorer, pairs: Path, fields: str | None, format_: str) -> None:

@@ -33,6 +33,21 @@ FieldsOption = Annotated[
         "optionally, group (default: 1,2 in .tsv files, otherwise good,bad)."
     ),
 ]
+DocumentsOption = Annotated[
+    Literal["file", "line", "blank_lines"] | None,
+    typer.Option(
+        help="With a language model and --data: what a document is in plain text: the file (default), each line, or "
+        "the text between blank lines."
+    ),
+]
+StrideOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="With a language model: tokens between the beginnings of two windows of a text that is longer than the "
+        "context. Default: half the context.",
+    ),
+]
 OnErrorOption = Annotated[
     Literal["stop", "mark"],
     typer.Option(help="If a line cannot be processed: stop ends the command, mark writes an empty line and a report."),

@@ -122,11 +122,13 @@ class ComparisonTable:
         systems: Names of the systems. The first one is the baseline.
         rows: One row for each metric and system, metric by metric.
         differences: The sentences on which the systems differ most, largest spread first.
+        decimals: Number of decimals with which the scores should be printed.
     """
 
     systems: tuple[str, ...]
     rows: tuple[ComparisonRow, ...]
     differences: tuple[OutputDifference, ...]
+    decimals: int = 2
 
 
 def compare_translations(
@@ -154,9 +156,8 @@ def compare_translations(
         ConfigError: Fewer than two systems, an unknown metric, or too few samples or trials.
         DataError: A system does not have one translation for each reference.
     """
-    names = _check_systems(systems, references, samples)
-    if trials < MIN_SAMPLES:
-        raise ConfigError(f"trials = {trials}: expected at least {MIN_SAMPLES}; 10000 is common")
+    _check_tests(len(systems), samples, trials)
+    names = _check_systems(systems, references)
     rows: list[ComparisonRow] = []
     for metric in map(find_metric, metrics):
         baseline, *others = [metric.counts(systems[name], references) for name in names]
@@ -193,7 +194,8 @@ def compare_labels(
         ConfigError: Fewer than two systems, or too few samples.
         DataError: A system does not have one label for each text.
     """
-    names = _check_systems(systems, truth, samples)
+    _check_tests(len(systems), samples, MIN_SAMPLES)
+    names = _check_systems(systems, truth)
     baseline, *others = [[a == b for a, b in zip(systems[name], truth, strict=True)] for name in names]
     start, end = f"n:{len(truth)}|", f"version:headway-{__version__}"
     rows = [ComparisonRow(names[0], "accuracy", 100 * sum(baseline) / len(truth), start + end)]
@@ -206,6 +208,55 @@ def compare_labels(
         rows.append(ComparisonRow(name, "accuracy", value, signature, delta, low, high, p_values))
     differ = _most_different(systems, truth, lambda label, true: 100.0 * (label == true), max_differences)
     return ComparisonTable(names, tuple(rows), differ)
+
+
+def compare_language_models(
+    systems: Mapping[str, Sequence[float]],
+    sizes: Sequence[int],
+    signatures: Mapping[str, str],
+    *,
+    samples: int = 1000,
+    trials: int = 10_000,
+    seed: int = DEFAULT_SEED,
+) -> ComparisonTable:
+    """Compare two or more language models by bits per byte, paired bootstrap and approximate randomization.
+
+    The unit of both tests is the document. Lower is better.
+
+    Args:
+        systems: The log-probability of each document in nats under each model, by the model's name. The first model is
+            the baseline.
+        sizes: The size of each document in bytes.
+        signatures: The settings that the log-probabilities of each model depend on.
+        samples: Number of bootstrap samples.
+        trials: Number of trials of approximate randomization.
+        seed: Random seed of bootstrap and randomization.
+
+    Raises:
+        ConfigError: Fewer than two models, or too few samples or trials.
+        DataError: There are fewer than two documents, or a model does not have one log-probability for each.
+    """
+    _check_tests(len(systems), samples, trials)
+    if len(sizes) < 2:
+        raise DataError(f"{len(sizes)} documents: expected at least two, which are the units of the tests")
+    if wrong := [name for name, values in systems.items() if len(values) != len(sizes)]:
+        raise DataError(f"{wrong[0]}: {len(systems[wrong[0]]):,} log-probabilities for {len(sizes):,} documents")
+
+    def value(sums: Float[np.ndarray, " C"]) -> float:
+        return float(-sums[0] / math.log(2) / sums[1])
+
+    names, rows = tuple(systems), list[ComparisonRow]()
+    baseline, *others = [np.stack([values, sizes], 1).astype(np.float64) for values in systems.values()]
+    first, name = value(baseline.sum(axis=0)), "bits per byte"
+    rows.append(ComparisonRow(names[0], name, first, signatures[names[0]]))
+    for system, counts in zip(names[1:], others, strict=True):
+        p_value, low, high = _bootstrap(baseline, counts, value, samples, seed)
+        swapped = _randomization(baseline, counts, value, trials, seed)
+        signature = f"n:{len(sizes)}|bs:{samples}|ar:{trials}|seed:{seed}|{signatures[system]}"
+        p_values = {"bootstrap": p_value, "randomization": swapped}
+        after = value(counts.sum(axis=0))
+        rows.append(ComparisonRow(system, name, after, signature, after - first, low, high, p_values))
+    return ComparisonTable(names, tuple(rows), (), decimals=4)
 
 
 def paired_bootstrap(
@@ -285,10 +336,15 @@ def mcnemar(baseline: Sequence[bool], system: Sequence[bool]) -> float:
     return min(1.0, p_value)
 
 
-def _check_systems(systems: Mapping[str, Sequence[str]], references: Sequence[str], samples: int) -> tuple[str, ...]:
-    if len(systems) < 2:
-        raise ConfigError(f"{len(systems)} systems: expected at least two to compare")
+def _check_tests(num_systems: int, samples: int, trials: int) -> None:
+    if num_systems < 2:
+        raise ConfigError(f"{num_systems} systems: expected at least two to compare")
     _check_samples(samples)
+    if trials < MIN_SAMPLES:
+        raise ConfigError(f"trials = {trials}: expected at least {MIN_SAMPLES}; 10000 is common")
+
+
+def _check_systems(systems: Mapping[str, Sequence[str]], references: Sequence[str]) -> tuple[str, ...]:
     for name, outputs in systems.items():
         try:
             check_texts(outputs, references, "outputs")

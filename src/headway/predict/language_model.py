@@ -223,17 +223,23 @@ class LanguageModel:
         if len(text) > shown:
             yield text[shown:]
 
-    def score(self, texts: Sequence[str]) -> list[ScoredText]:
+    def score(self, texts: Sequence[str], *, stride: int | None = None) -> list[ScoredText]:
         """Return the log-probability of each token of each text and of EOS after it, in nats.
 
-        Texts longer than the context are read in windows that overlap by half, as in :meth:`perplexity`. The result for
-        a text does not depend on the other texts, except for rounding.
+        Texts longer than the context are read in windows, as in :meth:`perplexity`. The result for a text does not
+        depend on the other texts, except for rounding.
+
+        Args:
+            texts: The texts.
+            stride: Tokens between windows. Default: half of the context.
 
         Raises:
             DataError: A text is not valid Unicode.
+            ConfigError: The stride is longer than the context, or the model has no windows.
         """
+        self.signature(stride)  # refuses a stride that does not fit
         encoded = self._tokenizer.encode_batch(texts)
-        found = self._log_probs(encoded)
+        found = self._log_probs(encoded, stride)
         return [
             ScoredText(tuple(self._tokenizer.display(ids)), tuple(values[:-1].tolist()), float(values[-1]))
             for ids, values in zip(encoded, found, strict=True)
@@ -256,19 +262,7 @@ class LanguageModel:
             DataError: There is no text, or a text is not valid Unicode.
             ConfigError: The stride is longer than the context, or the model has no windows.
         """
-        context = self.context_length
-        if context is None:
-            if stride is not None:
-                raise ConfigError(
-                    f"stride = {stride}: this model carries its state through the whole text and needs no windows; "
-                    "leave stride out"
-                )
-            signature = "context:all|stride:none|carried:yes"
-        else:
-            stride = context // 2 if stride is None else stride
-            if not 1 <= stride <= context:
-                raise ConfigError(f"stride = {stride}: expected from 1 to the model's context of {context} tokens")
-            signature = f"context:{context}|stride:{stride}|carried:no"
+        signature = self.signature(stride)
         total, count, tokens, words, size = 0.0, 0, 0, 0, 0
         for batch in _batches(texts):
             encoded = self._tokenizer.encode_batch(batch)
@@ -289,8 +283,29 @@ class LanguageModel:
             num_tokens=tokens,
             num_words=words,
             num_bytes=size,
-            signature=f"{signature}|eos:yes|version:headway-{__version__}",
+            signature=signature,
         )
+
+    def signature(self, stride: int | None = None) -> str:
+        """Return the settings that measurements with this stride depend on; see :attr:`Perplexity.signature`.
+
+        Raises:
+            ConfigError: The stride is longer than the context, or the model has no windows.
+        """
+        context = self.context_length
+        if context is None:
+            if stride is not None:
+                raise ConfigError(
+                    f"stride = {stride}: this model carries its state through the whole text and needs no windows; "
+                    "leave stride out"
+                )
+            windows = "context:all|stride:none|carried:yes"
+        else:
+            stride = context // 2 if stride is None else stride
+            if not 1 <= stride <= context:
+                raise ConfigError(f"stride = {stride}: expected from 1 to the model's context of {context} tokens")
+            windows = f"context:{context}|stride:{stride}|carried:no"
+        return f"{windows}|eos:yes|version:headway-{__version__}"
 
     def _log_probs(self, encoded: Sequence[Sequence[int]], stride: int | None = None) -> list[Float[Tensor, " _"]]:
         """Return the log-probability of each token of each text and of EOS after it."""
