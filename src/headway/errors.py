@@ -93,6 +93,7 @@ class MissingPackageError(HeadwayError):
         "matplotlib": "plots",
         "onnx": "onnx",
         "onnxruntime": "onnx",
+        "pyppmd": "quickstart",
         "sacremoses": "moses",
         "sentencepiece": "sentencepiece",
         "tensorboard": "tensorboard",

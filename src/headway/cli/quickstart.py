@@ -25,17 +25,30 @@ def quickstart(
     ] = "en",
     target: Annotated[str, typer.Option(help="Target language.")] = "de",
     run: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/quickstart-SOURCE-TARGET.")] = None,
-    steps: Annotated[int, typer.Option(help="Number of training steps.", min=1)] = 2500,
+    steps: Annotated[
+        int | None, typer.Option(help="Number of training steps. Default: 2,500; for a language model 1,600.", min=1)
+    ] = None,
     size: Annotated[int, typer.Option(help="Number of training pairs to build.", min=1000)] = 40_000,
+    language_model: Annotated[
+        bool, typer.Option("--language-model", help="Train a language model on Milton's Paradise Lost instead.")
+    ] = False,
     fresh: options.FreshOption = False,
 ) -> None:
-    """Build a small corpus from Unicode CLDR, train on it, score the model and show translations."""
+    """Build a small corpus from Unicode CLDR, train on it, score the model and show translations.
+
+    With --language-model: train on a long poem, let the model write, and compare its bits per byte with compressors.
+    """
     from headway.cli.progress import ProgressListener
     from headway.cli.train import command_name, move_previous_run_aside
     from headway.data.builtin import build_corpus, write_corpus
     from headway.predict import load_translator
     from headway.tasks import train
 
+    if language_model:
+        from headway.cli.quickstart_language_model import quickstart_language_model
+
+        quickstart_language_model(run or Path("runs") / "quickstart-language-model", steps or 1600, fresh)
+        return
     begin = time.perf_counter()
     folder = run or Path("runs") / f"quickstart-{source}-{target}"
     with ProgressListener() as listener, move_previous_run_aside(folder, fresh, listener.say):
@@ -45,7 +58,7 @@ def quickstart(
         corpus = build_corpus(source, target, size=size, progress=listener.progress)
         write_corpus(corpus, folder / "data", source, target)
         _show_examples(corpus, listener.say)
-        result = train(_recipe(source, target, folder, steps), folder, listener=listener)
+        result = train(_recipe(source, target, folder, steps or 2500), folder, listener=listener)
         if result.interrupted:
             listener.say(f"stopped and saved after step {result.step:,}; run the same command again to resume")
             raise typer.Exit(130)

@@ -1,0 +1,243 @@
+"""Compare the speed of generation with CTranslate2's Generator and with Hugging Face's generate.
+
+A model of GPT-2 small's shape with random weights reads random prompts and adds a fixed number of tokens to each,
+greedily; the end symbol is forbidden. Every engine is a process of its own that computes when it is asked to; they run
+in turns, round after round, so that other load on the machine affects all of them. A ratio is the median over the
+rounds of (time of the peer) / (time of Headway). The case "prompt" adds one token to prompts of 512 tokens.
+
+All engines compute the same function up to its weights: Headway's own weights are also random. CTranslate2 takes part
+with one worker for all threads and with one worker per thread, and the faster one counts.
+
+    python benchmarks/generation.py --output benchmarks/results/generation-DATE.json
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+VOCABULARY, WIDTH, HEADS, LAYERS, CONTEXT = 50_257, 768, 12, 12, 1024
+CASES = {  # prompts, tokens of each, new tokens
+    "batch 1": (1, 128, 128),
+    "batch 16": (16, 128, 128),
+    "batch 64": (64, 128, 128),
+    "prompt": (1, 512, 1),
+}
+Prompts = list[list[int]]
+Engine = Callable[[Prompts, int], int]
+
+
+def headway(_folder: Path, precision: str) -> Engine:
+    """Return Headway's engine."""
+    from headway.decode import DecodingOptions, Request, search_all
+    from headway.engine import to_search_model
+    from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
+    from headway.text.base import BOS, EOS
+
+    config = DecoderOnlyConfig.parse({"preset": "gpt2", "activation": "gelu_tanh"}, "benchmark")
+    model = to_search_model(DecoderOnly(config, VOCABULARY).eval(), precision)  # type: ignore[arg-type]
+    options = DecodingOptions(beam_size=1, length_penalty=0.0)
+
+    def run(prompts: Prompts, new: int) -> int:
+        requests = [Request(source=tuple(each[:-1]), first=each[-1], limit=new) for each in prompts]
+        limits = {"max_batch_tokens": 1 << 14, "max_sequences": 64}
+        found = search_all(model, requests, options, bos=BOS, eos=EOS, banned=(EOS,), **limits)
+        return sum(len(hypotheses[0].tokens) for hypotheses in found)
+
+    return run
+
+
+def ctranslate2(folder: Path, workers: str) -> Engine:
+    """Return CTranslate2's engine in int8, with one worker for all threads or one per thread."""
+    import ctranslate2
+
+    threads = int(os.environ["OMP_NUM_THREADS"])
+    count = threads if workers == "threads" else 1
+    each = max(1, threads // count)
+    generator = ctranslate2.Generator(str(folder / "ct2"), compute_type="int8", inter_threads=count, intra_threads=each)
+
+    def run(prompts: Prompts, new: int) -> int:
+        results = generator.generate_batch(
+            [[f"t{token}" for token in prompt] for prompt in prompts],
+            max_length=new,
+            min_length=new,
+            include_prompt_in_result=False,
+            max_batch_size=-(-len(prompts) // count),
+        )
+        return sum(len(result.sequences_ids[0]) for result in results)
+
+    return run
+
+
+def transformers(folder: Path, precision: str) -> Engine:
+    """Return Hugging Face's generate."""
+    import torch
+    from transformers import GPT2LMHeadModel
+
+    dtype = getattr(torch, precision)
+    model: Any = GPT2LMHeadModel.from_pretrained(folder / "hf", dtype=dtype)
+    model.eval()
+
+    def run(prompts: Prompts, new: int) -> int:
+        tokens = torch.tensor(prompts)
+        with torch.inference_mode():
+            found = model.generate(
+                tokens,
+                attention_mask=torch.ones_like(tokens),
+                do_sample=False,
+                max_new_tokens=new,
+                min_new_tokens=new,
+                pad_token_id=0,
+            )
+        return int(found.numel() - tokens.numel())
+
+    return run
+
+
+ENGINES: dict[str, Callable[[Path, str], Engine]] = {
+    "headway": headway,
+    "ctranslate2": ctranslate2,
+    "transformers": transformers,
+}
+CONTESTANTS = (
+    ("headway", "int8"),
+    ("headway", "float32"),
+    ("headway", "bfloat16"),
+    ("ctranslate2", "one"),
+    ("ctranslate2", "threads"),
+    ("transformers", "float32"),
+    ("transformers", "bfloat16"),
+)
+# The ratio of a peer's time to that of a form of Headway.
+RATIOS = {
+    "int8 against CTranslate2 int8": ("headway int8", ("ctranslate2 one", "ctranslate2 threads")),
+    "float32 against transformers float32": ("headway float32", ("transformers float32",)),
+    "best against transformers' best": (None, ("transformers float32", "transformers bfloat16")),
+}
+
+
+def work() -> None:
+    """Answer the orders on standard input, each a list of (prompts, their tokens, new tokens), with seconds."""
+    import random
+
+    engine = ENGINES[sys.argv[2]](Path(sys.argv[4]), sys.argv[3])
+    print("ready", flush=True)
+    for line in sys.stdin:
+        count, length, new = json.loads(line)
+        draw = random.Random(1)
+        prompts = [[draw.randrange(10, VOCABULARY) for _ in range(length)] for _ in range(count)]
+        start = time.perf_counter()
+        made = engine(prompts, new)
+        seconds = time.perf_counter() - start
+        assert made == count * new, f"{made} tokens, expected {count * new}"
+        print(json.dumps(seconds), flush=True)
+
+
+def export(folder: Path) -> None:
+    """Write a random GPT-2 for transformers and CTranslate2."""
+    from ctranslate2.converters import TransformersConverter
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    ids = {f"t{at}": at for at in range(VOCABULARY - 1)} | {"<|endoftext|>": VOCABULARY - 1}
+    words = Tokenizer(WordLevel(ids, unk_token="<|endoftext|>"))
+    end = "<|endoftext|>"
+    make: Any = PreTrainedTokenizerFast
+    fast = make(tokenizer_object=words, bos_token=end, eos_token=end, unk_token=end)
+    GPT2LMHeadModel(GPT2Config()).save_pretrained(folder / "hf")
+    fast.save_pretrained(folder / "hf")
+    TransformersConverter(str(folder / "hf")).convert(str(folder / "ct2"), quantization="int8")
+
+
+def main() -> None:
+    """Measure and print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--cases", nargs="*", default=list(CASES))
+    parser.add_argument("--contestants", nargs="*", help="for example headway:int8 ctranslate2:one")
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    chosen = [tuple(each.split(":")) for each in arguments.contestants or []] or list(CONTESTANTS)
+    environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads), "OMP_WAIT_POLICY": "passive"}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        export(folder)
+        running = {
+            f"{engine} {form}": subprocess.Popen(
+                [sys.executable, __file__, "--work", engine, form, name],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+            for engine, form in chosen
+        }
+        for process in running.values():
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        seconds: dict[str, dict[str, list[float]]] = {case: {name: [] for name in running} for case in arguments.cases}
+        for number in range(arguments.rounds + 1):
+            for case in arguments.cases:
+                for each, process in running.items():
+                    taken = _ask(process, CASES[case])
+                    if number:  # the first round warms up
+                        seconds[case][each].append(taken)
+        for process in running.values():
+            process.terminate()
+    found = {case: _ratios(seconds[case]) for case in arguments.cases}
+    for case, ratios in found.items():
+        print(case, {each: round(statistics.median(values), 4) for each, values in seconds[case].items()})
+        print("   ", {each: round(value, 2) for each, value in ratios.items()})
+    if arguments.output:
+        from headway.hardware import processor_name
+
+        record = {
+            "date": datetime.now(UTC).date().isoformat(),
+            "processor": processor_name(),
+            "threads": arguments.threads,
+            "versions": {each: version(each) for each in ("torch", "ctranslate2", "transformers")},
+            "cases": {case: dict(zip(("prompts", "tokens", "new"), CASES[case], strict=True)) for case in found},
+            "ratios": found,
+            "seconds": seconds,
+        }
+        arguments.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def _ask(process: subprocess.Popen[str], case: tuple[int, int, int]) -> float:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(case) + "\n")
+    process.stdin.flush()
+    return float(process.stdout.readline())
+
+
+def _ratios(seconds: dict[str, list[float]]) -> dict[str, float]:
+    """Return the median over the rounds of each ratio whose engines took part."""
+    found = {}
+    for name, (ours, peers) in RATIOS.items():
+        own = [ours] if ours else [each for each in seconds if each.startswith("headway")]
+        if all(each in seconds for each in (*own, *peers)):
+            best = min(own, key=lambda each: statistics.median(seconds[each]))
+            peer = min(peers, key=lambda each: statistics.median(seconds[each]))
+            found[name] = statistics.median(
+                theirs / mine for theirs, mine in zip(seconds[peer], seconds[best], strict=True)
+            )
+    return found
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--work"]:
+        work()
+    else:
+        main()

@@ -1,0 +1,40 @@
+"""Bits per byte of general compressors, with which those of a language model can be compared.
+
+A compressor has read another text before, like a trained model: the bits of a text are those by which it makes the
+compressed output longer.
+"""
+
+from __future__ import annotations
+
+import lzma
+from collections.abc import Callable
+
+from headway.errors import MissingPackageError
+
+_ORDER = 16  # bytes of context of PPMd
+_MEMORY = 1 << 28  # bytes that PPMd may use
+
+
+def xz_bits_per_byte(read_before: str, text: str) -> float:
+    """Return the bits per byte of ``text`` with LZMA, at its highest level."""
+    return _added_bits_per_byte(lambda data: lzma.compress(data, preset=9 | lzma.PRESET_EXTREME), read_before, text)
+
+
+def ppmd_bits_per_byte(read_before: str, text: str) -> float:
+    """Return the bits per byte of ``text`` with PPMd of order 16 (Shkarin 2002), a mixture of byte n-grams.
+
+    Raises:
+        MissingPackageError: pyppmd is not installed.
+    """
+    try:
+        import pyppmd
+    except ImportError:
+        raise MissingPackageError("compression with PPMd", "pyppmd") from None
+    return _added_bits_per_byte(
+        lambda data: pyppmd.compress(data, max_order=_ORDER, mem_size=_MEMORY), read_before, text
+    )
+
+
+def _added_bits_per_byte(compress: Callable[[bytes], bytes], read_before: str, text: str) -> float:
+    before, data = read_before.encode(), text.encode()
+    return 8 * (len(compress(before + data)) - len(compress(before))) / len(data)
