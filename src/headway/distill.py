@@ -26,12 +26,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TypedDict
 
-from headway.bundle import TaskConfig
+from headway.bundle import TaskConfig, read_config
 from headway.data.readers import Corpus, read_examples
 from headway.data.store import fingerprint
 from headway.decode.request import DecodingOptions
 from headway.errors import CheckpointError, ConfigError
 from headway.hardware import choose_device
+from headway.models.registry import architecture_of
 from headway.predict import Translator, load_translator
 from headway.storage import atomic_write, atomic_write_text, checksum, lock_file
 from headway.train.recipe import Recipe
@@ -71,6 +72,11 @@ def distill(
     """
     listener = listener or Listener()
     options = DecodingOptions.parse({"beam_size": beam_size}, "options")
+    if architecture_of(read_config(teacher).model).output == "continuation":
+        raise ConfigError(
+            f"{teacher}: a language model, which cannot translate; a language model learns from another one during "
+            "training: set training.teacher in its recipe, and run headway train"
+        )
     translator = load_translator(teacher, device=str(choose_device(recipe.training.device)), precision="float32")
     home, folder, corpora = run / "distilled", Path(recipe.data.folder), recipe.data.train
     work = [(corpus, _requested_languages(teacher, translator, recipe.task, corpus)) for corpus in corpora]

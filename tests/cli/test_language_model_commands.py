@@ -148,16 +148,20 @@ class TestOtherCommands:
         assert run("tokenize", folder, "a b").out == "a|␣|b\n"
         assert_refused(run("tokenize", folder, "a b", "--side", "target"), "continues texts, so it has no target text")
 
-    @pytest.mark.parametrize("command", ["translate", "classify", "alternatives", "shortlist", "calibrate", "distill"])
+    @pytest.mark.parametrize("command", ["translate", "classify", "alternatives", "shortlist", "calibrate"])
     def test_what_needs_another_model_is_refused(self, folder: Path, command: str, tmp_path: Path) -> None:
         file = write_lines(tmp_path / "file", ["a"])
         words: dict[str, list[object]] = {
             "shortlist": ["--source", file, "--target", file],
             "calibrate": ["--source", file],
-            "distill": [write_lines(tmp_path / "recipe.toml", ["[data]", 'train = [{ files = ["a.tsv"] }]'])],
         }
         ended = run(command, folder, *words.get(command, ["a"]))
         assert_refused(ended, "a model that continues texts; expected one that")
+
+    def test_distill_names_the_key_of_the_recipe(self, folder: Path, tmp_path: Path) -> None:
+        student = write_lines(tmp_path / "recipe.toml", ["[data]", 'train = [{ files = ["a.tsv"] }]'])
+        ended = run("distill", folder, student, "--run", tmp_path / "run")
+        assert_refused(ended, r"a language model, which cannot translate; .* set training\.teacher in its recipe")
 
 
 class TestNoisyChannel:

@@ -4,10 +4,15 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from headway.engine.loss import projected_cross_entropy, projected_r_drop
-from headway.nn.loss import label_smoothed_cross_entropy, r_drop_loss
+from headway.engine.loss import (
+    projected_cross_entropy,
+    projected_distillation_loss,
+    projected_log_probs,
+    projected_r_drop,
+)
+from headway.nn.loss import distillation_loss, label_smoothed_cross_entropy, r_drop_loss
 
 # The chunked loss against the definition.
 
@@ -133,3 +138,22 @@ def test_r_drop_in_autocast() -> None:
     for gradient, other in zip(found, expected, strict=True):
         assert gradient.dtype == torch.float32
         assert (gradient - other).norm() < 0.02 * other.norm()
+
+
+@pytest.mark.parametrize("rows", [1, 1025])
+def test_distillation_in_chunks_equals_the_definition(rows: int) -> None:
+    hidden, projection = torch.randn(rows, 6, requires_grad=True), nn.Linear(6, 9)
+    teacher_hidden, teacher = torch.randn(rows, 4), nn.Linear(4, 9).requires_grad_(False)
+    ours = projected_distillation_loss(hidden, projection, teacher_hidden, teacher, 1.5)
+    definition = distillation_loss(projection(hidden), teacher(teacher_hidden), 1.5).sum()
+    torch.testing.assert_close(ours, definition)
+    learned = (hidden, projection.weight, projection.bias)
+    found, expected = (torch.autograd.grad(loss, learned) for loss in (ours, definition))
+    for gradient, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(gradient, other, atol=1e-4, rtol=1e-4)
+
+
+def test_log_probabilities_in_chunks() -> None:
+    hidden, projection, targets = torch.randn(300, 6), nn.Linear(6, 9), torch.randint(9, (300,))
+    expected = projection(hidden).log_softmax(-1).gather(1, targets.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(projected_log_probs(hidden, projection, targets), expected)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from headway.nn import label_smoothed_cross_entropy
-from headway.nn.loss import projected_cross_entropy, r_drop_loss
+from headway.nn.loss import distillation_loss, projected_cross_entropy, r_drop_loss
 
 
 def test_two_tokens_by_hand() -> None:
@@ -87,3 +87,11 @@ def test_r_drop_is_pytorchs_divergences(smoothing: float) -> None:
     back = F.kl_div(log_second, log_first, reduction="none", log_target=True).sum(-1)
     mean = sum(label_smoothed_cross_entropy(each, targets, smoothing) for each in (first, second)) / 2
     torch.testing.assert_close(r_drop_loss(first, second, targets, smoothing, 3.0), mean + 3 / 4 * (forth + back))
+
+
+def test_distillation_by_hand() -> None:
+    """With T = 2, logits (2 ln 3, 0) and (0, 0) give q = (3/4, 1/4) and p = (1/2, 1/2)."""
+    logits, teacher = torch.zeros(1, 2), torch.tensor([[2 * math.log(3), 0.0]])
+    divergence = 3 / 4 * math.log(3 / 2) + 1 / 4 * math.log(1 / 2)
+    torch.testing.assert_close(distillation_loss(logits, teacher, 2.0), torch.tensor([4 * divergence]))
+    torch.testing.assert_close(distillation_loss(teacher, teacher + 5, 2.0), torch.zeros(1))

@@ -111,6 +111,49 @@ def test_averages_of_weights_are_language_models(folder: Path) -> None:
         assert found.perplexity([TEXT]).loss < math.log(len(set(TEXT)))
 
 
+class TestDistillation:
+    def test_a_student_learns_the_teachers_distribution(self, folder: Path, run: Path, model: LanguageModel) -> None:
+        """Soft targets alone suffice, and the student's predictions are closer to the teacher's than without them."""
+
+        def divergence(student: LanguageModel) -> float:
+            ids = torch.tensor([[BOS, *model.bundle.tokenizer.encode(TEXT[: CONTEXT - 1])]])
+            with torch.inference_mode():
+                log_p, log_q = (each.bundle.model(ids).log_softmax(-1) for each in (student, model))
+            return float((log_q.exp() * (log_q - log_p)).sum(-1).mean())
+
+        sizes = {"decoder_layers": 1}
+        found = {}
+        for name, keys in {
+            "soft": {"teacher": str(run / "best"), "teacher_weight": 1.0, "teacher_temperature": 2.0},
+            "hard": {},
+        }.items():
+            train(recipe(folder, model=sizes, training={"steps": 80, **keys}), folder / name)
+            found[name] = headway.load(folder / name / "best")
+        assert found["soft"].bundle.tokenizer.fingerprint == model.bundle.tokenizer.fingerprint
+        assert divergence(found["soft"]) < 0.7 * divergence(found["hard"])
+        assert not [name for name, _ in found["soft"].bundle.model.named_parameters() if "teacher" in name]
+
+    def test_interrupted_distillation_resumes_exactly(self, folder: Path, run: Path) -> None:
+        teacher = {"teacher": str(run / "best")}
+        for name, parts in {"whole": (20,), "parts": (10, 20)}.items():
+            for steps in parts:
+                changes = {"training": {"steps": steps, **teacher}, "validation": {"every": 10}}
+                train(recipe(folder, checkpoints={"every": 10}, **changes), folder / f"distilled-{name}")
+        whole, parts = (records(folder / f"distilled-{name}", "dev")[-1]["loss"] for name in ("whole", "parts"))
+        assert whole == parts
+
+    def test_what_does_not_fit_is_refused(self, folder: Path, run: Path) -> None:
+        teacher = str(run / "best")
+        with pytest.raises(ConfigError, match=r"training\.teacher_weight: has no effect without training\.teacher"):
+            recipe(folder, training={"teacher_weight": 0.7})
+        with pytest.raises(ConfigError, match=r"r_drop and training\.teacher exclude each other"):
+            recipe(folder, training={"teacher": teacher, "r_drop": 1.0}, model={"dropout": 0.1})
+        with pytest.raises(ConfigError, match=r"tokenizer\.kind = 'bpe', but .* has 'characters'"):
+            train(recipe(folder, training={"teacher": teacher}, tokenizer={"kind": "bpe"}), folder / "bpe")
+        with pytest.raises(ConfigError, match="the teacher has only 24 positions"):
+            train(recipe(folder, training={"teacher": teacher}, model={"max_length": 48}), folder / "long")
+
+
 class TestMeasuring:
     def test_scores_are_the_models_own(self, model: LanguageModel) -> None:
         text = "Bob sees cats."

@@ -16,10 +16,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from headway.engine.arrays import as_array, kernels_support
 from headway.engine.linear import PackedWeight, add_weight_gradient, kernels_can_multiply, zeros_for_gradient
-from headway.nn.loss import label_smoothed_cross_entropy
+from headway.nn.loss import distillation_loss, label_smoothed_cross_entropy
 
 
 def rows_at_a_time(device: str) -> tuple[int, int]:
@@ -63,6 +64,27 @@ def projected_log_probs(
     rows = rows_at_a_time(hidden.device.type)[1]
     parts = zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True)
     return torch.cat([-label_smoothed_cross_entropy(projection(part), target) for part, target in parts])
+
+
+def projected_distillation_loss(
+    hidden: Float[Tensor, "N D"],
+    projection: nn.Module,
+    teacher_hidden: Float[Tensor, "N E"],
+    teacher_projection: nn.Module,
+    temperature: float,
+) -> Float[Tensor, ""]:
+    """Return the sum of :func:`headway.nn.loss.distillation_loss` over the logits that the projections compute.
+
+    Logits are computed for some rows at a time, and again in the backward pass.
+    """
+
+    def loss(hidden: Tensor, teacher_hidden: Tensor) -> Tensor:
+        return distillation_loss(projection(hidden), teacher_projection(teacher_hidden), temperature).sum()
+
+    rows = rows_at_a_time(hidden.device.type)[0]
+    parts = zip(torch.split(hidden, rows), torch.split(teacher_hidden, rows), strict=True)
+    losses: list[Tensor] = [checkpoint(loss, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
+    return torch.stack(losses).sum()
 
 
 def _projected_loss(

@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy (Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4), and R-Drop.
+"""Label-smoothed cross-entropy (Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4), and other losses.
 
 With the smoothing eps, the target y and a prior u over the V tokens, the reference distribution is
 
@@ -54,6 +54,18 @@ def r_drop_loss(
     # KL(p1 || p2) + KL(p2 || p1) = sum of (p1 - p2) (log p1 - log p2)
     divergence = ((log_p1.exp() - log_p2.exp()) * (log_p1 - log_p2)).sum(-1)
     return sum(cross_entropies) / 2 + alpha / 4 * divergence
+
+
+def distillation_loss(
+    logits: Float[Tensor, "N V"], teacher_logits: Float[Tensor, "N V"], temperature: float = 1.0
+) -> Float[Tensor, " N"]:
+    """Return T^2 KL(q || p) in nats for each of N positions, where q and p are the softmax of the logits divided by T.
+
+    A temperature T > 1 gives more weight to what the teacher knows about improbable tokens. The factor T^2 keeps the
+    gradients' size (Hinton et al. 2015, "Distilling the Knowledge in a Neural Network", section 2).
+    """
+    log_p, log_q = ((_at_least_float32(each) / temperature).log_softmax(-1) for each in (logits, teacher_logits))
+    return temperature**2 * F.kl_div(log_p, log_q, reduction="none", log_target=True).sum(-1)
 
 
 def projected_cross_entropy(

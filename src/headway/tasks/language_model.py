@@ -19,26 +19,28 @@ A block begins with the token before it instead of BOS, and with the state after
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
-from torch import Tensor
+from torch import Tensor, nn
 
-from headway.bundle import LanguageModelBundle, TaskConfig
+from headway.bundle import LanguageModelBundle, TaskConfig, read_config
 from headway.data.blocks import BlockDataset, StreamDataset
 from headway.data.documents import DocumentEncoder, NoText, TextCorpus, read_documents, read_texts
 from headway.data.encoding import SideSpec
 from headway.data.store import FilterConfig
 from headway.data.store_builder import Shard
+from headway.engine.accelerate import accelerate
+from headway.engine.loss import projected_distillation_loss
 from headway.errors import ConfigError, TrainingError
 from headway.evaluate import Score
 from headway.models.decoder_only import DecoderOnlyConfig
 from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
-from headway.models.registry import ContinuationModel, ModelConfig, OutputKind, build_model
+from headway.models.registry import ContinuationModel, ModelConfig, OutputKind, architecture_of, build_model
 from headway.tasks.translation import TranslationObjective
 from headway.text.base import BOS, TextTokenizer
 from headway.text.corpus_encoder import CorpusEncoder
@@ -71,6 +73,17 @@ class LanguageModelTraining(TrainingConfig):
     """How long and how to train a language model."""
 
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="Probability that is spread over all tokens.")
+    teacher: str | None = Field(
+        None,
+        description="Distillation: the folder of a language model whose predicted distribution is a soft target for "
+        "each token. The model gets the teacher's tokenizer.",
+    )
+    teacher_weight: float = Field(
+        0.5, gt=0, le=1, description="With teacher: weight of the soft targets; the rest is that of the text's tokens."
+    )
+    teacher_temperature: float = Field(
+        1.0, gt=0, description="With teacher: both models' logits are divided by it in the loss of the soft targets."
+    )
 
 
 class LanguageModelValidation(ValidationConfig):
@@ -105,6 +118,15 @@ class LanguageModelRecipe(Recipe):
         }
         if wrong := [key for key, given in refused.items() if given]:
             raise ValueError(f"{wrong[0]}: has no effect on a language model; leave the key out")
+        training = self.training
+        defaults = LanguageModelTraining()
+        for key in ("teacher_weight", "teacher_temperature"):
+            if training.teacher is None and getattr(training, key) != getattr(defaults, key):
+                raise ValueError(f"training.{key}: has no effect without training.teacher; leave the key out")
+        if training.teacher is not None and training.r_drop:
+            raise ValueError("training.r_drop and training.teacher exclude each other; leave one out")
+        if training.teacher is not None and self.output != "continuation":
+            raise ValueError("training.teacher: has no effect on this task; leave the key out")
         if self.carries_state and any(corpus.weight != 1 for corpus in self.data.train):
             raise ValueError(
                 "data.train: weight != 1 draws blocks, but model.carry_state = true reads the text in its own order; "
@@ -118,13 +140,58 @@ class LanguageModelRecipe(Recipe):
         return self
 
     @property
+    def tokenizer_source(self) -> str | None:
+        """The model folder whose tokenizer is used: the one that training starts from, or the teacher's."""
+        return super().tokenizer_source or self.training.teacher
+
+    @property
     def carries_state(self) -> bool:
         """Whether batches are contiguous, and the model's state is carried from one to the next."""
         return isinstance(self.model, RecurrentLMConfig) and self.model.carry_state
 
 
+class SoftTargets:
+    """The predictions of a larger language model as targets (Hinton et al. 2015, "Distilling the Knowledge").
+
+    Args:
+        folder: The teacher's model folder. The teacher is loaded when it is first used. It reads each block as the
+            student does, but always from BOS.
+        weight: Weight of the divergence from the teacher.
+        temperature: Divisor of both models' logits.
+    """
+
+    def __init__(self, folder: Path, weight: float, temperature: float) -> None:
+        self.weight, self._temperature = weight, temperature
+        self._folder = folder
+
+    def loss(self, hidden: Float[Tensor, "N D"], projection: nn.Module, batch: TokenBatch) -> Float[Tensor, ""]:
+        """Return the divergence of the student's predictions, summed over the batch's tokens."""
+        teacher = self._teacher.to(hidden.device)
+        with torch.no_grad():
+            states = teacher.hidden(batch.decoder_input).flatten(0, 1).index_select(0, batch.target_positions)
+        return projected_distillation_loss(hidden, projection, states, teacher.projection, self._temperature)
+
+    @cached_property
+    def _teacher(self) -> ContinuationModel:
+        return accelerate(LanguageModelBundle.load(self._folder).model.eval().requires_grad_(False))
+
+
 class LanguageModelObjective(TranslationObjective):
-    """The cross-entropy of each token of a batch of blocks, given the tokens before it in the block."""
+    """The cross-entropy of each token of a batch of blocks, given the tokens before it in the block.
+
+    With ``soft_targets``, the training loss is a weighted sum of it and of the divergence from a teacher's predictions.
+    """
+
+    soft_targets: SoftTargets | None = None
+
+    def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
+        """Return the loss, summed over the batch's tokens."""
+        if self.soft_targets is None:
+            return super().forward(batch)
+        states = self.run_model(*self.inputs(batch))
+        hard = self._loss(states, batch, self.label_smoothing)
+        soft = self.soft_targets.loss(self.outputs(states, batch), self.model.projection, batch)
+        return torch.lerp(hard, soft, self.soft_targets.weight)
 
     def inputs(self, batch: TokenBatch) -> tuple[Tensor, ...]:
         """Return the tokens that the model reads: BOS and all but the last token of each block."""
@@ -197,9 +264,17 @@ class LanguageModelTask:
     ) -> LanguageModelObjective:
         """Return the cross-entropy with the recipe's settings."""
         settings = recipe.training.label_smoothing, recipe.training.r_drop
-        if recipe.carries_state:
-            return CarriedStateObjective(cast("RecurrentLM", model), *settings)
-        return LanguageModelObjective(model, *settings)
+        objective = (
+            CarriedStateObjective(cast("RecurrentLM", model), *settings)
+            if recipe.carries_state
+            else LanguageModelObjective(model, *settings)
+        )
+        training = recipe.training
+        if training.teacher is not None:
+            _check_teacher(Path(training.teacher), prepared.tokenizers.source, model.config.max_length)
+            teacher = Path(training.teacher), training.teacher_weight, training.teacher_temperature
+            objective.soft_targets = SoftTargets(*teacher)
+        return objective
 
     def dev_scores(self, bundle: LanguageModelBundle, recipe: LanguageModelRecipe) -> Sequence[Score]:
         """Return no scores: the loss, the perplexity and the bits per byte are computed for every language model."""
@@ -223,6 +298,22 @@ class LanguageModelTask:
         from headway.predict import load_language_model
 
         return load_language_model(folder, **settings)
+
+
+def _check_teacher(folder: Path, tokenizer: TextTokenizer, block_length: int) -> None:
+    """Refuse a teacher that is no language model, has another tokenizer, or has too few positions."""
+    config = read_config(folder)
+    if architecture_of(config.model).output != "continuation":
+        raise ConfigError(f"training.teacher = {str(folder)!r}: not a language model")
+    if config.load_tokenizers()[0].fingerprint != tokenizer.fingerprint:
+        raise ConfigError(
+            f"training.teacher = {str(folder)!r}: its tokenizer differs from that of this run; start again with --fresh"
+        )
+    model = config.model
+    if isinstance(model, DecoderOnlyConfig) and model.positions == "learned" and model.max_length < block_length:
+        raise ConfigError(
+            f"model.max_length = {block_length}: the teacher has only {model.max_length} positions; set a smaller value"
+        )
 
 
 def prepare_blocks(

@@ -80,8 +80,8 @@ class Preparation:
         languages' tags, and ``tags``.
         """
         with lock_file(self.run / "tokens" / "tokenizer.lock"):
-            if self.recipe.training.start_from:
-                return self._tokenizers_of_start(Path(self.recipe.training.start_from))
+            if self.recipe.tokenizer_source:
+                return self._tokenizers_of_start(Path(self.recipe.tokenizer_source))
             return self._trained_tokenizers(read, columns, task_key, [*self._tags(), *tags])
 
     def load_or_build_datasets(
@@ -195,8 +195,8 @@ class Preparation:
         for name, value in tokenizer_settings(found).items():
             if getattr(config, name) != value:
                 raise ConfigError(
-                    f"tokenizer.{name} = {getattr(config, name)!r}, but training.start_from = {start} has {value!r}; "
-                    "set the key to this value, or train from scratch"
+                    f"tokenizer.{name} = {getattr(config, name)!r}, but {start}, which training starts from or learns "
+                    f"from, has {value!r}; set the key to this value, or train from scratch"
                 )
         if found.imported_token_template is None:
             self._check_tags(found.source)

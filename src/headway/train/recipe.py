@@ -206,6 +206,11 @@ class Recipe(Config):
             )
 
     @property
+    def tokenizer_source(self) -> str | None:
+        """The model folder whose tokenizers are used. None means that tokenizers are trained."""
+        return self.training.start_from
+
+    @property
     def max_batch_examples(self) -> int | None:
         """The maximum number of examples in a batch; None if only ``data.max_tokens`` limits it."""
         return self.data.max_examples
