@@ -236,6 +236,32 @@ class TestGenerating:
         with pytest.raises(LengthError, match="prompt 2 has 30 tokens, but the model's context is 24"):
             model.generate(["Ann", "x" * 30])
 
+    def test_sliding_goes_on_beyond_the_context(self, model: LanguageModel) -> None:
+        options: dict[str, Any] = {"temperature": 0.8, "max_new_tokens": 3 * CONTEXT, "beyond_context": "slide"}
+        stopped = model.generate("Ann ", temperature=0.8, max_new_tokens=3 * CONTEXT)[0]
+        prompts = ["Ann ", "x" * 2 * CONTEXT, ""]
+        for prompt, several in zip(prompts, model.generate(prompts, n=2, **options), strict=True):
+            for found in several:
+                assert found.finish_reason == "end" or len(found.ids) == 3 * CONTEXT
+                assert len(found.ids) == len(found.token_log_probabilities) == len(found.tokens)
+            (alone,) = model.generate(prompt, **options)
+            assert alone.text in [found.text for found in several]
+            assert alone.text == "".join(model.stream(prompt, **options))
+        assert several[0].text != several[1].text
+        assert model.generate("Ann ", **options)[0].text.startswith(stopped.text)
+
+    def test_phrases_are_included_and_banned(self, model: LanguageModel) -> None:
+        beam: dict[str, Any] = {"temperature": 0, "beam_size": 4, "max_new_tokens": 16}
+        plain = model.generate("Ann ", **beam)[0].text
+        assert plain.startswith("sees ")
+        assert "sees" not in model.generate("Ann ", ban=("sees",), **beam)[0].text
+        either = model.generate("Ann sees", include=("Cid|Bob",), **beam)[0].text
+        assert "Cid" in either or "Bob" in either
+        included = model.generate("Ann sees", include=("öxen",), **beam)[0].text
+        assert "öxen" in included
+        with pytest.raises(ConfigError, match="include needs temperature = 0 and beam_size >= 2"):
+            model.generate("A", include=("Bob",))
+
     def test_a_beam_finds_at_least_the_greedy_text(self, model: LanguageModel) -> None:
         greedy, beam = (model.generate("B", temperature=0, beam_size=size, max_new_tokens=8)[0] for size in (1, 4))
         assert sum(beam.token_log_probabilities) >= sum(greedy.token_log_probabilities) - 1e-3

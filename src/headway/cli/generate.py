@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -52,6 +52,20 @@ def generate(
     beam_size: Annotated[
         int, typer.Option(min=1, help="With --temperature 0: number of hypotheses kept at each step.")
     ] = 1,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --temperature 0 and a beam: a phrase that the continuation must contain as whole words; 'a|b' "
+            "requires one of the two. May be repeated."
+        ),
+    ] = None,
+    ban: Annotated[
+        list[str] | None, typer.Option(help="A phrase that no continuation may contain; may be repeated.")
+    ] = None,
+    beyond_context: Annotated[
+        Literal["stop", "slide"],
+        typer.Option(help="At the end of the model's context: stop, or forget the first half of it and go on (slide)."),
+    ] = "stop",
     precision: options.PrecisionOption = "auto",
 ) -> None:
     """Continue a text with a language model.
@@ -75,6 +89,9 @@ def generate(
         "seed": seed,
         "n": n,
         "beam_size": beam_size,
+        "include": tuple(include or ()),
+        "ban": tuple(ban or ()),
+        "beyond_context": beyond_context,
     }
     language_model = load_language_model(model, precision=precision)
     if source is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, overload
@@ -21,6 +21,8 @@ from headway.decode.beam import BeamSearch
 from headway.engine import Precision, choose_precision, to_search_model, unsupported_reason
 from headway.errors import ConfigError, DataError, LengthError
 from headway.predict.once import once
+from headway.predict.phrases import banned_ids, check_phrases, phrases_to_include, word_boundaries
+from headway.predict.results import Source
 from headway.predict.scored_text import ScoredText
 from headway.predict.sequence_scores import StatefulModel, score_sequences, score_sequences_with_state
 from headway.text.base import BOS, EOS, PAD, UNK, refuse_surrogates
@@ -47,6 +49,17 @@ class GenerationOptions(Sampling):
         1, ge=1, description="With temperature 0: number of hypotheses kept at each step; 1 is greedy search."
     )
     stop: tuple[str, ...] = Field((), description="A continuation ends before the first of these strings.")
+    include: tuple[str, ...] = Field(
+        (),
+        description="With temperature 0 and a beam: phrases that a continuation must contain as whole words; 'a|b' "
+        "requires one of the two.",
+    )
+    ban: tuple[str, ...] = Field((), description="Phrases that no continuation may contain as whole words.")
+    beyond_context: Literal["stop", "slide"] = Field(
+        "stop",
+        description="At the end of the model's context: stop, or forget all but the second half of it and go on "
+        "(slide). With stop, a prompt that is longer than the context is an error.",
+    )
 
     @model_validator(mode="after")
     def _fit_together(self) -> GenerationOptions:
@@ -58,6 +71,10 @@ class GenerationOptions(Sampling):
             )
         if not all(self.stop):
             raise ValueError("stop: an empty string would end every continuation; leave it out")
+        if self.include and (self.temperature or self.beam_size == 1):
+            raise ValueError("include needs temperature = 0 and beam_size >= 2: only a beam can be made to meet it")
+        if self.include and self.beyond_context == "slide":
+            raise ValueError("include and beyond_context = 'slide' cannot be combined; leave one out")
         return self
 
     def decoding(self) -> DecodingOptions:
@@ -77,7 +94,8 @@ class Continuation:
         text: The new text, without the prompt.
         tokens: The new tokens as displayed, without EOS. They include those that a stop string removed from the text.
         token_log_probabilities: Log-probability of each token, in nats, as the model predicts it, whatever the options.
-        finish_reason: Whether the model ended the text, a stop string, or the maximum length.
+        finish_reason: Whether the model ended the text, a stop string, or the maximum length: that of the options or,
+            without sliding, of the context.
         ids: The ids of ``tokens``.
     """
 
@@ -178,18 +196,20 @@ class LanguageModel:
         """
         chosen = GenerationOptions.parse(options, "options")
         prompts = [prompt] if isinstance(prompt, str) else list(prompt)
-        requests = [self._request(text, number, chosen) for number, text in enumerate(prompts, start=1)]
-        found = search_all(
-            self._search_model(),
-            requests,
-            chosen.decoding(),
-            bos=BOS,
-            eos=EOS,
-            banned=_BANNED,
-            max_batch_tokens=_MAX_TOKENS,
-            max_sequences=max(_MAX_SEQUENCES // max(chosen.n, chosen.beam_size), 1),
-        )
-        results = [[self._continuation(one, chosen) for one in hypotheses[: chosen.n]] for hypotheses in found]
+        encoded = [self._prompt_ids(text, number, chosen) for number, text in enumerate(prompts, start=1)]
+        found = [hypotheses[: chosen.n] for hypotheses in self._search([(ids, ()) for ids in encoded], chosen)]
+        # Those that the context has ended are continued, each on its own.
+        one = chosen.model_copy(update={"n": 1})
+        while going := [
+            (number, at)
+            for number, hypotheses in enumerate(found)
+            for at, hypothesis in enumerate(hypotheses)
+            if self._goes_on(hypothesis, chosen)
+        ]:
+            more = self._search([(encoded[number], found[number][at].tokens) for number, at in going], one)
+            for (number, at), (following, *_) in zip(going, more, strict=True):
+                found[number][at] = _joined(found[number][at], following)
+        results = [[self._continuation(each, chosen) for each in hypotheses] for hypotheses in found]
         return results[0] if isinstance(prompt, str) else results
 
     def stream(self, prompt: str = "", **options: Any) -> Iterator[str]:
@@ -204,22 +224,27 @@ class LanguageModel:
         chosen = GenerationOptions.parse(options, "options")
         if chosen.n > 1 or chosen.beam_size > 1:
             raise ConfigError("streaming needs n = 1 and beam_size = 1: a beam may still change its beginning")
-        search = BeamSearch(self._search_model(), chosen.decoding(), bos=BOS, eos=EOS, banned=_BANNED)
-        search.add_requests([(0, self._request(prompt, 1, chosen))])
-        shown = 0
-        while not (finished := search.step()):
-            text = self._tokenizer.decode_continuation(search.first_hypothesis()).rstrip("\N{REPLACEMENT CHARACTER}")
-            end = _first_stop(text, chosen.stop)
-            if end is not None:
-                if end > shown:
-                    yield text[shown:end]
-                return
-            # The last characters may be the beginning of a stop string.
-            final = len(text) - max((_overlap(text, stop) for stop in chosen.stop), default=0)
-            if final > shown:
-                yield text[shown:final]
-                shown = final
-        text = self._continuation(finished[0][1][0], chosen).text
+        prompt_ids, shown = self._prompt_ids(prompt, 1, chosen), 0
+        made: Hypothesis | None = None
+        while made is None or self._goes_on(made, chosen):
+            before = () if made is None else made.tokens
+            search = BeamSearch(self._search_model(), chosen.decoding(), bos=BOS, eos=EOS, banned=_BANNED)
+            search.add_requests([(0, self._request(prompt_ids, before, chosen))])
+            while not (finished := search.step()):
+                tokens = [*before, *search.first_hypothesis()]
+                text = self._tokenizer.decode_continuation(tokens).rstrip("\N{REPLACEMENT CHARACTER}")
+                end = _first_stop(text, chosen.stop)
+                if end is not None:
+                    if end > shown:
+                        yield text[shown:end]
+                    return
+                # The last characters may be the beginning of a stop string.
+                final = len(text) - max((_overlap(text, stop) for stop in chosen.stop), default=0)
+                if final > shown:
+                    yield text[shown:final]
+                    shown = final
+            made = finished[0][1][0] if made is None else _joined(made, finished[0][1][0])
+        text = self._continuation(made, chosen).text
         if len(text) > shown:
             yield text[shown:]
 
@@ -319,19 +344,57 @@ class LanguageModel:
         refuse_surrogates(text, number)
         return self._tokenizer.encode(text)
 
-    def _request(self, prompt: str, number: int, options: GenerationOptions) -> Request:
-        encoded = self._encode(prompt, number)
-        ids = (*self.bundle.prompt_prefix, *encoded) or (BOS,)
-        limit = options.max_new_tokens
-        if self._model.max_length is not None:
-            room = self._model.max_length - len(ids)
-            if room < 1:
-                raise LengthError(
-                    f"prompt {number} has {len(encoded)} tokens, but the model's context is {self._model.max_length}, "
-                    "and the begin symbol and at least one new token must fit into it; shorten the prompt"
-                )
-            limit = min(limit, room)
-        return Request(source=ids[:-1], first=ids[-1], limit=limit)
+    def _prompt_ids(self, prompt: str, number: int, options: GenerationOptions) -> tuple[int, ...]:
+        """Return the tokens of a prompt, without those that begin every text."""
+        encoded = tuple(self._encode(prompt, number))
+        context, beginning = self.context_length, max(len(self.bundle.prompt_prefix), 1)
+        if options.beyond_context == "stop" and context is not None and beginning + len(encoded) >= context:
+            raise LengthError(
+                f"prompt {number} has {len(encoded)} tokens, but the model's context is {context}, and the begin "
+                "symbol and at least one new token must fit into it; shorten it, or set beyond_context = 'slide'"
+            )
+        return encoded
+
+    def _search(
+        self, prompts: Sequence[tuple[Sequence[int], Sequence[int]]], options: GenerationOptions
+    ) -> list[list[Hypothesis]]:
+        """Continue each prompt, given with the tokens that were added to it before."""
+        return search_all(
+            self._search_model(),
+            [self._request(prompt, made, options) for prompt, made in prompts],
+            options.decoding(),
+            bos=BOS,
+            eos=EOS,
+            banned=_BANNED,
+            max_batch_tokens=_MAX_TOKENS,
+            max_sequences=max(_MAX_SEQUENCES // max(options.n, options.beam_size), 1),
+        )
+
+    def _request(self, prompt: Sequence[int], made: Sequence[int], options: GenerationOptions) -> Request:
+        """Return the request to continue ``prompt`` and ``made``, of which the context may contain only the end."""
+        read, limit, context = (*prompt, *made), options.max_new_tokens - len(made), self.context_length
+        beginning = self.bundle.prompt_prefix
+        if context is not None:
+            if max(len(beginning), 1) + len(read) >= context:
+                read = read[-(context // 2) :]
+            limit = min(limit, context - max(len(beginning), 1) - len(read))
+        ids = (*beginning, *read) or (BOS,)
+        phrases = Source("", include=tuple(tuple(each.split("|")) for each in options.include), banned=options.ban)
+        check_phrases(phrases)
+        return Request(
+            source=ids[:-1],
+            first=ids[-1],
+            limit=limit,
+            include=phrases_to_include(self._tokenizer, phrases),
+            boundaries=word_boundaries(self._tokenizer) if options.include else None,
+            banned=banned_ids(self._tokenizer, phrases),
+        )
+
+    def _goes_on(self, found: Hypothesis, options: GenerationOptions) -> bool:
+        """Return whether the end of the context ended a continuation that must go on."""
+        if options.beyond_context == "stop" or found.finished or len(found.tokens) >= options.max_new_tokens:
+            return False
+        return _first_stop(self._tokenizer.decode_continuation(found.tokens), options.stop) is None
 
     def _continuation(self, found: Hypothesis, options: GenerationOptions) -> Continuation:
         text = self._tokenizer.decode_continuation(found.tokens)
@@ -368,6 +431,17 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
             yield batch
             batch, size = [], 0
     yield batch
+
+
+def _joined(found: Hypothesis, following: Hypothesis) -> Hypothesis:
+    """Return a continuation that ``following`` continues."""
+    log_probs = (*found.token_log_probabilities[: len(found.tokens)], *following.token_log_probabilities)
+    return replace(
+        following,
+        tokens=(*found.tokens, *following.tokens),
+        token_log_probabilities=log_probs,
+        log_probability=math.fsum(log_probs),
+    )
 
 
 def _first_stop(text: str, stops: Sequence[str]) -> int | None:
