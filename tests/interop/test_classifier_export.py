@@ -116,7 +116,7 @@ def test_unsupported_options_are_refused_by_name(form: str, name: str, tmp_path:
 
 
 def test_what_a_classifier_does_not_have_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="classifier cannot be exported to CTranslate2; choose huggingface or onnx"):
+    with pytest.raises(ConfigError, match="classifier cannot be exported to ctranslate2; choose huggingface or onnx"):
         export_to("ctranslate2", made(), tmp_path / "out")
     with pytest.raises(ConfigError, match="a classifier has no languages"):
         export_to("onnx", made(), tmp_path / "out", target_language="en")

@@ -55,17 +55,19 @@ def export_to(
         raise ConfigError(f"unknown format {export_format!r}; {spelling_hint(export_format, get_args(ExportFormat))}")
     if quantization is not None and export_format != "ctranslate2":
         raise ConfigError(f"quantization {quantization!r}: only for --to ctranslate2; other formats use float32")
-    if isinstance(bundle, LanguageModelBundle | MaskedLanguageModelBundle):
-        raise ConfigError("export of language models is not supported; translation models and classifiers are")
     chooses_language = source_language is not None or target_language is not None
-    if isinstance(bundle, ClassifierBundle):
+    if isinstance(bundle, MaskedLanguageModelBundle):
+        raise ConfigError("export of masked language models is not supported")
+    if isinstance(bundle, ClassifierBundle | LanguageModelBundle):
+        what, formats = "a classifier", ["huggingface", "onnx"]
+        if isinstance(bundle, LanguageModelBundle):
+            what, formats = "a language model", ["huggingface"]
         if chooses_language:
-            raise ConfigError(
-                "a classifier has no languages to choose; leave --source-language and --target-language out"
-            )
-        if export_format == "ctranslate2":
-            raise ConfigError("a classifier cannot be exported to CTranslate2; choose huggingface or onnx")
+            raise ConfigError(f"{what} has no languages to choose; leave --source-language and --target-language out")
+        if export_format not in formats:
+            raise ConfigError(f"{what} cannot be exported to {export_format}; choose {' or '.join(formats)}")
     if export_format == "onnx":
+        assert not isinstance(bundle, LanguageModelBundle)
         if chooses_language:
             raise ConfigError(
                 "an ONNX model's languages are chosen at each call; leave --source-language and --target-language out"
@@ -78,6 +80,11 @@ def export_to(
     with atomic_write_folder(folder) as aside:
         if isinstance(bundle, ClassifierBundle):
             use, files = _write_huggingface_classifier(bundle, aside)
+        elif isinstance(bundle, LanguageModelBundle):
+            from headway.interop.huggingface.causal_exporting import export_language_model
+
+            export_language_model(bundle, aside)
+            use, files = _HUGGINGFACE_LANGUAGE_MODEL, {}
         else:
             special = bundle.token_template.fill(source_language=source_language, target_language=target_language)
             languages = (bundle.task.source_language, bundle.task.target_language)
@@ -119,6 +126,18 @@ tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")
 model = AutoModelForSequenceClassification.from_pretrained("THIS_FOLDER", trust_remote_code=True)
 logits = model(**tokenizer(["TEXT"], return_tensors="pt", padding=True, truncation=True)).logits
 print([model.config.id2label[index] for index in logits.argmax(1).tolist()])
+```
+"""
+
+
+_HUGGINGFACE_LANGUAGE_MODEL = """
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")
+model = AutoModelForCausalLM.from_pretrained("THIS_FOLDER")
+found = model.generate(**tokenizer(["PROMPT"], return_tensors="pt", padding=True), max_new_tokens=50)
+print(tokenizer.batch_decode(found, skip_special_tokens=True))
 ```
 """
 

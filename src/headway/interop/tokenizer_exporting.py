@@ -46,6 +46,40 @@ def tokenizer_files(
     return files
 
 
+def prompt_tokenizer_files(
+    tokenizer: TextTokenizer, prefix: Sequence[int], exported_ids: Sequence[int], max_length: int
+) -> dict[str, bytes]:
+    """Return the files of a language model's fast tokenizer, which puts ``prefix`` before a text.
+
+    ``exported_ids`` are the ids of the exported vocabulary, in its order. An id of the first four that is not exported
+    is replaced by EOS.
+    """
+    if isinstance(tokenizer, SentencePieceTokenizer | MosesTokenizer):
+        raise ConfigError(f"a language model with a {tokenizer.kind} tokenizer cannot be exported to `transformers`")
+    numbers = {new: number for number, new in enumerate(exported_ids)}
+    prefix = tuple(new if new in numbers else EOS for new in prefix)
+    files = _fast(tokenizer, SpecialTokens(prefix, (), ()))
+    library, config = (json.loads(files[name]) for name in ("tokenizer.json", "tokenizer_config.json"))
+    model = library["model"]
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {token: numbers[new] for token, new in model["vocab"].items() if new in numbers}
+        if model.get("unk_token") not in model["vocab"]:
+            model["unk_token"] = None
+    else:
+        model["vocab"] = [model["vocab"][new] for new in exported_ids]
+        model["unk_id"] = numbers.get(UNK)
+    library["added_tokens"] = [
+        {**token, "id": numbers[token["id"]]} for token in library["added_tokens"] if token["id"] in numbers
+    ]
+    for token in library["post_processor"]["special_tokens"].values():
+        token["ids"] = [numbers[new] for new in token["ids"]]
+    for name, new in (("pad_token", PAD), ("bos_token", BOS), ("unk_token", UNK)):
+        if new not in numbers:
+            config[name] = None if new == UNK else config["eos_token"]
+    settings = config | {"model_max_length": max_length, "padding_side": "left"}
+    return {"tokenizer.json": _json(library), "tokenizer_config.json": _json(settings)}
+
+
 def token_names(tokenizer: TextTokenizer) -> list[str]:
     """Return a unique name for each id, for tools that identify tokens by name.
 
@@ -64,9 +98,8 @@ def token_names(tokenizer: TextTokenizer) -> list[str]:
     result = [spelled.get(index, "") for index in range(tokenizer.vocab_size)]
     taken = set(spelled.values())
     unspelled = [index for index in range(tokenizer.vocab_size) if index not in spelled]
-    for index in sorted(
-        unspelled, key=lambda index: index == BOS
-    ):  # BOS comes last: it may duplicate another token, which keeps the name
+    # Ids that may duplicate another token come last, and the other token keeps the name.
+    for index in sorted(unspelled, key=lambda index: index == BOS or (index != EOS and names[index] == names[EOS])):
         name = names[index]
         while name in taken:
             name = f"<{name}>"
@@ -82,7 +115,8 @@ def _fast(tokenizer: TextTokenizer, special: SpecialTokens) -> dict[str, bytes]:
     else:
         assert isinstance(tokenizer, FastTokenizer)
         library, ids = _reordered(tokenizer, names), sorted(tokenizer.reserved_ids)
-    library["added_tokens"] = [_added(index, names[index]) for index in ids]
+    found_in_text = [] if isinstance(tokenizer, Tokenizer) else tokenizer.added_tokens
+    library["added_tokens"] = [*(_added(index, names[index]) for index in ids), *found_in_text]
     library["post_processor"] = _template(special, names)
     tokens = {"pad_token": names[PAD], "bos_token": names[BOS], "eos_token": names[EOS], "unk_token": names[UNK]}
     config = _config("PreTrainedTokenizerFast", tokens) | {"model_input_names": ["input_ids", "attention_mask"]}

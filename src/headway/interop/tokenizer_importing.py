@@ -168,6 +168,7 @@ def _prompt_library(library: dict[str, Any], config: dict[str, Any], origin: Pat
     unknown = library["model"].get("unk_token")
     if unknown is None and library["model"].get("unk_id") is not None:
         unknown = tokens[library["model"]["unk_id"]]
+    unknown = unknown or _content(config.get("unk_token"))
     return PromptVocabulary(ids.get(unknown or ""), prefix, tokenizer)
 
 

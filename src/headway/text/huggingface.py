@@ -87,6 +87,13 @@ class FastTokenizer(ImportedTokenizer):
             token if unigram or new not in self.reserved_ids else token.strip(" ") for new, token in enumerate(tokens)
         )
 
+    @property
+    def added_tokens(self) -> list[dict[str, Any]]:
+        """The tokens that the library finds in text before the model reads it, with Headway's ids."""
+        added = self.library_json.get("added_tokens") or []
+        numbered = ({**token, "id": self._headway_ids[token["id"]]} for token in added)
+        return [token for token in numbered if token["id"] not in self.reserved_ids]
+
     @classmethod
     def from_saved(cls, saved: dict[str, Any], path: Path) -> FastTokenizer:
         """Create the tokenizer from the content of its file."""

@@ -28,7 +28,7 @@ from torch import Tensor
 from headway.interop.huggingface.checkpoint import Checkpoint, ModelFamily
 from headway.models.decoder_only import DecoderOnlyConfig
 
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -37,7 +37,7 @@ _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-_GATED = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu", "relu": "reglu", "sigmoid": "glu"}
+GATED_ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu", "relu": "reglu", "sigmoid": "glu"}
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _gpt2_options(checkpoint: Checkpoint[CausalFamily]) -> dict[str, Any]:
         "d_ff": 4 * width if checkpoint["n_inner"] is None else checkpoint.positive_int("n_inner"),
         "decoder_layers": checkpoint.positive_int("n_layer"),
         "max_length": checkpoint.positive_int("n_positions"),
-        "activation": _activation(checkpoint, "activation_function", _ACTIVATIONS),
+        "activation": _activation(checkpoint, "activation_function", ACTIVATIONS),
         "positions": "learned",
         "norm_epsilon": checkpoint["layer_norm_epsilon"],
         "dropout": checkpoint["resid_pdrop"],
@@ -109,7 +109,7 @@ def _neox_options(checkpoint: Checkpoint[CausalFamily]) -> dict[str, Any]:
     theirs = {"rope_theta": checkpoint["rotary_emb_base"], "partial_rotary_factor": checkpoint["rotary_pct"]}
     options = _rotary_options(checkpoint, theirs)
     return options | {
-        "activation": _activation(checkpoint, "hidden_act", _ACTIVATIONS),
+        "activation": _activation(checkpoint, "hidden_act", ACTIVATIONS),
         "norm_epsilon": checkpoint["layer_norm_eps"],
         "dropout": checkpoint["hidden_dropout"],
         "parallel": checkpoint["use_parallel_residual"],
@@ -124,7 +124,7 @@ def _llama_options(checkpoint: Checkpoint[CausalFamily], **fixed: Any) -> dict[s
     if checkpoint["head_dim"] is not None and checkpoint.positive_int("head_dim") * heads != options["d_model"]:
         options |= dict.fromkeys(("d_key", "d_value"), checkpoint["head_dim"])
     return options | {
-        "activation": _activation(checkpoint, "hidden_act", _GATED),
+        "activation": _activation(checkpoint, "hidden_act", GATED_ACTIVATIONS),
         "norm_kind": "rms",
         "norm_epsilon": checkpoint["rms_norm_eps"],
         "bias": "none",
@@ -169,7 +169,7 @@ def _rotary_options(checkpoint: Checkpoint[CausalFamily], older: Mapping[str, An
 
 
 # The settings of each scaling of rotary positions: key of config.json to field of RotaryScaling.
-_SCALINGS = {
+ROTARY_SCALINGS = {
     "default": {},
     "linear": {"factor": "factor"},
     "llama3": {
@@ -191,9 +191,9 @@ _SCALINGS = {
 def _scaling(checkpoint: Checkpoint[CausalFamily], settings: Mapping[str, Any]) -> dict[str, Any] | None:
     given = {key: value for key, value in settings.items() if value is not None and key not in ("rope_type", "type")}
     kind = settings.get("rope_type", settings.get("type", "default"))
-    if kind not in _SCALINGS:
-        raise checkpoint.bundle_error(f"rope_type = {kind!r} is not supported; supported: {', '.join(_SCALINGS)}")
-    known = _SCALINGS[kind]
+    if kind not in ROTARY_SCALINGS:
+        raise checkpoint.bundle_error(f"rope_type = {kind!r} is not supported; supported: {', '.join(ROTARY_SCALINGS)}")
+    known = ROTARY_SCALINGS[kind]
     if kind == "yarn" and given.pop("truncate", True) is not True:
         raise checkpoint.bundle_error("truncate = false in the yarn scaling of rotary positions is not supported")
     if kind == "default":

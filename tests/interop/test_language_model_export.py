@@ -1,0 +1,160 @@
+"""Exported language models compute the same logits in `transformers`, and their tokenizers return the same ids."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from causal_models import published
+from config_variants import undeclared, variants
+from foreign import transformers
+from torch import Tensor
+
+from headway.bundle import LanguageModelBundle, TaskConfig
+from headway.errors import ConfigError
+from headway.interop.exporting import export_to
+from headway.interop.importing import import_language_model
+from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
+from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
+from headway.text.base import BOS
+from headway.text.tokenizer import Tokenizer, TokenizerConfig
+
+TEXTS = ["abcj", "b a<bos>d", "é"]
+SIZES: dict[str, Any] = {"d_model": 16, "num_heads": 4, "d_ff": 24, "decoder_layers": 2, "max_length": 40}
+LLAMA: dict[str, Any] = {"norm_kind": "rms", "bias": "none", "activation": "swiglu", "positions": "rotary"}
+YARN = {"kind": "yarn", "factor": 4.0, "original_length": 8}
+LLAMA3 = {"kind": "llama3", "factor": 8.0, "original_length": 16, "low_frequency_factor": 1.5}
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("gpt2", {}),
+    "gpt2-untied": ("gpt2", {"tie": "none", "activation": "gelu_tanh", "norm_epsilon": 0.1}),
+    "neox": ("gpt_neox", {"positions": "rotary", "rotary_fraction": 0.5, "rotary_base": 300.0, "parallel": True}),
+    "neox-sequential": ("gpt_neox", {"positions": "rotary", "rotary_scaling": {"kind": "linear", "factor": 2.0}}),
+    "llama": ("llama", {**LLAMA, "num_kv_heads": 2, "tie": "none"}),
+    "llama-biases": ("llama", {**LLAMA, "bias": "all", "rotary_scaling": LLAMA3, "activation": "geglu"}),
+    "mistral": ("mistral", {**LLAMA, "decoder_window": 5, "d_key": 6, "d_value": 6, "rotary_scaling": YARN}),
+    "qwen2": ("qwen2", {**LLAMA, "bias": "qkv", "decoder_window": 5}),
+    "qwen3": ("qwen3", {**LLAMA, "qk_norm": True, "d_key": 6, "d_value": 6}),
+    "qwen3-window": ("qwen3", {**LLAMA, "qk_norm": True, "decoder_window": 5, "num_kv_heads": 1}),
+}
+
+
+def made(tokenizer: Any = None, **options: Any) -> LanguageModelBundle:
+    """Return a model with random weights, so that every part affects the logits."""
+    tokenizer = tokenizer or Tokenizer.train(["ab abc abj éa"], TokenizerConfig(vocab_size=300))
+    torch.manual_seed(0)
+    model = DecoderOnly(DecoderOnlyConfig.parse({**SIZES, **options}, "model"), tokenizer.vocab_size)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(torch.randn_like(weight) * 0.3)
+    return LanguageModelBundle(TaskConfig(kind="language_model"), model.eval(), tokenizer)
+
+
+def logits(model: Any, ids: list[int]) -> Tensor:
+    with torch.inference_mode():
+        found = model(torch.tensor([ids]))
+    return found[0] if isinstance(found, Tensor) else found.logits[0]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_logits_and_ids_are_the_same(name: str, tmp_path: Path) -> None:
+    model_type, options = FORMS[name]
+    bundle = made(**options)
+    export_to("huggingface", bundle, tmp_path / "hf")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    assert model.config.model_type == model_type
+    for text in TEXTS:
+        ids = [BOS, *bundle.tokenizer.encode(text)]
+        assert tokenizer(text).input_ids == ids
+        assert tokenizer.decode(ids, skip_special_tokens=True) == text
+        difference = logits(model, ids) - logits(bundle.model, ids)
+        assert difference.abs().max() <= 1e-4
+    long = torch.randint(4, bundle.tokenizer.vocab_size, (39,), generator=torch.Generator().manual_seed(1)).tolist()
+    assert (logits(model, long) - logits(bundle.model, long)).abs().max() <= 1e-4
+    again = import_language_model(tmp_path / "hf").bundle
+    assert again.prompt_prefix == (BOS,)
+    assert again.model.config.model_copy(update={"dropout": 0.1}) == bundle.model.config
+    assert (logits(again.model, long) - logits(bundle.model, long)).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("form", ["gpt2", "gpt_neox", "llama2", "llama3", "qwen2"])
+def test_an_imported_model_goes_back(form: str, tmp_path: Path) -> None:
+    """Rows that stand for missing special tokens are not exported; the order of the ids may change."""
+    before, encoder = published(form, tmp_path / "hf")
+    bundle = import_language_model(tmp_path / "hf").bundle
+    export_to("huggingface", bundle, tmp_path / "back")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    assert model.config.vocab_size == before.config.vocab_size
+    for text in ("der kleine Frosch 2024", "  naïve 😀"):
+        old, new = encoder(text).input_ids, tokenizer(text).input_ids
+        assert tokenizer.convert_ids_to_tokens(new) == encoder.convert_ids_to_tokens(old)
+        first, second = logits(before, old).log_softmax(-1).sort(-1)[0], logits(model, new).log_softmax(-1).sort(-1)[0]
+        assert (first - second).abs().max() <= 1e-4
+        best = [tokens.convert_ids_to_tokens(logits(each, ids).argmax(-1).tolist())
+                for tokens, each, ids in ((encoder, before, old), (tokenizer, model, new))]  # fmt: skip
+        assert best[0] == best[1]
+        assert tokenizer.decode(new, skip_special_tokens=True) == encoder.decode(old, skip_special_tokens=True)
+    assert model.config.eos_token_id == tokenizer.eos_token_id
+    assert tokenizer.eos_token == encoder.eos_token
+
+
+@pytest.mark.parametrize("base", ["gpt2", *(pytest.param(base, marks=pytest.mark.slow) for base in ("neox", "llama"))])
+def test_every_value_of_every_option_is_exported_or_refused_by_name(base: str, tmp_path: Path) -> None:
+    assert undeclared(DecoderOnlyConfig) == []
+    (_, defaults), *others = list[Any](variants(DecoderOnlyConfig))
+    tokenizer = Tokenizer("characters", list("abcdefghij"))
+    ids, exported = torch.randint(4, 14, (20,), generator=torch.Generator().manual_seed(1)).tolist(), 0
+    for number, (name, variant) in enumerate(others):
+        changes = {key: value for key, value in variant.as_dict().items() if value != getattr(defaults, key)}
+        if changes.keys() & FORMS[base][1].keys():
+            continue  # covered by another base
+        try:
+            bundle = made(tokenizer, **{**FORMS[base][1], **changes})
+        except ConfigError:
+            continue  # not a value for this base
+        try:
+            export_to("huggingface", bundle, tmp_path / str(number))
+        except ConfigError as error:
+            option = re.match(r"(\w+) = .* cannot be exported to Hugging Face's .*; supported: ", str(error))
+            assert option is not None
+            assert option[1] in changes or "norm_kind" in changes, name  # norm_kind decides on the form
+            continue
+        model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / str(number))
+        ids = ids[: bundle.model.config.max_length]
+        expected = logits(bundle.model, ids)
+        scale = max(1.0, float(expected.std()))
+        torch.testing.assert_close(logits(model, ids) / scale, expected / scale, atol=2e-4, rtol=2e-4, msg=name)
+        exported += 1
+    assert exported > 10
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"positions": "sinusoidal"}, "positions = 'sinusoidal' cannot be exported to Hugging Face's GPT-2; supported"),
+        ({"output_bias": True}, "output_bias = True cannot be exported to Hugging Face's GPT-2; supported: false"),
+        ({"decoder_window": 4}, "decoder_window = 4 cannot be exported to Hugging Face's GPT-2"),
+        ({"scale_embedding": True}, "scale_embedding = True cannot be exported"),
+        ({**LLAMA, "decoder_window": 4, "bias": "all"}, "bias = 'all' cannot be exported to Hugging Face's Mistral"),
+        ({**LLAMA, "parallel": True}, "parallel = True cannot be exported to Hugging Face's Llama"),
+        ({**LLAMA, "rotary_fraction": 0.5}, "rotary_fraction = 0.5 cannot be exported to Hugging Face's Llama"),
+        ({**LLAMA, "d_key": 6, "d_value": 4}, "d_value = 4 cannot be exported to Hugging Face's Llama"),
+    ],
+)
+def test_what_a_form_does_not_have_is_named(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        export_to("huggingface", made(**options), tmp_path / "hf")
+    assert not (tmp_path / "hf").exists()
+
+
+def test_what_cannot_be_exported_is_named(tmp_path: Path) -> None:
+    bundle = made()
+    with pytest.raises(ConfigError, match="a language model has no languages to choose"):
+        export_to("huggingface", bundle, tmp_path / "hf", target_language="de")
+    recurrent = RecurrentLM(RecurrentLMConfig(d_model=8, num_layers=1), bundle.tokenizer.vocab_size)
+    with pytest.raises(ConfigError, match=r"model\.kind = 'recurrent_lm' cannot be exported to Hugging Face;"):
+        export_to("huggingface", LanguageModelBundle(bundle.task, recurrent, bundle.tokenizer), tmp_path / "hf")
