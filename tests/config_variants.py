@@ -21,6 +21,7 @@ from headway.models.decoder_only import DecoderOnlyConfig
 from headway.models.masked import MaskedConfig
 from headway.models.recurrent import RecurrentConfig
 from headway.models.recurrent_lm import RecurrentLMConfig
+from headway.models.sequence_classifier import SequenceClassifierConfig
 from headway.models.transformer import TransformerConfig
 
 __all__ = ["CONFIGS", "REFUSED", "random_config", "undeclared", "variants"]
@@ -32,6 +33,7 @@ CONFIGS: tuple[type[Config], ...] = (
     DecoderOnlyConfig,
     RecurrentLMConfig,
     MaskedConfig,
+    SequenceClassifierConfig,
 )
 
 _BASE: dict[type[Config], dict[str, Any]] = {
@@ -41,6 +43,9 @@ _BASE: dict[type[Config], dict[str, Any]] = {
     DecoderOnlyConfig: {"d_model": 32, "num_heads": 2, "d_ff": 48, "decoder_layers": 2, "max_length": 24},
     RecurrentLMConfig: {"d_model": 32},
     MaskedConfig: {"d_model": 32, "num_heads": 2, "d_ff": 48, "encoder_layers": 3, "max_length": 24},
+    SequenceClassifierConfig: {
+        "body": {"kind": "masked", "d_model": 32, "num_heads": 2, "d_ff": 48, "encoder_layers": 2, "max_length": 24}
+    },
 }
 _VALUES: dict[str, list[Any]] = {
     "d_model": [24, 64],
@@ -81,6 +86,10 @@ _VALUES: dict[str, list[Any]] = {
     "global_every": [2, 3],
     "local_rotary_base": [30.0],
     "num_segments": [0, 2],
+    "body": [
+        {"kind": "decoder_only", "d_model": 32, "num_heads": 2, "d_ff": 48, "decoder_layers": 2, "max_length": 24},
+        {"kind": "masked", "preset": "modernbert-base", "d_model": 32, "num_heads": 2, "d_ff": 48, "encoder_layers": 3},
+    ],
 }
 # Inherited fields that have no effect and that the config refuses.
 REFUSED = {
@@ -95,6 +104,7 @@ _COMPANIONS: dict[tuple[type[Config], str], dict[str, Any]] = {
     (ClassifierConfig, "masked"): {"pad_to_max_length": True, "max_length": 14},
     (MaskedConfig, "global_every"): {"encoder_window": 3},
     (MaskedConfig, "local_rotary_base"): {"encoder_window": 3, "global_every": 2, "positions": "rotary"},
+    (SequenceClassifierConfig, "dense_norm"): {"dense": "gelu"},
     (RecurrentConfig, "context"): {"attention": "none"},
     (RecurrentConfig, "input_feeding"): {"attention": "luong"},
     (RecurrentConfig, "d_embedding"): {"tie": "all"},

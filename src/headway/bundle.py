@@ -28,12 +28,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headway.config import Config, spelling_hint
+from headway.config import Config, flat_items, spelling_hint
 from headway.errors import BundleError, ConfigError
-from headway.models.classifier import EncoderClassifier
 from headway.models.masked import MaskedTransformer
 from headway.models.registry import (
     AnyConfig,
+    ClassificationModel,
     ContinuationModel,
     Model,
     OutputKind,
@@ -180,7 +180,7 @@ class ClassifierBundle(_AnyBundle):
     purpose: ClassVar[str] = "classifies texts"
 
     task: TaskConfig
-    model: EncoderClassifier
+    model: ClassificationModel
     tokenizer: TextTokenizer
     labels: tuple[str, ...]
 
@@ -197,7 +197,7 @@ class ClassifierBundle(_AnyBundle):
     @classmethod
     def assemble(cls, config: BundleConfig, model: Model, source: TextTokenizer, _: TextTokenizer) -> ClassifierBundle:
         """Return the bundle of a classifier that was loaded from a folder with this ``config``."""
-        return cls(config.task, cast("EncoderClassifier", model), source, config.labels)
+        return cls(config.task, cast("ClassificationModel", model), source, config.labels)
 
 
 @dataclass(frozen=True)
@@ -490,7 +490,7 @@ def _expected_shapes(config: BundleConfig, source_size: int, target_size: int, s
         target_size: Size of the target vocabulary, or number of classes.
         stored: Number of weights in the folder. A model has at least one weight in each layer.
     """
-    for name, value in config.model.as_dict().items():
+    for name, value in flat_items(config.model.as_dict()):
         if name.endswith("_layers") and value > stored:
             reason = f"model.{name} = {value}, but model.safetensors has {stored} weights"
             raise _config_error(config.folder, ValueError(reason))

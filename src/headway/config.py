@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
@@ -55,6 +55,15 @@ def apply_preset(data: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any
     if not isinstance(data["preset"], str) or data["preset"] not in presets:
         raise ValueError(f"preset = {data['preset']!r}: expected one of {', '.join(presets)}")
     return {**presets[data["preset"]], **rest}
+
+
+def flat_items(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the items of nested tables, with dotted keys."""
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{key}.{name}", inner) for name, inner in flat_items(value))
+        else:
+            yield key, value
 
 
 def spelling_hint(word: str, known_words: Iterable[str]) -> str:

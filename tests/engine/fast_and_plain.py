@@ -31,6 +31,7 @@ def plain_layers(config: Any) -> set[tuple[str, str]]:
     without a residual connection.
     """
     expected = set()
+    config = getattr(config, "body", config)
     if getattr(config, "activation", "relu") in ("gelu", "gelu_tanh", "silu"):
         expected.add(("FeedForward", f"activation = {config.activation} has no fast form"))
     if not getattr(config, "residual", True):

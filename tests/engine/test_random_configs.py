@@ -24,6 +24,7 @@ from headway.models.masked import MaskedConfig
 from headway.models.recurrent import RecurrentConfig
 from headway.models.recurrent_lm import RecurrentLMConfig
 from headway.models.registry import architecture_of
+from headway.models.sequence_classifier import SequenceClassifierConfig
 from headway.models.transformer import TransformerConfig
 from headway.nn.embedding import pad_sequences
 
@@ -33,6 +34,7 @@ COMBINATIONS: list[Any] = [
     *(random_config(DRAWN[seed % len(DRAWN)], seed) for seed in range(100)),
     *(random_config(RecurrentLMConfig, seed) for seed in range(100, 112)),
     *(random_config(MaskedConfig, seed) for seed in range(112, 132)),
+    *(random_config(SequenceClassifierConfig, seed) for seed in range(132, 144)),
 ]
 QUICK = 40  # combinations in the quick suite; `make test-all` runs the others
 EACH = [
@@ -40,8 +42,9 @@ EACH = [
     for seed, config in enumerate(COMBINATIONS)
 ]
 EACH_COMBINATION = pytest.mark.parametrize("config", EACH)
+DECODING = [architecture_of(config).output in ("tokens", "continuation") for config in COMBINATIONS]
 EACH_THAT_DECODES = pytest.mark.parametrize(
-    "config", [each for each in EACH if not isinstance(each.values[0], ClassifierConfig | MaskedConfig)]
+    "config", [each for each, decodes in zip(EACH, DECODING, strict=True) if decodes]
 )
 # The distance of log-probabilities from those of the plain float32 model, as a fraction of their spread. A missing bias
 # or mask changes them by 30 % and more; rounding has changed them by up to 4e-6, 2 % and 10 %.

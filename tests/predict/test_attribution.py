@@ -35,7 +35,7 @@ def test_a_linear_model_is_explained_completely(make_classifier: Make, positions
 
 def test_a_token_of_a_linear_model_by_hand(make_classifier: Make) -> None:
     classifier = make_classifier("whitespace", **LINEAR, positions="none", scale_embedding=False)
-    model = classifier.bundle.model
+    model: Any = classifier.bundle.model
     found = classifier.explain("das Haus", "Baum")
     ids = classifier.bundle.tokenizer.encode("das Haus")
     rows = model.embedding.weight[[*ids, EOS]] @ model.projection.weight[1] / 3

@@ -16,6 +16,7 @@ from headway.errors import ConfigError
 from headway.interop.model_card import exported_card
 from headway.interop.supported import as_transformer
 from headway.interop.tokenizer_exporting import token_names, tokenizer_files
+from headway.models.classifier import EncoderClassifier
 from headway.storage import atomic_write_folder
 from headway.text.base import EOS
 from headway.text.moses import MosesTokenizer
@@ -58,6 +59,8 @@ def export_to(
     chooses_language = source_language is not None or target_language is not None
     if isinstance(bundle, MaskedLanguageModelBundle):
         raise ConfigError("export of masked language models is not supported")
+    if isinstance(bundle, ClassifierBundle) and not isinstance(bundle.model, EncoderClassifier):
+        raise ConfigError("export of classifiers on language models is not supported; other classifiers are")
     if isinstance(bundle, ClassifierBundle | LanguageModelBundle):
         what, formats = "a classifier", ["huggingface", "onnx"]
         if isinstance(bundle, LanguageModelBundle):

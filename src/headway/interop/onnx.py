@@ -78,7 +78,8 @@ def export(bundle: Bundle | ClassifierBundle, folder: Path, *, max_length: int =
         ConfigError: The graphs do not support an option of the model.
         BundleError: The logits of the graphs differ from the model's.
     """
-    model = bundle.model if isinstance(bundle, ClassifierBundle) else as_transformer(bundle, "ONNX")
+    classifier = isinstance(bundle, ClassifierBundle)
+    model = cast("EncoderClassifier", bundle.model) if classifier else as_transformer(cast("Bundle", bundle), "ONNX")
     refuse_unsupported(model.config, "ONNX", SUPPORTED)
     _require("onnx", "onnxruntime")
     if max_length < 2:

@@ -197,8 +197,12 @@ class DecoderOnly(nn.Module):
 
         Padding belongs on the right, where no other position attends to it.
         """
-        x = self.embedding_dropout(self.embed(tokens))
-        states: Tensor = self.decoder(x, causal_mask(tokens.size(1), tokens.device))
+        states: Tensor = self.encode(self.embed(tokens), tokens)
+        return states
+
+    def encode(self, embedded: Float[Tensor, "B T D"], tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        """Return the hidden states, given the output of :meth:`embed`."""
+        states: Tensor = self.decoder(self.embedding_dropout(embedded), causal_mask(tokens.size(1), tokens.device))
         return states
 
     def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:

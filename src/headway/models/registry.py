@@ -5,8 +5,8 @@ To add an architecture, create a file in this package, and add it to the unions 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, cast, overload
 
 from pydantic import Field
@@ -14,21 +14,29 @@ from torch import nn
 
 from headway.config import spelling_hint
 from headway.errors import ConfigError
-from headway.models import decoder_only, masked, recurrent, recurrent_lm
+from headway.models import decoder_only, masked, recurrent, recurrent_lm, sequence_classifier
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.models.masked import MaskedConfig, MaskedTransformer
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
+from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig
 from headway.models.transformer import PRESETS, Transformer, TransformerConfig
 
 AnyConfig = (
-    TransformerConfig | RecurrentConfig | ClassifierConfig | DecoderOnlyConfig | RecurrentLMConfig | MaskedConfig
+    TransformerConfig
+    | RecurrentConfig
+    | ClassifierConfig
+    | DecoderOnlyConfig
+    | RecurrentLMConfig
+    | MaskedConfig
+    | SequenceClassifierConfig
 )
 ModelConfig = Annotated[AnyConfig, Field(discriminator="kind")]
 TranslationModel = Transformer | RecurrentModel
 ContinuationModel = DecoderOnly | RecurrentLM
-Model = TranslationModel | EncoderClassifier | ContinuationModel | MaskedTransformer
+ClassificationModel = EncoderClassifier | SequenceClassifier
+Model = TranslationModel | ClassificationModel | ContinuationModel | MaskedTransformer
 
 OutputKind = Literal["tokens", "label", "continuation", "filling"]
 
@@ -48,6 +56,9 @@ class Architecture:
         cross_attentions: Function that returns the decoder's attention layers over the source, one per block. The list
             is empty if the model has none.
         presets: Named settings of the configuration, for the documentation.
+        starts: For each other task that can start training from this model, by what its models predict: function that
+            returns the configuration of such a model, given the configuration of this one.
+        body: Function that returns the part of the model that has the weights of the model that training starts from.
     """
 
     config_class: type[AnyConfig]
@@ -57,6 +68,8 @@ class Architecture:
     shardable_blocks: Callable[[Model], list[nn.Module]] | None = None
     cross_attentions: Callable[[Model], list[nn.Module]] = lambda _model: []
     presets: dict[str, dict[str, Any]] | None = None
+    starts: Mapping[OutputKind, Callable[[dict[str, Any]], dict[str, Any]]] = field(default_factory=dict)
+    body: Callable[[Model], nn.Module] = lambda model: model
 
 
 def _transformer_blocks(model: Model) -> list[nn.Module]:
@@ -66,6 +79,15 @@ def _transformer_blocks(model: Model) -> list[nn.Module]:
 
 def _decoder_only_blocks(model: Model) -> list[nn.Module]:
     return list(cast("DecoderOnly", model).decoder.blocks)
+
+
+def _body(model: Model) -> nn.Module:
+    return cast("SequenceClassifier", model).body
+
+
+def _body_blocks(model: Model) -> list[nn.Module]:
+    classifier = cast("SequenceClassifier", model)
+    return blocks_of(classifier.body)
 
 
 def _masked_blocks(model: Model) -> list[nn.Module]:
@@ -104,12 +126,21 @@ ARCHITECTURES: dict[str, Architecture] = {
         "continuation",
         shardable_blocks=_decoder_only_blocks,
         presets=decoder_only.PRESETS,
+        starts={"label": sequence_classifier.with_body},
     ),
     "recurrent_lm": Architecture(
         RecurrentLMConfig, RecurrentLM, "continuation", compilable=False, presets=recurrent_lm.PRESETS
     ),
     "masked": Architecture(
-        MaskedConfig, MaskedTransformer, "filling", shardable_blocks=_masked_blocks, presets=masked.PRESETS
+        MaskedConfig,
+        MaskedTransformer,
+        "filling",
+        shardable_blocks=_masked_blocks,
+        presets=masked.PRESETS,
+        starts={"label": sequence_classifier.with_body},
+    ),
+    "sequence_classifier": Architecture(
+        SequenceClassifierConfig, SequenceClassifier, "label", shardable_blocks=_body_blocks, body=_body
     ),
 }
 
@@ -117,6 +148,12 @@ ARCHITECTURES: dict[str, Architecture] = {
 def architecture_of(config: AnyConfig) -> Architecture:
     """Return the registry entry of a model configuration."""
     return ARCHITECTURES[config.kind]
+
+
+def blocks_of(model: Model) -> list[nn.Module]:
+    """Return the blocks of a model from its input to its output, or an empty list if it has none."""
+    blocks = architecture_of(model.config).shardable_blocks
+    return [] if blocks is None else blocks(model)
 
 
 def architectures_for(output: OutputKind) -> list[str]:
@@ -144,6 +181,8 @@ def build_model(config: DecoderOnlyConfig, source_vocab_size: int, output_size: 
 def build_model(config: RecurrentLMConfig, source_vocab_size: int, output_size: int) -> RecurrentLM: ...
 @overload
 def build_model(config: MaskedConfig, source_vocab_size: int, output_size: int) -> MaskedTransformer: ...
+@overload
+def build_model(config: SequenceClassifierConfig, source_vocab_size: int, output_size: int) -> SequenceClassifier: ...
 @overload
 def build_model(config: AnyConfig, source_vocab_size: int, output_size: int) -> Model: ...
 def build_model(config: AnyConfig, source_vocab_size: int, output_size: int) -> Model:

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from headway.bundle import ClassifierBundle, TaskConfig, load_bundle
+from headway.bundle import ClassifierBundle, TaskConfig, read_config
 from headway.config import format_list
 from headway.data.encoding import SideSpec
 from headway.data.labels import LabelEncoder, count_labels, read_labeled_texts
@@ -26,8 +26,8 @@ from headway.data.store import FilterConfig, fingerprint
 from headway.data.store_builder import Shard
 from headway.errors import ConfigError, DataError
 from headway.evaluate import Score, evaluate_classes
-from headway.models.classifier import ClassifierConfig, EncoderClassifier
-from headway.models.registry import ModelConfig, OutputKind, build_model
+from headway.models.classifier import ClassifierConfig
+from headway.models.registry import ClassificationModel, ModelConfig, OutputKind, build_model
 from headway.nn.loss import label_smoothed_cross_entropy, r_drop_loss
 from headway.storage import atomic_write_text
 from headway.text.base import EOS, TextTokenizer
@@ -102,13 +102,13 @@ class ClassificationData(RunData):
 class ClassificationObjective(Objective):
     """The label-smoothed cross-entropy of a batch of labeled texts, optionally weighted by class."""
 
-    model: EncoderClassifier
+    model: ClassificationModel
     class_weights: Tensor | None
     is_per_token: ClassVar[bool] = False
 
     def __init__(
         self,
-        model: EncoderClassifier,
+        model: ClassificationModel,
         label_smoothing: float,
         r_drop: float = 0.0,
         *,
@@ -169,13 +169,13 @@ class ClassificationTask:
         datasets = preparation.load_or_build_datasets(encode, _ALL_BUT_EMPTY)
         return None if datasets is None else ClassificationData(*datasets, tokenizers, labels)
 
-    def build_model(self, recipe: ClassificationRecipe, prepared: ClassificationData) -> EncoderClassifier:
+    def build_model(self, recipe: ClassificationRecipe, prepared: ClassificationData) -> ClassificationModel:
         """Build the model, with one output per label."""
         model = build_model(recipe.model, prepared.tokenizers.source.vocab_size, len(prepared.label_counts))
-        return cast("EncoderClassifier", model)
+        return cast("ClassificationModel", model)
 
     def build_objective(
-        self, model: EncoderClassifier, recipe: ClassificationRecipe, prepared: ClassificationData
+        self, model: ClassificationModel, recipe: ClassificationRecipe, prepared: ClassificationData
     ) -> ClassificationObjective:
         """Return the label-smoothed cross-entropy with the recipe's settings."""
         training = recipe.training
@@ -200,7 +200,7 @@ class ClassificationTask:
         return list(report.scores)
 
     def build_bundle(
-        self, model: EncoderClassifier, recipe: ClassificationRecipe, prepared: ClassificationData
+        self, model: ClassificationModel, recipe: ClassificationRecipe, prepared: ClassificationData
     ) -> ClassifierBundle:
         """Return the content of the model folder."""
         return ClassifierBundle(recipe.task, model, prepared.tokenizers.source, tuple(prepared.label_counts))
@@ -290,13 +290,14 @@ def _saved_labels(path: Path, key: str) -> dict[str, int] | None:
 
 
 def _ordered(counts: Mapping[str, int], start: Path) -> dict[str, int]:
-    """Return ``counts`` in the order of the classes of the model folder ``start``."""
-    bundle = load_bundle(start)
-    if not isinstance(bundle, ClassifierBundle) or set(bundle.labels) != set(counts):
-        labels = format_list(bundle.labels) if isinstance(bundle, ClassifierBundle) else "none (it translates)"
+    """Return ``counts`` in the order of the classes of the model folder ``start``, if it is of a classifier."""
+    labels = read_config(start).labels
+    if not labels:  # a language model
+        return dict(counts)
+    if set(labels) != set(counts):
         raise ConfigError(
-            f"training.start_from = {str(start)!r}: the model's labels are {labels}, but the labels in the training "
-            f"data are {format_list(list(counts))}. Fine-tuning needs the same set of labels: rename or add labels in "
-            "the data, or train a new model without start_from"
+            f"training.start_from = {str(start)!r}: the model's labels are {format_list(labels)}, but the labels in "
+            f"the training data are {format_list(list(counts))}. Fine-tuning needs the same set of labels: rename or "
+            "add labels in the data, or train a new model without start_from"
         )
-    return {label: counts[label] for label in bundle.labels}
+    return {label: counts[label] for label in labels}

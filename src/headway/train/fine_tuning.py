@@ -8,14 +8,14 @@ from __future__ import annotations
 import difflib
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from torch import nn
 
 from headway.bundle import load_bundle, load_weights, named_weights, read_config
 from headway.config import read_toml, spelling_hint
 from headway.errors import ConfigError
-from headway.models.registry import Model
+from headway.models.registry import ARCHITECTURES, Model, architecture_of
 from headway.train.prepare import tokenizer_settings
 from headway.train.recipe import Recipe
 from headway.train.snapshot import checkpoint_folders
@@ -51,22 +51,30 @@ def complete_recipe(recipe: RecipeT, run: Path) -> RecipeT:
         return recipe
     theirs = begun.as_dict() if begun else _sections_of(Path(start))
     sections = {"task": recipe.task, "tokenizer": recipe.tokenizer, "model": recipe.model}
-    given = {
-        name: section.model_dump(mode="json", include=section.model_fields_set) for name, section in sections.items()
-    }
+    given = {name: section.model_dump(mode="json", exclude_unset=True) for name, section in sections.items()}
     if given["model"].keys() == {"kind"}:  # the parser sets it in every recipe
         given["model"] = {}
-    task, kind = theirs["task"]["kind"], theirs["model"]["kind"]
-    if task != recipe.task.kind:
+    task = theirs["task"]["kind"]
+    adapt = ARCHITECTURES[theirs["model"]["kind"]].starts.get(recipe.output)
+    if task != recipe.task.kind and adapt is not None:
+        theirs = {**theirs, "task": {**theirs["task"], "kind": recipe.task.kind}, "model": adapt(theirs["model"])}
+    elif task != recipe.task.kind:
         raise ConfigError(f"training.start_from = {start!r}: the model there is for {task}; set task.kind = {task!r}")
+    kind = theirs["model"]["kind"]
     if given["model"].get("kind", kind) != kind:
         raise ConfigError(
             f"training.start_from = {start!r}: the model there is a {kind}; set model.kind = {kind!r}, or leave "
             "[model] out of the recipe"
         )
-    merged = {name: {**theirs[name], **given[name]} for name in sections}
+    merged = {name: _merged(theirs[name], given[name]) for name in sections}
     origin = run / "recipe.toml" if begun else start
     return type(recipe).parse({**recipe.as_dict(), **merged}, f"recipe, with missing keys taken from {origin}")
+
+
+def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return ``old`` with the keys of ``new``, also in tables inside."""
+    both = {key for key in new if isinstance(new[key], dict) and isinstance(old.get(key), dict)}
+    return {**old, **new, **{key: _merged(old[key], new[key]) for key in both}}
 
 
 def _sections_of(folder: Path) -> dict[str, dict[str, Any]]:
@@ -83,7 +91,9 @@ def load_initial_weights(model: Model, folder: Path) -> None:
     of classifiers are not compared here, but when the data are prepared.
     """
     start = load_bundle(folder).model
-    ours, theirs = model.config.as_dict(), start.config.as_dict()
+    same_task = model.config.kind == start.config.kind
+    receiver = cast("Model", model if same_task else architecture_of(model.config).body(model))
+    ours, theirs = receiver.config.as_dict(), start.config.as_dict()
     may_differ = {key for key in ours if key.endswith("dropout")}
     if ours.get("positions") != "learned":  # only the table of learned positions has max_length rows
         may_differ.add("max_length")
@@ -100,7 +110,9 @@ def load_initial_weights(model: Model, folder: Path) -> None:
     weights = named_weights(start)
     if (bias := weights.get("projection.bias")) is not None:
         weights["projection.bias"] = bias.clamp(min=_MIN_BIAS)
-    load_weights(model, weights, folder)
+    if not same_task:  # the output of the old task is not used
+        weights = {name: weights[name] for name in named_weights(receiver) if name in weights}
+    load_weights(receiver, weights, folder)
 
 
 def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:

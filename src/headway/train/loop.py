@@ -35,7 +35,7 @@ from headway.config import to_toml
 from headway.engine.accelerate import accelerate, compile_forward
 from headway.errors import ConfigError, DivergenceError
 from headway.hardware import autocast, keep_freed_memory, return_freed_memory
-from headway.models.registry import architecture_of
+from headway.models.registry import architecture_of, blocks_of
 from headway.storage import atomic_write_text, lock_run_folder
 from headway.train.checkpoints import Checkpoints
 from headway.train.distributed import ShardedCheckpoints, World, gather_full_tensors, join_world
@@ -50,7 +50,7 @@ from headway.train.memory import (
     largest_batch_shapes,
 )
 from headway.train.model_card import model_card
-from headway.train.optim import clip_and_step, learning_rate, learning_rate_warning
+from headway.train.optim import clip_and_step, depths, learning_rate, learning_rate_warning
 from headway.train.recipe import Recipe, refuse_changes
 from headway.train.report import Listener, MetricsWriter, Scores
 from headway.train.snapshot import average_weights, averageable_checkpoints, checkpoint_folders
@@ -108,7 +108,8 @@ def train(task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, *, listener
             objective.train()
             rate = learning_rate(state.step + 1, recipe.training.steps, recipe.optimizer, recipe.model.d_model)
             for group in state.optimizer.param_groups:
-                group["lr"] = rate
+                group["lr"] = rate * group["rate_factor"]
+            trainer.unfreeze()
 
             batches = next(trainer.batches)
             total = torch.zeros((), device=world.device)
@@ -163,6 +164,7 @@ def _started(
 def _resolved(recipe: RecipeT, run: Path) -> RecipeT:
     """Complete the recipe, check that it can resume the run in ``run`` if there is one, and write it to that folder."""
     recipe = complete_recipe(recipe, run)
+    recipe.refuse_options_without_blocks()
     if begun := recipe_of_run(recipe, run):
         refuse_changes(begun, recipe, run)
     elif message := learning_rate_warning(recipe.optimizer, recipe.model.d_model):
@@ -210,7 +212,9 @@ class _Trainer(Generic[RecipeT]):
             # The loss is not compiled, because it computes its own gradient in a loop over chunks.
             objective.run_model = compile_forward(objective.run_model)
         blocks = architecture.shardable_blocks(trained) if self.sharded and architecture.shardable_blocks else None
-        self.objective = world.wrap(objective, fsdp_blocks=blocks, find_unused=recipe.skips_layers)
+        self.objective = world.wrap(objective, fsdp_blocks=blocks, find_unused=recipe.leaves_weights_unused)
+        found = depths(trained, blocks_of(trained)).items()
+        self._depths = {weight: depth for weight, depth in found if weight.requires_grad}
         self.state = TrainingState(objective, recipe, run, world, checkpoints)
         step, progress = self.state.step, self.state.progress
         start = partial(record_start, run, device, training.precision, step=step, world_size=world.world_size)
@@ -239,6 +243,13 @@ class _Trainer(Generic[RecipeT]):
     def _is_out_of_patience(self) -> bool:
         patience = self.recipe.validation.patience
         return patience is not None and self.state.progress.stale >= patience
+
+    def unfreeze(self) -> None:
+        """Let the weights train that gradual unfreezing has reached, and no others."""
+        every = self.recipe.training.unfreeze_every
+        if every is not None:
+            for weight, depth in self._depths.items():
+                weight.requires_grad_(depth <= self.state.step // every)
 
     def is_due(self, interval: int) -> bool:
         """Whether an action that happens every ``interval`` steps and after the last step is due now."""

@@ -18,6 +18,11 @@ Adam (Kingma and Ba 2015) with ``weight_decay`` is AdamW (Loshchilov and Hutter 
 times the learning rate from every weight of two or more dimensions. Norms and biases therefore do not decay, but
 embeddings do, because by default they share one matrix with the output projection.
 
+With ``layer_decay`` < 1, lower layers are trained with lower rates (Howard and Ruder 2018, section 3.2; Clark et al.
+2020, "ELECTRA", appendix A): the rate of a weight is multiplied by layer_decay^depth. The depth is 0 above the blocks
+(the output), 1 in the last block, and so on down to the embeddings. Gradual unfreezing (Howard and Ruder 2018, section
+3.3) uses the same depths: at first only the output is trained, then one more block after each ``unfreeze_every`` steps.
+
 Adafactor (Shazeer and Stern 2018) stores one row and one column instead of each matrix's second moment, and no first
 moment. The implementation is PyTorch's. A step is at most min(learning rate, s^-0.5) times the root mean square of the
 weight (at least 1e-3), so rates of 1e-3 to 1e-2 are suitable. It does not use Adam's betas and epsilon. It saves
@@ -27,6 +32,7 @@ memory, not time: PyTorch has no fused kernel for it, so a step on a CPU takes s
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -76,6 +82,13 @@ class OptimizerConfig(Config):
     weight_decay: float = Field(
         0.0, ge=0, description="Weight decay per step, times the learning rate. Norms and biases do not decay."
     )
+    layer_decay: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Fine-tuning: the learning rate of each block, as a fraction of that of the block above it; of the "
+        "last block, of the output's. 1 means the same rate for all weights.",
+    )
     clip_norm: float | None = Field(
         None, gt=0, description="Maximum norm of the gradients; larger gradients are scaled down. None means no limit."
     )
@@ -124,13 +137,39 @@ def depends_on_total_steps(config: OptimizerConfig) -> bool:
     return config.schedule in ("linear", "cosine") or (config.schedule == "halve_every" and config.halve_every is None)
 
 
-def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """Return the optimizer of all weights that are not frozen. The training loop sets its rate at each step."""
+def depths(model: nn.Module, blocks: Sequence[nn.Module]) -> dict[nn.Parameter, int]:
+    """Return the depth of each weight: 0 above all ``blocks``, 1 in the last one, up to len(blocks) + 1 below all.
+
+    Weights that are registered before the blocks are below them.
+    """
+    found = {weight: len(blocks) - at for at, block in enumerate(blocks) for weight in block.parameters()}
+    depth = len(blocks) + 1 if blocks else 0
+    for weight in model.parameters():
+        if weight in found:
+            depth = 0
+        else:
+            found[weight] = depth
+    return found
+
+
+def make_optimizer(
+    model: nn.Module, config: OptimizerConfig, blocks: Sequence[nn.Module] = ()
+) -> torch.optim.Optimizer:
+    """Return the optimizer of all weights that are not frozen.
+
+    The training loop sets the rate of each group at each step: the rate of the step times the group's ``rate_factor``.
+    ``blocks`` are the model's blocks from input to output; they are used if ``layer_decay`` is not 1.
+    """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [parameter for parameter in trained if parameter.dim() > 1], "weight_decay": config.weight_decay},
-        {"params": [parameter for parameter in trained if parameter.dim() <= 1], "weight_decay": 0.0},
-    ]
+    factors = {weight: config.layer_decay**depth for weight, depth in depths(model, blocks).items()}
+    groups: list[dict[str, Any]] = []
+    for factor in sorted({factors[weight] for weight in trained}, reverse=True):
+        own = [weight for weight in trained if factors[weight] == factor]
+        matrices, vectors = ([weight for weight in own if (weight.dim() > 1) is wide] for wide in (True, False))
+        groups += [
+            {"params": matrices, "weight_decay": config.weight_decay, "rate_factor": factor},
+            {"params": vectors, "weight_decay": 0.0, "rate_factor": factor},
+        ]
     match config.kind:
         case "adam":
             betas = (config.beta1, config.beta2)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from headway.bundle import TaskConfig
-from headway.config import Config
+from headway.config import Config, flat_items
 from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
 from headway.errors import CheckpointError, ConfigError
@@ -90,6 +90,12 @@ class TrainingConfig(Config):
     )
     freeze: tuple[str, ...] = Field(
         (), description="Names of weights that are not trained; * matches anything, as in 'encoder.*'."
+    )
+    unfreeze_every: int | None = Field(
+        None,
+        ge=1,
+        description="Fine-tuning: steps after which one more block is trained. At first only the weights above the "
+        "blocks are trained, then also the last block, and at last the embeddings. None trains all from the start.",
     )
     sharding: Literal["none", "full"] = Field(
         "none", description="Under torchrun: each process has the whole model (none, DDP) or a shard (full, FSDP2)."
@@ -181,9 +187,14 @@ class Recipe(Config):
                 f"training.sharding = 'full' needs a transformer's blocks, but model.kind is {self.model.kind!r}; set "
                 "sharding to 'none'"
             )
+        if training.unfreeze_every is not None:
+            raise ValueError(
+                "training.unfreeze_every changes which weights have gradients, but training.sharding = 'full' reduces "
+                "the gradients of a block together; leave one out"
+            )
         if self.skips_layers:
             raise ValueError(
-                f"model.layer_dropout = {self.model.as_dict()['layer_dropout']} makes each process skip different "
+                "model.layer_dropout makes each process skip different "
                 "blocks, but training.sharding = 'full' gathers each block from all processes; set layer_dropout to 0 "
                 "or sharding to 'none'"
             )
@@ -199,11 +210,20 @@ class Recipe(Config):
             raise ConfigError(
                 f"{origin}: data.segmentations has no effect without data.bpe_dropout; set bpe_dropout, or leave it out"
             )
-        if self.training.r_drop and not any(value for key, value in model.items() if key.endswith("dropout")):
+        if self.training.r_drop and not any(value for key, value in flat_items(model) if key.endswith("dropout")):
             raise ConfigError(
                 f"{origin}: training.r_drop = {self.training.r_drop} compares two passes with different dropout, but "
                 "the model has no dropout; set model.dropout, or r_drop to 0"
             )
+
+    def refuse_options_without_blocks(self) -> None:
+        """Raise :class:`ConfigError` if an option needs blocks that the model, which is now known, does not have."""
+        used = {
+            "training.unfreeze_every": self.training.unfreeze_every is not None,
+            "optimizer.layer_decay": self.optimizer.layer_decay != 1,
+        }
+        if architecture_of(self.model).shardable_blocks is None and (names := [name for name in used if used[name]]):
+            raise ConfigError(f"{names[0]}: a {self.model.kind} model has no list of blocks; leave the key out")
 
     @property
     def tokenizer_source(self) -> str | None:
@@ -216,9 +236,14 @@ class Recipe(Config):
         return self.data.max_examples
 
     @property
+    def leaves_weights_unused(self) -> bool:
+        """Whether a pass may not use every weight, or compute no gradient for it."""
+        return self.skips_layers or self.training.unfreeze_every is not None
+
+    @property
     def skips_layers(self) -> bool:
         """Whether training skips blocks at random (LayerDrop), so that a pass may not use every weight."""
-        return bool(self.model.as_dict().get("layer_dropout"))
+        return any(value for key, value in flat_items(self.model.as_dict()) if key.endswith("layer_dropout"))
 
 
 # Keys that may differ when a run resumes: they do not affect the present weights, or only their last bits. The metric

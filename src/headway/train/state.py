@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from headway.bundle import named_weights
 from headway.errors import CheckpointError
+from headway.models.registry import blocks_of
 from headway.train.averaging import MovingAverage
 from headway.train.checkpoints import Checkpoints
 from headway.train.distributed import World
@@ -30,7 +31,7 @@ class TrainingState:
 
     def __init__(self, objective: Objective, recipe: Recipe, run: Path, world: World, checkpoints: Checkpoints) -> None:
         self.model: nn.Module = objective.model
-        self.optimizer = make_optimizer(self.model, recipe.optimizer)
+        self.optimizer = make_optimizer(self.model, recipe.optimizer, blocks_of(objective.model))
         self.ema = None if recipe.training.ema is None else MovingAverage(self.model, recipe.training.ema)
         self._objective = objective
         self.progress = Progress()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, GATES, Supported
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
 from headway.text.base import BOS, EOS, PAD, UNK
+
+if TYPE_CHECKING:
+    from headway.models.classifier import ClassifierConfig
 
 _MODELING_FILE = Path(__file__).with_name("modeling_headway.py")
 _MARIAN: Supported = {
@@ -93,7 +96,7 @@ def export_classifier(bundle: ClassifierBundle, folder: Path) -> None:
     Raises:
         ConfigError: The file does not support an option of the model.
     """
-    config = bundle.model.config
+    config = cast("ClassifierConfig", bundle.model.config)
     refuse_unsupported(config, "Hugging Face `transformers`", SUPPORTED["classifier"])
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: weight.float() for name, weight in named_weights(bundle.model).items()}
