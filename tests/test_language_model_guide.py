@@ -36,6 +36,7 @@ def test_all_of_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     Path("text.txt").write_text("ROMEO:\nTo be, or not to be: that is the question.\n" * 40, encoding="utf-8")
     Path("test.txt").write_text("To be, that is.\nThe question, or not to be.\n" * 5, encoding="utf-8")
     Path("pairs.tsv").write_text("order\tto be\tbe to\nspelling\tquestion\tqestuion\n", encoding="utf-8")
+    Path("labeled.tsv").write_text("a\tTo be.\nb\tthe question\n" * 9, encoding="utf-8")
     Path("prompts.txt").write_text("ROMEO:\nTo be\n", encoding="utf-8")
     assert [command.split()[1] for command in COMMANDS] == [
         *["train", *["generate"] * 4],
@@ -43,12 +44,13 @@ def test_all_of_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         *["score"] * 3,
         *["evaluate", "compare", "inspect", "train"],
         *["fill"] * 3,
-        *["train", "evaluate", "generate"],
+        *["train", "evaluate", "generate", "train", "classify"],
     ]
     for command in COMMANDS:
         words = shlex.split(command)[1:]
         if words[0] == "train":
-            words += [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
+            small = SMALL.keys() - ({"model.max_length"} if "classifier.toml" in words else set())
+            words += [word for key in small for word in ("--set", f"{key}={SMALL[key]}")]
         app(words, standalone_mode=False)
         assert capsys.readouterr().out or "-o" in words or words[0] in ("train", "inspect"), command
     continued = Path("continuations.txt").read_text(encoding="utf-8").splitlines()
@@ -61,7 +63,7 @@ def test_all_of_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_keys_sizes_and_presets_are_those_of_the_code() -> None:
-    assert RECIPES.keys() == {"mine.toml", "masked.toml", "lstm.toml"}
+    assert RECIPES.keys() == {"mine.toml", "masked.toml", "lstm.toml", "classifier.toml"}
     for preset in PRESETS | masked.PRESETS | recurrent_lm.PRESETS:
         assert f"`{preset}`" in GUIDE
     for preset, millions in {"tiny": "0.8 million", "small": "10.6 million"}.items():

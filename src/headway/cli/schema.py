@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -34,9 +34,27 @@ def schema(
 
 def recipe_schema() -> JsonSchema:
     """Return the JSON Schema of a recipe. It omits rules between keys, such as "num_heads divides d_model"."""
+    from headway.tasks import TASKS
     from headway.train.recipe import Recipe
 
-    return _schema_of(Recipe, "Headway recipe", nullable=False)
+    whole = _schema_of(Recipe, "Headway recipe", nullable=False)
+    for task in TASKS.values():
+        own = _cleaned(task.recipe_type.model_json_schema(), nullable=False)
+        whole["$defs"] = {**own["$defs"], **whole["$defs"]}
+        sections = {name: node for name, node in own["properties"].items() if name != "model"}
+        _add_keys(whole, {"properties": sections}, whole["$defs"])
+    while unused := [name for name in whole["$defs"] if f'"#/$defs/{name}"' not in json.dumps(whole)]:
+        whole["$defs"] = {name: node for name, node in whole["$defs"].items() if name not in unused}
+    return whole
+
+
+def _add_keys(node: JsonSchema, own: JsonSchema, definitions: Mapping[str, JsonSchema]) -> None:
+    """Add the keys that only one task has: those of ``own`` that ``node`` lacks, also in tables inside."""
+    node, own = (definitions[each["$ref"].removeprefix("#/$defs/")] if "$ref" in each else each for each in (node, own))
+    for key, schema in own.get("properties", {}).items():
+        _add_keys(node["properties"].setdefault(key, schema), schema, definitions)
+    if "items" in own:
+        _add_keys(node["items"], own["items"], definitions)
 
 
 def bundle_schema() -> JsonSchema:

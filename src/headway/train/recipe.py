@@ -194,7 +194,7 @@ class Recipe(Config):
             )
         if self.skips_layers:
             raise ValueError(
-                "model.layer_dropout makes each process skip different "
+                f"model.layer_dropout = {self._layer_dropout} makes each process skip different "
                 "blocks, but training.sharding = 'full' gathers each block from all processes; set layer_dropout to 0 "
                 "or sharding to 'none'"
             )
@@ -243,7 +243,13 @@ class Recipe(Config):
     @property
     def skips_layers(self) -> bool:
         """Whether training skips blocks at random (LayerDrop), so that a pass may not use every weight."""
-        return any(value for key, value in flat_items(self.model.as_dict()) if key.endswith("layer_dropout"))
+        return self._layer_dropout > 0
+
+    @property
+    def _layer_dropout(self) -> float:
+        return max(
+            (value for key, value in flat_items(self.model.as_dict()) if key.endswith("layer_dropout")), default=0.0
+        )
 
 
 # Keys that may differ when a run resumes: they do not affect the present weights, or only their last bits. The metric
