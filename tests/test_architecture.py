@@ -190,11 +190,15 @@ def test_every_class_name_exists_once() -> None:
 # Files that may ask for the architecture or the task. In all other files, facts come from the registries.
 _KNOWS_KINDS = ("models/", "tasks/", "engine/", "interop/", "experiments/", "bundle.py")
 _KINDS = {
-    *("Transformer", "RecurrentModel", "EncoderClassifier"),
-    *("TransformerConfig", "RecurrentConfig", "ClassifierConfig", "Bundle", "ClassifierBundle"),
+    *("Transformer", "RecurrentModel", "EncoderClassifier", "DecoderOnly", "RecurrentLM"),
+    *("TransformerConfig", "RecurrentConfig", "ClassifierConfig", "DecoderOnlyConfig", "RecurrentLMConfig"),
+    *("Bundle", "ClassifierBundle", "LanguageModelBundle"),
     *("TranslationTask", "ClassificationTask", "TranslationRecipe", "ClassificationRecipe", "Translator", "Classifier"),
 }
-_KIND_NAMES = {"transformer", "recurrent", "classifier", "translation", "classification"}
+_KIND_NAMES = {
+    *("transformer", "recurrent", "classifier", "decoder_only", "recurrent_lm"),
+    *("translation", "classification", "language_model"),
+}
 # hasattr, and getattr with a default, may ask for an attribute that some versions of a library lack, or for an optional
 # attribute of a protocol. Other uses could distinguish architectures or tasks.
 _ALLOWED_ATTRIBUTES = {
