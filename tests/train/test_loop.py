@@ -401,10 +401,10 @@ def test_accumulated_micro_batches_equal_one_batch(corpus: Path, tmp_path: Path)
         models: list[torch.nn.Module] = []
         start: list[torch.Tensor] = []
 
-        def plain_descent(model: torch.nn.Module, _: object) -> torch.optim.Optimizer:
+        def plain_descent(model: torch.nn.Module, *_: object) -> torch.optim.Optimizer:
             models.append(model)
             start.extend(parameter.detach().clone() for parameter in model.parameters())
-            return torch.optim.SGD(model.parameters(), lr=0.0)
+            return torch.optim.SGD([{"params": list(model.parameters()), "rate_factor": 1.0}], lr=0.0)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(training_state, "make_optimizer", plain_descent)
