@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from headway.cli import app
 from headway.interop.exporting import export_to
 from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES
 from headway.interop.huggingface.families import FAMILIES
+from headway.interop.huggingface.masked_families import MASKED_FAMILIES
 from headway.interop.onnx import OnnxModel
 from headway.models.transformer import TransformerConfig
 
@@ -26,7 +28,12 @@ def first_cells(heading: str) -> list[str]:
 
 
 def test_its_tables_of_families_are_complete() -> None:
-    for heading, families in (("family", FAMILIES), ("language model", CAUSAL_FAMILIES)):
+    kinds: dict[str, Mapping[str, object]] = {
+        "family": FAMILIES,
+        "language model": CAUSAL_FAMILIES,
+        "masked model": MASKED_FAMILIES,
+    }
+    for heading, families in kinds.items():
         named = [re.findall(r"`(\w+)`", cell) for cell in first_cells(f"{heading} (`model_type`)")]
         assert sorted(name for names in named for name in names) == sorted(families)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.bundle import Bundle, LanguageModelBundle, TaskConfig
+from headway.bundle import Bundle, LanguageModelBundle, MaskedLanguageModelBundle, TaskConfig
 from headway.config import spelling_hint
 from headway.errors import BundleError, ConfigError
 from headway.interop.huggingface import ImportedModel, import_model
@@ -16,8 +16,15 @@ from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES
 from headway.interop.huggingface.causal_importing import import_causal
 from headway.interop.huggingface.checkpoint import Checkpoint, read_checkpoint_config
 from headway.interop.huggingface.families import FAMILIES, Family
+from headway.interop.huggingface.masked_families import MASKED_FAMILIES
+from headway.interop.huggingface.masked_importing import import_masked
 from headway.interop.model_card import imported_card, imported_language_model_card
-from headway.interop.tokenizer_importing import ForeignVocabularies, read_prompt_tokenizer, read_tokenizer_files
+from headway.interop.tokenizer_importing import (
+    ForeignVocabularies,
+    read_masked_tokenizer,
+    read_prompt_tokenizer,
+    read_tokenizer_files,
+)
 from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
 
 _MANY = "mul"  # ISO 639-2 and BCP 47: several languages
@@ -39,12 +46,20 @@ class ImportedLanguageModelBundle:
     card: str
 
 
+@dataclass(frozen=True)
+class ImportedMaskedBundle:
+    """An imported masked language model and its model card."""
+
+    bundle: MaskedLanguageModelBundle
+    card: str
+
+
 def import_from(
     source: str, *, source_language: str | None = None, target_language: str | None = None
-) -> ImportedBundle | ImportedLanguageModelBundle:
+) -> ImportedBundle | ImportedLanguageModelBundle | ImportedMaskedBundle:
     """Import ``FORMAT:PATH``, such as ``huggingface:opus-mt-en-de``.
 
-    See :func:`import_huggingface` and :func:`import_language_model`.
+    See :func:`import_huggingface`, :func:`import_language_model` and :func:`import_masked_language_model`.
     """
     form, colon, path = source.partition(":")
     if not colon or form != "huggingface":
@@ -56,13 +71,15 @@ def import_from(
             f"{folder}: no such folder; expected a folder with a model's config.json, weights and tokenizer files "
             "(to download one: hf download NAME --local-dir FOLDER)"
         )
-    checkpoint = read_checkpoint_config(folder, {**FAMILIES, **CAUSAL_FAMILIES})
+    checkpoint = read_checkpoint_config(folder, {**FAMILIES, **CAUSAL_FAMILIES, **MASKED_FAMILIES})
     if checkpoint["model_type"] in FAMILIES:
         return import_huggingface(folder, source_language=source_language, target_language=target_language)
     if source_language is not None or target_language is not None:
         raise ConfigError(
             "a language model has no languages to choose; leave --source-language and --target-language out"
         )
+    if checkpoint["model_type"] in MASKED_FAMILIES:
+        return import_masked_language_model(folder)
     return import_language_model(folder)
 
 
@@ -83,6 +100,21 @@ def import_language_model(folder: Path) -> ImportedLanguageModelBundle:
     bundle = LanguageModelBundle(TaskConfig(kind="language_model"), found.model, tokenizer, template)
     card = imported_language_model_card(bundle, folder.resolve().name, found.family, _license(folder))
     return ImportedLanguageModelBundle(bundle, card)
+
+
+def import_masked_language_model(folder: Path) -> ImportedMaskedBundle:
+    """Import a Hugging Face `transformers` folder with a masked language model and its tokenizer.
+
+    Raises:
+        BundleError: The folder does not contain such a model, or Headway does not support its model or tokenizer.
+    """
+    checkpoint = read_checkpoint_config(folder, MASKED_FAMILIES)
+    side = read_masked_tokenizer(folder, checkpoint["model_type"])
+    found = import_masked(folder, **side.special_ids)
+    task = TaskConfig(kind="masked_language_model")
+    bundle = MaskedLanguageModelBundle(task, found.model, side.make_tokenizer(found.vocabulary))
+    card = imported_language_model_card(bundle, folder.resolve().name, found.family, _license(folder))
+    return ImportedMaskedBundle(bundle, card)
 
 
 def import_huggingface(

@@ -6,7 +6,7 @@ import platform
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from headway.bundle import AnyBundle, Bundle, ClassifierBundle, LanguageModelBundle
+from headway.bundle import AnyBundle, Bundle, ClassifierBundle, LanguageModelBundle, MaskedLanguageModelBundle
 
 _PACKAGES = ("headway", "torch", "tokenizers")
 
@@ -24,16 +24,20 @@ def imported_card(bundle: Bundle, name: str, family: str, license_name: str | No
     )
 
 
-def imported_language_model_card(bundle: LanguageModelBundle, name: str, family: str, license_name: str | None) -> str:
-    """Return the card of a language model that was imported from another toolkit."""
-    before = ", ".join(bundle.tokenizer.display(bundle.prompt_prefix)) or "nothing"
-    return _imported_card(
-        f"Language model {name}",
-        'headway generate THIS_FOLDER "PROMPT"',
-        _Origin(name, family, license_name, _weights(bundle)),
+def imported_language_model_card(
+    bundle: LanguageModelBundle | MaskedLanguageModelBundle, name: str, family: str, license_name: str | None
+) -> str:
+    """Return the card of a language model, masked or not, that was imported from another toolkit."""
+    title, command = f"Masked language model {name}", 'headway fill THIS_FOLDER "A text with a [MASK]."'
+    about = (
         f"- Tokenizer: {bundle.tokenizer.kind}, {bundle.tokenizer.vocab_size:,} tokens. Unlike in the original, "
-        f"encoding never yields special tokens.\n- Special tokens before a prompt: {before}.",
+        "encoding never yields special tokens."
     )
+    if isinstance(bundle, LanguageModelBundle):
+        title, command = f"Language model {name}", 'headway generate THIS_FOLDER "PROMPT"'
+        before = ", ".join(bundle.tokenizer.display(bundle.prompt_prefix)) or "nothing"
+        about += f"\n- Special tokens before a prompt: {before}."
+    return _imported_card(title, command, _Origin(name, family, license_name, _weights(bundle)), about)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ The families differ in their files and in the ids of pieces:
     FSMT               vocab-src.json, vocab-tgt.json, merges.txt; Moses tokenization before the merges
     GPT-2              tokenizer.json; or vocab.json and merges.txt of byte-level BPE
     Llama, Mistral     tokenizer.json; or tokenizer.model of SentencePiece
+    BERT, DistilBERT   tokenizer.json; or vocab.txt of WordPiece
+    RoBERTa            tokenizer.json; or vocab.json and merges.txt of byte-level BPE
     any family         tokenizer.json
 
 A :class:`ForeignVocabulary` contains the ids of the folder. The tokenizer that it creates uses Headway's ids.
@@ -188,6 +190,85 @@ def _template_prefix(processor: dict[str, Any] | None, origin: Path) -> tuple[in
         )
     names = [item["SpecialToken"]["id"] for item in items[:-1]]
     return tuple(int(index) for name in names for index in processor["special_tokens"][name]["ids"])
+
+
+@dataclass(frozen=True)
+class MaskedVocabulary:
+    """The vocabulary of a masked language model, with the ids of the folder that it was read from.
+
+    Attributes:
+        special_ids: The ids of the "pad", "start" (before a text), "end" (after it) and "unknown" tokens.
+        make_tokenizer: Function that creates the tokenizer, with Headway's ids as given by a :class:`VocabularyOrder`.
+    """
+
+    special_ids: Mapping[str, int]
+    make_tokenizer: Callable[[VocabularyOrder], TextTokenizer]
+
+
+_MASKED_NAMES = {"pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
+_ROBERTA_NAMES = {"pad": "<pad>", "cls": "<s>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+
+
+def read_masked_tokenizer(folder: Path, family: str) -> MaskedVocabulary:
+    """Read the tokenizer of a masked language model's folder whose ``model_type`` is ``family``.
+
+    Raises:
+        BundleError: A file is missing or damaged, or has no token for hidden words.
+    """
+    config, path = read_json(folder / "tokenizer_config.json") or {}, folder / "tokenizer.json"
+    defaults = _ROBERTA_NAMES if family == "roberta" else _MASKED_NAMES
+    names = {name: _content(config.get(f"{name}_token")) or default for name, default in defaults.items()}
+    library = read_json(path)
+    if library is None and family == "roberta" and (folder / "vocab.json").is_file():
+        library = _byte_level(folder, config)
+    elif library is None and family in ("bert", "distilbert") and (folder / "vocab.txt").is_file():
+        library = _word_piece(folder / "vocab.txt", config, names["unk"])
+    if library is None:
+        own = {"roberta": ", or vocab.json and merges.txt", "modernbert": ""}.get(family, ", or vocab.txt")
+        raise BundleError(f"{folder}: no tokenizer that Headway can read; expected for {family}: tokenizer.json{own}")
+    ids = {token: index for index, token in tokens_by_id(library, str(path)).items()}
+    if missing := [name for name in names.values() if name not in ids]:
+        raise BundleError(f"{path}: does not contain the special token {missing[0]!r}")
+    library["added_tokens"] = [
+        *(token for token in library.get("added_tokens") or [] if token["content"] not in names.values()),
+        *({**_SPECIAL_TOKEN, "id": ids[name], "content": name} for name in names.values()),
+    ]
+
+    def tokenizer(vocabulary: VocabularyOrder) -> TextTokenizer:
+        return FastTokenizer(library, vocabulary.order, (), str(path))
+
+    special = {"pad": "pad", "start": "cls", "end": "sep", "unknown": "unk"}
+    return MaskedVocabulary({ours: ids[names[theirs]] for ours, theirs in special.items()}, tokenizer)
+
+
+_SPECIAL_TOKEN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+
+
+def _word_piece(path: Path, config: dict[str, Any], unknown: str) -> dict[str, Any]:
+    """Return BERT's ``vocab.txt``, one token per line in the order of ids, in the form of ``tokenizer.json``."""
+    tokens = _bytes(path).decode("utf-8", errors="replace").removesuffix("\n").split("\n")
+    normalizer = {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": bool(config.get("tokenize_chinese_chars", True)),
+        "strip_accents": config.get("strip_accents"),
+        "lowercase": bool(config.get("do_lower_case", True)),
+    }
+    model = {
+        "type": "WordPiece",
+        "unk_token": unknown,
+        "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100,
+        "vocab": {token.removesuffix("\r"): index for index, token in enumerate(tokens)},
+    }
+    return {
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": normalizer,
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": model,
+    }
 
 
 def _sides(folder: Path, family: str, config: dict[str, Any]) -> tuple[ForeignVocabulary, ForeignVocabulary]:

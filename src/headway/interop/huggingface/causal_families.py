@@ -10,7 +10,8 @@
 
 All are pre-norm with a final norm. Rotary positions rotate pairs of units. The pairs of these families are units i and
 i + K/2 of a head (K rotated units), and Headway's are units 2i and 2i + 1, as in the paper: the order of a head's units
-is arbitrary, so the rows of the projections to queries and keys are permuted (:func:`_paired`).
+is arbitrary, so the rows of the projections to queries and keys are permuted
+(:func:`~headway.interop.huggingface.tensor_maps.permute_heads`).
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from headway.interop.huggingface.checkpoint import Checkpoint, ModelFamily
+from headway.interop.huggingface.tensor_maps import TensorMap, permute_heads, plain_maps, rotated_order
 from headway.models.decoder_only import DecoderOnlyConfig
 
 ACTIVATIONS = {
@@ -38,23 +40,6 @@ ACTIVATIONS = {
     "swish": "silu",
 }
 GATED_ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu", "relu": "reglu", "sigmoid": "glu"}
-
-
-@dataclass(frozen=True)
-class TensorMap:
-    """How one tensor of a family corresponds to one or several weights of Headway.
-
-    Attributes:
-        theirs: Name of the family's tensor.
-        ours: Names of Headway's weights.
-        to_ours: Divides the family's tensor into Headway's weights.
-        to_theirs: The inverse of ``to_ours``.
-    """
-
-    theirs: str
-    ours: tuple[str, ...]
-    to_ours: Callable[[Tensor], Sequence[Tensor]] = lambda theirs: [theirs]
-    to_theirs: Callable[[Sequence[Tensor]], Tensor] = lambda ours: ours[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,31 +217,13 @@ def _window(checkpoint: Checkpoint[CausalFamily]) -> int | None:
     return None if kinds == {full} else checkpoint.positive_int("sliding_window")
 
 
-def _pairs(width: int, fraction: float) -> Int[Tensor, " K"]:
-    """Return the family's index of each of Headway's units of a head: units i and i + K/2 become neighbors."""
-    rotated = round(width * fraction)
-    return torch.cat([torch.arange(rotated).view(2, -1).T.flatten(), torch.arange(rotated, width)])
-
-
-def _permuted(order: Int[Tensor, " K"], weight: Float[Tensor, "N *b"]) -> Float[Tensor, "N *b"]:
-    """Return ``weight`` with the units of each head, in its rows, in ``order``."""
-    return torch.unflatten(weight, 0, (-1, len(order)))[:, order].flatten(0, 1)
-
-
-def _plain(names: Mapping[str, str]) -> Iterator[TensorMap]:
-    """Yield the tensors of modules that are stored alike; ``names`` maps the family's modules to Headway's."""
-    for theirs, ours in names.items():
-        for kind in ("weight", "bias"):
-            yield TensorMap(f"{theirs}.{kind}", (f"{ours}.{kind}",))
-
-
 def _gpt2_tensors(config: DecoderOnlyConfig) -> Iterator[TensorMap]:
     yield TensorMap("transformer.wpe.weight", ("positions.table",))
-    yield from _plain({"transformer.ln_f": "decoder.norm"})
+    yield from plain_maps({"transformer.ln_f": "decoder.norm"})
     for layer in range(config.decoder_layers):
         theirs, ours = f"transformer.h.{layer}", f"decoder.blocks.{layer}"
         norms = {"ln_1": "attention_residual.norm", "ln_2": "feed_forward_residual.norm"}
-        yield from _plain({f"{theirs}.{name}": f"{ours}.{norm}" for name, norm in norms.items()})
+        yield from plain_maps({f"{theirs}.{name}": f"{ours}.{norm}" for name, norm in norms.items()})
         matrices = {
             "attn.c_attn": tuple(f"attention.{part}" for part in ("query", "key", "value")),
             "attn.c_proj": ("attention.output",),
@@ -285,8 +252,8 @@ def _joined_and_transposed(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _neox_tensors(config: DecoderOnlyConfig) -> Iterator[TensorMap]:
-    heads, order = config.num_heads, _pairs(config.d_model // config.num_heads, config.rotary_fraction)
-    yield from _plain({"gpt_neox.final_layer_norm": "decoder.norm"})
+    heads, order = config.num_heads, rotated_order(config.d_model // config.num_heads, config.rotary_fraction)
+    yield from plain_maps({"gpt_neox.final_layer_norm": "decoder.norm"})
     for layer in range(config.decoder_layers):
         theirs, ours = f"gpt_neox.layers.{layer}", f"decoder.blocks.{layer}"
         modules = {
@@ -296,7 +263,7 @@ def _neox_tensors(config: DecoderOnlyConfig) -> Iterator[TensorMap]:
             "mlp.dense_h_to_4h": "feed_forward.inner",
             "mlp.dense_4h_to_h": "feed_forward.outer",
         }
-        yield from _plain({f"{theirs}.{name}": f"{ours}.{module}" for name, module in modules.items()})
+        yield from plain_maps({f"{theirs}.{name}": f"{ours}.{module}" for name, module in modules.items()})
         for kind in ("weight", "bias"):
             yield TensorMap(
                 f"{theirs}.attention.query_key_value.{kind}",
@@ -308,17 +275,17 @@ def _neox_tensors(config: DecoderOnlyConfig) -> Iterator[TensorMap]:
 
 def _parts_of_heads(heads: int, order: Int[Tensor, " K"], tensor: Tensor) -> Sequence[Tensor]:
     query, key, value = (part.flatten(0, 1) for part in torch.unflatten(tensor, 0, (heads, 3, -1)).unbind(1))
-    return _permuted(order, query), _permuted(order, key), value
+    return permute_heads(order, query), permute_heads(order, key), value
 
 
 def _joined_per_head(heads: int, order: Int[Tensor, " K"], parts: Sequence[Tensor]) -> Tensor:
     query, key, value = parts
-    theirs = (_permuted(order.argsort(), query), _permuted(order.argsort(), key), value)
+    theirs = (permute_heads(order.argsort(), query), permute_heads(order.argsort(), key), value)
     return torch.stack([torch.unflatten(part, 0, (heads, -1)) for part in theirs], dim=1).flatten(0, 2)
 
 
 def _llama_tensors(config: DecoderOnlyConfig) -> Iterator[TensorMap]:
-    order = _pairs(config.d_key or config.d_model // config.num_heads, config.rotary_fraction)
+    order = rotated_order(config.d_key or config.d_model // config.num_heads, config.rotary_fraction)
     yield TensorMap("model.norm.weight", ("decoder.norm.weight",))
     for layer in range(config.decoder_layers):
         theirs, ours = f"model.layers.{layer}", f"decoder.blocks.{layer}"
@@ -331,15 +298,15 @@ def _llama_tensors(config: DecoderOnlyConfig) -> Iterator[TensorMap]:
             "input_layernorm": "attention_residual.norm",
             "post_attention_layernorm": "feed_forward_residual.norm",
         }
-        yield from _plain({f"{theirs}.{name}": f"{ours}.{module}" for name, module in modules.items()})
+        yield from plain_maps({f"{theirs}.{name}": f"{ours}.{module}" for name, module in modules.items()})
         rotated = {"q_proj": "query", "k_proj": "key", "q_norm": "query_norm", "k_norm": "key_norm"}
         for name, part in rotated.items():
             for kind in ("weight", "bias"):
                 yield TensorMap(
                     f"{theirs}.self_attn.{name}.{kind}",
                     (f"{ours}.attention.{part}.{kind}",),
-                    lambda tensor: [_permuted(order, tensor)],
-                    lambda parts: _permuted(order.argsort(), parts[0]),
+                    lambda tensor: [permute_heads(order, tensor)],
+                    lambda parts: permute_heads(order.argsort(), parts[0]),
                 )
 
 

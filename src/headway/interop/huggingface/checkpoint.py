@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -41,6 +42,68 @@ class ModelFamily(ABC):
     def fixed_options(self) -> Mapping[str, Any]:
         """Keys of config.json for which the family supports only one value."""
 
+
+# Keys that do not affect the logits: how a model was made, trained and saved, and settings of generate().
+_WITHOUT_EFFECT = frozenset(
+    {
+        "_attn_implementation",
+        "_name_or_path",
+        "architectures",
+        "bos_token",
+        "chunk_size_feed_forward",
+        "classifier_dropout",
+        "classifier_dropout_prob",
+        "diversity_penalty",
+        "do_sample",
+        "dtype",
+        "early_stopping",
+        "eos_token",
+        "finetuning_task",
+        "gradient_checkpointing",
+        "id2label",
+        "initializer_range",
+        "is_decoder",
+        "is_encoder_decoder",
+        "label2id",
+        "length_penalty",
+        "max_length",
+        "min_length",
+        "model_type",
+        "n_ctx",
+        "no_repeat_ngram_size",
+        "num_beam_groups",
+        "num_beams",
+        "num_return_sequences",
+        "output_attentions",
+        "output_hidden_states",
+        "output_scores",
+        "pretraining_tp",
+        "problem_type",
+        "repetition_penalty",
+        "return_dict",
+        "return_dict_in_generate",
+        "sep_token_id",
+        "summary_activation",
+        "summary_first_dropout",
+        "summary_proj_to_labels",
+        "summary_type",
+        "summary_use_proj",
+        "task_specific_params",
+        "temperature",
+        "tokenizer_class",
+        "top_k",
+        "top_p",
+        "torch_dtype",
+        "torchscript",
+        "transformers_version",
+        "typical_p",
+        "unk_token_id",
+        "unsloth_fixed",
+        "unsloth_version",
+        "use_bfloat16",
+        "use_cache",
+    }
+)
 
 FamilyT_co = TypeVar("FamilyT_co", bound=ModelFamily, covariant=True)
 
@@ -80,6 +143,16 @@ class Checkpoint(Generic[FamilyT_co]):
         """Return the value of ``key`` in generation_config.json if the file has one, otherwise in config.json."""
         value = (read_json(self.path.with_name("generation_config.json")) or {}).get(key)
         return self[key] if value is None else value
+
+    def refuse_unknown_keys(self) -> None:
+        """Raise :class:`BundleError` for a key that the family does not have, unless its value is null, false or empty.
+
+        Keys that do not affect what a model computes are accepted.
+        """
+        known = _WITHOUT_EFFECT.union(self.family.defaults, self.family.fixed_options)
+        for key, value in self.config.items():
+            if key not in known and value not in (None, False, "", [], {}):
+                raise self.bundle_error(f"{key} = {value!r} is not supported for {self.family.title}")
 
     @property
     def vocab_sizes(self) -> tuple[int, int]:
@@ -172,7 +245,7 @@ class StoredTensors(Mapping[str, Tensor]):
         files = [self.path.name] if index is None else _indexed(folder / "model.safetensors.index.json", index)
         for file in files:
             for name, shape in stored_shapes(folder / file).items():
-                self._stored[name] = (folder / file, name, shape)
+                self._stored[_modern(name)] = (folder / file, name, shape)
         if not any(name.startswith(prefix) for name in self._stored):
             self._stored = {f"{prefix}{name}": stored for name, stored in self._stored.items()}
 
@@ -198,6 +271,11 @@ class StoredTensors(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._pickled or self._stored)
+
+
+def _modern(name: str) -> str:
+    """Return the present name of a tensor: the first BERT files called the weights of norms gamma and beta."""
+    return re.sub(r"(?<=LayerNorm\.)(gamma|beta)$", lambda old: {"gamma": "weight", "beta": "bias"}[old[0]], name)
 
 
 def _indexed(path: Path, index: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,115 @@
+"""How the tensors of a `transformers` folder correspond to Headway's weights, and how they are copied one by one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headway.errors import BundleError
+from headway.interop.huggingface.checkpoint import StoredTensors
+from headway.interop.vocabulary_order import VocabularyOrder
+from headway.text.base import NUM_SPECIAL
+
+_ROWS_AT_ONCE = 4096  # of an embedding, so that no second copy of it is in memory
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """How one tensor of a family corresponds to one or several weights of Headway.
+
+    Attributes:
+        theirs: Name of the family's tensor.
+        ours: Names of Headway's weights.
+        to_ours: Divides the family's tensor into Headway's weights.
+        to_theirs: The inverse of ``to_ours``.
+    """
+
+    theirs: str
+    ours: tuple[str, ...]
+    to_ours: Callable[[Tensor], Sequence[Tensor]] = lambda theirs: [theirs]
+    to_theirs: Callable[[Sequence[Tensor]], Tensor] = lambda ours: ours[0]
+
+
+def rotated_order(width: int, fraction: float) -> Int[Tensor, " K"]:
+    """Return the family's index of each of Headway's units of a head: units i and i + K/2 become neighbors."""
+    rotated = round(width * fraction)
+    return torch.cat([torch.arange(rotated).view(2, -1).T.flatten(), torch.arange(rotated, width)])
+
+
+def permute_heads(order: Int[Tensor, " K"], weight: Float[Tensor, "N *b"]) -> Float[Tensor, "N *b"]:
+    """Return ``weight`` with the units of each head, in its rows, in ``order``."""
+    return torch.unflatten(weight, 0, (-1, len(order)))[:, order].flatten(0, 1)
+
+
+def plain_maps(names: Mapping[str, str]) -> Iterator[TensorMap]:
+    """Yield the tensors of modules that are stored alike; ``names`` maps the family's modules to Headway's."""
+    for theirs, ours in names.items():
+        for kind in ("weight", "bias"):
+            yield TensorMap(f"{theirs}.{kind}", (f"{ours}.{kind}",))
+
+
+def copy_tensors(
+    tensors: StoredTensors,
+    weights: Mapping[str, Tensor],
+    maps: Iterable[TensorMap],
+    tables: Mapping[str, str],
+    vocabulary: VocabularyOrder,
+    ignored: re.Pattern[str],
+    title: str,
+) -> None:
+    """Copy tensors to a model's weights. Only one of them is in memory at a time.
+
+    Args:
+        tensors: The tensors of the folder.
+        weights: The model's weights by name, which are changed.
+        maps: The correspondence of the tensors. Weights that the model does not have are skipped.
+        tables: Tensors with a row for each token, and the names of Headway's weights.
+        vocabulary: The order of the rows of ``tables`` in Headway.
+        ignored: Names of tensors that are not needed.
+        title: The family's name in messages.
+
+    Raises:
+        BundleError: A tensor is missing, unknown, or has another shape.
+    """
+    present = [each for each in maps if all(name in weights for name in each.ours)]
+    needed = {each.theirs for each in present} | tables.keys()
+    if strange := sorted(name for name in tensors if name not in needed and not ignored.fullmatch(name)):
+        raise BundleError(
+            f"{tensors.path}: unknown tensor {strange[0]!r} ({len(strange)} in all), which {title} with this "
+            "config.json does not have"
+        )
+    if missing := sorted(needed - tensors.keys()):
+        raise BundleError(f"{tensors.path}: tensor {missing[0]!r} is missing ({len(missing)} in all)")
+    with torch.no_grad():
+        for theirs, ours in tables.items():
+            _check_shape(tensors, theirs, (max(vocabulary.order) + 1, *weights[ours].shape[1:]))
+            _copy_rows(tensors, theirs, vocabulary.order, weights[ours])
+        for each in present:
+            targets = [weights[name] for name in each.ours]
+            shapes = [torch.empty(target.shape, device="meta") for target in targets]
+            _check_shape(tensors, each.theirs, tuple(each.to_theirs(shapes).shape))
+            for target, source in zip(targets, each.to_ours(tensors[each.theirs]), strict=True):
+                target.copy_(source)
+
+
+def _copy_rows(tensors: StoredTensors, name: str, order: Sequence[int], target: Tensor) -> None:
+    """Copy rows of a table to the rows of ``target``. Except for the special tokens, their order is the same."""
+    starts = [*range(NUM_SPECIAL), *range(NUM_SPECIAL, len(order), _ROWS_AT_ONCE), len(order)]
+    for start, end in pairwise(starts):
+        first = order[start]
+        read = tensors.rows(name, slice(first, order[end - 1] + 1))
+        target[start:end].copy_(read[[old - first for old in order[start:end]]])
+
+
+def _check_shape(tensors: StoredTensors, name: str, expected: tuple[int, ...]) -> None:
+    if tensors.shape(name) != expected:
+        raise BundleError(
+            f"{tensors.path}: tensor {name!r} has shape {list(tensors.shape(name))}; config.json requires "
+            f"{list(expected)}"
+        )

@@ -1,0 +1,177 @@
+"""Imported masked language models compute the same logits, and their tokenizers the same ids, as in `transformers`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import torch
+from causal_models import byte_level
+from foreign import corpus, saved, transformers
+from safetensors.torch import load_file, save_file
+from tokenizers import models, normalizers, pre_tokenizers, trainers
+
+import headway
+from headway.cli.import_ import import_
+from headway.errors import BundleError
+from headway.interop.huggingface.masked_importing import import_masked
+from headway.interop.importing import import_masked_language_model
+from headway.predict import MaskedLanguageModel
+from headway.text.base import BOS, EOS
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("BertConfig", SIZES),
+    "bert-untied": ("BertConfig", {**SIZES, "tie_word_embeddings": False, "hidden_act": "relu", "layer_norm_eps": 0.1}),
+    "roberta": ("RobertaConfig", {**SIZES, "type_vocab_size": 1}),
+    "distilbert": (
+        "DistilBertConfig",
+        {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "activation": "relu"},
+    ),
+    "modernbert": ("ModernBertConfig", {**SIZES, "num_hidden_layers": 5, "local_attention": 8}),
+}
+TEXTS = ["der kleine Frosch schläft.", "the BIG dog, naïve café!", "wir sehen 2024 漢字 unseen", "a"]
+
+
+def tokenizer(form: str) -> Any:
+    """Return a tokenizer in the published form of a family."""
+    if form == "roberta":
+        learned = json.loads(byte_level())["model"]
+        vocabulary = {token: index for index, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", *learned["vocab"]])}
+        vocabulary["<mask>"] = len(vocabulary)
+        return transformers.RobertaTokenizer(vocab=vocabulary, merges=[tuple(pair) for pair in learned["merges"]])
+    if form == "modernbert":
+        library = tokenizers.Tokenizer.from_str(byte_level())
+        library.add_special_tokens(SPECIAL)
+        ids = [("[CLS]", library.token_to_id("[CLS]")), ("[SEP]", library.token_to_id("[SEP]"))]
+        library.post_processor = tokenizers.processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=ids
+        )
+        names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+        tokens = {f"{name}_token": token for name, token in names.items()}
+        return transformers.PreTrainedTokenizerFast(tokenizer_object=library, **tokens)
+    library = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    library.normalizer = normalizers.BertNormalizer(lowercase=True)
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=SPECIAL, show_progress=False)
+    library.train_from_iterator(corpus(), trainer)
+    return transformers.BertTokenizer(vocab=json.loads(library.to_str())["model"]["vocab"], do_lower_case=True)
+
+
+def published(name: str, folder: Path) -> tuple[Any, Any]:
+    """Write the folder of a model with random weights, and return the model and its tokenizer."""
+    kind, options = FAMILIES[name]
+    encoder = tokenizer(name)
+    ids = {"pad_token_id": encoder.pad_token_id, "vocab_size": len(encoder) + 2}
+    if name == "modernbert":
+        ends = encoder.cls_token_id, encoder.sep_token_id
+        ids |= dict(zip(("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id"), ends * 2, strict=True))
+    torch.manual_seed(0)
+    model = transformers.AutoModelForMaskedLM.from_config(getattr(transformers, kind)(**{**options, **ids})).eval()
+    with torch.no_grad():
+        for key, weight in model.named_parameters():
+            weight.copy_(torch.randn_like(weight) * 0.3 + (weight.dim() == 1 and key.endswith("weight")))
+    saved(model, encoder, folder)
+    return model, encoder
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_and_ids_are_the_same(name: str, tmp_path: Path) -> None:
+    model, encoder = published(name, tmp_path / "hf")
+    import_(f"huggingface:{tmp_path / 'hf'}", tmp_path / "ours")
+    ours = headway.load(tmp_path / "ours")
+    assert isinstance(ours, MaskedLanguageModel)
+    bundle = ours.bundle
+    order: Any = bundle.tokenizer.library_ids  # type: ignore[attr-defined]
+    rows = [[BOS, *bundle.tokenizer.encode(text), EOS] for text in TEXTS]
+    assert [[order[new] for new in row] for row in rows] == encoder(TEXTS).input_ids
+    assert bundle.tokenizer.mask_id is not None
+    assert order[bundle.tokenizer.mask_id] == encoder.mask_token_id
+    for row in rows:
+        row[-2] = bundle.tokenizer.mask_id
+    batch = encoder(TEXTS, padding=True, return_tensors="pt")
+    for index, row in enumerate(rows):
+        batch.input_ids[index, len(row) - 2] = encoder.mask_token_id
+    with torch.inference_mode():
+        expected = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
+        width = max(map(len, rows))
+        found = bundle.model(torch.tensor([row + [0] * (width - len(row)) for row in rows]))
+    theirs = torch.empty_like(expected)
+    theirs[..., list(order)] = found
+    assert (theirs - expected)[batch.attention_mask.bool()].abs().max() <= 1e-4
+    assert expected.abs().max() > 1
+
+
+def test_special_tokens_in_a_text_are_ordinary_text(tmp_path: Path) -> None:
+    published("bert", tmp_path)
+    tokenizer = import_masked_language_model(tmp_path).bundle.tokenizer
+    assert not {BOS, EOS, tokenizer.mask_id} & {*tokenizer.encode("a [CLS] b [SEP] [MASK]")}
+
+
+def test_the_first_bert_files(tmp_path: Path) -> None:
+    """They have vocab.txt, a pooler, position ids, and the weights of norms under the names gamma and beta."""
+    _, encoder = published("bert", tmp_path)
+    expected = import_masked_language_model(tmp_path).bundle
+    weights = {
+        re.sub(r"LayerNorm\.weight", "LayerNorm.gamma", re.sub(r"LayerNorm\.bias", "LayerNorm.beta", name)): weight
+        for name, weight in load_file(tmp_path / "model.safetensors").items()
+    }
+    extra = {
+        "bert.pooler.dense.weight": torch.ones(32, 32),
+        "bert.embeddings.position_ids": torch.arange(64)[None],
+        "cls.seq_relationship.bias": torch.ones(2),
+    }
+    save_file(weights | extra, tmp_path / "model.safetensors")
+    names = sorted(encoder.get_vocab(), key=encoder.get_vocab().get)
+    (tmp_path / "vocab.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
+    (tmp_path / "tokenizer.json").unlink()
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["BertForPreTraining"]}))
+    found = import_masked_language_model(tmp_path).bundle
+    assert [found.tokenizer.encode(text) for text in TEXTS] == [expected.tokenizer.encode(text) for text in TEXTS]
+    ids = torch.tensor([[BOS, 7, 8, 9, EOS]])
+    with torch.inference_mode():
+        assert torch.equal(found.model(ids), expected.model(ids))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("bert", {"position_embedding_type": "relative_key"}, 'position_embedding_type = "relative_key" is not'),
+        ("bert", {"hidden_act": "mish"}, "hidden_act = 'mish' is not supported; supported: gelu_new"),
+        ("bert", {"architectures": ["BertForSequenceClassification"]}, "expected BertForMaskedLM for BERT"),
+        ("bert", {"embedding_size": 16}, "embedding_size = 16 is not supported for BERT"),
+        ("bert", {"max_position_embeddings": 65}, r"shape \[64, 32\]; config.json requires \[65, 32\]"),
+        ("roberta", {"hidden_act": "relu"}, 'hidden_act = "relu" is not supported; expected "gelu" for RoBERTa'),
+        ("distilbert", {"sinusoidal_pos_embds": True}, "sinusoidal_pos_embds = true is not supported"),
+        ("modernbert", {"norm_bias": True}, "norm_bias = true is not supported; expected false for ModernBERT"),
+        ("modernbert", {"layer_types": ["full_attention"] * 5}, "layer_types is not supported; expected full_"),
+        ("modernbert", {"classifier_activation": "relu"}, "classifier_activation = 'relu' is not supported; expected"),
+    ],
+)  # fmt: skip
+def test_what_is_not_supported_is_named(name: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    published(name, tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(BundleError, match=message):
+        import_masked_language_model(tmp_path)
+
+
+def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
+    published("bert", tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(BundleError, match=r"expected for bert: tokenizer\.json, or vocab\.txt"):
+        import_masked_language_model(tmp_path)
+    with pytest.raises(BundleError, match="the pad token's id 999 is not in the vocabulary"):
+        import_masked(tmp_path, pad=999, start=1, end=2, unknown=3)
