@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import ctranslate2
+import numpy as np
 import pytest
 import torch
 from causal_models import published
@@ -17,9 +19,11 @@ from headway.bundle import LanguageModelBundle, TaskConfig
 from headway.errors import ConfigError
 from headway.interop.exporting import export_to
 from headway.interop.importing import import_language_model
+from headway.interop.tokenizer_exporting import token_names
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
-from headway.text.base import BOS
+from headway.predict import LanguageModel
+from headway.text.base import BOS, PAD, UNK
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 TEXTS = ["abcj", "b a<bos>d", "é"]
@@ -102,8 +106,24 @@ def test_an_imported_model_goes_back(form: str, tmp_path: Path) -> None:
     assert tokenizer.eos_token == encoder.eos_token
 
 
-@pytest.mark.parametrize("base", ["gpt2", *(pytest.param(base, marks=pytest.mark.slow) for base in ("neox", "llama"))])
-def test_every_value_of_every_option_is_exported_or_refused_by_name(base: str, tmp_path: Path) -> None:
+def exported_logits(form: str, folder: Path, bundle: LanguageModelBundle, ids: list[int]) -> Tensor:
+    if form == "huggingface":
+        return logits(transformers.AutoModelForCausalLM.from_pretrained(folder), ids)
+    names = token_names(bundle.tokenizer)
+    engine = ctranslate2.Generator(str(folder), device="cpu", compute_type="float32", intra_threads=1)
+    return torch.from_numpy(np.array(engine.forward_batch([[names[new] for new in ids]])))[0]
+
+
+@pytest.mark.parametrize(
+    ("form", "base"),
+    [
+        ("huggingface", "gpt2"),
+        ("ctranslate2", "gpt2"),
+        *(pytest.param("huggingface", base, marks=pytest.mark.slow) for base in ("neox", "llama")),
+        *(pytest.param("ctranslate2", base, marks=pytest.mark.slow) for base in ("neox", "llama")),
+    ],
+)
+def test_every_value_of_every_option_is_exported_or_refused_by_name(form: str, base: str, tmp_path: Path) -> None:
     assert undeclared(DecoderOnlyConfig) == []
     (_, defaults), *others = list[Any](variants(DecoderOnlyConfig))
     tokenizer = Tokenizer("characters", list("abcdefghij"))
@@ -117,19 +137,69 @@ def test_every_value_of_every_option_is_exported_or_refused_by_name(base: str, t
         except ConfigError:
             continue  # not a value for this base
         try:
-            export_to("huggingface", bundle, tmp_path / str(number))
+            export_to(form, bundle, tmp_path / str(number))
         except ConfigError as error:
-            option = re.match(r"(\w+) = .* cannot be exported to Hugging Face's .*; supported: ", str(error))
+            option = re.match(r"(\w+) = .* cannot be exported to .*; supported: ", str(error))
             assert option is not None
             assert option[1] in changes or "norm_kind" in changes, name  # norm_kind decides on the form
             continue
-        model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / str(number))
         ids = ids[: bundle.model.config.max_length]
         expected = logits(bundle.model, ids)
         scale = max(1.0, float(expected.std()))
-        torch.testing.assert_close(logits(model, ids) / scale, expected / scale, atol=2e-4, rtol=2e-4, msg=name)
+        found = exported_logits(form, tmp_path / str(number), bundle, ids)
+        torch.testing.assert_close(found / scale, expected / scale, atol=2e-4, rtol=2e-4, msg=name)
         exported += 1
     assert exported > 10
+
+
+GENERATORS: dict[str, dict[str, Any]] = {
+    "gpt2": {"activation": "gelu_tanh"},
+    "post": {"norm": "post", "positions": "sinusoidal", "scale_embedding": True, "output_bias": True},
+    "neox": {**FORMS["neox"][1], "num_kv_heads": 2},
+    "linear": {"positions": "rotary", "bias": "none", "rotary_scaling": {"kind": "linear", "factor": 2.0}},
+    "llama": {**LLAMA, "num_kv_heads": 1, "tie": "none", "norm_epsilon": 0.3},
+    "qwen2": {**LLAMA, "bias": "qkv", "rotary_fraction": 0.5, "activation": "geglu"},
+    "qwen3": FORMS["qwen3"][1],
+}
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_ctranslate2_computes_the_same_logits_and_text(name: str, tmp_path: Path) -> None:
+    bundle = made(**GENERATORS[name])
+    export_to("ctranslate2", bundle, tmp_path / "ct2")
+    names = token_names(bundle.tokenizer)
+    ids = torch.randint(4, len(names), (30,), generator=torch.Generator().manual_seed(1)).tolist()
+    found = exported_logits("ctranslate2", tmp_path / "ct2", bundle, ids)
+    assert (found - logits(bundle.model, ids)).abs().max() <= 1e-4
+    engine = ctranslate2.Generator(str(tmp_path / "ct2"), device="cpu", compute_type="float32", intra_threads=1)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ct2")
+    prompt = tokenizer.convert_ids_to_tokens(tokenizer.encode("abc"))
+    never = [[names[new]] for new in (PAD, BOS, UNK)]
+    (result,) = engine.generate_batch(
+        [prompt], max_length=8, include_prompt_in_result=False, suppress_sequences=never, sampling_topk=1
+    )
+    expected = LanguageModel(bundle).generate("abc", temperature=0, max_new_tokens=8)[0]
+    assert tokenizer.decode(result.sequences_ids[0], skip_special_tokens=True) == expected.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {**LLAMA, "rotary_scaling": YARN},
+            "rotary_scaling = 'yarn' cannot be exported to CTranslate2; supported: lin",
+        ),
+        ({"decoder_window": 4}, "decoder_window = 4 cannot be exported to CTranslate2"),
+        ({**LLAMA, "d_value": 5}, "d_value = 5 cannot be exported to CTranslate2"),
+        ({"norm": "none"}, "norm = 'none' cannot be exported to CTranslate2; supported: post, pre"),
+        ({"residual": False}, "residual = False cannot be exported to CTranslate2"),
+    ],
+)
+def test_what_ctranslate2_does_not_have_is_named(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        export_to("ctranslate2", made(**options), tmp_path / "ct2")
+    with pytest.raises(ConfigError, match="a language model cannot be exported to onnx; choose huggingface or ctrans"):
+        export_to("onnx", made(), tmp_path / "onnx")
 
 
 @pytest.mark.parametrize(

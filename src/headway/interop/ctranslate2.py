@@ -17,17 +17,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.bundle import Bundle, named_weights
+from headway.bundle import Bundle, LanguageModelBundle, named_weights
 from headway.config import spelling_hint
 from headway.engine import Shortlist
 from headway.errors import ConfigError, MissingPackageError
 from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, GATES, Supported, as_transformer, refuse_unsupported
 from headway.interop.tokenizer_exporting import token_names
+from headway.models.decoder_only import DecoderOnly
 from headway.models.transformer import Transformer
 from headway.nn.positions import LearnedPositions
 from headway.text.base import BOS, EOS, PAD, UNK
 
-_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "sigmoid": "Sigmoid"}  # CTranslate2's names
+_ACTIVATIONS = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "gelu_tanh": "GELUTanh",
+    "silu": "SWISH",
+    "sigmoid": "Sigmoid",
+}  # CTranslate2's names
 _PARTS = {  # path in CTranslate2's specification of a layer: the block's modules whose weights are stacked there
     "self_attention.linear.0": ("attention.query", "attention.key", "attention.value"),
     "self_attention.linear.1": ("attention.output",),
@@ -52,6 +59,20 @@ SUPPORTED: Supported = {
     "sinusoid_spacing": ("paper", "inclusive"),
     "tie": ("all", "target", "none"),
 }
+
+
+LANGUAGE_MODEL: Supported = {
+    **COMMON,
+    **dict.fromkeys(("max_length", "scale_embedding", "output_bias", "tie", "parallel", "norm_epsilon"), ANY),
+    **dict.fromkeys(("num_kv_heads", "rotary_base", "rotary_fraction", "rotary_scaling", "qk_norm"), ANY),
+    **dict.fromkeys(("d_key", "d_value"), ANY),
+    "activation": ("relu", "gelu", "gelu_tanh", "silu", *GATES),
+    "norm": ("post", "pre"),
+    "norm_kind": ("layer", "rms"),
+    "bias": ("all", "qkv", "none"),
+    "positions": ("sinusoidal", "learned", "rotary"),
+}
+"""What :func:`write_generator` supports."""
 
 
 def quantization_types() -> tuple[str, ...]:
@@ -82,8 +103,7 @@ def write_ctranslate2(
         MissingPackageError: ctranslate2 is not installed.
     """
     package = _package()
-    if quantization is not None and quantization not in quantization_types():
-        raise ConfigError(f"unknown quantization {quantization!r}; {spelling_hint(quantization, quantization_types())}")
+    _check_quantization(quantization)
     model = as_transformer(bundle, "CTranslate2")
     config = model.config
     refuse_unsupported(config, "CTranslate2", SUPPORTED)
@@ -106,6 +126,113 @@ def write_ctranslate2(
     spec.save(str(folder))
     if shortlist is not None:
         (folder / "vmap.txt").write_text(_vocabulary_map(shortlist, source, target), encoding="utf-8")
+
+
+def write_generator(
+    bundle: LanguageModelBundle, folder: Path, *, quantization: str | None = None, max_positions: int = 2048
+) -> None:
+    """Write a decoder-only model for CTranslate2's ``Generator``: model.bin, config.json and the vocabulary.
+
+    Args:
+        bundle: The model, trained by Headway or imported.
+        folder: An existing folder.
+        quantization: Data type of the weight matrices, one of :func:`quantization_types`. None means float32.
+        max_positions: Number of rows of a sinusoid table.
+
+    Raises:
+        ConfigError: CTranslate2 does not support an option of the model, or the quantization is unknown.
+        MissingPackageError: ctranslate2 is not installed.
+    """
+    package, model = _package(), bundle.model
+    _check_quantization(quantization)
+    if not isinstance(model, DecoderOnly):
+        raise ConfigError(
+            f"model.kind = {model.config.kind!r} cannot be exported to CTranslate2; supported: decoder_only"
+        )
+    config = model.config
+    refuse_unsupported(config, "CTranslate2", LANGUAGE_MODEL)
+    scaling, width = config.rotary_scaling, config.d_key or config.d_model // config.num_heads
+    if scaling is not None and scaling.kind != "linear":
+        raise ConfigError(f"rotary_scaling = {scaling.kind!r} cannot be exported to CTranslate2; supported: linear")
+    if config.parallel and config.norm_kind == "rms":  # its norms of parallel sub-layers are always layer norms
+        raise ConfigError(
+            "parallel = True with norm_kind = 'rms' cannot be exported to CTranslate2; supported: norm_kind = 'layer'"
+        )
+    if (config.d_value or config.d_model / config.num_heads) != width:
+        name = "d_key" if config.d_value is None else "d_value"
+        raise ConfigError(
+            f"{name} = {getattr(config, name)} cannot be exported to CTranslate2; supported: the same width for keys "
+            "and values"
+        )
+    gated = config.activation in GATES
+    spec = package.specs.TransformerDecoderModelSpec.from_config(
+        config.decoder_layers,
+        config.num_heads,
+        pre_norm=config.norm == "pre",
+        activation=package.specs.Activation[_ACTIVATIONS[GATES.get(config.activation, config.activation)]],
+        ffn_glu=gated,
+        rms_norm=config.norm_kind == "rms",
+        rotary_dim=round(width * config.rotary_fraction) if config.positions == "rotary" else None,
+        rotary_base=config.rotary_base,
+        parallel_residual=config.parallel,
+        num_heads_kv=None if config.num_kv_heads == config.num_heads else config.num_kv_heads,
+        qk_norm=config.qk_norm,
+        head_dim=config.d_key,
+        rotary_scaling_type=None if scaling is None else package.specs.attention_spec.RotaryScalingType.Linear,
+        rotary_scaling_factor=1.0 if scaling is None else scaling.factor,
+    )
+    _copy_decoder_only(model, spec.decoder, max_positions)
+    names = token_names(bundle.tokenizer)
+    spec.register_vocabulary(names)
+    spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = names[BOS], names[EOS], names[UNK]
+    spec.config.layer_norm_epsilon = config.norm_epsilon
+    spec.validate()
+    spec.optimize(quantization=quantization or "float32")
+    spec.save(str(folder))
+
+
+def _copy_decoder_only(model: DecoderOnly, decoder: Any, max_positions: int) -> None:
+    """Copy the weights of a decoder-only model into the specification of its decoder."""
+    config = model.config
+    weights = {name: _copy(tensor) for name, tensor in named_weights(model).items()}
+
+    def fill(part: Any, *modules: str) -> None:
+        stacked = torch.cat([weights[f"{module}.weight"] for module in modules])
+        biases = [weights[f"{module}.bias"] for module in modules if f"{module}.bias" in weights]
+        if not hasattr(part, "gamma"):
+            part.weight = stacked
+            if biases:
+                part.bias = torch.cat(biases)
+            return
+        part.gamma = stacked
+        if hasattr(part, "beta"):
+            part.beta = biases[0] if biases else torch.zeros_like(stacked)
+
+    decoder.embeddings.weight = weights["embedding.weight"]
+    decoder.scale_embeddings = float(model.embedding.scale)
+    if config.positions != "rotary":
+        decoder.position_encodings.encodings = _position_table(model.positions, max_positions)
+    if config.norm == "pre":
+        fill(decoder.layer_norm, "decoder.norm")
+    parts = dict(_GATED_PARTS if config.activation in GATES else _PARTS)
+    if config.parallel:
+        parts["input_layer_norm"] = parts.pop("self_attention.layer_norm")
+        parts["post_attention_layer_norm"] = parts.pop("ffn.layer_norm")
+    if config.qk_norm:
+        parts |= {f"self_attention.{name[0]}_norm": (f"attention.{name}_norm",) for name in ("query", "key")}
+    for index, layer in enumerate(decoder.layer):
+        for path, modules in parts.items():
+            names = [f"decoder.blocks.{index}.{module}" for module in modules]
+            if f"{names[0]}.weight" in weights:  # there is no cross-attention
+                fill(_resolve(layer, path), *names)
+    decoder.projection.weight = _copy(model.projection.weight)
+    if model.projection.bias is not None:
+        decoder.projection.bias = _copy(model.projection.bias)
+
+
+def _check_quantization(quantization: str | None) -> None:
+    if quantization is not None and quantization not in quantization_types():
+        raise ConfigError(f"unknown quantization {quantization!r}; {spelling_hint(quantization, quantization_types())}")
 
 
 def _vocabulary_map(shortlist: Shortlist, source: Sequence[str], target: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from headway.engine import Shortlist
 from headway.errors import ConfigError
 from headway.interop.model_card import exported_card
 from headway.interop.supported import as_transformer
-from headway.interop.tokenizer_exporting import token_names, tokenizer_files
+from headway.interop.tokenizer_exporting import prompt_tokenizer_files, token_names, tokenizer_files
 from headway.models.classifier import EncoderClassifier
 from headway.storage import atomic_write_folder
 from headway.text.base import EOS
@@ -64,7 +64,7 @@ def export_to(
     if isinstance(bundle, ClassifierBundle | LanguageModelBundle):
         what, formats = "a classifier", ["huggingface", "onnx"]
         if isinstance(bundle, LanguageModelBundle):
-            what, formats = "a language model", ["huggingface"]
+            what, formats = "a language model", ["huggingface", "ctranslate2"]
         if chooses_language:
             raise ConfigError(f"{what} has no languages to choose; leave --source-language and --target-language out")
         if export_format not in formats:
@@ -84,10 +84,7 @@ def export_to(
         if isinstance(bundle, ClassifierBundle):
             use, files = _write_huggingface_classifier(bundle, aside)
         elif isinstance(bundle, LanguageModelBundle):
-            from headway.interop.huggingface.causal_exporting import export_language_model
-
-            export_language_model(bundle, aside)
-            use, files = _HUGGINGFACE_LANGUAGE_MODEL, {}
+            use, files = _write_language_model(bundle, aside, export_format, quantization)
         else:
             special = bundle.token_template.fill(source_language=source_language, target_language=target_language)
             languages = (bundle.task.source_language, bundle.task.target_language)
@@ -141,6 +138,37 @@ tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")
 model = AutoModelForCausalLM.from_pretrained("THIS_FOLDER")
 found = model.generate(**tokenizer(["PROMPT"], return_tensors="pt", padding=True), max_new_tokens=50)
 print(tokenizer.batch_decode(found, skip_special_tokens=True))
+```
+"""
+
+
+def _write_language_model(
+    bundle: LanguageModelBundle, folder: Path, export_format: str, quantization: str | None
+) -> tuple[str, dict[str, bytes]]:
+    """Write the model. Return the section of its card on how to use it, and the content of the tokenizer's files."""
+    if export_format == "huggingface":
+        from headway.interop.huggingface.causal_exporting import export_language_model
+
+        export_language_model(bundle, folder)
+        return _HUGGINGFACE_LANGUAGE_MODEL, {}
+    from headway.interop.ctranslate2 import write_generator
+
+    tokenizer, ids = bundle.tokenizer, range(bundle.tokenizer.vocab_size)
+    files = prompt_tokenizer_files(tokenizer, bundle.prompt_prefix, ids, bundle.model.config.max_length)
+    write_generator(bundle, folder, quantization=quantization)
+    return _CTRANSLATE2_LANGUAGE_MODEL, files
+
+
+_CTRANSLATE2_LANGUAGE_MODEL = """
+```python
+import ctranslate2
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")
+generator = ctranslate2.Generator("THIS_FOLDER")
+prompt = tokenizer.convert_ids_to_tokens(tokenizer.encode("PROMPT"))
+found = generator.generate_batch([prompt], max_length=50, include_prompt_in_result=False)[0].sequences_ids[0]
+print(tokenizer.decode(found, skip_special_tokens=True))
 ```
 """
 
