@@ -49,7 +49,7 @@ def headway(_folder: Path, precision: str) -> Engine:
 
     def run(prompts: Prompts, new: int) -> int:
         requests = [Request(source=tuple(each[:-1]), first=each[-1], limit=new) for each in prompts]
-        limits = {"max_batch_tokens": 1 << 14, "max_sequences": 64}
+        limits: dict[str, Any] = {"max_batch_tokens": 1 << 14, "max_sequences": 64}
         found = search_all(model, requests, options, bos=BOS, eos=EOS, banned=(EOS,), **limits)
         return sum(len(hypotheses[0].tokens) for hypotheses in found)
 

@@ -228,6 +228,12 @@ class LanguageModelBundle(_AnyBundle):
         template = self.imported_token_template
         return (BOS,) if template is None else template.fill().source_prefix
 
+    @property
+    def other_ends(self) -> tuple[int, ...]:
+        """Tokens that end a text like EOS: those that follow EOS in the template of an imported model."""
+        template = self.imported_token_template
+        return () if template is None else template.fill().source_suffix[1:]
+
     def save(self, folder: Path, card: str) -> None:
         """Write the folder, whole or not at all. ``card`` becomes README.md."""
         facts: dict[str, Any] = {"format": 2, "tokenizers": {"source": _JOINT, "target": _JOINT}}

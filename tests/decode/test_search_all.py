@@ -51,7 +51,7 @@ def three_threads() -> Iterator[None]:
     torch.set_num_threads(1)
 
 
-def found(model: Any, sentences: int = 10, **limits: int) -> list[list[Hypothesis]]:
+def found(model: Any, sentences: int = 10, **limits: Any) -> list[list[Hypothesis]]:
     requests = [Request(source=(number, *[5] * (number % 4)), limit=6) for number in range(sentences)]
     limits = {"max_batch_tokens": 1000, "max_sequences": 100, **limits}
     options = DecodingOptions(beam_size=3, n_best=2)

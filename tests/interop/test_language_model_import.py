@@ -22,6 +22,7 @@ import headway
 from headway.bundle import LanguageModelBundle
 from headway.cli.import_ import import_
 from headway.errors import BundleError, ConfigError
+from headway.interop.exporting import export_to
 from headway.interop.huggingface.causal_importing import import_causal
 from headway.interop.importing import import_from, import_language_model
 from headway.predict import LanguageModel, load_language_model
@@ -282,6 +283,35 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         import_from(source, target_language="de")
 
 
+def test_several_tokens_may_end_a_text(tmp_path: Path) -> None:
+    """As in chat models: the search stops at each of them."""
+    model, encoder = published("qwen2", tmp_path / "hf")
+    alone = LanguageModel(import_language_model(tmp_path / "hf").bundle).generate(
+        PROMPTS[0], temperature=0, max_new_tokens=LIMIT
+    )[0]
+    other = encoder.convert_tokens_to_ids(encoder.tokenize(alone.text))[2]  # a token that it generates
+    change(tmp_path / "hf" / "generation_config.json", eos_token_id=[encoder.eos_token_id, other])
+    bundle = import_language_model(tmp_path / "hf").bundle
+    bundle.save(tmp_path / "ours", "card")
+    ours = load_language_model(tmp_path / "ours", precision="float32")
+    for beams in (1, 4):
+        expected = model.generate(
+            **encoder(PROMPTS[0], return_tensors="pt"),
+            do_sample=False,
+            num_beams=beams,
+            length_penalty=0.0,
+            eos_token_id=[encoder.eos_token_id, other],
+            pad_token_id=encoder.eos_token_id,
+            max_new_tokens=LIMIT,
+        )[0]
+        found = ours.generate(PROMPTS[0], temperature=0, beam_size=beams, max_new_tokens=LIMIT)[0]
+        kept = [token for token in expected.tolist() if token not in (encoder.eos_token_id, other)]
+        assert PROMPTS[0] + found.text == encoder.decode(kept)
+        assert found.finish_reason == "end"
+    export_to("huggingface", ours.bundle, tmp_path / "back")
+    assert len(transformers.GenerationConfig.from_pretrained(tmp_path / "back").eos_token_id) == 2
+
+
 def change(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
@@ -307,7 +337,7 @@ PHI = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}
         ("llama", {"rope_parameters": {**LLAMA3, "factor": 0.5}}, "factor.*greater than or equal to 1"),
         ("llama", {"attention_bias": True}, "attention_bias = True and mlp_bias = False: Headway needs the same"),
         ("llama", {"num_key_value_heads": 3}, "num_kv_heads = 3 does not divide num_heads = 4"),
-        ("llama", {"eos_token_id": [2, 3]}, "eos_token_id = \\[2, 3\\] is not supported; expected the id of one token"),
+        ("llama", {"eos_token_id": ["</s>"]}, r"eos_token_id = \['</s>'\]: expected the id of one token, or several"),
         ("llama", {"bos_token_id": 99}, "the start token's id 99 is not in the vocabulary, which has 90 tokens"),
         ("llama", {"sliding_window": 8}, "sliding_window = 8 is not supported for Llama"),
         ("llama", {"quantization_config": {"bits": 4}}, "quantization_config = {'bits': 4} is not supported for Llama"),
@@ -366,6 +396,7 @@ def test_the_peak_memory_is_little_more_than_the_weights(dtype: torch.dtype, tmp
 import re, sys
 from pathlib import Path
 import torch
+from headway.interop.exporting import export_to
 from headway.interop.huggingface.causal_importing import import_causal
 
 def peak():

@@ -136,15 +136,23 @@ class _Beam:
 class BeamSearch(Generic[StateT]):
     """The search for the targets of a changing set of sequences, with one model and one set of options.
 
-    B sequences have R = B * G * W rows. ``banned`` tokens are never chosen.
+    B sequences have R = B * G * W rows. ``banned`` tokens are never chosen. ``other_ends`` end a sequence like ``eos``,
+    and are returned as ``eos``.
     """
 
     def __init__(
-        self, model: SearchModel[StateT], options: DecodingOptions, *, bos: int, eos: int, banned: Sequence[int] = ()
+        self,
+        model: SearchModel[StateT],
+        options: DecodingOptions,
+        *,
+        bos: int,
+        eos: int,
+        banned: Sequence[int] = (),
+        other_ends: Sequence[int] = (),
     ) -> None:
         self.model = model
         self.options = options
-        self.bos, self.eos, self.banned = bos, eos, tuple(banned)
+        self.bos, self.eos, self.banned, self.other_ends = bos, eos, tuple(banned), tuple(other_ends)
         self.groups, self.width = options.groups, options.beam_size // options.groups
         self._considered = self.width if options.stopping == "exact" else 2 * self.width  # extensions per group
         # Diversity may penalize up to beam_size candidates of a row, so beam_size more are needed.
@@ -228,6 +236,9 @@ class BeamSearch(Generic[StateT]):
             found = step.top_k(self._top_k, (*self.banned, self.eos) if all_short else self.banned, self.eos)
             candidates, natural = self._candidates(found, found.log_probs)
             chosen = self._extend(candidates)
+        if self.other_ends:
+            ends = torch.isin(chosen.tokens, self._tensor(self.other_ends))
+            chosen = dataclasses.replace(chosen, tokens=chosen.tokens.masked_fill(ends, self.eos))
         ended = (chosen.tokens == self.eos) & chosen.scores.isfinite()
         self._finish(chosen, ended, natural)
         chosen = dataclasses.replace(chosen, scores=chosen.scores.masked_fill(ended, -torch.inf))

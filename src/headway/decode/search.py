@@ -27,19 +27,21 @@ def search(
     bos: int,
     eos: int,
     banned: Sequence[int] = (),
+    other_ends: Sequence[int] = (),
     stop_event: Event | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode all requests as one batch and return the hypotheses of each, best first.
 
     A request gets at least ``options.n_best`` hypotheses if the search finds that many, and none if the rules forbid
-    every target. ``banned`` tokens are never chosen. Another thread may set ``stop_event`` to cancel the search.
+    every target. ``banned`` tokens are never chosen; ``other_ends`` end a target like ``eos``. Another thread may set
+    ``stop_event`` to cancel the search.
 
     Raises:
         ConfigError: A request is impossible, or incompatible with the options.
         BundleError: The model's probabilities are NaN.
         CancelledError: ``stop_event`` was set.
     """
-    beam = BeamSearch(model, options, bos=bos, eos=eos, banned=banned)
+    beam = BeamSearch(model, options, bos=bos, eos=eos, banned=banned, other_ends=other_ends)
     beam.add_requests(enumerate(requests))
     results: list[list[Hypothesis]] = [[] for _ in requests]
     while beam.beams:
@@ -103,6 +105,7 @@ def search_all(
     bos: int,
     eos: int,
     banned: Sequence[int] = (),
+    other_ends: Sequence[int] = (),
     max_batch_tokens: int,
     max_sequences: int,
 ) -> list[list[Hypothesis]]:
@@ -121,7 +124,7 @@ def search_all(
     tokens = min(max_batch_tokens, max(_MIN_TOKENS, max_batch_tokens // threads))
     sequences = max(1, min(max_sequences // threads, -(-len(requests) // threads)))
     batches = list(length_batches([request.source for request in requests], tokens, sequences))
-    one_batch = partial(search, model, options=options, bos=bos, eos=eos, banned=banned)
+    one_batch = partial(search, model, options=options, bos=bos, eos=eos, banned=banned, other_ends=other_ends)
     parts = [[requests[at] for at in batch] for batch in batches]
     threads = min(threads, len(batches))
     found = map(one_batch, parts) if threads < 2 else _search_in_threads(one_batch, parts, threads)

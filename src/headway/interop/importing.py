@@ -96,7 +96,7 @@ def import_language_model(folder: Path) -> ImportedLanguageModelBundle:
     side = read_prompt_tokenizer(folder, checkpoint["model_type"])
     found = import_causal(folder, unknown_id=side.unknown_id)
     tokenizer, prefix = side.make_tokenizer(found.vocabulary), found.vocabulary.to_headway_ids(side.prefix)
-    template = SpecialTokenTemplate(source_prefix=prefix, source_suffix=())
+    template = SpecialTokenTemplate(source_prefix=prefix, source_suffix=found.ends)
     bundle = LanguageModelBundle(TaskConfig(kind="language_model"), found.model, tokenizer, template)
     card = imported_language_model_card(bundle, folder.resolve().name, found.family, _license(folder))
     return ImportedLanguageModelBundle(bundle, card)

@@ -228,7 +228,10 @@ class LanguageModel:
         made: Hypothesis | None = None
         while made is None or self._goes_on(made, chosen):
             before = () if made is None else made.tokens
-            search = BeamSearch(self._search_model(), chosen.decoding(), bos=BOS, eos=EOS, banned=_BANNED)
+            ends = self.bundle.other_ends
+            search = BeamSearch(
+                self._search_model(), chosen.decoding(), bos=BOS, eos=EOS, banned=_BANNED, other_ends=ends
+            )
             search.add_requests([(0, self._request(prompt_ids, before, chosen))])
             while not (finished := search.step()):
                 tokens = [*before, *search.first_hypothesis()]
@@ -366,6 +369,7 @@ class LanguageModel:
             bos=BOS,
             eos=EOS,
             banned=_BANNED,
+            other_ends=self.bundle.other_ends,
             max_batch_tokens=_MAX_TOKENS,
             max_sequences=max(_MAX_SEQUENCES // max(options.n, options.beam_size), 1),
         )

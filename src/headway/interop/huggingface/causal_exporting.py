@@ -89,8 +89,10 @@ def export_language_model(bundle: LanguageModelBundle, folder: Path) -> str:
         tensors[family.projection] = weights["projection.weight"][kept]
     folder.mkdir(parents=True, exist_ok=True)
     write_weights(tensors, folder / "model.safetensors")
-    special = {f"{name}_token_id": kept.index(new) for name, new in _SPECIAL.items() if new in kept}
+    special: dict[str, Any] = {f"{name}_token_id": kept.index(new) for name, new in _SPECIAL.items() if new in kept}
     special.setdefault("bos_token_id", special["eos_token_id"])
+    if bundle.other_ends:
+        special["eos_token_id"] = [kept.index(new) for new in (EOS, *bundle.other_ends)]
     options = _gpt2_config(config) if model_type == "gpt2" else _rotary_config(config, model_type)
     common = {"model_type": model_type, "architectures": [family.architecture], "vocab_size": len(kept)}
     tied = {"tie_word_embeddings": config.tie == "target", "torch_dtype": "float32"}

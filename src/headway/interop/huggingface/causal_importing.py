@@ -29,10 +29,14 @@ _BUFFERS = r".*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq"
 
 @dataclass(frozen=True)
 class ImportedLanguageModel:
-    """An imported language model in evaluation mode, and the order of its vocabulary."""
+    """An imported language model in evaluation mode, the order of its vocabulary, and the tokens that end a text.
+
+    ``ends`` are Headway's ids, EOS first.
+    """
 
     model: DecoderOnly
     vocabulary: VocabularyOrder
+    ends: tuple[int, ...]
     family: str
 
 
@@ -47,14 +51,16 @@ def import_causal(folder: Path, *, unknown_id: int | None = None) -> ImportedLan
         BundleError: Something in the folder is missing, unknown or unsupported.
     """
     checkpoint = read_checkpoint_config(folder, CAUSAL_FAMILIES)
-    config, vocabulary = _model_config(checkpoint), _vocabulary(checkpoint, unknown_id)
+    ends = _ends(checkpoint)
+    config, vocabulary = _model_config(checkpoint), _vocabulary(checkpoint, ends[0], unknown_id)
+    end_ids = vocabulary.to_headway_ids(ends)
     tensors = StoredTensors(folder, checkpoint.family.prefix)
     tied = _is_tied(checkpoint, tensors)
     update = {"tie": "target" if tied else "none", "output_bias": bool(vocabulary.duplicates)}
     config = config.model_copy(update=update)
     model = cast("DecoderOnly", build_without_initialization(config, len(vocabulary), len(vocabulary)))
     _load(checkpoint, model, tensors, vocabulary)
-    return ImportedLanguageModel(model.eval(), vocabulary, checkpoint.family.title)
+    return ImportedLanguageModel(model.eval(), vocabulary, end_ids, checkpoint.family.title)
 
 
 def _model_config(checkpoint: Checkpoint[CausalFamily]) -> DecoderOnlyConfig:
@@ -64,23 +70,25 @@ def _model_config(checkpoint: Checkpoint[CausalFamily]) -> DecoderOnlyConfig:
     return DecoderOnlyConfig.parse(family.options(checkpoint), str(checkpoint.path))
 
 
-def _vocabulary(checkpoint: Checkpoint[CausalFamily], unknown_id: int | None) -> VocabularyOrder:
+def _ends(checkpoint: Checkpoint[CausalFamily]) -> list[int]:
+    end = checkpoint.generation_setting("eos_token_id")
+    ends = end if isinstance(end, list) else [end]
+    if not ends or not all(isinstance(each, int) and each >= 0 for each in ends):
+        raise checkpoint.bundle_error(f"eos_token_id = {end!r}: expected the id of one token, or several")
+    return list(dict.fromkeys(ends))
+
+
+def _vocabulary(checkpoint: Checkpoint[CausalFamily], end: int, unknown_id: int | None) -> VocabularyOrder:
     def optional_id(key: str) -> int | None:
         value = checkpoint.generation_setting(key)
         return value if isinstance(value, int) and value >= 0 else None
 
-    end = checkpoint.generation_setting("eos_token_id")
-    match end:
-        case int(token) | [int(token)]:
-            pass
-        case _:
-            raise checkpoint.bundle_error(f"eos_token_id = {end!r} is not supported; expected the id of one token")
     try:
         return VocabularyOrder.of_language_model(
             checkpoint.positive_int("vocab_size"),
             pad=optional_id("pad_token_id"),
             start=optional_id("bos_token_id"),
-            end=token,
+            end=end,
             unknown=unknown_id,
         )
     except BundleError as error:
