@@ -1,0 +1,239 @@
+"""Compare the speed of training a GPT with nanoGPT's train.py and with the Trainer of Hugging Face's transformers.
+
+All train a GPT of 6 blocks of 384 units and 6 heads on blocks of 256 characters of one text, 64 blocks a step, with
+dropout 0.2 and AdamW. Every contestant is a process of its own. They run in turns: all but one are stopped (SIGSTOP),
+so that other load on the machine affects all of them. The step during which a contestant was stopped does not count.
+
+nanoGPT runs with the command for a CPU of its README, at these sizes, without and with torch.compile. On a CPU it
+computes in float32 only; for the comparison in bfloat16, its autocast is switched on by a change of one line. The
+Trainer, which needs the package accelerate, reads blocks from memory. Ours is ``headway train`` with the same model
+(GPT-2's form). "best" is our fastest precision against the peers' defaults, which are float32.
+
+The matrix-product peak is what PyTorch's product of two bfloat16 matrices of 2,048 x 2,048 reaches in the same turns.
+
+    python benchmarks/language_model_training.py --nanogpt FOLDER --text FILE --output benchmarks/results/NAME.json
+"""
+
+import argparse
+import json
+import os
+import pickle
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WIDTH, HEADS, LAYERS, CONTEXT, BATCH, DROPOUT = 384, 6, 6, 256, 64, 0.2
+TRAINER = """
+import json, sys, time
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+ids = torch.tensor(json.load(open("ids.json")))
+class Blocks(torch.utils.data.Dataset):
+    def __len__(self):
+        return 10**6
+    def __getitem__(self, at):
+        start = at * 97 % (len(ids) - CONTEXT)
+        return {"input_ids": ids[start : start + CONTEXT], "labels": ids[start : start + CONTEXT]}
+class Report(TrainerCallback):
+    def on_step_end(self, *arguments, **others):
+        print("step", time.perf_counter(), flush=True)
+config = GPT2Config(vocab_size=int(ids.max()) + 1, n_positions=CONTEXT, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS,
+                    resid_pdrop=DROPOUT, embd_pdrop=DROPOUT, attn_pdrop=DROPOUT, bos_token_id=0, eos_token_id=0)
+arguments = TrainingArguments("out", per_device_train_batch_size=BATCH, max_steps=10**6, use_cpu=True, report_to=[],
+                              bf16=sys.argv[1] == "bfloat16", save_strategy="no", logging_strategy="no",
+                              disable_tqdm=True)
+Trainer(GPT2LMHeadModel(config), arguments, train_dataset=Blocks(), callbacks=[Report()]).train()
+"""
+PEAK = """
+import time, torch
+x = torch.randn(2048, 2048, dtype=torch.bfloat16)
+while True:
+    for _ in range(8):
+        x @ x
+    print("step", time.perf_counter(), flush=True)
+"""
+
+
+class Contestant:
+    """A training process that runs only in its turns. ``times`` reads the ends of its steps, in seconds."""
+
+    def __init__(self, command: Sequence[str], folder: Path, times: Callable[[], list[float]], threads: int) -> None:
+        self.times, self.seconds = times, list[float]()
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        with (folder / "log.txt").open("w", encoding="utf-8") as log:
+            self._process = subprocess.Popen(
+                command, cwd=folder, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+
+    def turn(self, steps: int, limit_s: float) -> None:
+        """Run until ``steps`` whole steps have ended after the one that is in progress."""
+        self._signal(signal.SIGCONT)
+        before, end = len(self.times()), time.perf_counter() + limit_s
+        while len(found := self.times()) < before + steps + 1:
+            if self._process.poll() is not None or time.perf_counter() > end:
+                raise RuntimeError(f"no step in {limit_s} s, or the process ended: {self._process.args!r}")
+            time.sleep(0.05)
+        self._signal(signal.SIGSTOP)
+        self.seconds += np.diff(found[before : before + steps + 1]).tolist()
+
+    def stop(self) -> None:
+        """End the process and its children."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        os.killpg(self._process.pid, number)
+
+
+def _printed(path: Path) -> list[float]:
+    return [float(each) for each in re.findall(r"^step ([\d.]+)$", path.read_text(encoding="utf-8"), re.MULTILINE)]
+
+
+def _nanogpt_times(path: Path) -> list[float]:
+    """Return the ends of steps, of which nanoGPT prints the durations."""
+    durations = re.findall(r"^iter \d+: loss .*, time ([\d.]+)ms", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return list(accumulate(float(each) / 1000 for each in durations))
+
+
+def _headway_times(path: Path) -> list[float]:
+    if not path.exists():
+        return []
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+    return [record["elapsed_s"] for record in records if record["kind"] == "train"]
+
+
+def contestants(folder: Path, nanogpt: Path, text: Path, threads: int) -> dict[str, Contestant]:
+    """Start all contestants, stopped as soon as they have begun."""
+    characters = text.read_text(encoding="utf-8")
+    numbers = {each: at for at, each in enumerate(sorted(set(characters)))}
+    ids = [numbers[each] for each in characters]
+    running = {}
+    for precision in ("float32", "bfloat16"):
+        own = folder / f"headway-{precision}"
+        own.mkdir()
+        (own / "recipe.toml").write_text(
+            f'[task]\nkind = "language_model"\n[data]\ntrain = [{{ files = ["{text.resolve()}"] }}]\n'
+            f'max_tokens = {BATCH * CONTEXT}\n[tokenizer]\nkind = "characters"\n[model]\nd_model = {WIDTH}\n'
+            f"num_heads = {HEADS}\nd_ff = {4 * WIDTH}\ndecoder_layers = {LAYERS}\nmax_length = {CONTEXT}\n"
+            f"dropout = {DROPOUT}\nattention_dropout = 0.0\n[training]\nprecision = '{precision}'\nlog_every = 1\n"
+            '[optimizer]\nschedule = "constant"\nlearning_rate = 1e-3\nweight_decay = 0.1\nclip_norm = 1.0\n'
+        )
+        command = [sys.executable, "-m", "headway", "train", "recipe.toml", "--run", "run"]
+        metrics = own / "run" / "metrics.jsonl"
+        running[f"headway {precision}"] = Contestant(command, own, partial(_headway_times, metrics), threads)
+    program = (nanogpt / "train.py").read_text(encoding="utf-8")
+    autocast = program.replace("nullcontext() if device_type == 'cpu' else ", "")
+    assert autocast != program
+    for name, code, options in (
+        ("nanogpt float32", program, ("--compile=False",)),
+        ("nanogpt float32 compiled", program, ("--compile=True",)),
+        ("nanogpt bfloat16", autocast, ("--compile=False", "--dtype=bfloat16")),
+        ("nanogpt bfloat16 compiled", autocast, ("--compile=True", "--dtype=bfloat16")),
+    ):
+        own = folder / name.replace(" ", "-")
+        data = own / "data" / "shakespeare_char"
+        data.mkdir(parents=True)
+        for split in ("train", "val"):
+            np.array(ids, dtype=np.uint16).tofile(data / f"{split}.bin")
+        (data / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": len(numbers)}))
+        for other in ("model.py", "configurator.py"):
+            (own / other).write_text((nanogpt / other).read_text(encoding="utf-8"), encoding="utf-8")
+        (own / "train.py").write_text(code, encoding="utf-8")
+        sizes = {
+            "dataset": "shakespeare_char", "device": "cpu", "eval_iters": 1, "eval_interval": 10**6, "log_interval": 1,
+            "block_size": CONTEXT, "batch_size": BATCH, "n_layer": LAYERS, "n_head": HEADS, "n_embd": WIDTH,
+            "dropout": DROPOUT, "gradient_accumulation_steps": 1, "max_iters": 10**6,
+        }  # fmt: skip
+        command = [sys.executable, "-u", "train.py", *(f"--{key}={value}" for key, value in sizes.items()), *options]
+        log = own / "log.txt"
+        running[name] = Contestant(command, own, partial(_nanogpt_times, log), threads)
+    header = f"WIDTH, HEADS, LAYERS, CONTEXT, BATCH, DROPOUT = {(WIDTH, HEADS, LAYERS, CONTEXT, BATCH, DROPOUT)}\n"
+    for name, code, arguments in (
+        ("trainer float32", header + TRAINER, ["float32"]),
+        ("trainer bfloat16", header + TRAINER, ["bfloat16"]),
+        ("peak", PEAK, []),
+    ):
+        own = folder / name.replace(" ", "-")
+        own.mkdir()
+        (own / "ids.json").write_text(json.dumps(ids))
+        (own / "program.py").write_text(code, encoding="utf-8")
+        log = own / "log.txt"
+        command = [sys.executable, "program.py", *arguments]
+        running[name] = Contestant(command, own, partial(_printed, log), threads)
+    return running
+
+
+def ratios(seconds: dict[str, float]) -> dict[str, float]:
+    """Return the time of the fastest peer of each kind divided by ours."""
+
+    def fastest(*names: str) -> float:
+        return min(value for name, value in seconds.items() if name.startswith(names))
+
+    ours = {precision: seconds[f"headway {precision}"] for precision in ("float32", "bfloat16")}
+    return {
+        "float32 against nanoGPT": fastest("nanogpt float32") / ours["float32"],
+        "bfloat16 against nanoGPT": fastest("nanogpt bfloat16") / ours["bfloat16"],
+        "float32 against Trainer": seconds["trainer float32"] / ours["float32"],
+        "bfloat16 against Trainer": seconds["trainer bfloat16"] / ours["bfloat16"],
+        "best against nanoGPT's default": fastest("nanogpt float32") / min(ours.values()),
+        "best against Trainer's default": seconds["trainer float32"] / min(ours.values()),
+    }
+
+
+def main() -> None:
+    """Measure and print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nanogpt", type=Path, required=True, help="a checkout of nanoGPT")
+    parser.add_argument("--text", type=Path, required=True, help="plain text")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=2, help="steps in a turn")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        running = contestants(Path(name), arguments.nanogpt, arguments.text, arguments.threads)
+        try:
+            for each in running.values():
+                each._signal(signal.SIGSTOP)
+            for each in running.values():
+                each.turn(1, 300)  # starts, compiles and warms up
+                each.seconds.clear()
+            for _ in range(arguments.rounds):
+                for each in running.values():
+                    each.turn(arguments.steps, 300)
+        finally:
+            for each in running.values():
+                each.stop()
+    seconds = {name: statistics.median(each.seconds) for name, each in running.items()}
+    peak = 8 * 2 * 2048**3 / seconds.pop("peak")
+    weights = 12 * LAYERS * WIDTH**2
+    flop = BATCH * CONTEXT * (6 * weights + 6 * LAYERS * CONTEXT * WIDTH)  # attention to half of the block on average
+    found: dict[str, Any] = {
+        "ratios": ratios(seconds),
+        "tokens_per_s": {name: BATCH * CONTEXT / value for name, value in seconds.items()},
+        "share_of_peak": flop / seconds["headway bfloat16"] / peak,
+        "peak_gflop_per_s": peak / 1e9,
+    }
+    print(json.dumps(found, indent=1))
+    if arguments.output:
+        from headway.hardware import processor_name
+
+        versions = {each: version(each) for each in ("torch", "transformers")}
+        head = {"date": datetime.now(UTC).date().isoformat(), "processor": processor_name(), "versions": versions}
+        arguments.output.write_text(json.dumps(head | found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
