@@ -32,6 +32,7 @@ MODELS = {
     "transformer": ("d_model=16", "num_heads=2", "d_ff=16", "encoder_layers=1", "decoder_layers=1"),
     "recurrent": ("d_model=16", "d_embedding=16"),
     "recurrent_lm": ("d_model=16",),
+    "decoder_only": ("d_model=16", "num_heads=2", "d_ff=16", "decoder_layers=1"),
     "masked": ("d_model=16", "num_heads=2", "d_ff=16"),
     "classifier": ("d_model=16", "num_heads=2", "d_ff=16"),
 }

@@ -26,7 +26,7 @@ def quickstart(
     target: Annotated[str, typer.Option(help="Target language.")] = "de",
     run: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/quickstart-SOURCE-TARGET.")] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Number of training steps. Default: 2,500; for a language model 1,600.", min=1)
+        int | None, typer.Option(help="Number of training steps. Default: 2,500; for a language model 1,200.", min=1)
     ] = None,
     size: Annotated[int, typer.Option(help="Number of training pairs to build.", min=1000)] = 40_000,
     language_model: Annotated[
@@ -47,7 +47,7 @@ def quickstart(
     if language_model:
         from headway.cli.quickstart_language_model import quickstart_language_model
 
-        quickstart_language_model(run or Path("runs") / "quickstart-language-model", steps or 1600, fresh)
+        quickstart_language_model(run or Path("runs") / "quickstart-language-model", steps or 1200, fresh)
         return
     begin = time.perf_counter()
     folder = run or Path("runs") / f"quickstart-{source}-{target}"

@@ -44,7 +44,7 @@ def quickstart_language_model(folder: Path, steps: int, fresh: bool) -> None:
         model = load_language_model(result.model_folder)
         listener.say("measuring the model on the held-out text")
         found = model.perplexity([parts["held-out.txt"]])
-    (written,) = model.generate("Of ", temperature=0.7, max_new_tokens=_WRITTEN, seed=3)
+    (written,) = model.generate("Of ", temperature=0.7, max_new_tokens=_WRITTEN, seed=3, beyond_context="slide")
     print(f"\nThe model writes:\n\nOf {written.text}\n")
     print("Bits per byte of the held-out text, after reading the rest of the poem:")
     print(f"    model {found.bits_per_byte:.2f}")

@@ -36,7 +36,6 @@ from headway.kernels.jit import Array, SerialAndParallel, jit, jit_parallel
 _LEVEL = np.float32(1 / MAX_LEVEL)
 _CHUNK = 1 << 17  # inputs that are multiplied at a time; 128 KiB, which fit the second-level cache
 
-_FEW_ROWS = 32
 _MEMORY_THREADS = 8  # threads that suffice to use the full memory bandwidth
 _NO_RESIDUAL = np.zeros((0, 0), dtype=np.float32)
 
@@ -99,9 +98,7 @@ class QuantizedLinear:
         partial = self.out_features % BLOCK
         last = np.empty((len(x), BLOCK), dtype=np.float32) if partial else out
         weight, init, scale, bias = self.addresses
-        # Threads help with few rows, because two threads read the weights faster than one.
-        multiply = _multiply if len(x) <= _FEW_ROWS else _multiply.serial
-        multiply(levels, scales, weight, init, scale, bias, self._minimum, out, last)
+        _multiply(levels, scales, weight, init, scale, bias, self._minimum, out, last)
         if partial:
             out[:, -partial:] = last[:, :partial]
         norm = self._norm
