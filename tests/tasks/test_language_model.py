@@ -250,6 +250,21 @@ class TestGenerating:
         assert several[0].text != several[1].text
         assert model.generate("Ann ", **options)[0].text.startswith(stopped.text)
 
+    def test_sliding_refuses_options_that_it_would_forget(self, model: LanguageModel) -> None:
+        options: list[dict[str, Any]] = [{"ban": ("dogs",)}, {"repetition_penalty": 1.5}]
+        for option in options:
+            with pytest.raises(ConfigError, match="'slide' cannot be combined with include, ban or repetition_penalty"):
+                model.generate("A", beyond_context="slide", **option)
+
+    def test_one_text_is_not_a_list_of_texts(self, model: LanguageModel) -> None:
+        for measure in (model.perplexity, model.score):
+            with pytest.raises(ConfigError, match="expected a list of texts, not one text"):
+                measure("Ann")
+
+    def test_unknown_characters_are_counted(self, model: LanguageModel) -> None:
+        assert model.perplexity(["Ann sees dogs."]).num_unknown == 0
+        assert model.perplexity(["日本 sees dogs."]).num_unknown == 2
+
     def test_phrases_are_included_and_banned(self, model: LanguageModel) -> None:
         beam: dict[str, Any] = {"temperature": 0, "beam_size": 4, "max_new_tokens": 16}
         plain = model.generate("Ann ", **beam)[0].text

@@ -195,6 +195,12 @@ def _evaluate_language_model(
     print(f"loss {found.loss:.4f} nats per token")
     print(f"perplexity {found.perplexity:.4g} per token, {found.word_perplexity:.4g} per word")
     print(f"bits per byte {found.bits_per_byte:.4f} (comparable between tokenizers)")
+    if found.num_unknown:
+        typer.echo(
+            f"{found.num_unknown:,} tokens are unknown to the model's vocabulary; no bits are counted for what they "
+            "stand for, so the numbers are too low",
+            err=True,
+        )
     print(found.signature)
     counts = f"{found.num_texts:,} documents, {found.num_tokens:,} tokens, {found.num_words:,} words"
     typer.echo(f"{counts}, {found.num_bytes:,} bytes", err=True)

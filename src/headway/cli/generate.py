@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -99,8 +99,9 @@ def generate(
         return
     with output_file(output) as file:
         if format_ == "text" and n == beam_size == 1:
-            file.write(prompt or "")
-            for part in language_model.stream(prompt or "", **chosen):
+            parts = language_model.stream(prompt or "", **chosen)
+            first = next(parts, "")  # an invalid request fails here, before anything is written
+            for part in chain([prompt or "", first], parts):
                 file.write(part)
                 file.flush()
             file.write("\n")

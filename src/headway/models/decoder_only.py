@@ -153,10 +153,10 @@ class DecoderOnly(nn.Module):
         assert output_size in (None, vocab_size), "a language model predicts the tokens that it reads"
         self.config = config
         self.embedding = TokenEmbedding(vocab_size, config.d_model, scaled=config.scale_embedding)
-        self.projection = output_projection(config.tie, self.embedding, config.d_model, bias=config.output_bias)
         self.positions = make_positions(config.positions, config.d_model, config.max_length)
         self.embedding_dropout = Dropout(config.dropout)
         self.decoder = CausalStack(config.decoder_layers, config, parallel=config.parallel)
+        self.projection = output_projection(config.tie, self.embedding, config.d_model, bias=config.output_bias)
         self._initialize()
 
     def _initialize(self) -> None:

@@ -73,8 +73,11 @@ class GenerationOptions(Sampling):
             raise ValueError("stop: an empty string would end every continuation; leave it out")
         if self.include and (self.temperature or self.beam_size == 1):
             raise ValueError("include needs temperature = 0 and beam_size >= 2: only a beam can be made to meet it")
-        if self.include and self.beyond_context == "slide":
-            raise ValueError("include and beyond_context = 'slide' cannot be combined; leave one out")
+        if self.beyond_context == "slide" and (self.include or self.ban or self.repetition_penalty != 1):
+            raise ValueError(
+                "beyond_context = 'slide' cannot be combined with include, ban or repetition_penalty, which would "
+                "forget the tokens before a border; leave one out"
+            )
         return self
 
     def decoding(self) -> DecodingOptions:
@@ -119,6 +122,8 @@ class Perplexity:
         num_tokens: Number of predicted tokens: those of the texts and one EOS for each.
         num_words: Number of words.
         num_bytes: Number of bytes in UTF-8.
+        num_unknown: Number of unknown tokens. Each stands for a character or word that the vocabulary lacks and that no
+            bits are counted for, so with many of them all these numbers are too low.
         signature: The settings that the numbers depend on: the context length, the stride, whether a window begins in
             the state that the window before it ended in (carried), and whether EOS counts.
     """
@@ -131,6 +136,7 @@ class Perplexity:
     num_tokens: int
     num_words: int
     num_bytes: int
+    num_unknown: int
     signature: str
 
 
@@ -266,6 +272,7 @@ class LanguageModel:
             ConfigError: The stride is longer than the context, or the model has no windows.
         """
         self.signature(stride)  # refuses a stride that does not fit
+        refuse_single_text(texts)
         encoded = self._tokenizer.encode_batch(texts)
         found = self._log_probs(encoded, stride)
         return [
@@ -291,7 +298,8 @@ class LanguageModel:
             ConfigError: The stride is longer than the context, or the model has no windows.
         """
         signature = self.signature(stride)
-        total, count, tokens, words, size = 0.0, 0, 0, 0, 0
+        refuse_single_text(texts)
+        total, count, tokens, words, size, unknown = 0.0, 0, 0, 0, 0, 0
         for batch in _batches(texts):
             encoded = self._tokenizer.encode_batch(batch)
             for values in self._log_probs(encoded, stride):
@@ -300,6 +308,7 @@ class LanguageModel:
             count += len(batch)
             words += sum(len(text.split()) for text in batch)
             size += sum(len(text.encode()) for text in batch)
+            unknown += sum(ids.count(UNK) for ids in encoded)
         if not size:
             raise DataError("no text to measure; expected at least one character")
         return Perplexity(
@@ -311,6 +320,7 @@ class LanguageModel:
             num_tokens=tokens,
             num_words=words,
             num_bytes=size,
+            num_unknown=unknown,
             signature=signature,
         )
 
@@ -351,6 +361,8 @@ class LanguageModel:
         """Return the tokens of a prompt, without those that begin every text."""
         encoded = tuple(self._encode(prompt, number))
         context, beginning = self.context_length, max(len(self.bundle.prompt_prefix), 1)
+        if context is not None and beginning >= context:
+            raise LengthError(f"the model's context of {context} tokens leaves no room for text")
         if options.beyond_context == "stop" and context is not None and beginning + len(encoded) >= context:
             raise LengthError(
                 f"prompt {number} has {len(encoded)} tokens, but the model's context is {context}, and the begin "
@@ -379,9 +391,10 @@ class LanguageModel:
         read, limit, context = (*prompt, *made), options.max_new_tokens - len(made), self.context_length
         beginning = self.bundle.prompt_prefix
         if context is not None:
-            if max(len(beginning), 1) + len(read) >= context:
-                read = read[-(context // 2) :]
-            limit = min(limit, context - max(len(beginning), 1) - len(read))
+            room = context - max(len(beginning), 1)
+            if len(read) >= room:
+                read = read[len(read) - min(context // 2, room - 1) :]
+            limit = min(limit, room - len(read))
         ids = (*beginning, *read) or (BOS,)
         phrases = Source("", include=tuple(tuple(each.split("|")) for each in options.include), banned=options.ban)
         check_phrases(phrases)
@@ -435,6 +448,12 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
             yield batch
             batch, size = [], 0
     yield batch
+
+
+def refuse_single_text(texts: Iterable[str]) -> None:
+    """Raise :class:`ConfigError` if ``texts`` is one text, which would be read as a list of characters."""
+    if isinstance(texts, str):
+        raise ConfigError("expected a list of texts, not one text; put it into a list: [text]")
 
 
 def _joined(found: Hypothesis, following: Hypothesis) -> Hypothesis:

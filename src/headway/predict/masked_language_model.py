@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headway.bundle import MaskedLanguageModelBundle
-from headway.errors import ConfigError, DataError, LengthError
+from headway.errors import BundleError, ConfigError, DataError, LengthError
 from headway.predict.scored_text import ScoredText
 from headway.text.base import BOS, EOS, MASK, NUM_SPECIAL, UNK, refuse_surrogates
 
@@ -177,7 +177,10 @@ class MaskedLanguageModel:
             states = self._model.hidden(some.to(self.device))
             states = states[torch.arange(len(some), device=self.device), at.to(self.device)]
             found.append(self._model.projection(self._model.head(states)).float().log_softmax(-1).cpu())
-        return torch.cat(found)
+        log_probs = torch.cat(found)
+        if bool(log_probs.isnan().any()):
+            raise BundleError("the model's probabilities are NaN: its weights are damaged")
+        return log_probs
 
     def _rows(self, length: int) -> int:
         """Return how many rows of this length are in a batch."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from torch import nn
 
 from headway.bundle import load_bundle, load_weights, named_weights, read_config
-from headway.config import read_toml, spelling_hint
+from headway.config import flat_items, read_toml, spelling_hint
 from headway.errors import ConfigError
 from headway.models.registry import ARCHITECTURES, Model, architecture_of
 from headway.train.prepare import tokenizer_settings
@@ -93,10 +93,11 @@ def load_initial_weights(model: Model, folder: Path) -> None:
     start = load_bundle(folder).model
     same_task = model.config.kind == start.config.kind
     receiver = cast("Model", model if same_task else architecture_of(model.config).body(model))
-    ours, theirs = receiver.config.as_dict(), start.config.as_dict()
+    ours, theirs = (dict(flat_items(each.config.as_dict())) for each in (receiver, start))
     may_differ = {key for key in ours if key.endswith("dropout")}
-    if ours.get("positions") != "learned":  # only the table of learned positions has max_length rows
-        may_differ.add("max_length")
+    for key in ("", "body."):
+        if ours.get(f"{key}positions") != "learned":  # only the table of learned positions has max_length rows
+            may_differ.add(f"{key}max_length")
     differing = [
         f"{key} is {ours[key]!r}, the model has {theirs.get(key, 'not set')!r}"
         for key in ours

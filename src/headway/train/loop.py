@@ -248,8 +248,9 @@ class _Trainer(Generic[RecipeT]):
         """Let the weights train that gradual unfreezing has reached, and no others."""
         every = self.recipe.training.unfreeze_every
         if every is not None:
+            first = min(self._depths.values(), default=0)  # a model may have no weights above its last block
             for weight, depth in self._depths.items():
-                weight.requires_grad_(depth <= self.state.step // every)
+                weight.requires_grad_(depth - first <= self.state.step // every)
 
     def is_due(self, interval: int) -> bool:
         """Whether an action that happens every ``interval`` steps and after the last step is due now."""
