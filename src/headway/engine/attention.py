@@ -41,9 +41,14 @@ class KernelMultiHeadAttention(MultiHeadAttention):
         """Attend from x to itself, or to ``memory`` if given. ``mask`` broadcasts to (B, T, S)."""
         if mask is None or not self._is_one_operation(x, x if memory is None else memory, mask):
             return super().forward(x, memory, mask=mask)
+        from headway.kernels.bf16_gemm import supports_width  # imports Numba
+
         weight, bias = self.projection.weight, self.projection.bias
+        in_bfloat16 = supports_width(self.d_key) and trains_by_kernels(x, weight)
+        if self.rotary is not None and not in_bfloat16:
+            # Biases come before a rotation, but the kernels for float32 add them later.
+            return super().forward(x, memory, mask=mask)
         split = len(weight) if memory is None else self.widths[0]
-        in_bfloat16 = self._is_in_bfloat16(x)
         first, second = (None, None) if bias is None or not in_bfloat16 else (bias[:split], bias[split:])
         projected = linear(x, weight if memory is None else weight[:split], first)
         other = None if memory is None else linear(memory, weight[split:], second)
@@ -74,19 +79,11 @@ class KernelMultiHeadAttention(MultiHeadAttention):
                 return self.merge_heads(self.dropout(used) @ kv.values)
         return self.merge_heads(scaled_dot_product_attention(query, kv.keys, kv.values, mask))
 
-    def _is_in_bfloat16(self, x: Tensor) -> bool:
-        """Return whether the kernels for bfloat16 can train this layer."""
-        from headway.kernels.bf16_gemm import supports_width  # imports Numba
-
-        return trains_by_kernels(x, self.projection.weight) and supports_width(self.d_key)
-
     def _is_one_operation(self, x: Tensor, source: Tensor, mask: Tensor) -> bool:
         """Return whether the training kernels support the options of this layer and these inputs."""
         variants = (self.score, self.query_outer, self.key_outer, self.query_norm, self.key_norm)
         return (
             self.training
-            # Biases come before a rotation, which the kernels for float32 do not expect: they add them later.
-            and (self.rotary is None or self._is_in_bfloat16(x))
             and kernels_support(x)
             and kernels_support(source)
             and all(variant is None for variant in variants)

@@ -17,7 +17,7 @@ listed here. All other models are searched in their own form.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,9 +29,8 @@ from torch.nn import functional as F
 import headway.kernels as kernels
 from headway.decode.protocol import SearchModel, Step
 from headway.decode.ranking import NextTokens
-from headway.engine.search_layers import CausalLayer, DecoderLayer, EncoderLayer, transform_each_head
 from headway.engine.shortlist import Shortlist, ShortlistWeights
-from headway.engine.torch_backend import Activation, OutputProjection, Rows, TorchBackend
+from headway.engine.torch_backend import Activation, HeadLayout, OutputProjection, Rows, TorchBackend
 from headway.errors import ConfigError
 from headway.hardware import has_fast_bfloat16
 from headway.models.decoder_only import DecoderOnly, PrefixState
@@ -186,6 +185,182 @@ def _plain_type(module: object) -> type:
     return found
 
 
+class _FeedForwardLayer:
+    """A feed-forward sub-layer: the norm before it, its layers, the residual connection and the norm after it."""
+
+    def __init__(self, module: nn.Module, wrapper: nn.Module, backend: TorchBackend) -> None:
+        assert isinstance(module, (FeedForward, GatedFeedForward))
+        self._backend, self._norm = backend, _norm_before(wrapper, backend)
+        self._gate: Activation | None = None
+        if isinstance(module, GatedFeedForward):
+            self._gate = module.activation
+            self._inner = backend.linear(
+                torch.cat([module.gate.weight, module.inner.weight]), _joined_bias([module.gate, module.inner])
+            )
+        else:
+            self._inner = backend.linear(module.inner.weight, module.inner.bias, module.activation)
+        self._output = backend.output_layer(module.outer, wrapper)  # type: ignore[arg-type]
+
+    def __call__(self, x: Rows, residual: Rows | None = None) -> Rows:
+        """Apply the sub-layer to ``x``. The residual connection adds ``residual``, by default ``x``."""
+        inner = self._inner(self._norm(x))
+        if self._gate is not None:
+            inner = self._backend.gate(inner, self._gate)
+        return self._output(inner, x if residual is None else residual)
+
+
+class _SelfAttentionLayer:
+    """A sub-layer of self-attention. If it is ``scaled``, the projection scales the queries."""
+
+    def __init__(self, module: MultiHeadAttention, wrapper: nn.Module, backend: TorchBackend, *, scaled: bool) -> None:
+        self.layout = _layout(module)
+        self.rotary, self._window, self._backend = module.rotary, module.window, backend
+        self._norm = _norm_before(wrapper, backend)
+        weight, bias = _scaled_projection(module) if scaled else (module.projection.weight, module.projection.bias)
+        self._projection = backend.linear(weight, bias)
+        self._output = backend.output_layer(module.output, wrapper)  # type: ignore[arg-type]
+        self._query_norm, self._key_norm = module.query_norm, module.key_norm
+        self._query_scale = module.d_key**-0.5 if scaled else 1.0
+
+    def encode(self, x: Rows, lengths: Sequence[int]) -> Rows:
+        """Attend from all positions of each sequence to all of them."""
+        rows = self._transform(self._projection(self._norm(x)), len(x) // len(lengths), self._rotate_all())
+        return self._output(self._backend.self_attention(rows, self.layout, lengths, self._window), x)
+
+    def prefill(self, x: Rows, lengths: Sequence[int], prefix_kv: KVCache, layer: int, *, only_store: bool) -> Rows:
+        """Attend from all positions of each prompt to those before it, and store keys and values in ``prefix_kv``."""
+        rows, backend = (
+            self._transform(self._projection(self._norm(x)), len(x) // len(lengths), self._rotate_all()),
+            self._backend,
+        )
+        backend.write_prompts(rows, self.layout, prefix_kv, layer, len(lengths))
+        if only_store:
+            return x
+        return self._output(backend.causal_attention(rows, self.layout, lengths, self._window), x)
+
+    def step(self, x: Rows, prefix_kv: KVCache, layer: int, mask: Any, rotation: Activation | None) -> Rows:
+        """Attend from one new position of each row. ``rotation`` applies rotary positions, if there are any."""
+        rows = self._transform(self._projection(self._norm(x)), prefix_kv.beams, rotation)
+        return self._output(self._backend.prefix_attention(rows, self.layout, prefix_kv, layer, mask), x)
+
+    def _rotate_all(self) -> Activation | None:
+        rotary = self.rotary
+        return None if rotary is None else lambda x: rotary(x.transpose(1, 2)).transpose(1, 2)
+
+    def _transform(self, rows: Rows, sequence_rows: int, rotation: Activation | None) -> Rows:
+        """Norm and rotate the queries and keys in ``rows``."""
+        query_norm, key_norm = self._query_norm, self._key_norm
+        if query_norm is not None and key_norm is not None:
+            norms = (lambda heads: query_norm(heads) * self._query_scale, key_norm)
+            self._backend.transform_heads(rows, self.layout, sequence_rows, norms)
+        if rotation is not None:
+            self._backend.transform_heads(rows, self.layout, sequence_rows, (rotation, rotation))
+        return rows
+
+
+class _EncoderLayer:
+    """An encoder block, applied to the rows of all sequences, including padding."""
+
+    def __init__(self, block: EncoderBlock, backend: TorchBackend) -> None:
+        self._attention = _SelfAttentionLayer(block.attention, block.attention_residual, backend, scaled=False)
+        self._feed_forward = _FeedForwardLayer(block.feed_forward, block.feed_forward_residual, backend)
+
+    def __call__(self, x: Rows, lengths: Sequence[int]) -> Rows:
+        """Apply the block."""
+        return self._feed_forward(self._attention.encode(x, lengths))
+
+
+class _DecoderLayer:
+    """A decoder block, applied to one new token of each row."""
+
+    def __init__(self, block: DecoderBlock, backend: TorchBackend) -> None:
+        cross = block.cross_attention
+        self._backend = backend
+        self._attention = _SelfAttentionLayer(block.attention, block.attention_residual, backend, scaled=True)
+        self._layout = _layout(cross)
+        weight, bias = _scaled_projection(cross)
+        queries = cross.widths[0]
+        self._query = backend.linear(weight[:queries], None if bias is None else bias[:queries])
+        self._query_norm, self._query_scale = cross.query_norm, cross.d_key**-0.5
+        self._norm = _norm_before(block.cross_attention_residual, backend)
+        self._output = backend.output_layer(cross.output, block.cross_attention_residual)
+        self._feed_forward = _FeedForwardLayer(block.feed_forward, block.feed_forward_residual, backend)
+
+    def __call__(
+        self,
+        x: Rows,
+        prefix_kv: KVCache,
+        memory_kv: KVCache,
+        layer: int,
+        *,
+        mask: Any,
+        memory_mask: Any,
+        rotation: Activation | None,
+    ) -> Rows:
+        """Apply the block. The masks are those of the backend, and ``rotation`` applies rotary positions, if any."""
+        x = self._attention.step(x, prefix_kv, layer, mask, rotation)
+        query, norm = self._query(self._norm(x)), self._query_norm
+        if norm is not None:
+            _transform_each_head(
+                self._backend, query, self._layout.num_heads, lambda heads: norm(heads) * self._query_scale
+            )
+        x = self._output(self._backend.cross_attention(query, self._layout, memory_kv, layer, memory_mask), x)
+        return self._feed_forward(x)
+
+
+class _CausalLayer:
+    """A causal block of a language model, applied to whole prompts or to one new token of each row."""
+
+    def __init__(self, block: CausalBlock, backend: TorchBackend) -> None:
+        self.attention = _SelfAttentionLayer(block.attention, block.attention_residual, backend, scaled=True)
+        self._feed_forward = _FeedForwardLayer(block.feed_forward, block.feed_forward_residual, backend)
+        self._parallel = block.parallel
+
+    def prefill(self, x: Rows, lengths: Sequence[int], prefix_kv: KVCache, layer: int, *, only_store: bool) -> Rows:
+        """Apply the block to prompts, and store their keys and values, or do only that."""
+        attended = self.attention.prefill(x, lengths, prefix_kv, layer, only_store=only_store)
+        return x if only_store else self._feed_forward(x if self._parallel else attended, attended)
+
+    def step(self, x: Rows, prefix_kv: KVCache, layer: int, mask: Any, rotation: Activation | None) -> Rows:
+        """Apply the block to a new token of each row."""
+        attended = self.attention.step(x, prefix_kv, layer, mask, rotation)
+        return self._feed_forward(x if self._parallel else attended, attended)
+
+
+def _layout(attention: MultiHeadAttention) -> HeadLayout:
+    width = attention.num_heads * attention.d_value
+    return HeadLayout(attention.num_heads, attention.num_kv_heads, attention.widths, width)
+
+
+def _scaled_projection(attention: MultiHeadAttention) -> tuple[Tensor, Tensor | None]:
+    """Return the joint projection's weight and bias, with 1 / sqrt(d_k) in the rows of the queries.
+
+    Queries that are normed are scaled after their norm.
+    """
+    bias: Tensor | None = attention.projection.bias
+    if attention.query_norm is not None:
+        return attention.projection.weight, bias
+    scale = torch.ones(sum(attention.widths), device=attention.projection.weight.device)
+    scale[: attention.widths[0]] = attention.d_key**-0.5
+    return attention.projection.weight * scale.unsqueeze(1), None if bias is None else bias * scale
+
+
+def _transform_each_head(backend: TorchBackend, rows: Rows, heads: int, transform: Activation) -> None:
+    """Transform rows (R, H * K) in place, each head on its own."""
+    backend.transform_heads(rows, HeadLayout(heads, 1, (rows.shape[1], 0, 0), 0), 1, [transform])
+
+
+def _joined_bias(layers: Sequence[nn.Linear]) -> Tensor | None:
+    """Return the biases of layers one after the other, or None if they have none."""
+    return None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
+
+
+def _norm_before(wrapper: nn.Module, backend: TorchBackend) -> Callable[[Rows], Rows]:
+    """Return the norm before a sub-layer, or the identity if there is none."""
+    norm = backend.norm(wrapper.norm) if isinstance(wrapper, PreNorm) else None
+    return norm or (lambda x: x)
+
+
 @dataclass
 class _State:
     """The state between decoding steps: the keys and values of the prefixes and of the memory, and the shortlists."""
@@ -215,8 +390,8 @@ class SearchTransformer:
         with torch.inference_mode():
             encoder = [block for block in model.encoder.blocks if isinstance(block, EncoderBlock)]
             decoder = [block for block in model.decoder.blocks if isinstance(block, DecoderBlock)]
-            self._encoder = [EncoderLayer(block, backend) for block in encoder]
-            self._decoder = [DecoderLayer(block, backend) for block in decoder]
+            self._encoder = [_EncoderLayer(block, backend) for block in encoder]
+            self._decoder = [_DecoderLayer(block, backend) for block in decoder]
             self._encoder_norm, self._decoder_norm = backend.norm(model.encoder.norm), backend.norm(model.decoder.norm)
             cross = [block.cross_attention for block in decoder]
             self._memory_widths = [width for attention in cross for width in attention.widths[1:]]
@@ -299,7 +474,7 @@ class SearchTransformer:
             keys, values = self._memory_widths[2 * layer : 2 * layer + 2]
             if norm is not None:
                 heads = self._layers[1][layer].kv_heads
-                transform_each_head(self._backend, rows[:, column : column + keys], heads, norm)
+                _transform_each_head(self._backend, rows[:, column : column + keys], heads, norm)
             column += keys + values
         return rows
 
@@ -383,7 +558,7 @@ class SearchDecoderOnly:
         self._model, self._backend = model, backend = model, _backend(self.precision)
         blocks = [block for block in model.decoder.blocks if isinstance(block, CausalBlock)]
         with torch.inference_mode():
-            self._layers = [CausalLayer(block, backend) for block in blocks]
+            self._layers = [_CausalLayer(block, backend) for block in blocks]
             self._norm = backend.norm(model.decoder.norm) or (lambda x: x)
             self._projection = backend.output_projection(model.projection)
         self._specs = [backend.kv_spec(x.num_kv_heads, x.d_key, x.d_value) for x in (b.attention for b in blocks)]

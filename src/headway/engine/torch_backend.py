@@ -46,16 +46,13 @@ class HeadLayout:
         num_heads: Heads of queries, H.
         num_kv_heads: Heads of keys and values, G.
         widths: Widths of queries, keys and values, for all heads together.
+        output_width: Width of the outputs of all heads.
     """
 
     num_heads: int
     num_kv_heads: int
     widths: tuple[int, int, int]
-
-    @property
-    def output_width(self) -> int:
-        """The width of the outputs of all heads."""
-        return self.num_heads * self.widths[2] // self.num_kv_heads
+    output_width: int
 
     def split(self, x: Float[Tensor, "B T _"]) -> list[Float[Tensor, "B T _ _"]]:
         """Return views of queries (B, T, H, K), keys (B, T, G, K) and values (B, T, G, U)."""

@@ -376,11 +376,8 @@ class _SelfAttentionBlock(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B #T T"] | None = None) -> Float[Tensor, "B T D"]:
         """Apply the block. ``mask`` is True for the keys that a query may attend to."""
-        return self._run(x, partial(self.attention, mask=mask))
-
-    def _run(self, x: Float[Tensor, "B T D"], attend: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
-        """Apply ``attend``, the sub-layer of self-attention, and the feed-forward sub-layer."""
-        transformed: Tensor = self.feed_forward_residual(self.attention_residual(x, attend), self.feed_forward)
+        x = self.attention_residual(x, partial(self.attention, mask=mask))
+        transformed: Tensor = self.feed_forward_residual(x, self.feed_forward)
         return transformed
 
 
@@ -404,9 +401,15 @@ class CausalBlock(_SelfAttentionBlock):
         super().__init__(config, _causal_window(config))
         self.parallel = parallel
 
+    def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B #T T"] | None = None) -> Float[Tensor, "B T D"]:
+        """Apply the block. ``mask`` is True for the keys that a query may attend to."""
+        return self._run(x, partial(self.attention, mask=mask))
+
     def _run(self, x: Float[Tensor, "B T D"], attend: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
+        """Apply ``attend``, the sub-layer of self-attention, and the feed-forward sub-layer."""
         if not self.parallel:
-            return super()._run(x, attend)
+            sequential: Tensor = self.feed_forward_residual(self.attention_residual(x, attend), self.feed_forward)
+            return sequential
         first, second = self.attention_residual, self.feed_forward_residual
         assert isinstance(first, PreNorm)
         assert isinstance(second, PreNorm)
@@ -526,9 +529,8 @@ class EncoderStack(_Stack):
     def __init__(
         self, num_layers: int, config: BlockConfig, *, block_config: Callable[[int], BlockConfig] | None = None
     ) -> None:
-        super().__init__(
-            [EncoderBlock(block_config(layer) if block_config else config) for layer in range(num_layers)], config
-        )
+        configs = map(block_config, range(num_layers)) if block_config else [config] * num_layers
+        super().__init__(list(map(EncoderBlock, configs)), config)
 
     def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "#B #S S"] | None = None) -> Float[Tensor, "B S D"]:
         """Return the memory: one vector for each position."""

@@ -20,11 +20,11 @@ from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, searc
 from headway.decode.beam import BeamSearch
 from headway.engine import Precision, choose_precision, to_search_model, unsupported_reason
 from headway.errors import ConfigError, DataError, LengthError
-from headway.predict.once import once
 from headway.predict.phrases import banned_ids, check_phrases, phrases_to_include, word_boundaries
 from headway.predict.results import Source
 from headway.predict.scored_text import ScoredText
 from headway.predict.sequence_scores import StatefulModel, score_sequences, score_sequences_with_state
+from headway.predict.translator import once
 from headway.text.base import BOS, EOS, PAD, UNK, refuse_surrogates
 
 _BANNED = (PAD, BOS, UNK)

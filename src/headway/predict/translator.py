@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -22,7 +23,6 @@ from headway.predict.alignment import alignment_module, to_word_alignment, token
 from headway.predict.calibration import Calibration, read_calibration
 from headway.predict.find_candidates import CandidateFinder
 from headway.predict.glossary import Glossary, ModelGlossary, model_glossary
-from headway.predict.once import once
 from headway.predict.plan import RequestBuilder, TranslationPlan, encode_each, merge_parts
 from headway.predict.results import (
     Candidate,
@@ -336,6 +336,20 @@ def _accelerate(model: TranslationModel) -> TranslationModel:
     from headway.engine.accelerate import accelerate  # not needed by searches with a converted model
 
     return accelerate(model)
+
+
+def once(make: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a function that calls ``make`` on its first call and then returns that result, in all threads."""
+    made: list[Any] = []
+    lock = Lock()
+
+    def get() -> Any:
+        with lock:
+            if not made:
+                made.append(make())
+        return made[0]
+
+    return get
 
 
 def _direction(bundle: Bundle) -> str | None:

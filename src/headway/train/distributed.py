@@ -130,6 +130,11 @@ class World:
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard
 
+            if self.device.type == "cpu" and "record_event" not in dir(torch.cpu.Stream):
+                raise ConfigError(
+                    f"training.sharding = 'full': PyTorch {torch.__version__} cannot shard on processors; install a "
+                    "newer one (2.13 can), or set it to 'none'"
+                )
             mesh = init_device_mesh(self.device.type, (self.world_size,))
             for module in (*fsdp_blocks, objective):
                 fully_shard(module, mesh=mesh)
