@@ -232,7 +232,37 @@ def distributed() -> Iterator[str]:
         yield table(["model", "GPUs", "link", "computing, ms", "exchange, ms", "efficiency"], rows)
 
 
-SECTIONS = (quality, training, learning, decoding, classification, unlikely, preparing, distributed)
+def language_models() -> Iterator[str]:
+    """Yield what language models reach, and the speed of generation from the newest comparison."""
+    results = json.loads((RESULTS / "language-models.json").read_text(encoding="utf-8"))
+    yield "## Language models\n\nLosses in nats per token of the development text, in blocks that do not overlap.\n"
+    rows = []
+    for name, each in results.items():
+        scores = ", ".join(
+            f"{label} {each[key]}"
+            for key, label in (("val_loss", "loss"), ("bits_per_byte", "bits per byte"), ("xz", "xz"), ("ppmd", "PPMd"))
+            if key in each
+        )
+        rows.append(
+            [name, scores, str(each["minutes"]), f"{each['processor']}, {each['load']}", f"`{each['command']}`"]
+        )
+    yield table(["model", "scores", "minutes", "processor", "command"], rows)
+    for name, data in load("generation-*.json")[-1:]:
+        yield (
+            f"\nGeneration with GPT-2 small's shape ({data['date']}, {data['processor']}, {data['threads']} threads; `{name}`): "
+            "the peer's time divided by Headway's, median over rounds in turns.\n"
+        )
+        cases = data["cases"]
+        sizes = {each: "{prompts} x {tokens} + {new} tokens".format(**cases[each]) for each in cases}
+        rows = [
+            [f"{each} ({sizes[each]})", what, number(value)]
+            for each, ratios in data["ratios"].items()
+            for what, value in ratios.items()
+        ]
+        yield table(["case", "comparison", "ratio"], rows)
+
+
+SECTIONS = (quality, language_models, training, learning, decoding, classification, unlikely, preparing, distributed)
 
 
 def render() -> str:
