@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -57,6 +57,7 @@ from headway.nn.norms import RMSNorm
 from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions
 
 Precision = Literal["auto", "float32", "bfloat16", "int8"]
+ModelT = TypeVar("ModelT", bound=Transformer | DecoderOnly)
 
 _ANY = None
 # Every field of the configuration, with the values that the conversion supports. If a model has a field that is not
@@ -371,7 +372,38 @@ class _State:
     shortlist_weights: ShortlistWeights | None = None
 
 
-class SearchTransformer:
+class _ConvertedModel(Generic[ModelT]):
+    """What all search models have: the model that they were converted from, and the backend that computes.
+
+    Raises:
+        ConfigError: The model cannot be converted (:func:`unsupported_reason`), or the machine does not support the
+            precision.
+    """
+
+    def __init__(self, model: ModelT, precision: Precision) -> None:
+        if reason := unsupported_reason(model):
+            raise ConfigError(reason)
+        self.precision = choose_precision(precision, model.device)
+        self._model: ModelT = model
+        self._backend = _backend(self.precision)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self._model.device
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest sequence that the positions allow, in tokens with EOS or BOS. None means no limit."""
+        return self._model.max_length
+
+    @property
+    def batch_per_thread(self) -> bool:
+        """Whether several batches should be decoded at once, each in a thread (:func:`~headway.decode.search_all`)."""
+        return self._backend.batch_per_thread
+
+
+class SearchTransformer(_ConvertedModel[Transformer]):
     """A search model with the current weights of ``model``. For the arguments, see :func:`to_search_model`.
 
     Raises:
@@ -381,12 +413,10 @@ class SearchTransformer:
     def __init__(
         self, model: Transformer, precision: Precision = "float32", *, shortlist: Shortlist | None = None
     ) -> None:
-        if reason := unsupported_reason(model):
-            raise ConfigError(reason)
+        super().__init__(model, precision)
         if shortlist is not None:
             shortlist.check(model.source_embedding.weight.size(0), model.target_embedding.weight.size(0))
-        self.precision = choose_precision(precision, model.device)
-        self._model, self._backend = model, backend = model, _backend(self.precision)
+        backend = self._backend
         with torch.inference_mode():
             encoder = [block for block in model.encoder.blocks if isinstance(block, EncoderBlock)]
             decoder = [block for block in model.decoder.blocks if isinstance(block, DecoderBlock)]
@@ -412,24 +442,9 @@ class SearchTransformer:
         ]
 
     @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-        return self._model.device
-
-    @property
-    def max_length(self) -> int | None:
-        """The longest sequence that the positions allow, in tokens including EOS. None means no limit."""
-        return self._model.max_length
-
-    @property
     def vocabulary_size(self) -> int:
         """The size of the target vocabulary, V."""
         return self._model.projection.out_features
-
-    @property
-    def batch_per_thread(self) -> bool:
-        """Whether several batches should be decoded at once, each in a thread (:func:`~headway.decode.search_all`)."""
-        return self._backend.batch_per_thread
 
     @torch.inference_mode()
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> _State:
@@ -548,14 +563,12 @@ class _HiddenStep(_ProjectedStep):
         return allowed
 
 
-class SearchDecoderOnly:
+class SearchDecoderOnly(_ConvertedModel[DecoderOnly]):
     """A search model with the current weights of a decoder-only ``model``, whose sources are prompts."""
 
     def __init__(self, model: DecoderOnly, precision: Precision = "float32") -> None:
-        if reason := unsupported_reason(model):
-            raise ConfigError(reason)
-        self.precision = choose_precision(precision, model.device)
-        self._model, self._backend = model, backend = model, _backend(self.precision)
+        super().__init__(model, precision)
+        backend = self._backend
         blocks = [block for block in model.decoder.blocks if isinstance(block, CausalBlock)]
         with torch.inference_mode():
             self._layers = [_CausalLayer(block, backend) for block in blocks]
@@ -563,21 +576,6 @@ class SearchDecoderOnly:
             self._projection = backend.output_projection(model.projection)
         self._specs = [backend.kv_spec(x.num_kv_heads, x.d_key, x.d_value) for x in (b.attention for b in blocks)]
         self._rotary = blocks[0].attention.rotary
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-        return self._model.device
-
-    @property
-    def max_length(self) -> int | None:
-        """The longest sequence that the positions allow, in tokens with BOS; None means no limit."""
-        return self._model.max_length
-
-    @property
-    def batch_per_thread(self) -> bool:
-        """Whether several batches should be decoded at once, each in a thread (:func:`~headway.decode.search_all`)."""
-        return self._backend.batch_per_thread
 
     @torch.inference_mode()
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> PrefixState:
