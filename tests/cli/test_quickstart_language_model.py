@@ -21,4 +21,4 @@ def test_a_model_is_trained_writes_and_is_compared(tmp_path: Path, capsys: pytes
     model, xz, ppmd = (float(shown.split(f"    {name}")[1].split()[0]) for name in ("model", "xz", "PPMd"))
     assert ppmd < xz < model < 8  # two steps teach next to nothing
     assert "The model writes:\n\nOf " in shown
-    assert "headway generate" in shown
+    assert f"generate {run / 'best'}" in shown
