@@ -28,6 +28,7 @@ from headway.engine.layers import (
     AutocastDropout,
     KernelDropout,
     KernelFeedForward,
+    KernelGatedFeedForward,
     KernelLayerNorm,
     KernelNoNorm,
     KernelPostNorm,
@@ -37,6 +38,8 @@ from headway.engine.layers import (
 from headway.engine.linear import KernelLinear
 from headway.engine.local_attention import LocalMultiHeadAttention
 from headway.engine.recurrent import FusedRecurrentLayer
+from headway.models.decoder_only import DecoderOnly
+from headway.models.masked import MaskedTransformer
 from headway.models.transformer import Transformer
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.blocks import FeedForward, GatedFeedForward, NoNorm, PostNorm, PreNorm
@@ -127,6 +130,15 @@ _REPLACEMENTS = (
         KernelFeedForward,
         {"inner": _LINEAR, "outer": _LINEAR, "activation": is_one_of(F.relu), "dropout": _DROPOUT},
     ),
+    Replacement(
+        GatedFeedForward,
+        KernelGatedFeedForward,
+        {
+            **dict.fromkeys(("gate", "inner", "outer"), _LINEAR),
+            "activation": is_one_of(F.sigmoid, F.relu, F.gelu, F.silu),
+            "dropout": _DROPOUT,
+        },
+    ),
     Replacement(MultiHeadAttention, KernelMultiHeadAttention, _ATTENTION | {"window": is_one_of(None)}),
     Replacement(MultiHeadAttention, LocalMultiHeadAttention, _ATTENTION | {"window": is_type(tuple)}),
     Replacement(
@@ -156,6 +168,8 @@ _EMBEDDING_DROPOUT = Replacement(Dropout, AutocastDropout, {"p": is_any_value})
 # Submodules that are replaced because of the layer that they are in.
 _INSIDE: dict[type[nn.Module], dict[str, Replacement]] = {
     Transformer: {"embedding_dropout": _EMBEDDING_DROPOUT},
+    DecoderOnly: {"embedding_dropout": _EMBEDDING_DROPOUT},
+    MaskedTransformer: {"embedding_dropout": _EMBEDDING_DROPOUT},
     FeedForward: {"inner": _INNER_LINEAR, "outer": _INNER_LINEAR},
     GatedFeedForward: {"gate": _INNER_LINEAR, "inner": _INNER_LINEAR, "outer": _INNER_LINEAR},
     MultiHeadAttention: {"output": _INNER_LINEAR},

@@ -45,11 +45,10 @@ class KernelMultiHeadAttention(MultiHeadAttention):
 
         weight, bias = self.projection.weight, self.projection.bias
         in_bfloat16 = supports_width(self.d_key) and trains_by_kernels(x, weight)
-        if self.rotary is not None and not in_bfloat16:
-            # Biases come before a rotation, but the kernels for float32 add them later.
-            return super().forward(x, memory, mask=mask)
         split = len(weight) if memory is None else self.widths[0]
-        first, second = (None, None) if bias is None or not in_bfloat16 else (bias[:split], bias[split:])
+        # The other kernels add the bias later, except before a rotation.
+        bias_in_product = bias is not None and (in_bfloat16 or self.rotary is not None)
+        first, second = (bias[:split], bias[split:]) if bias_in_product else (None, None)
         projected = linear(x, weight if memory is None else weight[:split], first)
         other = None if memory is None else linear(memory, weight[split:], second)
         if self.rotary is not None:
@@ -59,7 +58,7 @@ class KernelMultiHeadAttention(MultiHeadAttention):
         if in_bfloat16:
             heads = attend_in_bfloat16(projected, other, mask, self.num_heads)
         else:
-            bias = weight.new_zeros(len(weight)) if bias is None else bias
+            bias = weight.new_zeros(len(weight)) if bias is None or bias_in_product else bias
             heads = attend_by_kernels(projected, other, bias, mask, self.num_heads)
         joined: Tensor = self.output(heads)
         return joined
@@ -257,10 +256,12 @@ class _Rotation(torch.autograd.Function):
 
 
 def _rotated(projected: Tensor, cosine: Tensor, sine: Tensor, num_heads: int) -> Tensor:
-    out = projected.clone()
-    heads = torch.unflatten(out[..., : out.size(-1) // 3 * 2], -1, (2 * num_heads, -1))
-    swapped = torch.unflatten(heads, -1, (-1, 2)).flip(-1).flatten(-2)
-    heads.copy_(heads * cosine.unsqueeze(1) + swapped * sine.unsqueeze(1))
+    from headway.kernels.rotation import rotate_heads  # imports Numba
+
+    projected = projected.contiguous()
+    out = torch.empty_like(projected)
+    angles = as_array(cosine.contiguous()), as_array(sine.contiguous())
+    rotate_heads(as_array(projected), *angles, 2 * num_heads, as_array(out))
     return out
 
 

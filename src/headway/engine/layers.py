@@ -17,9 +17,11 @@ from torch.nn import functional as F
 
 from headway.engine.arrays import as_array, has_hooks, kernels_support, parameter_as_array
 from headway.engine.linear import linear
-from headway.nn.blocks import FeedForward, NoNorm, PostNorm, PreNorm
+from headway.nn.blocks import FeedForward, GatedFeedForward, NoNorm, PostNorm, PreNorm
 from headway.nn.dropout import Dropout, draw_seed
 from headway.nn.norms import RMSNorm
+
+_GATES = {torch.sigmoid: "glu", F.sigmoid: "glu", F.relu: "reglu", F.gelu: "geglu", F.silu: "swiglu"}
 
 
 class KernelFeedForward(FeedForward):
@@ -36,6 +38,22 @@ class KernelFeedForward(FeedForward):
             return super().forward(x)
         inner = relu_dropout(self.dropout, linear(x, self.inner.weight), self.inner.bias)
         transformed: Tensor = self.outer(inner)
+        return transformed
+
+
+class KernelGatedFeedForward(GatedFeedForward):
+    """:class:`~headway.nn.blocks.GatedFeedForward` whose gate is applied by one kernel in training."""
+
+    def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+        """Apply the feed-forward network to each position."""
+        if not self.training:
+            return super().forward(x)
+        gate, inner = self.gate(x), self.inner(x)
+        if kernels_support(inner) and gate.dtype == inner.dtype:
+            gated = cast(Tensor, _Gate.apply(_GATES[self.activation], gate, inner))  # type: ignore[no-untyped-call]
+        else:
+            gated = self.activation(gate) * inner
+        transformed: Tensor = self.outer(self.dropout(gated))
         return transformed
 
 
@@ -232,6 +250,31 @@ class _ReluDropout(torch.autograd.Function):
         grad = torch.empty_like(out)
         bias_grad = bias_relu_dropout_backward(_rows(grad_output), _rows(out), _rows(grad), ctx.threshold)
         return grad, torch.from_numpy(bias_grad), None, None
+
+
+class _Gate(torch.autograd.Function):
+    """``kind`` of ``gate``, multiplied with ``x``."""
+
+    @staticmethod
+    def forward(ctx: Any, kind: str, gate: Tensor, x: Tensor) -> Tensor:
+        from headway.kernels.gates import apply_gate  # imports Numba
+
+        ctx.kind = kind
+        gate, x = gate.contiguous(), x.contiguous()
+        out = torch.empty_like(x)
+        apply_gate(kind, _flat(gate), _flat(x), _flat(out))
+        ctx.save_for_backward(gate, x)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[None, Tensor, Tensor]:
+        from headway.kernels.gates import apply_gate_backward
+
+        gate, x = ctx.saved_tensors
+        gate_grad, x_grad = torch.empty_like(gate), torch.empty_like(x)
+        apply_gate_backward(ctx.kind, *(_flat(each) for each in (grad_output, gate, x, gate_grad, x_grad)))
+        return None, gate_grad, x_grad
 
 
 def _rows(x: Tensor) -> Any:

@@ -18,7 +18,7 @@ _TAYLOR = (1.5403530e-4, 1.3333558e-3, 9.6181291e-3, 5.5504109e-2, 2.4022651e-1,
 _EXPONENT_BIAS, _MANTISSA_BITS = 127, 23
 
 
-def _emit_exp2(builder: Builder, x: ir.Value) -> ir.Value:
+def emit_exp2(builder: Builder, x: ir.Value) -> ir.Value:
     """Return :func:`exp2` of a float, or of each lane of a vector."""
     kind = x.type
     int_kind, name = (INT32, "f32") if kind == FLOAT else (INT_VECTOR, f"v{LANES}f32")
@@ -33,7 +33,7 @@ def _emit_exp2(builder: Builder, x: ir.Value) -> ir.Value:
     return builder.fmul(power, builder.bitcast(builder.shl(exponent, constant(int_kind, _MANTISSA_BITS)), kind))
 
 
-exp2 = intrinsic(types.float32(types.float32))(_emit_exp2)
+exp2 = intrinsic(types.float32(types.float32))(emit_exp2)
 """Return 2^x for x <= 0, with a relative error of 2e-7; 2^-126 for x < -126.
 
 x is split into an integer, which becomes the bits of the exponent, and a remainder of at most 1/2 in magnitude. The
@@ -59,7 +59,7 @@ def emit_exp_and_sum(
     scale = constant(FLOAT_VECTOR, float(LOG2_E))
     with builder.loop(num_vectors) as i:
         power = builder.fmul(builder.fsub(builder.read(scores, FLOAT_VECTOR, i), base), scale)
-        power = builder.select(unmasked(i), _emit_exp2(builder, power), zeros)
+        power = builder.select(unmasked(i), emit_exp2(builder, power), zeros)
         builder.write(power, scores, i)
         builder.add_to(total, power)
     return builder.sum_lanes(builder.load(total))

@@ -68,9 +68,15 @@ def cast_like(builder: Builder, x: ir.Value, like: ir.Value) -> ir.Value:
 
     NaN stays NaN if its bits are the ones that processors produce.
     """
-    if like.type == FLOAT:
+    return emit_cast(builder, x, like.type)
+
+
+def emit_cast(builder: Builder, x: ir.Value, stored: ir.Type) -> ir.Value:
+    """Convert a float32, or each lane of a vector, like :func:`cast_like`. ``stored`` is the type of one element."""
+    if stored == FLOAT:
         return x
-    bits = builder.bitcast(x, INT32)
-    odd = builder.and_(builder.lshr(bits, constant(INT32, _HALF)), constant(INT32, 1))
-    rounded = builder.add(builder.add(bits, constant(INT32, _ROUNDING)), odd)
-    return builder.trunc(builder.lshr(rounded, constant(INT32, _HALF)), INT16)
+    narrow, wide = (INT16, INT32) if x.type == FLOAT else (INT16_VECTOR, INT_VECTOR)
+    bits = builder.bitcast(x, wide)
+    odd = builder.and_(builder.lshr(bits, constant(wide, _HALF)), constant(wide, 1))
+    rounded = builder.add(builder.add(bits, constant(wide, _ROUNDING)), odd)
+    return builder.trunc(builder.lshr(rounded, constant(wide, _HALF)), narrow)

@@ -1,0 +1,182 @@
+"""The activations of gated feed-forward layers (Shazeer 2020), gate(g) * x, and their gradients, each in one pass.
+
+    glu       sigmoid(g)
+    reglu     max(0, g)
+    geglu     g Phi(g)             Phi is the normal distribution function, computed from equation 7.1.26 of Abramowitz
+                                   and Stegun 1964 (error at most 1e-7)
+    swiglu    g sigmoid(g)
+
+Arrays are contiguous (N,), float32 or uint16 (the bits of bfloat16), all of the same type. Results are computed in
+float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba import types
+
+from headway.kernels.exp import LOG2_E, emit_exp2
+from headway.kernels.float_bits import emit_cast, emit_read_float32
+from headway.kernels.jit import Array, jit_serial_and_parallel
+from headway.kernels.llvm import FLOAT, FLOAT_VECTOR, INT64, LANES, Builder, constant, intrinsic
+
+KINDS = ("glu", "reglu", "geglu", "swiglu")
+_CHUNK = 8192  # elements that a thread processes at a time
+_ERF_SCALE = 0.3275911
+_ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
+
+_Emitted = tuple[ir.Value, ir.Value]  # gate(g) and its derivative
+
+
+def apply_gate(kind: str, gate: Array, x: Array, out: Array) -> None:
+    """Write ``kind`` of ``gate`` times x to ``out``."""
+    _apply(KINDS.index(kind), gate, x, out)
+
+
+def apply_gate_backward(
+    kind: str, gradient: Array, gate: Array, x: Array, gate_gradient: Array, x_gradient: Array
+) -> None:
+    """Write the gradients with respect to ``gate`` and x, given the output's ``gradient``."""
+    _apply_backward(KINDS.index(kind), gradient, gate, x, gate_gradient, x_gradient)
+
+
+def _suffix(kind: ir.Type) -> str:
+    return "f32" if kind == FLOAT else f"v{LANES}f32"
+
+
+def _emit_exp_negative(builder: Builder, x: ir.Value) -> ir.Value:
+    """Return exp(-x) for x >= 0."""
+    return emit_exp2(builder, builder.fmul(x, constant(x.type, -float(LOG2_E))))
+
+
+def _emit_sigmoid(builder: Builder, g: ir.Value) -> ir.Value:
+    kind, one = g.type, constant(g.type, 1.0)
+    power = _emit_exp_negative(builder, builder.call_llvm(f"llvm.fabs.{_suffix(kind)}", kind, g))
+    is_negative = builder.fcmp_ordered("<", g, constant(kind, 0.0))
+    return builder.fdiv(builder.select(is_negative, power, one), builder.fadd(one, power))
+
+
+def _emit_glu(builder: Builder, g: ir.Value) -> _Emitted:
+    sigmoid = _emit_sigmoid(builder, g)
+    return sigmoid, builder.fmul(sigmoid, builder.fsub(constant(g.type, 1.0), sigmoid))
+
+
+def _emit_reglu(builder: Builder, g: ir.Value) -> _Emitted:
+    zero, one = constant(g.type, 0.0), constant(g.type, 1.0)
+    is_closed = builder.fcmp_ordered("<=", g, zero)  # NaN is kept
+    return builder.select(is_closed, zero, g), builder.select(is_closed, zero, one)
+
+
+def _emit_geglu(builder: Builder, g: ir.Value) -> _Emitted:
+    kind, one = g.type, constant(g.type, 1.0)
+    magnitude = builder.fmul(
+        builder.call_llvm(f"llvm.fabs.{_suffix(kind)}", kind, g), constant(kind, 0.5**0.5)
+    )
+    power = _emit_exp_negative(builder, builder.fmul(magnitude, magnitude))
+    t = builder.fdiv(one, builder.fadd(one, builder.fmul(magnitude, constant(kind, _ERF_SCALE))))
+    series = constant(kind, _ERF[0])
+    for coefficient in _ERF[1:]:
+        series = builder.fadd(builder.fmul(series, t), constant(kind, coefficient))
+    tail = builder.fmul(builder.fmul(builder.fmul(series, t), power), constant(kind, 0.5))
+    is_negative = builder.fcmp_ordered("<", g, constant(kind, 0.0))
+    below = builder.select(is_negative, tail, builder.fsub(one, tail))
+    density = builder.fmul(power, constant(kind, (2 * math.pi) ** -0.5))
+    return builder.fmul(g, below), builder.fadd(below, builder.fmul(g, density))
+
+
+def _emit_swiglu(builder: Builder, g: ir.Value) -> _Emitted:
+    sigmoid, one = _emit_sigmoid(builder, g), constant(g.type, 1.0)
+    slope = builder.fadd(one, builder.fmul(g, builder.fsub(one, sigmoid)))
+    return builder.fmul(g, sigmoid), builder.fmul(sigmoid, slope)
+
+
+def _emit_elements(builder: Builder, count: ir.Value, emit: Callable[[ir.Type, ir.Value], None]) -> None:
+    """Emit a loop over vectors, then one over the elements that fill no vector."""
+    vectors = builder.udiv(count, INT64(LANES))
+    whole = builder.mul(vectors, INT64(LANES))
+    with builder.loop(vectors) as i:
+        emit(FLOAT_VECTOR, i)
+    with builder.loop(builder.sub(count, whole)) as left:
+        emit(FLOAT, builder.add(whole, left))
+
+
+def _functions(emit_gate: Callable[[Builder, ir.Value], _Emitted]) -> tuple[Any, Any]:
+    """Return the functions that compute ``count`` elements and their gradients. They take addresses."""
+
+    @intrinsic(lambda like, *_: types.void(like, *(types.uintp,) * 3, types.intp))
+    def forward(
+        builder: Builder, like: ir.Value, gate: ir.Value, x: ir.Value, out: ir.Value, count: ir.Value
+    ) -> None:
+        def emit(kind: ir.Type, i: ir.Value) -> None:
+            g, own = (emit_read_float32(builder, address, like.type, i, kind) for address in (gate, x))
+            builder.write(emit_cast(builder, builder.fmul(emit_gate(builder, g)[0], own), like.type), out, i)
+
+        _emit_elements(builder, count, emit)
+
+    @intrinsic(lambda like, *_: types.void(like, *(types.uintp,) * 5, types.intp))
+    def backward(
+        builder: Builder,
+        like: ir.Value,
+        gradient: ir.Value,
+        gate: ir.Value,
+        x: ir.Value,
+        gate_gradient: ir.Value,
+        x_gradient: ir.Value,
+        count: ir.Value,
+    ) -> None:
+        def emit(kind: ir.Type, i: ir.Value) -> None:
+            error, g, own = (emit_read_float32(builder, a, like.type, i, kind) for a in (gradient, gate, x))
+            value, slope = emit_gate(builder, g)
+            through_gate = builder.fmul(builder.fmul(error, own), slope)
+            builder.write(emit_cast(builder, through_gate, like.type), gate_gradient, i)
+            builder.write(emit_cast(builder, builder.fmul(error, value), like.type), x_gradient, i)
+
+        _emit_elements(builder, count, emit)
+
+    return forward, backward
+
+
+_glu, _glu_backward = _functions(_emit_glu)
+_reglu, _reglu_backward = _functions(_emit_reglu)
+_geglu, _geglu_backward = _functions(_emit_geglu)
+_swiglu, _swiglu_backward = _functions(_emit_swiglu)
+
+
+@jit_serial_and_parallel
+def _apply(kind: int, gate: Array, x: Array, out: Array) -> None:
+    for chunk in numba.prange(-(-len(x) // _CHUNK)):
+        first = chunk * _CHUNK
+        count, like = min(_CHUNK, len(x) - first), x[0]
+        addresses = gate[first:].ctypes.data, x[first:].ctypes.data, out[first:].ctypes.data
+        if kind == 0:
+            _glu(like, *addresses, count)
+        elif kind == 1:
+            _reglu(like, *addresses, count)
+        elif kind == 2:
+            _geglu(like, *addresses, count)
+        else:
+            _swiglu(like, *addresses, count)
+
+
+@jit_serial_and_parallel
+def _apply_backward(
+    kind: int, gradient: Array, gate: Array, x: Array, gate_gradient: Array, x_gradient: Array
+) -> None:
+    for chunk in numba.prange(-(-len(x) // _CHUNK)):
+        first = chunk * _CHUNK
+        count, like = min(_CHUNK, len(x) - first), x[0]
+        inputs = gradient[first:].ctypes.data, gate[first:].ctypes.data, x[first:].ctypes.data
+        outputs = gate_gradient[first:].ctypes.data, x_gradient[first:].ctypes.data
+        if kind == 0:
+            _glu_backward(like, *inputs, *outputs, count)
+        elif kind == 1:
+            _reglu_backward(like, *inputs, *outputs, count)
+        elif kind == 2:
+            _geglu_backward(like, *inputs, *outputs, count)
+        else:
+            _swiglu_backward(like, *inputs, *outputs, count)
