@@ -27,7 +27,7 @@ from headway.train.optim import (
 )
 from headway.train.snapshot import Progress, Snapshot, load_snapshot, optimizer_moments, prefixed_tensors
 
-Kind = Literal["adam", "adafactor"]
+Kind = Literal["adam", "adafactor", "muon"]
 
 
 class TestSchedule:
@@ -128,7 +128,7 @@ def give_gradients(model: nn.Module, seed: int) -> None:
 
 
 def optimizer_of(model: nn.Module, kind: Kind = "adam", **settings: Any) -> torch.optim.Optimizer:
-    optimizer = make_optimizer(model, OptimizerConfig(kind=kind, **settings))
+    optimizer = make_optimizer(model, OptimizerConfig(kind=kind, **settings), [model] if kind == "muon" else [])
     for group in optimizer.param_groups:
         group["lr"] = 0.01
     return optimizer
@@ -207,7 +207,7 @@ def test_a_step_of_adafactor_by_hand() -> None:
     torch.testing.assert_close(layer.weight.detach(), torch.tensor([[1.98, 2.02], [1.98, 1.98]]))
 
 
-@pytest.mark.parametrize("kind", ["adam", "adafactor"])
+@pytest.mark.parametrize("kind", ["adam", "adafactor", "muon"])
 def test_training_restored_from_a_checkpoint_continues_bit_for_bit(tmp_path: Path, kind: Kind) -> None:
     model, other = small_model(), small_model()
     optimizer, restored = optimizer_of(model, kind), optimizer_of(other, kind)
@@ -229,7 +229,7 @@ def test_training_restored_from_a_checkpoint_continues_bit_for_bit(tmp_path: Pat
 
 
 class TestStepIfFinite:
-    @pytest.mark.parametrize("kind", ["adam", "adafactor"])
+    @pytest.mark.parametrize("kind", ["adam", "adafactor", "muon"])
     @pytest.mark.parametrize("clip_norm", [None, 0.5])
     @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
     def test_one_value_that_is_not_finite_skips_the_step(self, kind: Kind, clip_norm: float | None, bad: float) -> None:

@@ -60,7 +60,7 @@ def test_a_resolved_recipe_is_read_back_equal(tmp_path: Path) -> None:
         ("tokenizer.joint=false", "model.tie = 'all' shares one embedding"),
         ("checkpoints.average=6", r"average = 6 exceeds keep = 5"),
         ("checkpoints.keep=0", r"checkpoints\.keep = 0"),
-        ("optimizer.kind=sgd", r"optimizer\.kind = 'sgd': .*'adam' or 'adafactor'"),
+        ("optimizer.kind=sgd", r"optimizer\.kind = 'sgd': .*'adam', 'adafactor' or 'muon'"),
         ("optimizer.final_fraction=2", r"optimizer\.final_fraction = 2: .*less than or equal to 1"),
         ("optimizer.halve_every=0", r"optimizer\.halve_every = 0: .*greater than or equal to 1"),
         ("optimizer.weight_decay=-1", r"optimizer\.weight_decay = -1: .*greater than or equal to 0"),
@@ -80,6 +80,7 @@ def test_bad_values_are_refused(tmp_path: Path, assignment: str, message: str) -
     ("assignment", "message"),
     [
         ("optimizer.kind=adafactor", r"cannot split Adafactor's state; set optimizer\.kind to 'adam'"),
+        ("optimizer.kind=muon", r"cannot split Muon's state; set optimizer\.kind to 'adam'"),
         ("model.layer_dropout=0.2", r"layer_dropout = 0\.2 makes each process skip different blocks"),
         ("training.compile=on", r"which compile = 'on' would fuse; set training\.compile to 'auto' or 'off'"),
     ],

@@ -150,7 +150,7 @@ def test_fine_tuning_starts_from_a_model_with_its_tokenizer(corpus: Path, tmp_pa
     assert first.source_tokenizer.fingerprint == second.source_tokenizer.fingerprint
 
 
-@pytest.mark.parametrize("kind", ["adam", "adafactor"])
+@pytest.mark.parametrize("kind", ["adam", "adafactor", "muon"])
 def test_one_infinite_gradient_skips_one_step(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

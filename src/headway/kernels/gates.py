@@ -74,9 +74,7 @@ def _emit_reglu(builder: Builder, g: ir.Value) -> _Emitted:
 
 def _emit_geglu(builder: Builder, g: ir.Value) -> _Emitted:
     kind, one = g.type, constant(g.type, 1.0)
-    magnitude = builder.fmul(
-        builder.call_llvm(f"llvm.fabs.{_suffix(kind)}", kind, g), constant(kind, 0.5**0.5)
-    )
+    magnitude = builder.fmul(builder.call_llvm(f"llvm.fabs.{_suffix(kind)}", kind, g), constant(kind, 0.5**0.5))
     power = _emit_exp_negative(builder, builder.fmul(magnitude, magnitude))
     t = builder.fdiv(one, builder.fadd(one, builder.fmul(magnitude, constant(kind, _ERF_SCALE))))
     series = constant(kind, _ERF[0])
@@ -109,9 +107,7 @@ def _functions(emit_gate: Callable[[Builder, ir.Value], _Emitted]) -> tuple[Any,
     """Return the functions that compute ``count`` elements and their gradients. They take addresses."""
 
     @intrinsic(lambda like, *_: types.void(like, *(types.uintp,) * 3, types.intp))
-    def forward(
-        builder: Builder, like: ir.Value, gate: ir.Value, x: ir.Value, out: ir.Value, count: ir.Value
-    ) -> None:
+    def forward(builder: Builder, like: ir.Value, gate: ir.Value, x: ir.Value, out: ir.Value, count: ir.Value) -> None:
         def emit(kind: ir.Type, i: ir.Value) -> None:
             g, own = (emit_read_float32(builder, address, like.type, i, kind) for address in (gate, x))
             builder.write(emit_cast(builder, builder.fmul(emit_gate(builder, g)[0], own), like.type), out, i)
@@ -164,9 +160,7 @@ def _apply(kind: int, gate: Array, x: Array, out: Array) -> None:
 
 
 @jit_serial_and_parallel
-def _apply_backward(
-    kind: int, gradient: Array, gate: Array, x: Array, gate_gradient: Array, x_gradient: Array
-) -> None:
+def _apply_backward(kind: int, gradient: Array, gate: Array, x: Array, gate_gradient: Array, x_gradient: Array) -> None:
     for chunk in numba.prange(-(-len(x) // _CHUNK)):
         first = chunk * _CHUNK
         count, like = min(_CHUNK, len(x) - first), x[0]

@@ -27,6 +27,9 @@ Adafactor (Shazeer and Stern 2018) stores one row and one column instead of each
 moment. The implementation is PyTorch's. A step is at most min(learning rate, s^-0.5) times the root mean square of the
 weight (at least 1e-3), so rates of 1e-3 to 1e-2 are suitable. It does not use Adam's betas and epsilon. It saves
 memory, not time: PyTorch has no fused kernel for it, so a step on a CPU takes seven times as long as Adam's.
+
+Muon (:mod:`headway.train.muon`) trains the matrices of the blocks, and AdamW all other weights, at the same learning
+rate.
 """
 
 from __future__ import annotations
@@ -41,6 +44,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headway.config import Config
+from headway.errors import ConfigError
+from headway.train.muon import Muon
 
 # The paper's factor on equation 3 is 1. It gives the paper's base model a peak of 7e-4, which is therefore the default
 # of the other schedules.
@@ -56,8 +61,10 @@ def _default_rate(settings: dict[str, Any]) -> float:
 class OptimizerConfig(Config):
     """The optimizer (by default Adam with the paper's settings) and its learning-rate schedule."""
 
-    kind: Literal["adam", "adafactor"] = Field(
-        "adam", description="Adafactor needs almost no memory of its own; its learning rate is relative to the weights."
+    kind: Literal["adam", "adafactor", "muon"] = Field(
+        "adam",
+        description="Adafactor needs almost no memory of its own; its learning rate is relative to the weights. Muon "
+        "trains the matrices of a Transformer's blocks with orthogonal updates, and all other weights with Adam.",
     )
     schedule: Literal["inverse_sqrt", "linear", "cosine", "constant", "halve_every", "paper"] = Field(
         "inverse_sqrt",
@@ -76,6 +83,7 @@ class OptimizerConfig(Config):
     halve_every: int | None = Field(
         None, ge=1, description="With schedule = 'halve_every': steps between halvings. None means steps / 3."
     )
+    momentum: float = Field(0.95, ge=0, lt=1, description="Muon: decay rate of the momentum.")
     beta1: float = Field(0.9, ge=0, lt=1, description="Adam: decay rate of the moving average of gradients.")
     beta2: float = Field(0.98, ge=0, lt=1, description="Adam: decay rate of the moving average of squared gradients.")
     epsilon: float = Field(1e-9, gt=0, description="Adam: constant added to the square root of the second moment.")
@@ -120,7 +128,7 @@ def learning_rate_warning(config: OptimizerConfig, d_model: int) -> str | None:
     """Return a warning if the peak learning rate of Adam is far outside the range in which models learn."""
     peak = learning_rate(config.warmup_steps, config.warmup_steps, config, d_model)
     low, high = _SENSIBLE_PEAK
-    if config.kind != "adam" or low <= peak <= high:
+    if config.kind == "adafactor" or low <= peak <= high:
         return None
     effect = "the model will learn next to nothing" if peak < low else "training will probably diverge"
     usual = f"usual values are near {_DEFAULT_RATE:g}"
@@ -158,24 +166,33 @@ def make_optimizer(
     """Return the optimizer of all weights that are not frozen.
 
     The training loop sets the rate of each group at each step: the rate of the step times the group's ``rate_factor``.
-    ``blocks`` are the model's blocks from input to output; they are used if ``layer_decay`` is not 1.
+    ``blocks`` are the model's blocks from input to output. They are used if ``layer_decay`` is not 1, and by Muon.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     factors = {weight: config.layer_decay**depth for weight, depth in depths(model, blocks).items()}
+    in_blocks = {weight for block in blocks for weight in block.parameters() if weight.dim() == 2}
+    if config.kind == "muon" and not in_blocks:
+        raise ConfigError("optimizer.kind = 'muon' trains a Transformer's blocks, but this model has none; use 'adam'")
+    orthogonal = in_blocks if config.kind == "muon" else set()
     groups: list[dict[str, Any]] = []
     for factor in sorted({factors[weight] for weight in trained}, reverse=True):
-        own = [weight for weight in trained if factors[weight] == factor]
+        own = [weight for weight in trained if factors[weight] == factor and weight not in orthogonal]
         matrices, vectors = ([weight for weight in own if (weight.dim() > 1) is wide] for wide in (True, False))
         groups += [
             {"params": matrices, "weight_decay": config.weight_decay, "rate_factor": factor},
             {"params": vectors, "weight_decay": 0.0, "rate_factor": factor},
         ]
+        if orthogonal:
+            chosen = [weight for weight in trained if factors[weight] == factor and weight in orthogonal]
+            groups.append({**groups[-2], "params": chosen, "orthogonal": True})
+    betas = (config.beta1, config.beta2)
     match config.kind:
         case "adam":
-            betas = (config.beta1, config.beta2)
             return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=config.epsilon, fused=True)
         case "adafactor":
             return torch.optim.Adafactor(groups, lr=0.0)
+        case "muon":
+            return Muon(groups, momentum=config.momentum, betas=betas, epsilon=config.epsilon)
 
 
 @torch.no_grad()
@@ -184,7 +201,7 @@ def clip_and_step(optimizer: torch.optim.Optimizer, clip_norm: float | None = No
 
     Returns whether the step was taken, as a tensor on the weights' device. A skipped step changes neither weights nor
     moments nor step counters. With Adam the host does not wait for the norm: the fused kernel skips the step if
-    necessary, and clips the gradients in the same pass. PyTorch's Adafactor has no such kernel, so the host waits. With
+    necessary, and clips the gradients in the same pass. The other optimizers have no such kernel, so the host waits. With
     FSDP2 the norm covers the shards of all processes, so that all of them skip the same steps.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

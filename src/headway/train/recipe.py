@@ -175,8 +175,9 @@ class Recipe(Config):
             )
         if training.sharding == "none":
             return self
-        if self.optimizer.kind == "adafactor":
-            raise ValueError("training.sharding = 'full' cannot split Adafactor's state; set optimizer.kind to 'adam'")
+        if self.optimizer.kind != "adam":
+            name = self.optimizer.kind.capitalize()
+            raise ValueError(f"training.sharding = 'full' cannot split {name}'s state; set optimizer.kind to 'adam'")
         if training.compile == "on":
             raise ValueError(
                 "training.sharding = 'full' gathers weights between kernels, which compile = 'on' would fuse; set "

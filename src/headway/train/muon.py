@@ -1,0 +1,108 @@
+"""Muon (Jordan et al. 2024): momentum whose updates are orthogonal matrices.
+
+The update of a matrix is its momentum U S V^T with all singular values replaced by about 1, U V^T, so that no direction
+dominates. Five steps of a Newton-Schulz iteration compute it from matrix products only. It is scaled to 0.2 times the
+root mean square 1, which is that of a typical update of Adam (Liu et al. 2025, "Muon is Scalable for LLM Training",
+equation 4), so learning rates and weight decays that suit AdamW suit Muon, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
+
+from headway.hardware import has_fast_bfloat16
+
+# A quintic whose iteration brings singular values from (0, 1] near 1 in few steps (Jordan et al. 2024).
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+_STEPS = 5
+_SMALLEST_NORM = 1e-7
+_ADAM_UPDATE = 0.2  # the root mean square of a typical update of Adam
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon for the groups with ``orthogonal`` = True, which contain only matrices, and AdamW for all other groups.
+
+    Args:
+        groups: Parameter groups, each with ``orthogonal`` and ``weight_decay``.
+        momentum: Muon: decay rate of the momentum, which is Nesterov's.
+        betas: AdamW: decay rates of the two moments.
+        epsilon: AdamW: constant added to the square root of the second moment.
+    """
+
+    def __init__(
+        self, groups: Iterable[dict[str, Any]], *, momentum: float, betas: tuple[float, float], epsilon: float
+    ) -> None:
+        defaults = {"lr": 0.0, "momentum": momentum, "betas": betas, "eps": epsilon, "weight_decay": 0.0}
+        super().__init__(groups, defaults | {"orthogonal": False})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure is ever passed
+        """Update all weights that have a gradient."""
+        for group in self.param_groups:
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            if group["orthogonal"]:
+                self._step_orthogonal(weights, group)
+            elif weights:
+                self._step_adam(weights, group)
+
+    def _step_orthogonal(self, weights: list[nn.Parameter], group: dict[str, Any]) -> None:
+        by_shape: dict[torch.Size, list[tuple[nn.Parameter, Tensor]]] = defaultdict(list)
+        for weight in weights:
+            state, gradient = self.state[weight], weight.grad
+            assert gradient is not None
+            if "momentum" not in state:
+                state["momentum"] = torch.zeros_like(weight)
+            state["momentum"].lerp_(gradient, 1 - group["momentum"])
+            by_shape[weight.shape].append((weight, gradient.lerp(state["momentum"], group["momentum"])))
+        for shape, found in by_shape.items():
+            updates = orthogonalize(torch.stack([update for _, update in found]))
+            rate = group["lr"] * _ADAM_UPDATE * math.sqrt(max(shape))
+            for (weight, _), update in zip(found, updates, strict=True):
+                weight.mul_(1 - group["lr"] * group["weight_decay"]).add_(update.to(weight.dtype), alpha=-rate)
+
+    def _step_adam(self, weights: list[nn.Parameter], group: dict[str, Any]) -> None:
+        states = [self.state[weight] for weight in weights]
+        for weight, state in zip(weights, states, strict=True):
+            if not state:
+                state["step"] = torch.zeros((), device=weight.device)
+                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
+        moments = ([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq"))
+        adamw(
+            weights,
+            [weight.grad for weight in weights],
+            *moments,
+            max_exp_avg_sqs=[],
+            state_steps=[state["step"] for state in states],
+            fused=True,
+            amsgrad=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+
+
+def orthogonalize(matrices: Float[Tensor, "B M N"]) -> Float[Tensor, "B M N"]:
+    """Return about U V^T for each matrix U S V^T: its singular values are between 0.7 and 1.2.
+
+    Products are computed in bfloat16 where that is fast.
+    """
+    x = matrices if matrices.size(1) <= matrices.size(2) else matrices.mT
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=_SMALLEST_NORM)
+    if has_fast_bfloat16(matrices.device):
+        x = x.bfloat16()
+    a, b, c = _COEFFICIENTS
+    for _ in range(_STEPS):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x if matrices.size(1) <= matrices.size(2) else x.mT

@@ -1,0 +1,87 @@
+"""Muon: updates that are orthogonal matrices, for the matrices of the blocks only."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from headway.errors import ConfigError
+from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
+from headway.train.muon import Muon, orthogonalize
+from headway.train.optim import OptimizerConfig, make_optimizer
+
+SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 16, "decoder_layers": 2, "max_length": 8}
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (2, 6, 20), (2, 20, 6)])
+def test_singular_values_become_about_one_and_directions_stay(shape: tuple[int, int, int]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    matrices = torch.randn(shape, generator=generator)
+    result = orthogonalize(matrices).float()
+    values = torch.linalg.svdvals(result)
+    assert 0.6 < values.min()
+    assert values.max() < 1.3
+    left, _, right = torch.linalg.svd(matrices, full_matrices=False)
+    torch.testing.assert_close(left @ right, result, rtol=0, atol=0.3)
+    assert torch.cosine_similarity((left @ right).flatten(1), result.flatten(1)).min() > 0.97
+
+
+def test_a_matrix_of_zeros_stays_zero() -> None:
+    assert not orthogonalize(torch.zeros(1, 4, 4)).any()
+
+
+def optimizer_of(model: DecoderOnly, **settings: float) -> torch.optim.Optimizer:
+    optimizer = make_optimizer(model, OptimizerConfig(kind="muon", **settings), list(model.decoder.blocks))
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01
+    return optimizer
+
+
+def test_matrices_of_blocks_are_orthogonal_and_all_others_adam_s() -> None:
+    torch.manual_seed(0)
+    model = DecoderOnly(DecoderOnlyConfig.parse(SIZES, "test"), 11)
+    other = copy.deepcopy(model)
+    optimizer, adam = optimizer_of(model), make_optimizer(other, OptimizerConfig())
+    for group in adam.param_groups:
+        group["lr"] = 0.01
+    for weight, twin in zip(model.parameters(), other.parameters(), strict=True):
+        weight.grad = torch.randn(weight.shape)
+        twin.grad = weight.grad.clone()
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    optimizer.step()
+    adam.step()
+    in_blocks = 0
+    for (name, weight), twin in zip(model.named_parameters(), other.parameters(), strict=True):
+        if name.startswith("decoder.blocks") and weight.dim() == 2:
+            in_blocks += 1
+            # Rates are those of Adam: the root mean square of an update is about 0.2 times the rate.
+            update = (weight.detach() - before[name]) / 0.01
+            assert update.square().mean().sqrt() == pytest.approx(0.2, rel=0.25)
+            values = torch.linalg.svdvals(update) / (0.2 * max(weight.shape) ** 0.5)
+            assert 0.6 < values.min()
+            assert values.max() < 1.3
+        else:
+            torch.testing.assert_close(weight, twin)
+    assert in_blocks == 2 * 4
+
+
+def test_momentum_is_nesterov_s_and_decay_is_decoupled() -> None:
+    """The second gradient alone would be orthogonal to the first; with momentum the update leans to both."""
+    weight = nn.Parameter(torch.full((2, 2), 3.0))
+    group = {"params": [weight], "orthogonal": True, "weight_decay": 0.5}
+    optimizer = Muon([group], momentum=0.5, betas=(0.9, 0.98), epsilon=1e-9)
+    optimizer.param_groups[0]["lr"] = 0.1
+    weight.grad = torch.zeros(2, 2)
+    optimizer.step()
+    torch.testing.assert_close(weight.detach(), torch.full((2, 2), 3.0 * (1 - 0.1 * 0.5)))
+    weight.grad = torch.eye(2)
+    optimizer.step()
+    torch.testing.assert_close(optimizer.state[weight]["momentum"], torch.eye(2) / 2)
+
+
+def test_a_model_without_blocks_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"optimizer.kind = 'muon' trains a Transformer's blocks"):
+        make_optimizer(nn.Linear(2, 2), OptimizerConfig(kind="muon"))
