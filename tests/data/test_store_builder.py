@@ -225,7 +225,7 @@ class TestWorkers:
             worker.kill()
             yield from TEXTS[25:]
 
-        with pytest.raises(OutputError, match=r"ended unexpectedly \(it was killed, .*finished chunks are kept"):
+        with pytest.raises(OutputError, match=r"ended unexpectedly: it was killed, .*finished chunks are kept"):
             open_or_build_store(tmp_path / "s", KEY, killing, work)
 
     def test_none_is_left_after_an_error(self, tmp_path: Path, work: EncodingSpec) -> None:
@@ -280,3 +280,34 @@ def _is_running(process: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"  # ended, but its exit status has not been read
+
+
+_UNGUARDED = """
+import sys
+from pathlib import Path
+from random import Random
+from headway.data import store_builder
+from headway.data.encoding import EncodingSpec, SideSpec
+from headway.data.store import FilterConfig
+from headway.text.corpus_encoder import CorpusEncoder
+from headway.text.tokenizer import Tokenizer, TokenizerConfig
+
+letters = Random(0)
+words = ["".join(letters.choices("abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(20_000)]
+tokenizer = Tokenizer.train(iter(words), TokenizerConfig(vocab_size=8000))
+store_builder._CHUNK_EXAMPLES, store_builder.num_cores = 10, lambda: 2
+spec = EncodingSpec((SideSpec(CorpusEncoder(tokenizer)),), FilterConfig())
+store_builder.open_or_build_store(Path(sys.argv[1]), "0123456789abcdef", lambda: ((word,) for word in words), spec)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_its_own_processes_run_again_ends_with_an_error(tmp_path: Path) -> None:
+    """Each process that is started fails at once, without reading its arguments, which must therefore fit a pipe."""
+    script = tmp_path / "train.py"
+    script.write_text(_UNGUARDED, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "s")], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 1
+    assert 'has no \'if __name__ == "__main__":\'' in done.stderr

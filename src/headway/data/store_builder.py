@@ -10,6 +10,7 @@ store. Running again builds only the missing chunks.
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import signal
 import threading
@@ -25,7 +26,7 @@ from pathlib import Path
 from headway.data.encoding import EncodingSpec, load_chunk, save_chunk
 from headway.data.store import TokenStore, join_chunks, open_store
 from headway.errors import ConfigError, OutputError
-from headway.storage import lock_file
+from headway.storage import atomic_write, lock_file
 
 _CHUNK_EXAMPLES = 1 << 16  # a few seconds of work and a few megabytes
 _CHUNK_CHARACTERS = 1 << 24  # pieces of documents are long
@@ -107,9 +108,11 @@ def _build_chunks(
             add(number)
 
     # Processes are started when there is work. They are spawned, not forked: a fork would copy the locks of PyTorch's
-    # and the tokenizers' threads. After an error, chunks in progress are finished and kept.
+    # and the tokenizers' threads. After an error, chunks in progress are finished and kept. A process reads the spec
+    # from a file: if it ended at once, and its arguments did not fit a pipe, its parent would wait forever.
+    spec_file = home / "spec.pickle"
     try:
-        with ProcessPoolExecutor(cores, get_context("spawn"), _start_worker, (spec,)) as pool:
+        with ProcessPoolExecutor(cores, get_context("spawn"), _start_worker, (spec_file,)) as pool:
             for number in count():
                 chunk, is_full = _next_chunk(examples)
                 if not chunk:
@@ -124,13 +127,15 @@ def _build_chunks(
                 else:
                     while len(pending) >= cores:
                         collect()
+                    if not spec_file.exists():
+                        _write_spec(spec, spec_file)
                     pending[pool.submit(_tokenize, path, chunk)] = len(chunk)
             while pending:
                 collect()
     except BrokenProcessPool:
         raise OutputError(
-            "a tokenizing process ended unexpectedly (it was killed, often because memory ran out); run the same "
-            "command again: finished chunks are kept"
+            "a tokenizing process ended unexpectedly: it was killed, often because memory ran out, or a script that "
+            "trains has no 'if __name__ == \"__main__\":'; run the same command again: finished chunks are kept"
         ) from None
     return paths
 
@@ -150,9 +155,14 @@ def _next_chunk(examples: Iterator[tuple[str, ...]]) -> tuple[list[tuple[str, ..
 _spec: EncodingSpec  # set only in worker processes
 
 
-def _start_worker(spec: EncodingSpec) -> None:
+def _write_spec(spec: EncodingSpec, path: Path) -> None:
+    with atomic_write(path) as aside:
+        aside.write_bytes(pickle.dumps(spec))
+
+
+def _start_worker(spec_file: Path) -> None:
     global _spec
-    _spec = spec
+    _spec = pickle.loads(spec_file.read_bytes())  # noqa: S301  # written by the parent process
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_exit_with_parent, daemon=True).start()
