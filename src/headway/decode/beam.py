@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
@@ -249,9 +249,31 @@ class BeamSearch(Generic[StateT]):
         self._follow(chosen, _keep_places([at for at, is_done in enumerate(done) if not is_done]))
         return finished
 
-    def first_hypothesis(self) -> list[int]:
-        """Return the tokens so far of the first hypothesis of the first sequence."""
-        return self._tokens[0, self._tokens.size(1) - self.beams[0].length :].tolist()
+    def first_hypothesis(self, key: int | None = None) -> list[int]:
+        """Return the tokens so far of the first hypothesis of a sequence: of the first one, or that with ``key``."""
+        at = 0 if key is None else next(at for at, beam in enumerate(self.beams) if beam.key == key)
+        row = at * self.scores.size(1) * self.scores.size(2)
+        return self._tokens[row, self._tokens.size(1) - self.beams[at].length :].tolist()
+
+    @torch.inference_mode()
+    def remove(self, keys: Collection[int]) -> None:
+        """Stop searching for the requests with these keys."""
+        kept = _keep_places([at for at, beam in enumerate(self.beams) if beam.key not in keys])
+        if len(kept) == len(self.beams):
+            return
+        self.beams = [self.beams[at] for at in kept]
+        if not kept:
+            return
+        index, each = self._tensor(kept), self.scores[0].numel()
+        rows = (index.unsqueeze(1) * each + torch.arange(each, device=index.device)).flatten()
+        self.model.select(self._state, rows, index)
+        self.scores, self._newest = self.scores[index], self._newest[rows]
+        self._nodes = None if self._nodes is None else self._nodes[index]
+        self._coverage = None if self._coverage is None else self._coverage[rows]
+        self._banned_sequences = None
+        longest = max(beam.length for beam in self.beams)
+        first = self._tokens.size(1) - longest
+        self._tokens, self._log_probs = self._tokens[rows, first:], self._log_probs[rows, first:]
 
     # From the model's prediction to extensions.
 

@@ -1,0 +1,289 @@
+"""Search for several threads at once: the requests of all calls share batches (continuous batching).
+
+Each call blocks until its requests are decoded. One thread advances all of them by one token per step: at every step,
+finished sequences leave and waiting ones enter, whichever call they belong to. Calls with another model or other
+options cannot share a batch; their batches advance in turn.
+
+Waiting requests enter by priority, and within a priority so that each caller gets the same number of tokens: a caller
+with one sentence does not wait for all sentences of another one. A call can be canceled, which takes effect before the
+next step. If a step fails, its sequences are decoded again one at a time, so that only the ones that cause the error
+fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway.decode.beam import BeamSearch
+from headway.decode.protocol import SearchModel
+from headway.decode.request import DecodingOptions, Hypothesis, Request, check_request
+from headway.errors import HeadwayError
+
+
+@dataclass(eq=False)
+class Caller:
+    """Who searches, for the order in which waiting requests enter.
+
+    Attributes:
+        name: Calls with the same name share one caller's share of the tokens.
+        priority: Requests with a lower number enter first.
+        canceled: Set by any thread to end the calls with :class:`concurrent.futures.CancelledError`.
+    """
+
+    name: str = ""
+    priority: int = 0
+    canceled: threading.Event = field(default_factory=threading.Event)
+
+
+_NOBODY = Caller()
+_current: ContextVar[Caller] = ContextVar("caller", default=_NOBODY)
+
+
+@contextlib.contextmanager
+def searching_for(caller: Caller) -> Iterator[None]:
+    """Inside the context, searches of this thread are those of ``caller``."""
+    token = _current.set(caller)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@dataclass(eq=False)
+class _Call:
+    """One call: its results so far, and how many are missing."""
+
+    caller: Caller
+    results: list[list[Hypothesis]]
+    missing: int
+    on_token: Callable[[list[int]], None] | None = None
+    error: BaseException | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def fail(self, error: BaseException) -> None:
+        self.error = self.error or error
+        self.ended.set()
+
+
+@dataclass(eq=False)
+class _Entry:
+    """One request of a call."""
+
+    call: _Call
+    at: int
+    request: Request
+    arrival: int
+
+    @property
+    def is_over(self) -> bool:
+        return self.call.ended.is_set() or self.call.caller.canceled.is_set()
+
+
+class _Batch:
+    """The sequences that are decoded together, and those that wait for it."""
+
+    def __init__(self, make: Callable[[], BeamSearch[Any]]) -> None:
+        self.make = make
+        self.search = make()
+        self.active: dict[int, _Entry] = {}
+        self.waiting: list[_Entry] = []
+        self.longest = 0  # length of the longest source since the batch was last empty
+
+
+class SharedSearch:
+    """A replacement for :func:`headway.decode.search_all` that several threads call at the same time.
+
+    Args:
+        max_rows: Maximum number of rows of a batch; a sequence takes ``beam_size`` of them, or ``n_best`` when sampling.
+        max_batch_tokens: Maximum number of source tokens of a batch, padding included.
+    """
+
+    def __init__(self, *, max_rows: int = 512, max_batch_tokens: int = 8192) -> None:
+        self.max_rows, self.max_batch_tokens = max_rows, max_batch_tokens
+        self._changed = threading.Condition()
+        self._batches: dict[Any, _Batch] = {}
+        self._served: dict[str, int] = {}  # tokens that each present caller has got
+        self._arrivals = 0
+        self._closed = False
+        self.num_steps = 0
+        self.step_started: float | None = None  # time of the monotonic clock at which the present step began
+        self._thread = threading.Thread(target=self._run, name="search", daemon=True)
+        self._thread.start()
+
+    def __call__(
+        self,
+        model: SearchModel[Any],
+        requests: Sequence[Request],
+        options: DecodingOptions,
+        *,
+        bos: int,
+        eos: int,
+        banned: Sequence[int] = (),
+        other_ends: Sequence[int] = (),
+        max_batch_tokens: int | None = None,
+        max_sequences: int | None = None,
+        on_token: Callable[[list[int]], None] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Decode all requests and return the hypotheses of each, best first.
+
+        The size of batches is that of this object; ``max_batch_tokens`` and ``max_sequences`` are ignored. ``on_token``
+        is called by the searching thread after each step with the tokens of the first hypothesis of a single request.
+
+        Raises:
+            ConfigError: A request is impossible, or incompatible with the options.
+            BundleError: The model's probabilities are NaN.
+            CancelledError: The caller was canceled.
+        """
+        for request in requests:
+            check_request(request, options, eos)
+        if not requests:
+            return []
+        caller = _current.get()
+        call = _Call(caller, [[] for _ in requests], len(requests), on_token)
+        key = id(model), options, bos, eos, tuple(banned), tuple(other_ends)
+
+        def make() -> BeamSearch[Any]:
+            return BeamSearch(model, options, bos=bos, eos=eos, banned=banned, other_ends=other_ends)
+
+        with self._changed:
+            if self._closed:
+                raise HeadwayError("this search has been closed")
+            batch = self._batches.get(key)
+            if batch is None:
+                batch = self._batches[key] = _Batch(make)
+            for at, request in enumerate(requests):
+                self._arrivals += 1
+                batch.waiting.append(_Entry(call, at, request, self._arrivals))
+            if caller.name not in self._served:  # a new caller has no claim on the time before it came
+                self._served[caller.name] = min(self._served.values(), default=0)
+            self._changed.notify()
+        while not call.ended.wait(timeout=1.0):
+            if not self._thread.is_alive():
+                raise HeadwayError("the searching thread has ended")
+        if call.error is not None:
+            raise call.error
+        return call.results
+
+    @property
+    def num_sequences(self) -> int:
+        """The number of sequences that are decoded at the moment."""
+        return sum(len(batch.active) for batch in list(self._batches.values()))
+
+    @property
+    def num_waiting(self) -> int:
+        """The number of requests that wait."""
+        return sum(len(batch.waiting) for batch in list(self._batches.values()))
+
+    def wake(self) -> None:
+        """Look for canceled calls now. Call this after setting :attr:`Caller.canceled`."""
+        with self._changed:
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End the searching thread. Calls that are not finished raise an error."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    # All of the following runs in the searching thread.
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._drop_ended_calls()
+                while not self._batches and not self._closed:
+                    self._changed.wait()
+                    self._drop_ended_calls()
+                batches = list(self._batches.values())
+                if self._closed:
+                    break
+                entering = [self._choose(batch) for batch in batches]
+            for batch, entries in zip(batches, entering, strict=True):
+                self.step_started = time.monotonic()
+                self._advance(batch, entries)
+                self.num_steps += 1
+            self.step_started = None
+        for batch in batches:
+            for entry in (*batch.active.values(), *batch.waiting):
+                entry.call.fail(HeadwayError("this search has been closed"))
+
+    def _drop_ended_calls(self) -> None:
+        """Remove the requests of canceled calls, batches without requests, and callers that are gone."""
+        present: set[str] = set()
+        for key, batch in list(self._batches.items()):
+            over = [number for number, entry in batch.active.items() if entry.is_over]
+            for entry in (*(batch.active.pop(number) for number in over), *batch.waiting):
+                if entry.call.caller.canceled.is_set():
+                    entry.call.fail(CancelledError())
+            batch.search.remove(over)
+            batch.waiting = [entry for entry in batch.waiting if not entry.is_over]
+            if not batch.active and not batch.waiting:
+                del self._batches[key]
+            present |= {entry.call.caller.name for entry in (*batch.active.values(), *batch.waiting)}
+        self._served = {name: tokens for name, tokens in self._served.items() if name in present}
+
+    def _choose(self, batch: _Batch) -> list[_Entry]:
+        """Take the requests that enter now from those that wait."""
+        capacity = max(1, self.max_rows // batch.search.rows_per_sequence)
+        if not batch.active:
+            batch.longest = 0
+        chosen: list[_Entry] = []
+        while batch.waiting and len(batch.active) + len(chosen) < capacity:
+            served = self._served
+            best = min(batch.waiting, key=lambda one: (one.call.caller.priority, served[one.call.caller.name], one.arrival))
+            longest = max(batch.longest, len(best.request.source))
+            count = len(batch.active) + len(chosen)
+            if count and (count + 1) * longest > self.max_batch_tokens:
+                break
+            batch.waiting.remove(best)
+            batch.longest = longest
+            served[best.call.caller.name] += len(best.request.source) + 1
+            chosen.append(best)
+        return chosen
+
+    def _advance(self, batch: _Batch, entering: Sequence[_Entry]) -> None:
+        """Add the entering requests to a batch and advance it by one step."""
+        batch.active |= {entry.arrival: entry for entry in entering}
+        try:
+            batch.search.add_requests([(entry.arrival, entry.request) for entry in entering])
+            finished = batch.search.step()
+        except Exception:
+            entries, batch.active, batch.search = list(batch.active.values()), {}, batch.make()
+            for entry in entries:
+                self._search_alone(batch, entry)
+            return
+        for arrival, hypotheses in finished:
+            self._finish(batch.active.pop(arrival), hypotheses)
+        for arrival, entry in batch.active.items():
+            if entry.call.on_token is not None:
+                entry.call.on_token(batch.search.first_hypothesis(arrival))
+
+    def _search_alone(self, batch: _Batch, entry: _Entry) -> None:
+        """Decode one request from its beginning, without any others."""
+        try:
+            search = batch.make()
+            search.add_requests([(0, entry.request)])
+            while not entry.is_over:
+                self.step_started = time.monotonic()
+                for _, hypotheses in search.step():
+                    self._finish(entry, hypotheses)
+                if search.beams and entry.call.on_token is not None:
+                    entry.call.on_token(search.first_hypothesis())
+        except Exception as error:
+            entry.call.fail(error)
+
+    @staticmethod
+    def _finish(entry: _Entry, hypotheses: list[Hypothesis]) -> None:
+        call = entry.call
+        call.results[entry.at] = hypotheses
+        call.missing -= 1
+        if not call.missing:
+            call.ended.set()

@@ -1,0 +1,201 @@
+"""Calls of several threads share batches, and each gets what it would get alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+
+from headway.decode import DecodingOptions, Request, Sampling, search_all
+from headway.decode.shared_search import Caller, SharedSearch, searching_for
+from headway.errors import ConfigError
+from headway.models.registry import build_model
+from headway.models.transformer import Transformer, TransformerConfig
+
+BOS, EOS, VOCAB = 1, 2, 40
+LIMITS = {"max_batch_tokens": 4096, "max_sequences": 64}
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    torch.manual_seed(3)
+    sizes = {"d_model": 16, "num_heads": 2, "d_ff": 32, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.0}
+    return build_model(TransformerConfig.parse(sizes, "test"), VOCAB, VOCAB).eval()
+
+
+@pytest.fixture
+def shared() -> Iterator[SharedSearch]:
+    found = SharedSearch(max_rows=24, max_batch_tokens=120)
+    yield found
+    found.close()
+
+
+def request(number: int, limit: int = 12) -> Request:
+    generator = torch.Generator().manual_seed(number)
+    length = int(torch.randint(1, 12, (), generator=generator))
+    source = torch.randint(3, VOCAB, (length,), generator=generator).tolist()
+    return Request(source=(*source, EOS), limit=limit, seed=number)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        DecodingOptions(),
+        DecodingOptions(beam_size=1),
+        DecodingOptions(n_best=3, coverage_penalty=0.2, no_repeat_ngram=2),
+        DecodingOptions(sampling=Sampling(temperature=0.7), n_best=2),
+        DecodingOptions(groups=2),
+    ],
+    ids=["beam", "greedy", "coverage", "sampling", "groups"],
+)
+def test_calls_of_many_threads_get_what_they_get_alone(
+    model: Transformer, shared: SharedSearch, options: DecodingOptions
+) -> None:
+    calls = [[request(10 * call + at) for at in range(1 + call % 4)] for call in range(20)]
+
+    def one(requests: Sequence[Request]) -> Any:
+        with searching_for(Caller(name=str(len(requests)))):
+            return shared(model, requests, options, bos=BOS, eos=EOS, banned=(0,))
+
+    with ThreadPoolExecutor(20) as pool:
+        found = list(pool.map(one, calls))
+    for requests, results in zip(calls, found, strict=True):
+        expected = search_all(model, requests, options, bos=BOS, eos=EOS, banned=(0,), **LIMITS)
+        assert [[each.tokens for each in own] for own in results] == [[one.tokens for one in own] for own in expected]
+        for ours, theirs in zip(results, expected, strict=True):
+            assert [each.score for each in ours] == pytest.approx([each.score for each in theirs], abs=1e-4)
+
+
+class Slow:
+    """A model whose steps wait for permission, and that remembers the sources it was given, in order."""
+
+    max_length = None
+
+    def __init__(self, model: Transformer) -> None:
+        self.model, self.permitted, self.sources, self.steps = model, threading.Semaphore(0), list[tuple[int, ...]](), 0
+        self.poison: int | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> Any:
+        self.sources += map(tuple, sources)
+        return self.model.start(sources, beams=beams), [*map(tuple, sources)]
+
+    def admit(self, state: Any, sources: Sequence[Sequence[int]]) -> None:
+        self.sources += map(tuple, sources)
+        state[1].extend(map(tuple, sources))
+        self.model.admit(state[0], sources)
+
+    def step(self, state: Any, tokens: torch.Tensor, *, attention: bool = False) -> Any:
+        self.permitted.acquire()
+        self.steps += 1
+        if any(self.poison in source for source in state[1]):
+            raise RuntimeError("poison")
+        return self.model.step(state[0], tokens, attention=attention)
+
+    def select(self, state: Any, rows: torch.Tensor, sequences: torch.Tensor | None = None) -> None:
+        if sequences is not None:
+            state[1][:] = [state[1][at] for at in sequences.tolist()]
+        self.model.select(state[0], rows, sequences)
+
+    def run(self, steps: int = 100_000) -> None:
+        self.permitted.release(steps)
+
+
+GREEDY = DecodingOptions(beam_size=1, min_length=5)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened for 10 seconds"
+        time.sleep(0.002)
+
+
+def test_a_canceled_call_leaves_before_the_next_step_and_the_others_stay(
+    model: Transformer, shared: SharedSearch
+) -> None:
+    slow, caller = Slow(model), Caller()
+    others = [request(number) for number in range(3)]
+
+    def canceled() -> Any:
+        with searching_for(caller):
+            return shared(slow, [request(50, 100_000), request(51, 100_000)], GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(canceled)
+        second = pool.submit(lambda: shared(slow, others, GREEDY, bos=BOS, eos=EOS, banned=(EOS,)))
+        slow.run(3)
+        wait_until(lambda: slow.steps == 3 and shared.num_sequences == 5)
+        caller.canceled.set()
+        slow.run(1)  # the step that had already begun
+        wait_until(lambda: shared.num_sequences == 3)
+        slow.run()
+        with pytest.raises(CancelledError):
+            first.result(10)
+        found = second.result(10)
+    expected = search_all(model, others, GREEDY, bos=BOS, eos=EOS, banned=(EOS,), **LIMITS)
+    assert [own[0].tokens for own in found] == [own[0].tokens for own in expected]
+
+
+def test_callers_get_equal_shares_and_priorities_come_first(model: Transformer) -> None:
+    shared, slow = SharedSearch(max_rows=1), Slow(model)
+
+    def call(name: str, priority: int, numbers: Sequence[int]) -> Any:
+        with searching_for(Caller(name, priority)):
+            return shared(slow, [request(number) for number in numbers], GREEDY, bos=BOS, eos=EOS)
+
+    with ThreadPoolExecutor(8) as pool:
+        futures = [pool.submit(call, "first", 1, [100])]
+        wait_until(lambda: shared.num_sequences == 1)
+        futures.append(pool.submit(call, "bulk", 1, range(200, 206)))
+        wait_until(lambda: shared.num_waiting == 6)
+        futures.append(pool.submit(call, "small", 1, [300]))
+        wait_until(lambda: shared.num_waiting == 7)
+        futures.append(pool.submit(call, "urgent", 0, [400]))
+        wait_until(lambda: shared.num_waiting == 8)
+        slow.run()
+        for future in futures:
+            future.result(20)
+    shared.close()
+    order = [next(n for n in (100, *range(200, 206), 300, 400) if request(n).source == source) for source in slow.sources]
+    assert order[:2] == [100, 400]
+    assert order.index(300) <= 3  # one with the same share as the bulk caller, which has five more
+
+
+def test_only_the_request_that_raises_fails(model: Transformer, shared: SharedSearch) -> None:
+    slow = Slow(model)
+    bad = Request(source=(*request(7).source[:-1], 39, EOS), limit=9)
+    slow.poison = 39
+    good = [each for each in map(request, range(40)) if 39 not in each.source][:12]
+    slow.run()
+    with ThreadPoolExecutor(13) as pool:
+        futures = [pool.submit(shared, slow, [each], GREEDY, bos=BOS, eos=EOS) for each in [*good[:6], bad, *good[6:]]]
+        failed = futures.pop(6)
+        with pytest.raises(RuntimeError, match="poison"):
+            failed.result(20)
+        found = [future.result(20) for future in futures]
+    expected = search_all(model, good, GREEDY, bos=BOS, eos=EOS, **LIMITS)
+    assert [own[0][0].tokens for own in found] == [own[0].tokens for own in expected]
+
+
+def test_tokens_are_reported_as_they_come(model: Transformer, shared: SharedSearch) -> None:
+    seen: list[list[int]] = []
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(shared, model, [request(1), request(2)], GREEDY, bos=BOS, eos=EOS)
+        ((found,),) = shared(model, [request(3)], GREEDY, bos=BOS, eos=EOS, on_token=seen.append)
+        other.result(10)
+    assert seen == [list(found.tokens[:length]) for length in range(1, len(found.tokens) + 1)]
+
+
+def test_an_impossible_request_is_refused_at_once(model: Transformer, shared: SharedSearch) -> None:
+    with pytest.raises(ConfigError, match="min_length = 20"):
+        shared(model, [request(1)], DecodingOptions(min_length=20), bos=BOS, eos=EOS)
+    assert shared(model, [], GREEDY, bos=BOS, eos=EOS) == []
