@@ -3,10 +3,15 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test suite test-all test-settings check soak lint format clean
+.PHONY: quickstart serve test suite test-all test-settings check soak lint format clean
 
 quickstart: $(VENV)/.quickstart
 	$(BIN)/headway quickstart
+
+# Serves the model of the quickstart, which is trained first if there is none.
+serve: $(VENV)/.serve
+	test -d runs/quickstart/best || $(BIN)/headway quickstart
+	$(BIN)/headway serve runs/quickstart/best
 
 # The source checks run in parallel with the quick suite.
 test: $(VENV)/.ready
@@ -44,12 +49,16 @@ format: $(VENV)/.ready
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	touch $(VENV)/.quickstart $@
+	touch $(VENV)/.quickstart $(VENV)/.serve $@
 
 # The quickstart needs none of the development tools.
 $(VENV)/.quickstart: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[quickstart]'
+	touch $@
+
+$(VENV)/.serve: $(VENV)/.quickstart
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[quickstart,serve]'
 	touch $@
 
 clean:

@@ -90,14 +90,19 @@ class MissingPackageError(HeadwayError):
     EXTRAS: ClassVar[dict[str, str]] = {
         "babel": "quickstart",
         "ctranslate2": "ctranslate2",
+        "fastapi": "serve",
         "matplotlib": "plots",
         "onnx": "onnx",
         "onnxruntime": "onnx",
+        "prometheus_client": "serve",
+        "py3langid": "serve",
         "pyppmd": "quickstart",
         "sacremoses": "moses",
         "sentencepiece": "sentencepiece",
         "tensorboard": "tensorboard",
+        "starlette": "serve",
         "transformers": "huggingface",
+        "uvicorn": "serve",
     }
 
     def __init__(self, feature: str, package: str, extra: str | None = None) -> None:

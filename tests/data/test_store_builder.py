@@ -310,4 +310,4 @@ def test_a_script_that_its_own_processes_run_again_ends_with_an_error(tmp_path: 
         [sys.executable, str(script), str(tmp_path / "s")], capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 1
-    assert 'has no \'if __name__ == "__main__":\'' in done.stderr
+    assert "has no 'if __name__ == \"__main__\":'" in done.stderr

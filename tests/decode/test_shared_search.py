@@ -18,7 +18,7 @@ from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 
 BOS, EOS, VOCAB = 1, 2, 40
-LIMITS = {"max_batch_tokens": 4096, "max_sequences": 64}
+LIMITS: dict[str, Any] = {"max_batch_tokens": 4096, "max_sequences": 64}
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,9 @@ def test_callers_get_equal_shares_and_priorities_come_first(model: Transformer) 
         for future in futures:
             future.result(20)
     shared.close()
-    order = [next(n for n in (100, *range(200, 206), 300, 400) if request(n).source == source) for source in slow.sources]
+    order = [
+        next(n for n in (100, *range(200, 206), 300, 400) if request(n).source == source) for source in slow.sources
+    ]
     assert order[:2] == [100, 400]
     assert order.index(300) <= 3  # one with the same share as the bulk caller, which has five more
 

@@ -49,7 +49,7 @@ COMMANDS = (
         "rerank",
         "alternatives",
     ),
-    *("inspect", "experiment", "tokenize", "average", "export", "info", "doctor", "schema", "import"),
+    *("inspect", "experiment", "tokenize", "average", "export", "serve", "info", "doctor", "schema", "import"),
 )
 _SOON_S = 0.01  # how long to wait before a lost interrupt is repeated
 _SEARCHES = ("translate", "evaluate", "compare")  # commands that also take the decoding options

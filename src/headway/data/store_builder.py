@@ -162,7 +162,7 @@ def _write_spec(spec: EncodingSpec, path: Path) -> None:
 
 def _start_worker(spec_file: Path) -> None:
     global _spec
-    _spec = pickle.loads(spec_file.read_bytes())  # noqa: S301  # written by the parent process
+    _spec = pickle.loads(spec_file.read_bytes())  # written by the parent process
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_exit_with_parent, daemon=True).start()

@@ -8,10 +8,12 @@ from headway.decode.protocol import SearchModel, Step
 from headway.decode.ranking import NextTokens
 from headway.decode.request import DecodingOptions, Hypothesis, Request, Sampling, length_penalty
 from headway.decode.scoring import NextToken, score_targets, top_next_tokens
-from headway.decode.search import length_batches, search, search_all, search_stream
+from headway.decode.search import SearchFunction, length_batches, search, search_all, search_stream
+from headway.decode.shared_search import Caller, SharedSearch, searching_for
 from headway.deprecation import renamed
 
 __all__ = [
+    "Caller",
     "DecodingOptions",
     "Ensemble",
     "Hypothesis",
@@ -20,7 +22,9 @@ __all__ = [
     "Phrase",
     "Request",
     "Sampling",
+    "SearchFunction",
     "SearchModel",
+    "SharedSearch",
     "Step",
     "WordBoundaries",
     "length_batches",
@@ -29,6 +33,7 @@ __all__ = [
     "search",
     "search_all",
     "search_stream",
+    "searching_for",
     "top_next_tokens",
 ]
 

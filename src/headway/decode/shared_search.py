@@ -101,7 +101,7 @@ class SharedSearch:
     """A replacement for :func:`headway.decode.search_all` that several threads call at the same time.
 
     Args:
-        max_rows: Maximum number of rows of a batch; a sequence takes ``beam_size`` of them, or ``n_best`` when sampling.
+        max_rows: Maximum number of rows of a batch: ``beam_size`` for each sequence, or ``n_best`` when sampling.
         max_batch_tokens: Maximum number of source tokens of a batch, padding included.
     """
 
@@ -238,7 +238,9 @@ class SharedSearch:
         chosen: list[_Entry] = []
         while batch.waiting and len(batch.active) + len(chosen) < capacity:
             served = self._served
-            best = min(batch.waiting, key=lambda one: (one.call.caller.priority, served[one.call.caller.name], one.arrival))
+            best = min(
+                batch.waiting, key=lambda one: (one.call.caller.priority, served[one.call.caller.name], one.arrival)
+            )
             longest = max(batch.longest, len(best.request.source))
             count = len(batch.active) + len(chosen)
             if count and (count + 1) * longest > self.max_batch_tokens:

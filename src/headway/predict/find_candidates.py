@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from headway.bundle import Bundle
-from headway.decode import DecodingOptions, Hypothesis, Request, SearchModel, length_batches, search_all
+from headway.decode import DecodingOptions, Hypothesis, Request, SearchFunction, SearchModel, length_batches, search_all
 from headway.decode.request import check_request
 from headway.errors import ConfigError
 from headway.hardware import keep_freed_memory, return_freed_memory
@@ -40,6 +40,7 @@ class CandidateFinder:
         languages_differ: Whether source and target are known to be in different languages.
         max_batch_tokens: Maximum size of a batch: number of sentences x source tokens.
         avoid_flagged: Whether a flagged best hypothesis is replaced by the most probable one without flags.
+        search: The search.
     """
 
     bundle: Bundle
@@ -49,6 +50,7 @@ class CandidateFinder:
     languages_differ: bool
     max_batch_tokens: int
     avoid_flagged: bool
+    search: SearchFunction = search_all
 
     def find(self, parts: Sequence[PartRequest]) -> list[list[Candidate]]:
         """Return at most ``n_best`` candidates for each part, best first, or none if the options forbid every target.
@@ -184,7 +186,7 @@ class CandidateFinder:
                 f"beam size {self.options.beam_size}: expected 1 to the vocabulary size, {tokenizer.vocab_size}"
             )
         return partial(
-            search_all,
+            self.search,
             self.model,
             bos=BOS,
             eos=EOS,

@@ -180,6 +180,10 @@ class LanguageModel:
         """
         return None if self._model.carries_state else self._model.config.max_length
 
+    def warm_up(self) -> None:
+        """Continue a short text, so that the model's weights are converted and its kernels compiled."""
+        self.generate(max_new_tokens=2)
+
     @overload
     def generate(self, prompt: str = ..., **options: Any) -> list[Continuation]: ...
     @overload

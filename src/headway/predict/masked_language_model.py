@@ -87,6 +87,10 @@ class MaskedLanguageModel:
         """The length of the longest text that the model was trained on, in tokens with BOS and EOS."""
         return self._model.config.max_length
 
+    def warm_up(self) -> None:
+        """Score a short text, so that the model's kernels are compiled."""
+        self.score(["a"])
+
     def fill(self, text: str, top: int = 5, candidates: Sequence[str] | None = None) -> list[Filling]:
         """Return the most probable ways to fill in each "[MASK]" of a text, the best first.
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from headway.bundle import Bundle
-from headway.decode import DecodingOptions, Ensemble, score_targets, top_next_tokens
+from headway.decode import DecodingOptions, Ensemble, SearchFunction, score_targets, search_all, top_next_tokens
 from headway.deprecation import renamed_arguments
 from headway.engine import Precision, Shortlist, choose_precision, to_search_model, unsupported_reason
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
@@ -65,6 +65,10 @@ class Translator(TextTranslator):
         calibration: The distribution from which the flag ``unlikely`` of translations is computed. Without it, the flag
             is None.
 
+    Attributes:
+        search: The search of all calls: :func:`headway.decode.search_all`, or a replacement such as
+            :class:`headway.decode.SharedSearch`.
+
     Raises:
         ConfigError: The model or the machine does not support the precision or the shortlist.
     """
@@ -94,6 +98,7 @@ class Translator(TextTranslator):
             vars(self).update(arguments)
         self.alignment_layer = alignment_layer
         self.calibration = calibration
+        self.search: SearchFunction = search_all
         self._requested_source_tokens = max_source_tokens
         bundle.model.to(self.device).eval()
         choose_precision(precision, self.device)  # raises an error if this machine does not support the precision
@@ -160,6 +165,26 @@ class Translator(TextTranslator):
         """The languages that a multilingual model can translate into. Empty if there is only one target language."""
         return self.bundle.token_template.target_languages
 
+    @property
+    def source_languages(self) -> tuple[str, ...]:
+        """The languages that an imported multilingual model translates from. Empty if calls need not name one."""
+        return self.bundle.token_template.source_languages
+
+    @property
+    def languages(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The languages that the model translates from, and those that it translates into."""
+        task = self.bundle.task
+        return self.source_languages or (task.source_language,), self.target_languages or (task.target_language,)
+
+    def warm_up(self) -> None:
+        """Translate a short text, so that the model's weights are converted and its kernels compiled."""
+        sources, targets = self.source_languages, self.target_languages
+        self.translate_each(
+            ["a", "b"],
+            source_language=sources[0] if sources else None,
+            target_language=targets[0] if targets else None,
+        )
+
     def translate_each(
         self,
         texts: Sequence[str | Source],
@@ -186,7 +211,14 @@ class Translator(TextTranslator):
         needs_attention = options.coverage_penalty > 0 or attention_is_observed()
         model = self._forward_model() if needs_attention else self._search_model()
         finder = CandidateFinder(
-            self.bundle, model, options, special, _differ(*languages), self.max_batch_tokens, self.avoid_flagged
+            self.bundle,
+            model,
+            options,
+            special,
+            _differ(*languages),
+            self.max_batch_tokens,
+            self.avoid_flagged,
+            self.search,
         )
         found = finder.find(parts)
         if alignment:

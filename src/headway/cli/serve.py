@@ -1,0 +1,40 @@
+"""``headway serve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def serve(
+    models: Annotated[list[Path] | None, typer.Argument(metavar="{MODEL}", help="Model folders.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="<path>", help="A serve.toml with models, limits and keys.")
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option("--host", help="Address to listen on. Default: 127.0.0.1, which only this machine reaches."),
+    ] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port. Default: 5000.")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Worker processes. Default: one for each core.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Only check the configuration.")] = False,
+) -> None:
+    """Serve models over HTTP: translation for many users at once.
+
+    Requests of all users share batches. Clients of LibreTranslate work unchanged; the service's own API is
+    /api/v1. SIGTERM or Ctrl-C ends the service when its accepted requests are answered.
+    """
+    from headway.serve.config import read_config
+
+    given = [{"path": str(path)} for path in models or ()]
+    found = read_config(config, {"models": given, "host": host, "port": port, "workers": workers})
+    if check:
+        print(f"{config or 'the options'}: correct; {len(found.models)} models")
+        return
+    from headway.serve.run import run
+
+    run(found)

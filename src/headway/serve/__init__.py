@@ -1,0 +1,14 @@
+"""The HTTP service: from model folders to an API that translates for many users at once.
+
+    config      serve.toml: models, limits, keys
+    loader      a process that loads the models once, and forks the workers, which share its memory
+    worker      a process that computes: all its requests share batches
+    fleet       starts, watches and replaces the workers of a service, and sends them jobs
+    admission   who may come in, and when: a bounded queue, quotas, and shares for each key
+    service     what the APIs call: texts in, results out
+    languages   language codes, and the language of a text
+    app         the HTTP application
+    apis        one file for each API that clients know
+
+Only ``loader`` and ``worker`` import PyTorch. Needs the extra ``serve``.
+"""

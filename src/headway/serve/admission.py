@@ -1,0 +1,156 @@
+"""Who may come in, and when: a queue that is bounded in tokens and in seconds, quotas, and rates.
+
+The size of a text is estimated from its characters, and the speed of the service from what it has completed, so a
+request is refused before any work is done. At most ``slots`` jobs are with the workers at a time; the others wait, and
+enter so that each key gets the same number of tokens. Interactive requests enter before bulk ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+import math
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+_CHARACTERS_PER_TOKEN = 4.0
+_EXTRA_TOKENS = 4  # of each text
+_FIRST_RATE = 500.0  # tokens per second, before anything has been measured
+_WINDOW_S = 10.0  # time constant of the measured speed
+_LEAST_BUSY_S = 1.0  # a shorter time says too little
+_HALF_LIFE_S = 20.0  # of an earlier, higher speed
+
+
+class OverloadedError(Exception):
+    """The queue is full. ``retry_after`` says when there will probably be room, in whole seconds."""
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(retry_after)
+        self.retry_after = retry_after
+
+
+def estimated_tokens(text: str) -> int:
+    """Return about how many tokens a text has."""
+    return _EXTRA_TOKENS + math.ceil(len(text) / _CHARACTERS_PER_TOKEN)
+
+
+@dataclass(order=True)
+class _Waiting:
+    """A job that waits for a slot."""
+
+    priority: int
+    served: float
+    arrival: int
+    entered: asyncio.Future[None] = field(compare=False)
+
+
+class Admission:
+    """The queue in front of the workers.
+
+    Args:
+        slots: Maximum number of jobs that the workers have at a time.
+        max_tokens: Maximum size of all jobs that are not finished, in estimated tokens.
+        max_seconds: Maximum time that they may take, in estimated seconds.
+        clock: A monotonic clock.
+    """
+
+    def __init__(
+        self, *, slots: int, max_tokens: int, max_seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._slots, self._max_tokens, self._max_seconds, self._clock = slots, max_tokens, max_seconds, clock
+        self.tokens = 0  # of all jobs that are not finished
+        self.num_jobs = 0
+        self._num_inside = 0
+        self._queue: list[_Waiting] = []
+        self._served: dict[str, float] = {}
+        self._present: dict[str, int] = {}
+        self._arrivals = itertools.count()
+        # Seconds with jobs, and the tokens that were completed in them. What is long ago counts less.
+        self._busy_s, self._busy_tokens, self._measured_at = 0.0, 0.0, clock()
+        self._earlier_rate = _FIRST_RATE
+
+    @property
+    def rate(self) -> float:
+        """Estimated tokens per second at full load.
+
+        It is the speed of the last busy seconds, or, because few jobs do not use the whole machine, an earlier higher
+        one that is halved every 20 busy seconds.
+        """
+        self._measure()
+        return max(self._busy_tokens / self._busy_s if self._busy_s >= _LEAST_BUSY_S else 0.0, self._earlier_rate)
+
+    def _measure(self) -> None:
+        """Bring the sums up to the present time."""
+        now = self._clock()
+        passed, self._measured_at = now - self._measured_at, now
+        if self.num_jobs and passed > 0:
+            if self._busy_s >= _LEAST_BUSY_S:
+                self._earlier_rate = max(self._earlier_rate, self._busy_tokens / self._busy_s)
+            self._earlier_rate *= 0.5 ** (passed / _HALF_LIFE_S)
+            kept = math.exp(-passed / _WINDOW_S)
+            self._busy_s, self._busy_tokens = self._busy_s * kept + passed, self._busy_tokens * kept
+
+    @property
+    def seconds(self) -> float:
+        """The estimated time for all jobs that are not finished."""
+        return self.tokens / self.rate
+
+    @contextlib.asynccontextmanager
+    async def enter(self, tokens: int, caller: str, priority: int) -> AsyncIterator[None]:
+        """Wait for a slot, and hold it inside the context.
+
+        Raises:
+            OverloadedError: The queue is full. An empty queue accepts a job of any size.
+        """
+        if self.num_jobs:
+            wait = (self.tokens + tokens) / self.rate
+            if self.tokens + tokens > self._max_tokens or wait > self._max_seconds:
+                excess = max(wait - self._max_seconds, (self.tokens + tokens - self._max_tokens) / self.rate)
+                raise OverloadedError(max(1, math.ceil(excess)))
+        self._measure()
+        self.tokens += tokens
+        self.num_jobs += 1
+        self._present[caller] = self._present.get(caller, 0) + 1
+        # A new caller has no claim on the time before it came.
+        self._served.setdefault(caller, min(self._served.values(), default=0.0))
+        try:
+            await self._wait_for_slot(tokens, caller, priority)
+            try:
+                yield
+                self._measure()
+                self._busy_tokens += tokens
+            finally:
+                self._num_inside -= 1
+                self._admit()
+        finally:
+            self._measure()
+            self.tokens -= tokens
+            self.num_jobs -= 1
+            self._present[caller] -= 1
+            if not self._present[caller]:
+                del self._present[caller], self._served[caller]
+
+    async def _wait_for_slot(self, tokens: int, caller: str, priority: int) -> None:
+        waiting = _Waiting(priority, self._served[caller], next(self._arrivals), asyncio.Future())
+        self._served[caller] += tokens
+        heapq.heappush(self._queue, waiting)
+        self._admit()
+        try:
+            await waiting.entered
+        except asyncio.CancelledError:
+            if waiting.entered.done() and not waiting.entered.cancelled():
+                self._num_inside -= 1
+                self._admit()
+            else:
+                waiting.entered.cancel()
+            raise
+
+    def _admit(self) -> None:
+        while self._queue and self._num_inside < self._slots:
+            waiting = heapq.heappop(self._queue)
+            if not waiting.entered.done():
+                self._num_inside += 1
+                waiting.entered.set_result(None)

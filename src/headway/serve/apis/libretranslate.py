@@ -1,0 +1,174 @@
+"""The API of LibreTranslate (https://libretranslate.com/docs)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headway.decode.request import DecodingOptions
+from headway.serve.apis.requests import BadRequestError, read_fields, unless_disconnected
+from headway.serve.languages import english_name
+from headway.serve.service import Service, UnknownLanguageError, first_error
+
+_MAX_ALTERNATIVES = 10
+
+
+def routes(service: Service) -> list[Route]:
+    """Return the routes of the API."""
+    api = _LibreTranslate(service)
+    return [
+        Route("/translate", api.translate, methods=["POST"]),
+        Route("/detect", api.detect, methods=["POST"]),
+        Route("/languages", api.languages, methods=["GET"]),
+        Route("/frontend/settings", api.settings, methods=["GET"]),
+        Route("/suggest", api.suggest, methods=["POST"]),
+        Route("/health", api.health, methods=["GET"]),
+    ]
+
+
+def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """Return an error in the form of this API."""
+    return JSONResponse({"error": message}, status, headers)
+
+
+class _LibreTranslate:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def translate(self, request: Request) -> Response:
+        fields = await read_fields(request)
+        service = self._service
+        client = service.client(_text(fields, "api_key"))
+        texts, is_list = _texts(fields)
+        source, target = _required(fields, "source"), _required(fields, "target")
+        if _text(fields, "format") not in (None, "", "text"):
+            raise BadRequestError(f"{fields['format']} format is not supported")
+        alternatives = _alternatives(fields)
+        detected = None
+        if source == "auto":
+            detected = [await service.detect(text) for text in texts]
+            sources = [each.code for each in detected]
+        else:
+            sources = [source] * len(texts)
+        options = DecodingOptions()
+        if alternatives:
+            width = max(options.beam_size, alternatives + 1)
+            options = options.model_copy(update={"beam_size": width, "n_best": alternatives + 1})
+        found: list[Any] = [None] * len(texts)
+        for code in dict.fromkeys(sources):
+            at = [number for number, each in enumerate(sources) if each == code]
+            direction = service.direction(code, target)
+            own = [texts[number] for number in at]
+            results = await unless_disconnected(request, service.translate(client, direction, own, options=options))
+            for number, result in zip(at, results, strict=True):
+                found[number] = result
+        if (failed := first_error(found)) is not None:
+            raise BadRequestError(str(failed))
+        answer: dict[str, Any] = {"translatedText": _one_or_list([each.text for each in found], is_list)}
+        if alternatives:
+            others = [[each.text for each in result.candidates[1:]] for result in found]
+            answer["alternatives"] = _one_or_list(others, is_list)
+        if detected is not None:
+            answer["detectedLanguage"] = _one_or_list([_confidence(each) for each in detected], is_list)
+        return JSONResponse(answer)
+
+    async def detect(self, request: Request) -> Response:
+        fields = await read_fields(request)
+        self._service.client(_text(fields, "api_key"))
+        texts, _ = _texts(fields)
+        return JSONResponse([_confidence(await self._service.detect(texts[0] if texts else ""))])
+
+    async def languages(self, _: Request) -> Response:
+        targets: dict[str, set[str]] = {}
+        for model in self._service.models_of_kind("translation"):
+            for source in model.source_languages:
+                targets.setdefault(source, set()).update(model.target_languages)
+        return JSONResponse(
+            [
+                {"code": code, "name": english_name(code), "targets": sorted(found)}
+                for code, found in sorted(targets.items())
+            ]
+        )
+
+    async def settings(self, _: Request) -> Response:
+        limits, models = self._service.config.limits, self._service.models_of_kind("translation")
+        first = models[0] if models else None
+        return JSONResponse(
+            {
+                "apiKeys": bool(self._service.config.keys),
+                "charLimit": limits.characters,
+                "filesTranslation": False,
+                "frontendTimeout": 500,
+                "keyRequired": bool(self._service.config.keys),
+                "language": {
+                    "source": {"code": "auto", "name": "Auto Detect"},
+                    "target": {"code": first.target_languages[0], "name": english_name(first.target_languages[0])}
+                    if first
+                    else None,
+                },
+                "suggestions": False,
+                "supportedFilesFormat": [],
+            }
+        )
+
+    async def suggest(self, request: Request) -> Response:
+        fields = await read_fields(request)
+        self._service.client(_text(fields, "api_key"))
+        return error("Suggestions are disabled on this server.", 403)
+
+    async def health(self, _: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+
+def unknown_language(found: UnknownLanguageError) -> Response:
+    """Return the error for a language that no model has."""
+    return error(f"{found.code} is not supported", 400)
+
+
+def _text(fields: dict[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    return value if isinstance(value, str) else None
+
+
+def _required(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not value:
+        raise BadRequestError(f"Invalid request: missing {name} parameter")
+    if not isinstance(value, str):
+        raise BadRequestError(f"Invalid request: {name} is not a string")
+    return value
+
+
+def _texts(fields: dict[str, Any]) -> tuple[list[str], bool]:
+    """Return the texts of ``q``, and whether it is a list."""
+    q = fields.get("q")
+    if q is None or q == "":
+        raise BadRequestError("Invalid request: missing q parameter")
+    if isinstance(q, str):
+        return [q], False
+    if isinstance(q, list) and all(isinstance(each, str) for each in q):
+        return q, True
+    raise BadRequestError("Invalid request: q is neither a string nor a list of strings")
+
+
+def _alternatives(fields: dict[str, Any]) -> int:
+    value = fields.get("alternatives", 0)
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        raise BadRequestError("Invalid request: alternatives is not a number") from None
+    if not 0 <= number <= _MAX_ALTERNATIVES:
+        raise BadRequestError(f"Invalid request: alternatives is not from 0 to {_MAX_ALTERNATIVES}")
+    return number
+
+
+def _confidence(found: Any) -> dict[str, Any]:
+    return {"confidence": round(100 * found.confidence), "language": found.code}
+
+
+def _one_or_list(values: Sequence[Any], is_list: bool) -> Any:
+    return list(values) if is_list else values[0]

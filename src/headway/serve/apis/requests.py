@@ -1,0 +1,93 @@
+"""What all APIs do with a request: read its fields, and stop working when its client has gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+
+T = TypeVar("T")
+
+
+class BadRequestError(Exception):
+    """The request is not what the API expects; the message says why."""
+
+
+async def read_fields(request: Request) -> dict[str, Any]:
+    """Return the fields of a request: of its query string, and of its body, which takes precedence.
+
+    The body may be JSON, a form, or multipart. A field that occurs several times is a list.
+
+    Raises:
+        BadRequestError: The body is not valid.
+    """
+    fields: dict[str, Any] = _joined(request.query_params.multi_items())
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body = await request.body()
+    if not body:
+        return fields
+    if kind in ("application/x-www-form-urlencoded", "multipart/form-data"):
+        try:
+            async with request.form() as form:
+                items = form.multi_items()
+                return fields | _joined([(name, each) for name, each in items if not isinstance(each, UploadFile)])
+        except (HTTPException, UnicodeDecodeError, ValueError):
+            raise BadRequestError("the form is not valid") from None
+    return fields | parse_json_object(body)
+
+
+def parse_json_object(body: bytes) -> dict[str, Any]:
+    """Parse a body that must be a JSON object.
+
+    Raises:
+        BadRequestError: It is not.
+    """
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):  # not JSON, not UTF-8, or nested too deeply
+        raise BadRequestError("the body is not valid JSON") from None
+    if not isinstance(found, dict):
+        raise BadRequestError("the body is not a JSON object")
+    return found
+
+
+def _joined(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in items:
+        if name not in fields:
+            fields[name] = value
+        elif isinstance(fields[name], list):
+            fields[name].append(value)
+        else:
+            fields[name] = [fields[name], value]
+    return fields
+
+
+async def unless_disconnected(request: Request, work: Awaitable[T]) -> T:
+    """Return the result of ``work``, which is canceled when the client disconnects.
+
+    Raises:
+        ClientDisconnect: The client has disconnected.
+    """
+    task = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((task, watching), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientDisconnect
+    finally:
+        watching.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

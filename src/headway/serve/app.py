@@ -1,0 +1,237 @@
+"""The HTTP application: the routes of all APIs, and what is common to them: limits, errors, metrics and logs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+
+import prometheus_client
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headway import __version__
+from headway.errors import HeadwayError
+from headway.serve.admission import OverloadedError
+from headway.serve.apis import libretranslate, native
+from headway.serve.apis.requests import BadRequestError
+from headway.serve.fleet import UnavailableError
+from headway.serve.messages import WorkerError
+from headway.serve.service import (
+    BadKeyError,
+    QuotaExceededError,
+    RateExceededError,
+    Service,
+    TimedOutError,
+    TooLargeError,
+    UnknownLanguageError,
+    UnknownModelError,
+)
+
+_log = logging.getLogger("headway.serve")
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+_CLOSED_REQUEST = 499  # the client has gone; no one reads the reply
+
+_ErrorForm = Callable[[str, int, dict[str, str] | None], Response]
+
+
+def make_app(service: Service) -> ASGIApp:
+    """Return the application."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await service.fleet.close()
+
+    app = FastAPI(
+        title="Headway",
+        version=__version__,
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        root_path=service.config.root_path,
+        lifespan=lifespan,
+    )
+    metrics = _Metrics(service)
+    app.include_router(native.router(service))
+    app.router.routes.extend(libretranslate.routes(service))
+
+    @app.get("/ready", include_in_schema=False)
+    async def ready() -> JSONResponse:
+        fleet = service.fleet
+        if service.is_draining or not fleet.num_ready:
+            reason = "the service is ending" if service.is_draining else "no worker is ready"
+            return JSONResponse({"status": "unavailable", "reason": reason}, 503)
+        if fleet.num_ready < fleet.num_workers:
+            reason = f"{fleet.num_ready} of {fleet.num_workers} workers are ready"
+            return JSONResponse({"status": "degraded", "reason": reason})
+        return JSONResponse({"status": "ready"})
+
+    @app.get("/metrics", include_in_schema=False)
+    async def show_metrics() -> Response:
+        return Response(metrics.text(), media_type=prometheus_client.CONTENT_TYPE_LATEST)
+
+    for kind in _ERRORS:
+        app.add_exception_handler(kind, _answer_error)
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    app.add_exception_handler(RequestValidationError, _answer_http_error)
+    guarded: ASGIApp = _Guard(app, service, metrics)
+    if service.config.allowed_origins:
+        guarded = CORSMiddleware(
+            guarded, list(service.config.allowed_origins), allow_methods=["*"], allow_headers=["*"]
+        )
+    return guarded
+
+
+# Errors, in the form of the API that the path belongs to.
+
+_ERRORS: dict[type[Exception], tuple[int, str]] = {
+    BadRequestError: (400, "{}"),
+    TooLargeError: (413, "{}"),
+    BadKeyError: (403, "Invalid API key"),
+    QuotaExceededError: (429, "The quota of this key is used up"),
+    RateExceededError: (429, "Too many requests"),
+    OverloadedError: (429, "The service is busy; try again later"),
+    UnknownLanguageError: (400, "{} is not supported"),
+    UnknownModelError: (404, "There is no model {}"),
+    TimedOutError: (504, "The time limit of a request has passed"),
+    UnavailableError: (503, "No worker can answer now; try again later"),
+    WorkerError: (500, "Internal error"),
+    HeadwayError: (400, "{}"),
+    ClientDisconnect: (_CLOSED_REQUEST, "The client has disconnected"),
+    Exception: (500, "Internal error"),
+}
+
+
+def _form(path: str) -> _ErrorForm:
+    return native.error if path.startswith("/api/") else libretranslate.error
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    kind = next(kind for kind in _ERRORS if isinstance(error, kind))
+    status, template = _ERRORS[kind]
+    detail = error.code if isinstance(error, UnknownLanguageError) else error
+    headers = {}
+    if isinstance(error, (OverloadedError, RateExceededError)):
+        headers["Retry-After"] = str(error.retry_after)
+    elif isinstance(error, UnavailableError):
+        headers["Retry-After"] = "1"
+    return _form(request.url.path)(template.format(detail), status, headers)
+
+
+async def _answer_http_error(request: Request, error: Exception) -> Response:
+    """Answer an unknown path or method, or a body that does not fit the native API."""
+    if isinstance(error, RequestValidationError):
+        problems = [f"{'.'.join(map(str, each['loc'][1:])) or 'body'}: {each['msg']}" for each in error.errors()]
+        return _form(request.url.path)("; ".join(problems), 422, None)
+    assert isinstance(error, HTTPException)
+    return _form(request.url.path)(str(error.detail), error.status_code, dict(error.headers or {}))
+
+
+class _Guard:
+    """Refuses foreign hosts, bodies that are too large, and requests while the service ends; counts and logs."""
+
+    def __init__(self, app: ASGIApp, service: Service, metrics: _Metrics) -> None:
+        self._app, self._service, self._metrics = app, service, metrics
+        self._limit = service.config.limits.body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start, number, status = time.perf_counter(), uuid.uuid4().hex, 0
+        headers = dict(scope["headers"])
+        refusal = self._refusal(scope["path"], headers)
+        size = 0
+
+        async def limited_receive() -> Message:
+            nonlocal size
+            message = await receive()
+            if message["type"] == "http.request":
+                size += len(message.get("body", b""))
+                if size > self._limit:
+                    raise TooLargeError(f"a body of more than {self._limit:,} bytes")
+            return message
+
+        async def counted_send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", number.encode())]
+            await send(message)
+
+        self._metrics.open_requests += 1
+        try:
+            if refusal is not None:
+                await refusal(scope, receive, counted_send)
+            else:
+                await self._app(scope, limited_receive, counted_send)
+        finally:
+            self._metrics.open_requests -= 1
+            seconds = time.perf_counter() - start
+            self._metrics.count(scope["path"], status, seconds)
+            _log.info(
+                json.dumps(
+                    {"id": number, "method": scope["method"], "path": scope["path"], "status": status,
+                     "seconds": round(seconds, 4)}
+                )
+            )  # fmt: skip
+
+    def _refusal(self, path: str, headers: dict[bytes, bytes]) -> Response | None:
+        form = _form(path)
+        host = headers.get(b"host", b"").decode("latin-1")
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        known = (*_LOCAL_HOSTS, *self._service.config.allowed_hosts, self._service.config.host)
+        if name.lower() not in known and "*" not in known:
+            return form("This host is not served; see allowed_hosts", 421, None)
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self._limit:
+            return form(f"A body of more than {self._limit:,} bytes", 413, None)
+        if self._service.is_draining and path not in ("/health", "/ready", "/metrics"):
+            return form("The service is ending", 503, {"Retry-After": "5", "Connection": "close"})
+        return None
+
+
+class _Metrics:
+    """What /metrics shows, in the text format of Prometheus."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.open_requests = 0
+        self._registry = prometheus_client.CollectorRegistry()
+        label = ["api", "status"]
+        self._requests = prometheus_client.Counter(
+            "headway_requests", "Requests by API and status.", label, registry=self._registry
+        )
+        self._seconds = prometheus_client.Histogram(
+            "headway_request_seconds", "Time from a request to its reply.", ["api"], registry=self._registry
+        )
+        fleet, admission = service.fleet, service.admission
+        for name, text, value in (
+            ("headway_open_requests", "Requests without a reply.", lambda: self.open_requests),
+            ("headway_queue_tokens", "Estimated tokens of accepted work that is not done.", lambda: admission.tokens),
+            ("headway_queue_seconds", "Estimated time for this work.", lambda: admission.seconds),
+            ("headway_tokens_per_second", "Estimated speed.", lambda: admission.rate),
+            ("headway_workers_ready", "Workers that can take jobs.", lambda: fleet.num_ready),
+            ("headway_worker_restarts", "Workers that were replaced.", lambda: fleet.restarts),
+            ("headway_batch_sequences", "Sequences in batches.", lambda: sum(x.num_sequences for x in fleet.states)),
+        ):
+            prometheus_client.Gauge(name, text, registry=self._registry).set_function(value)
+
+    def count(self, path: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        api = "native" if path.startswith("/api/") else "libretranslate"
+        self._requests.labels(api, str(status)).inc()
+        self._seconds.labels(api).observe(seconds)
+
+    def text(self) -> bytes:
+        """Return all metrics."""
+        return prometheus_client.generate_latest(self._registry)

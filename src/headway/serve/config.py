@@ -1,0 +1,121 @@
+"""The configuration of the service: serve.toml, and HEADWAY_* variables, which take precedence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from headway.config import Config, read_toml
+from headway.errors import ConfigError
+from headway.serve.messages import ModelSpec
+
+_PREFIX = "HEADWAY_"
+_SHA256 = 64  # hexadecimal digits
+
+
+class ModelConfig(Config):
+    """A model of the service."""
+
+    path: str = Field(description="The model folder. A relative path begins at the folder of serve.toml.")
+    name: str | None = Field(None, description="The model's name in the APIs. Default: the last parts of the path.")
+    source: tuple[str, ...] = Field((), description="Languages that it translates from. Default: those of the model.")
+    target: tuple[str, ...] = Field((), description="Languages that it translates into. Default: those of the model.")
+    precision: Literal["auto", "float32", "bfloat16", "int8"] = Field(
+        "int8", description="Precision of decoding. Models that do not support int8 need 'auto' or 'float32'."
+    )
+
+
+class LimitsConfig(Config):
+    """What the service accepts. What exceeds a limit is refused before any work is done."""
+
+    queue_seconds: float = Field(
+        4.0, gt=0, description="Work that may wait, in estimated seconds. Beyond it requests get 429 with Retry-After."
+    )
+    queue_tokens: int = Field(200_000, ge=1, description="Work that may wait, in estimated tokens.")
+    request_seconds: float = Field(60.0, gt=0, description="Time limit of a request.")
+    body_bytes: int = Field(4 << 20, ge=1024, description="Maximum size of a request's body.")
+    texts: int = Field(1024, ge=1, description="Maximum number of texts of a request.")
+    characters: int = Field(100_000, ge=1, description="Maximum number of characters of a request.")
+
+
+class KeyConfig(Config):
+    """An API key. The file contains its SHA-256, not the key itself."""
+
+    name: str = Field(description="A name for logs and metrics.")
+    sha256: Annotated[
+        str, Field(pattern=rf"^[0-9a-f]{{{_SHA256}}}$", description="SHA-256 of the key, in hexadecimal.")
+    ]
+    characters_per_month: int | None = Field(None, ge=0, description="Quota of characters for a calendar month.")
+    requests_per_minute: int | None = Field(None, ge=1, description="Maximum rate.")
+    priority: Literal["interactive", "bulk"] = Field("interactive", description="Bulk requests wait for all others.")
+
+
+class ServeConfig(Config):
+    """The configuration of ``headway serve``."""
+
+    models: tuple[ModelConfig, ...] = Field((), description="The models, at least one.")
+    host: str = Field("127.0.0.1", description="Address to listen on. The default is reached from this machine only.")
+    port: int = Field(5000, ge=0, le=65535, description="Port to listen on; 0 means any free one.")
+    workers: int | None = Field(None, ge=1, description="Worker processes. Default: one for each core.")
+    allowed_hosts: tuple[str, ...] = Field(
+        (), description="Values of the Host header that are accepted besides those of the loopback interface."
+    )
+    allowed_origins: tuple[str, ...] = Field((), description="Origins of pages that may call the service (CORS).")
+    root_path: str = Field("", description="Path prefix behind a reverse proxy.")
+    limits: LimitsConfig = LimitsConfig()
+    keys: tuple[KeyConfig, ...] = Field((), description="API keys. Without any, every request is accepted.")
+
+    @model_validator(mode="after")
+    def _has_distinct_names(self) -> ServeConfig:
+        names = [model_name(model) for model in self.models]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"two models are called {twice!r}; set models.name")
+        return self
+
+    def specs(self) -> list[ModelSpec]:
+        """Return the models to load."""
+        return [ModelSpec(model_name(each), each.path, {"precision": each.precision}) for each in self.models]
+
+
+def model_name(model: ModelConfig) -> str:
+    """Return the name of a model in the APIs: RUN for runs/RUN/best, otherwise the name of its folder."""
+    if model.name is not None:
+        return model.name
+    path = Path(model.path).absolute()
+    return path.parent.name if path.name in ("best", "average", "ema") and path.parent.name else path.name
+
+
+def read_config(
+    path: Path | None, overrides: Mapping[str, Any], environment: Mapping[str, str] = os.environ
+) -> ServeConfig:
+    """Return the configuration of a file, changed by variables of the environment and then by ``overrides``.
+
+    HEADWAY_PORT sets ``port``, HEADWAY_LIMITS__QUEUE_SECONDS sets ``limits.queue_seconds``, and so on for all values
+    that are not lists.
+
+    Raises:
+        ConfigError: A key or value is invalid, or there is no model.
+    """
+    data = {} if path is None else read_toml(path)
+    if path is not None and isinstance(data.get("models"), list):
+        for model in data["models"]:
+            if isinstance(model, dict) and isinstance(model.get("path"), str):
+                model["path"] = str(path.parent / model["path"])
+    for name, value in environment.items():
+        *sections, key = name.removeprefix(_PREFIX).lower().split("__")
+        owner: Any = ServeConfig if not sections else {"limits": LimitsConfig}.get(sections[0])
+        if name.startswith(_PREFIX) and owner is not None and key in owner.model_fields:
+            section = data
+            for part in sections:
+                section = section.setdefault(part, {})
+            section[key] = value
+    data |= {key: value for key, value in overrides.items() if value not in (None, [])}
+    config = ServeConfig.parse(data, str(path or "the options"))
+    if not config.models:
+        raise ConfigError("no model to serve; give a model folder, or models in a file with --config")
+    return config

@@ -1,0 +1,370 @@
+"""The processes of a service: one loader, and the workers that it forks.
+
+A worker that ends, or does not answer pings, is replaced. Its jobs are given to another worker once; a job that loses a
+second worker fails with :class:`UnavailableError`, because it may be the cause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headway.errors import HeadwayError
+from headway.serve.loader import FORK
+from headway.serve.messages import (
+    Cancel,
+    Done,
+    Exited,
+    Forked,
+    Job,
+    Loaded,
+    LoadFailed,
+    ModelInfo,
+    ModelSpec,
+    Part,
+    Ping,
+    Pong,
+    encode,
+    read,
+)
+
+_log = logging.getLogger("headway.serve")
+_PING_S = 0.25  # between two pings of a worker
+_CANCEL_S = 5.0  # a worker that has not ended a canceled job after this time is replaced
+_YOUNG_S = 5.0  # a worker that ends sooner failed to start, and the next one waits
+_MAX_WAIT_S = 10.0  # before a worker is started again
+
+
+class UnavailableError(Exception):
+    """No worker can do the job now."""
+
+
+@dataclass(eq=False)
+class _Pending:
+    """A job that has no result yet."""
+
+    job: Job
+    future: asyncio.Future[Any]
+    parts: asyncio.Queue[Any] | None = None
+    was_retried: bool = False
+    is_canceled: bool = False
+    num_parts: int = 0  # that the caller has
+    num_sent: int = 0  # that the present worker has sent
+
+
+@dataclass(eq=False)
+class _Process:
+    """A process, its connection and its jobs."""
+
+    number: int
+    stream: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    pid: int = 0
+    pending: dict[int, _Pending] = field(default_factory=dict)
+    answered: float = 0.0  # time of the last answer
+    state: Pong = field(default_factory=lambda: Pong(0.0, 0, 0, 0))
+    started: float = field(default_factory=time.monotonic)
+    is_ready: bool = False
+
+
+class Fleet:
+    """Loads models, and calls their methods in worker processes.
+
+    Args:
+        models: The models.
+        workers: Number of worker processes.
+        silence_s: A worker that answers nothing for so long, in seconds, is killed.
+        step_s: A worker that takes longer for one decoding step is killed.
+    """
+
+    def __init__(
+        self, models: Sequence[ModelSpec], *, workers: int, silence_s: float = 3.0, step_s: float = 30.0
+    ) -> None:
+        self._specs, self._num_workers = list(models), workers
+        self._silence_s, self._step_s = silence_s, step_s
+        self.models: dict[str, ModelInfo] = {}
+        self.restarts = 0
+        self._workers: list[_Process | None] = [None] * workers
+        self._numbers = itertools.count(1)
+        self._waiting: list[_Pending] = []  # jobs for which no worker is ready
+        self._by_pid: dict[int, asyncio.Event] = {}
+        self._forked: asyncio.Queue[int] = asyncio.Queue()
+        self._forking = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+        self._loader: subprocess.Popen[bytes] | None = None
+
+    # Starting and ending.
+
+    async def start(self) -> None:
+        """Load the models and start the workers.
+
+        Raises:
+            HeadwayError: A model cannot be loaded.
+        """
+        ours, theirs = socket.socketpair()
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        self._loader = subprocess.Popen(
+            [sys.executable, "-m", "headway.serve.loader", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env=environment,
+        )
+        theirs.close()
+        self._control = ours
+        stream, self._control_writer = await asyncio.open_connection(sock=ours.dup())
+        self._control_writer.write(encode(self._specs))
+        try:
+            answer = await read(stream)
+        except asyncio.IncompleteReadError:
+            raise HeadwayError("the process that loads the models ended unexpectedly; see its messages above") from None
+        if isinstance(answer, LoadFailed):
+            raise answer.error
+        assert isinstance(answer, Loaded)
+        self.models = {model.name: model for model in answer.models}
+        self._spawn(self._listen_to_loader(stream))
+        await asyncio.gather(*(self._start_worker(number) for number in range(self._num_workers)))
+        for number in range(self._num_workers):
+            self._spawn(self._keep(number))
+
+    async def close(self) -> None:
+        """End all processes at once."""
+        self._closing = True
+        for task in list(self._tasks):
+            task.cancel()
+        for worker in filter(None, self._workers):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGKILL)
+            worker.writer.close()
+        self._control_writer.close()
+        self._control.close()
+        if self._loader is not None:
+            self._loader.kill()
+            await asyncio.to_thread(self._loader.wait)
+        for pending in self._waiting:
+            self._fail(pending)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _listen_to_loader(self, stream: asyncio.StreamReader) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                message = await read(stream)
+                if isinstance(message, Forked):
+                    self._by_pid[message.pid] = asyncio.Event()
+                    self._forked.put_nowait(message.pid)
+                elif isinstance(message, Exited):
+                    if not self._closing:
+                        _log.warning("worker process %d ended with status %d", message.pid, message.status)
+                    self._by_pid.pop(message.pid).set()
+        if not self._closing:
+            _log.error("the process that loads the models has ended")
+            os.kill(os.getpid(), signal.SIGTERM)  # an operator's supervisor starts the service again
+
+    async def _start_worker(self, number: int) -> None:
+        ours, theirs = socket.socketpair()
+        async with self._forking:
+            await asyncio.to_thread(socket.send_fds, self._control, [FORK], [theirs.fileno()])
+            theirs.close()
+            pid = await self._forked.get()
+        stream, writer = await asyncio.open_connection(sock=ours)
+        worker = _Process(number, stream, writer, pid, answered=time.monotonic())
+        self._workers[number] = worker
+        self._spawn(self._listen(worker))
+        writer.write(encode(Ping()))
+
+    async def _keep(self, number: int) -> None:
+        """Ping a worker, kill it if it hangs, and start another one when it has ended."""
+        failures = 0
+        while True:
+            worker = self._workers[number]
+            assert worker is not None
+            ended = self._by_pid.get(worker.pid)
+            while ended is not None and not ended.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(ended.wait(), _PING_S)
+                    break
+                silent = time.monotonic() - worker.answered
+                if silent > self._silence_s or worker.state.stalled_s > self._step_s:
+                    _log.warning("worker process %d hangs, and is killed", worker.pid)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(worker.pid, signal.SIGKILL)
+                    worker.is_ready = False
+                    self._move_jobs(worker)
+                    await ended.wait()
+                    break
+                worker.writer.write(encode(Ping()))
+            worker.is_ready = False
+            self.restarts += 1
+            self._workers[number] = None
+            self._move_jobs(worker)
+            failures = failures + 1 if time.monotonic() - worker.started < _YOUNG_S else 0
+            if failures > 1:
+                await asyncio.sleep(min(0.1 * 2**failures, _MAX_WAIT_S))
+            await self._start_worker(number)
+
+    async def _listen(self, worker: _Process) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                message = await read(worker.stream)
+                worker.answered = time.monotonic()
+                match message:
+                    case Pong():
+                        worker.state = message
+                        if not worker.is_ready:
+                            worker.is_ready = True
+                            self._give_waiting_jobs()
+                    case Part():
+                        self._on_part(worker, message)
+                    case Done():
+                        self._on_done(worker, message)
+        worker.is_ready = False
+        self._move_jobs(worker)
+
+    # Jobs.
+
+    @property
+    def num_ready(self) -> int:
+        """The number of workers that can take jobs."""
+        return sum(worker is not None and worker.is_ready for worker in self._workers)
+
+    @property
+    def num_workers(self) -> int:
+        """The number of workers that there should be."""
+        return self._num_workers
+
+    @property
+    def states(self) -> list[Pong]:
+        """The last answer of each worker."""
+        return [worker.state for worker in self._workers if worker is not None]
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the workers."""
+        return [worker.pid for worker in self._workers if worker is not None]
+
+    async def call(
+        self, model: str, method: str, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
+    ) -> Any:
+        """Call a method of a model and return its result. Canceling this task ends the job before its next step.
+
+        Raises:
+            HeadwayError: The method has raised it.
+            WorkerError: The job failed because of a defect.
+            UnavailableError: The job lost two workers, or the service has ended.
+        """
+        pending = self._submit(Job(next(self._numbers), model, method, arguments, keywords, caller, priority))
+        try:
+            return await pending.future
+        except asyncio.CancelledError:
+            self._cancel(pending)
+            raise
+
+    async def stream(
+        self, model: str, method: str, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
+    ) -> AsyncIterator[Any]:
+        """Call a method that returns an iterator, and yield its values. Raises the same errors as :meth:`call`."""
+        job = Job(next(self._numbers), model, method, arguments, keywords, caller, priority, streams=True)
+        pending = self._submit(job, asyncio.Queue())
+        assert pending.parts is not None
+        pending.future.add_done_callback(lambda _: pending.parts.put_nowait(_END))  # type: ignore[union-attr]
+        try:
+            while (value := await pending.parts.get()) is not _END:
+                yield value
+            await pending.future
+        finally:
+            if not pending.future.done():
+                self._cancel(pending)
+
+    def _submit(self, job: Job, parts: asyncio.Queue[Any] | None = None) -> _Pending:
+        pending = _Pending(job, asyncio.get_running_loop().create_future(), parts)
+        if self._closing:
+            raise UnavailableError
+        self._give(pending)
+        return pending
+
+    def _give(self, pending: _Pending) -> None:
+        """Give a job to the worker with the fewest jobs."""
+        ready = [worker for worker in self._workers if worker is not None and worker.is_ready]
+        if not ready:
+            self._waiting.append(pending)
+            return
+        worker = min(ready, key=lambda each: len(each.pending))
+        worker.pending[pending.job.number] = pending
+        pending.num_sent = 0
+        worker.writer.write(encode(pending.job))
+
+    def _give_waiting_jobs(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for pending in waiting:
+            if not pending.future.done():
+                self._give(pending)
+
+    def _move_jobs(self, worker: _Process) -> None:
+        """Give the jobs of a worker that has ended to others."""
+        lost, worker.pending = worker.pending, {}
+        for number, pending in lost.items():
+            if pending.future.done() or pending.is_canceled:
+                continue
+            if pending.was_retried:
+                self._fail(pending)
+                continue
+            pending.was_retried = True
+            pending.job = replace(pending.job, number=number)
+            self._give(pending)
+
+    def _fail(self, pending: _Pending) -> None:
+        if not pending.future.done():
+            pending.future.set_exception(UnavailableError())
+
+    def _on_part(self, worker: _Process, part: Part) -> None:
+        pending = worker.pending.get(part.number)
+        if pending is None or pending.parts is None:
+            return
+        pending.num_sent += 1
+        if pending.num_sent > pending.num_parts:  # otherwise a worker before this one has sent it already
+            pending.num_parts += 1
+            pending.parts.put_nowait(part.value)
+
+    def _on_done(self, worker: _Process, done: Done) -> None:
+        pending = worker.pending.pop(done.number, None)
+        if pending is None or pending.future.done():
+            return
+        if done.error is None:
+            pending.future.set_result(done.result)
+        else:
+            pending.future.set_exception(done.error)
+
+    def _cancel(self, pending: _Pending) -> None:
+        pending.is_canceled = True
+        number = pending.job.number
+        for worker in filter(None, self._workers):
+            if number in worker.pending:
+                worker.writer.write(encode(Cancel(number)))
+                asyncio.get_running_loop().call_later(_CANCEL_S, self._expect_end, worker, number)
+        if pending in self._waiting:
+            self._waiting.remove(pending)
+
+    def _expect_end(self, worker: _Process, number: int) -> None:
+        """Kill a worker that has not ended a canceled job."""
+        if number in worker.pending:
+            _log.warning("worker process %d did not end a canceled job, and is killed", worker.pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGKILL)
+
+
+_END = object()

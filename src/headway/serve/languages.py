@@ -1,0 +1,85 @@
+"""Language codes as clients write them, and the language of a text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+# ISO 639-3 codes of languages that have a code of two letters, as in names such as deu_Latn.
+_THREE_LETTERS = {
+    "afr": "af", "ara": "ar", "arb": "ar", "bel": "be", "ben": "bn", "bul": "bg", "cat": "ca", "ces": "cs", "zho": "zh",
+    "cym": "cy", "dan": "da", "deu": "de", "ell": "el", "eng": "en", "epo": "eo", "est": "et", "eus": "eu", "fas": "fa",
+    "fin": "fi", "fra": "fr", "gle": "ga", "glg": "gl", "heb": "he", "hin": "hi", "hrv": "hr", "hun": "hu", "hye": "hy",
+    "ind": "id", "isl": "is", "ita": "it", "jpn": "ja", "kat": "ka", "kor": "ko", "lat": "la", "lav": "lv", "lit": "lt",
+    "mkd": "mk", "msa": "ms", "mlt": "mt", "nld": "nl", "nno": "nn", "nob": "nb", "nor": "no", "pol": "pl", "por": "pt",
+    "ron": "ro", "rus": "ru", "slk": "sk", "slv": "sl", "spa": "es", "sqi": "sq", "srp": "sr", "swa": "sw", "swe": "sv",
+    "tam": "ta", "tel": "te", "tgl": "tl", "tha": "th", "tur": "tr", "ukr": "uk", "urd": "ur", "vie": "vi", "yid": "yi",
+}  # fmt: skip
+_ENGLISH_NAMES = {
+    "ar": "Arabic", "bg": "Bulgarian", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek",
+    "en": "English", "es": "Spanish", "et": "Estonian", "fa": "Persian", "fi": "Finnish", "fr": "French",
+    "he": "Hebrew", "hi": "Hindi", "hr": "Croatian", "hu": "Hungarian", "id": "Indonesian", "it": "Italian",
+    "ja": "Japanese", "ko": "Korean", "lt": "Lithuanian", "lv": "Latvian", "nb": "Norwegian Bokmål", "nl": "Dutch",
+    "pl": "Polish", "pt": "Portuguese", "ro": "Romanian", "ru": "Russian", "sk": "Slovak", "sl": "Slovenian",
+    "sr": "Serbian", "sv": "Swedish", "th": "Thai", "tr": "Turkish", "uk": "Ukrainian", "vi": "Vietnamese",
+    "zh": "Chinese",
+}  # fmt: skip
+_PARTS = re.compile(r"[-_]")
+
+
+@dataclass(frozen=True)
+class DetectedLanguage:
+    """The language of a text, as a code, and the probability that it is right, from 0 to 1."""
+
+    code: str
+    confidence: float
+
+
+def normalized(code: str) -> str:
+    """Return a language code in lower case, with a code of two letters if there is one: deu_Latn becomes de-latn."""
+    language, *rest = _PARTS.split(code.strip().lower())
+    return "-".join([_THREE_LETTERS.get(language, language), *rest])
+
+
+def find_language(code: str, known: Iterable[str]) -> str | None:
+    """Return the code in ``known`` that ``code`` means, or None.
+
+    Case, and ``_`` for ``-``, do not matter. A region or script that is not known is left out (de-AT means de), and one
+    that only ``known`` has is ignored if it is the only one of its language (en means en-GB).
+    """
+    wanted = normalized(code)
+    by_code = {normalized(each): each for each in known}
+    if wanted in by_code:
+        return by_code[wanted]
+    language = wanted.partition("-")[0]
+    if language in by_code:
+        return by_code[language]
+    family = [each for name, each in by_code.items() if name.partition("-")[0] == language]
+    return family[0] if len(family) == 1 else None
+
+
+def english_name(code: str) -> str:
+    """Return the English name of a language, or its code if the name is not known."""
+    return _ENGLISH_NAMES.get(normalized(code).partition("-")[0], code)
+
+
+def detect_language(text: str, among: Collection[str] = ()) -> DetectedLanguage:
+    """Return the most probable language of a text, of those in ``among`` if there are any."""
+    codes = {normalized(each).partition("-")[0]: each for each in among}
+    code, probability = _identifier(frozenset(codes)).classify(text)
+    return DetectedLanguage(codes.get(code, code), float(probability))
+
+
+@cache
+def _identifier(codes: frozenset[str]) -> Any:
+    """Return an identifier of these languages: of those that it knows, and of all if it knows none of them."""
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    known = codes & set(identifier.labels)
+    if known:
+        identifier.set_languages(sorted(known))
+    return identifier

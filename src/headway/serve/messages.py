@@ -1,0 +1,178 @@
+"""What the service and its processes say to each other, over sockets: pickled objects, each after its length."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import socket
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+_LENGTH = struct.Struct("!Q")
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model to load: its name in the service, its folder, and the arguments of :func:`headway.load`."""
+
+    name: str
+    folder: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What the service knows of a loaded model.
+
+    Attributes:
+        name: The name in the service.
+        kind: The kind of its task, such as "translation".
+        source_languages: The languages that it translates from; empty if unknown or if it does not translate.
+        target_languages: The languages that it translates into.
+        takes_target_language: Whether each call must name the target language.
+        takes_source_language: Whether each call must name the source language.
+        labels: The labels of a classifier.
+        context_length: The context of a language model in tokens, or None.
+    """
+
+    name: str
+    kind: str
+    source_languages: tuple[str, ...] = ()
+    target_languages: tuple[str, ...] = ()
+    takes_target_language: bool = False
+    takes_source_language: bool = False
+    labels: tuple[str, ...] = ()
+    context_length: int | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A call of a method of a model.
+
+    Attributes:
+        number: Identifies the job.
+        model: The name of the model.
+        method: The name of the method.
+        arguments: Its positional arguments.
+        keywords: Its keyword arguments.
+        caller: Jobs with the same caller share one caller's share of the batches.
+        priority: Jobs with a lower number enter batches first.
+        streams: Whether the method's parts are sent as they come.
+    """
+
+    number: int
+    model: str
+    method: str
+    arguments: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = field(default_factory=dict)
+    caller: str = ""
+    priority: int = 0
+    streams: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the result of a job that streams."""
+
+    number: int
+    value: Any
+
+
+@dataclass(frozen=True)
+class Done:
+    """The result of a job, or its error."""
+
+    number: int
+    result: Any = None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """End a job before its next step."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Ping:
+    """Ask a worker whether it is alive."""
+
+
+@dataclass(frozen=True)
+class Pong:
+    """A worker is alive.
+
+    Attributes:
+        stalled_s: How long the present decoding step has taken so far, in seconds.
+        num_sequences: Sequences in its batches.
+        num_waiting: Sequences that wait to enter them.
+        steps: Decoding steps since it started.
+    """
+
+    stalled_s: float
+    num_sequences: int
+    num_waiting: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The models are loaded."""
+
+    models: tuple[ModelInfo, ...]
+
+
+@dataclass(frozen=True)
+class LoadFailed:
+    """A model cannot be loaded."""
+
+    error: Exception
+
+
+@dataclass(frozen=True)
+class Forked:
+    """The loader has started the worker that it was asked for."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class Exited:
+    """A worker has ended."""
+
+    pid: int
+    status: int
+
+
+class WorkerError(Exception):
+    """A job failed because of a defect. The worker has logged the traceback."""
+
+
+def encode(message: Any) -> bytes:
+    """Return a message as bytes, with its length before it."""
+    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return _LENGTH.pack(len(body)) + body
+
+
+def receive(connection: socket.socket) -> Any:
+    """Wait for a message. Raises :class:`EOFError` when the other side has closed the connection."""
+    (length,) = _LENGTH.unpack(_receive_bytes(connection, _LENGTH.size))
+    return pickle.loads(_receive_bytes(connection, length))  # between processes of one service
+
+
+def _receive_bytes(connection: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        part = connection.recv(min(count - len(data), 1 << 20))
+        if not part:
+            raise EOFError
+        data += part
+    return bytes(data)
+
+
+async def read(stream: asyncio.StreamReader) -> Any:
+    """Like :func:`receive`, for an asyncio stream. Raises :class:`asyncio.IncompleteReadError` at its end."""
+    (length,) = _LENGTH.unpack(await stream.readexactly(_LENGTH.size))
+    return pickle.loads(await stream.readexactly(length))

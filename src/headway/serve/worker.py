@@ -1,0 +1,98 @@
+"""The process that computes. Each job runs in a thread of its own, and their searches share batches."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import traceback
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from typing import Any
+
+from headway.errors import HeadwayError
+from headway.serve.messages import Cancel, Done, Job, Part, Ping, Pong, WorkerError, encode, receive
+
+MAX_JOBS = 128  # threads of a worker
+
+
+def run_worker(connection: socket.socket, models: dict[str, Any]) -> None:
+    """Answer the jobs that arrive until the connection is closed."""
+    _Worker(connection, models).run()
+
+
+class _Worker:
+    def __init__(self, connection: socket.socket, models: dict[str, Any]) -> None:
+        from headway.decode import SharedSearch
+
+        self._connection, self._models = connection, models
+        self._search = SharedSearch()
+        for model in models.values():
+            model.search = self._search
+        self._sending = threading.Lock()
+        self._callers: dict[int, Any] = {}
+
+    def run(self) -> None:
+        with ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="job") as pool:
+            while True:
+                try:
+                    message = receive(self._connection)
+                except (EOFError, OSError):
+                    os._exit(0)  # jobs in progress have no one to answer to
+                match message:
+                    case Ping():
+                        self._send(self._pong())
+                    case Cancel():
+                        self._cancel(message.number)
+                    case Job():
+                        self._start(message, pool)
+
+    def _start(self, job: Job, pool: ThreadPoolExecutor) -> None:
+        from headway.decode import Caller
+
+        caller = self._callers[job.number] = Caller(job.caller, job.priority)
+        pool.submit(self._answer, job, caller)
+
+    def _cancel(self, number: int) -> None:
+        caller = self._callers.get(number)
+        if caller is not None:
+            caller.canceled.set()
+            self._search.wake()
+
+    def _answer(self, job: Job, caller: Any) -> None:
+        from headway.decode import searching_for
+
+        try:
+            if caller.canceled.is_set():
+                raise CancelledError
+            with searching_for(caller):
+                method = getattr(self._models[job.model], job.method)
+                result = method(*job.arguments, **job.keywords)
+                if job.streams:
+                    for value in result:
+                        if caller.canceled.is_set():
+                            raise CancelledError
+                        self._send(Part(job.number, value))
+                    result = None
+            reply = Done(job.number, result)
+        except (HeadwayError, CancelledError) as error:
+            reply = Done(job.number, error=error)
+        except Exception:
+            traceback.print_exc()
+            reply = Done(job.number, error=WorkerError())
+        self._callers.pop(job.number, None)
+        self._send(reply)
+
+    def _pong(self) -> Pong:
+        search = self._search
+        started = search.step_started
+        stalled = 0.0 if started is None else time.monotonic() - started
+        return Pong(stalled, search.num_sequences, search.num_waiting, search.num_steps)
+
+    def _send(self, message: Any) -> None:
+        data = encode(message)
+        with self._sending:
+            try:
+                self._connection.sendall(data)
+            except OSError:
+                os._exit(0)  # the service has ended

@@ -1,0 +1,72 @@
+"""A service that runs in processes of its own, with a small model that was never trained."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+_RECORDED = Path(__file__).parents[1] / "compat" / "recorded" / "bundle-transformer-int8.tar.xz"
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served")
+    with tarfile.open(_RECORDED) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "model"
+
+
+class RunningService:
+    """The process of a service, its address and what it has logged."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process, self.log = process, list[str]()
+        assert process.stderr is not None
+        self.url = ""
+        for line in process.stderr:
+            self.log.append(line)
+            if found := re.search(r"serving .* on (http://\S+)", line):
+                self.url = found[1]
+                break
+        assert self.url, "".join(self.log)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(ValueError):  # closed
+            self.log.extend(self.process.stderr or ())
+
+    def stop(self) -> int:
+        """End the service as an operator does, and return its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+
+@contextlib.contextmanager
+def running(arguments: Sequence[str]) -> Iterator[RunningService]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headway", "serve", *arguments, "--port", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    with process:
+        try:
+            yield RunningService(process)
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="session")
+def service(model_folder: Path) -> Iterator[RunningService]:
+    with running([str(model_folder), "--workers", "2"]) as found:
+        yield found

@@ -1,0 +1,127 @@
+"""The queue in front of the workers, with a clock that the tests set."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from headway.serve.admission import Admission, OverloadedError, estimated_tokens
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make(clock: Clock, slots: int = 1, max_tokens: int = 1000, max_seconds: float = 10.0) -> Admission:
+    return Admission(slots=slots, max_tokens=max_tokens, max_seconds=max_seconds, clock=clock)
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def run_jobs(admission: Admission, jobs: Sequence[tuple[str, str, int]]) -> list[str]:
+    """Start jobs (name, caller, priority) of ten tokens while the only slot is held; return the order of entry."""
+    order: list[str] = []
+
+    async def job(name: str, caller: str, priority: int) -> None:
+        async with admission.enter(10, caller, priority):
+            order.append(name)
+
+    async with admission.enter(10, "holder", 0):
+        tasks = [asyncio.create_task(job(*each)) for each in jobs]
+        await settle()
+        assert order == []
+    await asyncio.gather(*tasks)
+    return order
+
+
+def test_texts_are_measured_in_tokens() -> None:
+    assert estimated_tokens("") == 4
+    assert estimated_tokens("x" * 40) == 14
+
+
+def test_keys_get_equal_shares_and_bulk_waits() -> None:
+    jobs = [("a1", "a", 0), ("a2", "a", 0), ("a3", "a", 0), ("bulk", "c", 1), ("b1", "b", 0)]
+    assert asyncio.run(run_jobs(make(Clock()), jobs)) == ["a1", "b1", "a2", "a3", "bulk"]
+
+
+def test_the_queue_is_bounded_in_tokens_and_in_seconds_and_says_when_to_come_again() -> None:
+    async def check() -> None:
+        clock = Clock()
+        admission = make(clock, slots=4, max_tokens=1000, max_seconds=10.0)
+        for _ in range(40):
+            async with admission.enter(400, "a", 0):
+                clock.now += 8.0
+        assert admission.tokens == 0
+        rate = admission.rate  # 50 tokens per second, of which 10 seconds are 500 tokens; the last 8 seconds count most
+        assert rate == pytest.approx(50, rel=0.5)
+        async with admission.enter(450, "a", 0):
+            with pytest.raises(OverloadedError) as full:
+                async with admission.enter(900, "b", 0):
+                    pass
+            assert full.value.retry_after == math.ceil(1350 / rate - 10)
+            async with admission.enter(10, "b", 0):
+                assert admission.tokens == 460
+        with pytest.raises(OverloadedError):
+            async with admission.enter(10, "a", 0), admission.enter(5000, "a", 0):
+                pass
+
+    asyncio.run(check())
+
+
+def test_the_speed_of_a_burst_is_not_forgotten_at_once() -> None:
+    async def check() -> None:
+        clock = Clock()
+        admission = make(clock, slots=100, max_tokens=10**6, max_seconds=1000.0)
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(50):
+                await stack.enter_async_context(admission.enter(100, "a", 0))
+            clock.now += 5.0
+        full = admission.rate
+        assert full == pytest.approx(1000, rel=0.01)
+        async with admission.enter(10, "a", 0):
+            clock.now += 2.0
+        assert 0.5 * full < admission.rate < full
+        async with admission.enter(10, "a", 0):
+            clock.now += 200.0
+        assert admission.rate < 10
+
+    asyncio.run(check())
+
+
+def test_an_empty_queue_accepts_a_job_of_any_size() -> None:
+    async def check() -> None:
+        async with make(Clock()).enter(10**6, "a", 0):
+            pass
+
+    asyncio.run(check())
+
+
+def test_a_job_that_is_canceled_while_it_waits_leaves_no_trace() -> None:
+    async def check() -> None:
+        admission = make(Clock())
+
+        async def job() -> None:
+            async with admission.enter(10, "a", 0):
+                pass
+
+        async with admission.enter(10, "holder", 0):
+            waiting = asyncio.create_task(job())
+            await settle()
+            waiting.cancel()
+            await settle()
+            assert admission.num_jobs == 1
+        assert (admission.num_jobs, admission.tokens) == (0, 0)
+        await asyncio.wait_for(job(), 1)
+
+    asyncio.run(check())

@@ -1,0 +1,43 @@
+"""Language codes as clients write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from headway.serve.languages import detect_language, english_name, find_language, normalized
+
+
+@pytest.mark.parametrize(
+    ("code", "known", "found"),
+    [
+        ("de", ["de", "en"], "de"),
+        ("DE", ["de"], "de"),
+        ("de-AT", ["de"], "de"),
+        ("pt_BR", ["pt-br", "pt-pt"], "pt-br"),
+        ("pt", ["pt-br", "pt-pt"], None),
+        ("EN", ["en-GB"], "en-GB"),
+        ("zh-Hant", ["zh"], "zh"),
+        ("deu_Latn", ["de", "en"], "de"),
+        ("de", ["deu_Latn", "eng_Latn"], "deu_Latn"),
+        ("zz", ["de"], None),
+        ("", ["de"], None),
+    ],
+)
+def test_codes_are_found_whatever_their_case_region_or_script(code: str, known: list[str], found: str | None) -> None:
+    assert find_language(code, known) == found
+
+
+def test_names() -> None:
+    assert normalized("deu_Latn") == "de-latn"
+    assert english_name("PT-br") == "Portuguese"
+    assert english_name("tlh") == "tlh"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("Guten Morgen, wie geht es Ihnen?", "de"), ("Good morning, how are you?", "en"), ("Bonjour à tous", "fr")],
+)
+def test_the_language_of_a_text(text: str, code: str) -> None:
+    found = detect_language(text, ["de", "en", "fr"])
+    assert found.code == code
+    assert 0.5 < found.confidence <= 1
