@@ -180,6 +180,10 @@ class LanguageModel:
         """
         return None if self._model.carries_state else self._model.config.max_length
 
+    def describe(self) -> dict[str, Any]:
+        """Return the context of the model, in tokens."""
+        return {"context_length": self.context_length}
+
     def warm_up(self) -> None:
         """Continue a short text, so that the model's weights are converted and its kernels compiled."""
         self.generate(max_new_tokens=2)

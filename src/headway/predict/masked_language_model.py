@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -86,6 +87,10 @@ class MaskedLanguageModel:
     def context_length(self) -> int:
         """The length of the longest text that the model was trained on, in tokens with BOS and EOS."""
         return self._model.config.max_length
+
+    def describe(self) -> dict[str, Any]:
+        """Return the longest text that the model reads, in tokens."""
+        return {"context_length": self.context_length}
 
     def warm_up(self) -> None:
         """Score a short text, so that the model's kernels are compiled."""

@@ -170,11 +170,15 @@ class Translator(TextTranslator):
         """The languages that an imported multilingual model translates from. Empty if calls need not name one."""
         return self.bundle.token_template.source_languages
 
-    @property
-    def languages(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The languages that the model translates from, and those that it translates into."""
-        task = self.bundle.task
-        return self.source_languages or (task.source_language,), self.target_languages or (task.target_language,)
+    def describe(self) -> dict[str, Any]:
+        """Return the languages of the model, and whether calls must name them."""
+        task, sources, targets = self.bundle.task, self.source_languages, self.target_languages
+        return {
+            "source_languages": sources or (task.source_language,),
+            "target_languages": targets or (task.target_language,),
+            "takes_source_language": bool(sources),
+            "takes_target_language": bool(targets),
+        }
 
     def warm_up(self) -> None:
         """Translate a short text, so that the model's weights are converted and its kernels compiled."""

@@ -50,17 +50,7 @@ def _load(spec: ModelSpec) -> Any:
 
 
 def _describe(name: str, model: Any) -> ModelInfo:
-    sources, targets = getattr(model, "languages", ((), ()))
-    return ModelInfo(
-        name,
-        model.bundle.task.kind,
-        source_languages=sources,
-        target_languages=targets,
-        takes_source_language=bool(getattr(model, "source_languages", ())),
-        takes_target_language=bool(getattr(model, "target_languages", ())),
-        labels=tuple(getattr(model.bundle, "labels", ())),
-        context_length=getattr(model, "context_length", None),
-    )
+    return ModelInfo(name, model.bundle.task.kind, **model.describe())
 
 
 def _sendable(error: Exception) -> Exception:
