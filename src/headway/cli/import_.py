@@ -25,7 +25,8 @@ def import_(
     """Convert a pretrained model into a model folder.
 
     Translation: OPUS-MT/Marian, M2M-100, NLLB, mBART, BART, FSMT, Pegasus. Language models: GPT-2, GPT-NeoX/Pythia,
-    Llama, Mistral, Qwen2, Qwen3. Masked language models: BERT, RoBERTa, DistilBERT, ModernBERT.
+    Llama, Mistral, Qwen2, Qwen3. Masked language models, and sequence classifiers: BERT, RoBERTa, DistilBERT,
+    ModernBERT.
     """
     from headway.interop.importing import import_from
 

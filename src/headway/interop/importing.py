@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.bundle import Bundle, LanguageModelBundle, MaskedLanguageModelBundle, TaskConfig
+from headway.bundle import Bundle, ClassifierBundle, LanguageModelBundle, MaskedLanguageModelBundle, TaskConfig
 from headway.config import spelling_hint
 from headway.errors import BundleError, ConfigError
 from headway.interop.huggingface import ImportedModel, import_model
 from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES
 from headway.interop.huggingface.causal_importing import import_causal
-from headway.interop.huggingface.checkpoint import Checkpoint, read_checkpoint_config
+from headway.interop.huggingface.checkpoint import Checkpoint, read_checkpoint_config, read_json
+from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES
 from headway.interop.huggingface.families import FAMILIES, Family
 from headway.interop.huggingface.masked_families import MASKED_FAMILIES
-from headway.interop.huggingface.masked_importing import import_masked
-from headway.interop.model_card import imported_card, imported_language_model_card
+from headway.interop.huggingface.masked_importing import import_masked, import_sequence_classifier
+from headway.interop.model_card import imported_card, imported_classifier_card, imported_language_model_card
 from headway.interop.tokenizer_importing import (
     ForeignVocabularies,
     read_masked_tokenizer,
@@ -54,12 +55,21 @@ class ImportedMaskedBundle:
     card: str
 
 
+@dataclass(frozen=True)
+class ImportedClassifierBundle:
+    """An imported sequence classifier and its model card."""
+
+    bundle: ClassifierBundle
+    card: str
+
+
 def import_from(
     source: str, *, source_language: str | None = None, target_language: str | None = None
-) -> ImportedBundle | ImportedLanguageModelBundle | ImportedMaskedBundle:
+) -> ImportedBundle | ImportedLanguageModelBundle | ImportedMaskedBundle | ImportedClassifierBundle:
     """Import ``FORMAT:PATH``, such as ``huggingface:opus-mt-en-de``.
 
-    See :func:`import_huggingface`, :func:`import_language_model` and :func:`import_masked_language_model`.
+    See :func:`import_huggingface`, :func:`import_language_model`, :func:`import_masked_language_model` and
+    :func:`import_classifier`.
     """
     form, colon, path = source.partition(":")
     if not colon or form != "huggingface":
@@ -71,13 +81,16 @@ def import_from(
             f"{folder}: no such folder; expected a folder with a model's config.json, weights and tokenizer files "
             "(to download one: hf download NAME --local-dir FOLDER)"
         )
-    checkpoint = read_checkpoint_config(folder, {**FAMILIES, **CAUSAL_FAMILIES, **MASKED_FAMILIES})
+    classifies = _is_classifier(folder)
+    families = CLASSIFIER_FAMILIES if classifies else {**FAMILIES, **CAUSAL_FAMILIES, **MASKED_FAMILIES}
+    checkpoint = read_checkpoint_config(folder, families)
     if checkpoint["model_type"] in FAMILIES:
         return import_huggingface(folder, source_language=source_language, target_language=target_language)
     if source_language is not None or target_language is not None:
-        raise ConfigError(
-            "a language model has no languages to choose; leave --source-language and --target-language out"
-        )
+        what = "classifier" if classifies else "language model"
+        raise ConfigError(f"a {what} has no languages to choose; leave --source-language and --target-language out")
+    if classifies:
+        return import_classifier(folder)
     if checkpoint["model_type"] in MASKED_FAMILIES:
         return import_masked_language_model(folder)
     return import_language_model(folder)
@@ -115,6 +128,34 @@ def import_masked_language_model(folder: Path) -> ImportedMaskedBundle:
     bundle = MaskedLanguageModelBundle(task, found.model, side.make_tokenizer(found.vocabulary))
     card = imported_language_model_card(bundle, folder.resolve().name, found.family, _license(folder))
     return ImportedMaskedBundle(bundle, card)
+
+
+def import_classifier(folder: Path) -> ImportedClassifierBundle:
+    """Import a Hugging Face `transformers` folder with a sequence classifier and its tokenizer.
+
+    Raises:
+        BundleError: The folder does not contain such a model, or Headway does not support its model or tokenizer.
+    """
+    checkpoint = read_checkpoint_config(folder, CLASSIFIER_FAMILIES)
+    side = read_masked_tokenizer(folder, checkpoint["model_type"])
+    found = import_sequence_classifier(folder, **side.special_ids)
+    tokenizer = side.make_tokenizer(found.vocabulary)
+    bundle = ClassifierBundle(TaskConfig(kind="classification"), found.model, tokenizer, found.labels)
+    card = imported_classifier_card(bundle, folder.resolve().name, found.family, _license(folder))
+    return ImportedClassifierBundle(bundle, card)
+
+
+def _is_classifier(folder: Path) -> bool:
+    """Return whether config.json names a sequence classifier; raise :class:`BundleError` if it cannot be imported."""
+    config = read_json(folder / "config.json") or {}
+    found = [name for name in config.get("architectures") or [] if str(name).endswith("ForSequenceClassification")]
+    if found and config.get("model_type") not in CLASSIFIER_FAMILIES:
+        supported = ", ".join(family.architecture for family in CLASSIFIER_FAMILIES.values())
+        raise BundleError(
+            f"{folder / 'config.json'}: architectures = {found} is not supported; sequence classifiers that are: "
+            f"{supported}"
+        )
+    return bool(found)
 
 
 def import_huggingface(

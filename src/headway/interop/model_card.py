@@ -40,6 +40,17 @@ def imported_language_model_card(
     return _imported_card(title, command, _Origin(name, family, license_name, _weights(bundle)), about)
 
 
+def imported_classifier_card(bundle: ClassifierBundle, name: str, family: str, license_name: str | None) -> str:
+    """Return the card of a sequence classifier that was imported from another toolkit."""
+    return _imported_card(
+        f"Text classification: {', '.join(bundle.labels)}",
+        "headway classify THIS_FOLDER -i input.txt -o output.txt",
+        _Origin(name, family, license_name, _weights(bundle)),
+        f"- Tokenizer: {bundle.tokenizer.kind}, {bundle.tokenizer.vocab_size:,} tokens. Unlike in the original, "
+        "encoding never yields special tokens.",
+    )
+
+
 @dataclass(frozen=True)
 class _Origin:
     """Where an imported model comes from."""

@@ -41,7 +41,7 @@ class MaskedFamily(ModelFamily):
 
     pretraining_class: str
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    options: Callable[[Checkpoint[MaskedFamily]], dict[str, Any]]
+    options: Callable[[Checkpoint[ModelFamily]], dict[str, Any]]
     tensors: Callable[[MaskedConfig], Iterator[TensorMap]]
     prefix: str
     embedding: str
@@ -60,10 +60,11 @@ class MaskedFamily(ModelFamily):
         return self.fixed
 
 
-_UNUSED_POSITIONS = 2  # first rows of RoBERTa's table: positions begin after the padding token's id, which is 1
+UNUSED_POSITIONS = 2  # first rows of RoBERTa's table: positions begin after the padding token's id, which is 1
 
 
-def _bert_options(checkpoint: Checkpoint[MaskedFamily], *, unused_positions: int = 0) -> dict[str, Any]:
+def bert_options(checkpoint: Checkpoint[ModelFamily], *, unused_positions: int = 0) -> dict[str, Any]:
+    """Return the options of :class:`MaskedConfig` for BERT or RoBERTa."""
     return {
         "d_model": checkpoint.positive_int("hidden_size"),
         "num_heads": checkpoint.positive_int("num_attention_heads"),
@@ -71,28 +72,30 @@ def _bert_options(checkpoint: Checkpoint[MaskedFamily], *, unused_positions: int
         "encoder_layers": checkpoint.positive_int("num_hidden_layers"),
         "max_length": checkpoint.positive_int("max_position_embeddings") - unused_positions,
         "num_segments": checkpoint.positive_int("type_vocab_size"),
-        "activation": _activation(checkpoint, "hidden_act", ACTIVATIONS),
+        "activation": activation_of(checkpoint, "hidden_act", ACTIVATIONS),
         "norm_epsilon": checkpoint["layer_norm_eps"],
         "dropout": checkpoint["hidden_dropout_prob"],
         "attention_dropout": checkpoint["attention_probs_dropout_prob"],
     }
 
 
-def _distilbert_options(checkpoint: Checkpoint[MaskedFamily]) -> dict[str, Any]:
+def distilbert_options(checkpoint: Checkpoint[ModelFamily]) -> dict[str, Any]:
+    """Return the options of :class:`MaskedConfig` for DistilBERT."""
     return {
         "d_model": checkpoint.positive_int("dim"),
         "num_heads": checkpoint.positive_int("n_heads"),
         "d_ff": checkpoint.positive_int("hidden_dim"),
         "encoder_layers": checkpoint.positive_int("n_layers"),
         "max_length": checkpoint.positive_int("max_position_embeddings"),
-        "activation": _activation(checkpoint, "activation", ACTIVATIONS),
+        "activation": activation_of(checkpoint, "activation", ACTIVATIONS),
         "norm_epsilon": 1e-12,
         "dropout": checkpoint["dropout"],
         "attention_dropout": checkpoint["attention_dropout"],
     }
 
 
-def _modernbert_options(checkpoint: Checkpoint[MaskedFamily]) -> dict[str, Any]:
+def modernbert_options(checkpoint: Checkpoint[ModelFamily]) -> dict[str, Any]:
+    """Return the options of :class:`MaskedConfig` for ModernBERT, whatever its head."""
     layers = checkpoint.positive_int("num_hidden_layers")
     every = checkpoint.positive_int("global_attn_every_n_layers")
     expected = ["full_attention" if layer % every == 0 else "sliding_attention" for layer in range(layers)]
@@ -108,19 +111,13 @@ def _modernbert_options(checkpoint: Checkpoint[MaskedFamily]) -> dict[str, Any]:
         bases[kind] = rotary.pop("rope_theta", bases[kind])
         if rotary.pop("rope_type", "default") != "default" or rotary:
             raise checkpoint.bundle_error(f"rope_parameters of {kind} = {settings[kind]} are not supported")
-    activation = _activation(checkpoint, "hidden_activation", GATED_ACTIVATIONS)
-    if checkpoint["classifier_activation"] != checkpoint["hidden_activation"]:
-        raise checkpoint.bundle_error(
-            f"classifier_activation = {checkpoint['classifier_activation']!r} is not supported; expected "
-            f"{checkpoint['hidden_activation']!r}, as in the blocks"
-        )
     return {
         "d_model": checkpoint.positive_int("hidden_size"),
         "num_heads": checkpoint.positive_int("num_attention_heads"),
         "d_ff": checkpoint.positive_int("intermediate_size"),
         "encoder_layers": layers,
         "max_length": checkpoint.positive_int("max_position_embeddings"),
-        "activation": activation,
+        "activation": activation_of(checkpoint, "hidden_activation", GATED_ACTIVATIONS),
         "norm": "pre",
         "norm_epsilon": checkpoint["norm_eps"],
         "bias": "none",
@@ -134,7 +131,17 @@ def _modernbert_options(checkpoint: Checkpoint[MaskedFamily]) -> dict[str, Any]:
     }
 
 
-def _activation(checkpoint: Checkpoint[MaskedFamily], key: str, known: Mapping[str, str]) -> str:
+def _modernbert_masked_options(checkpoint: Checkpoint[ModelFamily]) -> dict[str, Any]:
+    if checkpoint["classifier_activation"] != checkpoint["hidden_activation"]:
+        raise checkpoint.bundle_error(
+            f"classifier_activation = {checkpoint['classifier_activation']!r} is not supported; expected "
+            f"{checkpoint['hidden_activation']!r}, as in the blocks"
+        )
+    return modernbert_options(checkpoint)
+
+
+def activation_of(checkpoint: Checkpoint[ModelFamily], key: str, known: Mapping[str, str]) -> str:
+    """Return Headway's name of the activation in ``key``. ``known`` maps `transformers`' names to Headway's."""
     name = checkpoint[key]
     if not isinstance(name, str) or name not in known:
         raise checkpoint.bundle_error(f"{key} = {name!r} is not supported; supported: {', '.join(known)}")
@@ -251,7 +258,7 @@ MASKED_FAMILIES: dict[str, MaskedFamily] = {
         pretraining_class="BertForPreTraining",
         defaults=_BERT,
         fixed=_ABSOLUTE,
-        options=_bert_options,
+        options=bert_options,
         tensors=partial(
             _bert_tensors,
             prefix="bert",
@@ -269,12 +276,12 @@ MASKED_FAMILIES: dict[str, MaskedFamily] = {
         pretraining_class="RobertaForMaskedLM",
         defaults={**_BERT, "vocab_size": 50265, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
         fixed={**_ABSOLUTE, "hidden_act": "gelu", "pad_token_id": 1},
-        options=partial(_bert_options, unused_positions=_UNUSED_POSITIONS),
+        options=partial(bert_options, unused_positions=UNUSED_POSITIONS),
         tensors=partial(
             _bert_tensors,
             prefix="roberta",
             head=("lm_head.dense", "lm_head.layer_norm"),
-            unused_positions=_UNUSED_POSITIONS,
+            unused_positions=UNUSED_POSITIONS,
         ),
         prefix="roberta.",
         embedding="roberta.embeddings.word_embeddings.weight",
@@ -302,7 +309,7 @@ MASKED_FAMILIES: dict[str, MaskedFamily] = {
             "tie_weights_": True,
         },
         fixed={"sinusoidal_pos_embds": False},
-        options=_distilbert_options,
+        options=distilbert_options,
         tensors=partial(
             _bert_tensors,
             prefix="distilbert",
@@ -358,7 +365,7 @@ MASKED_FAMILIES: dict[str, MaskedFamily] = {
             "classifier_bias": False,
             "decoder_bias": True,
         },
-        options=_modernbert_options,
+        options=_modernbert_masked_options,
         tensors=_modernbert_tensors,
         prefix="model.",
         embedding="model.embeddings.tok_embeddings.weight",

@@ -1,4 +1,7 @@
-"""Import a masked language model of `transformers`: its weights and the order of its vocabulary."""
+"""Import a masked language model of `transformers`, or a sequence classifier with the body of one.
+
+That is, its weights and the order of its vocabulary, and the names of a classifier's labels.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,13 @@ import torch
 
 from headway.bundle import build_without_initialization, named_weights
 from headway.errors import BundleError
-from headway.interop.huggingface.checkpoint import StoredTensors, read_checkpoint_config
+from headway.interop.huggingface.checkpoint import Checkpoint, ModelFamily, StoredTensors, read_checkpoint_config
+from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES, ClassifierFamily
 from headway.interop.huggingface.masked_families import MASKED_FAMILIES
-from headway.interop.huggingface.tensor_maps import copy_tensors
+from headway.interop.huggingface.tensor_maps import copy_tensors, plain_maps
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.masked import MaskedConfig, MaskedTransformer
+from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig
 
 
 @dataclass(frozen=True)
@@ -44,12 +49,7 @@ def import_masked(folder: Path, *, pad: int, start: int, end: int, unknown: int)
     family = checkpoint.family
     checkpoint.refuse_unknown_keys()
     config = MaskedConfig.parse(family.options(checkpoint), str(checkpoint.path))
-    try:
-        vocabulary = VocabularyOrder.from_special_ids(
-            checkpoint.positive_int("vocab_size"), pad=pad, start=start, end=end, unknown=unknown
-        )
-    except BundleError as error:
-        raise checkpoint.bundle_error(str(error)) from None
+    vocabulary = _vocabulary(checkpoint, pad=pad, start=start, end=end, unknown=unknown)
     tensors = StoredTensors(folder, family.prefix)
     projection = f"{family.projection}.weight"
     tied = projection not in tensors or (
@@ -68,3 +68,70 @@ def import_masked(folder: Path, *, pad: int, start: int, end: int, unknown: int)
     ignored = re.compile(rf"{re.escape(family.projection)}\.(weight|bias)|{re.escape(family.bias)}|{family.ignored}")
     copy_tensors(tensors, weights, family.tensors(config), tables, vocabulary, ignored, family.title)
     return ImportedMaskedModel(model.eval(), vocabulary, family.title)
+
+
+@dataclass(frozen=True)
+class ImportedClassifier:
+    """An imported sequence classifier in evaluation mode, the order of its vocabulary, and its labels in order."""
+
+    model: SequenceClassifier
+    vocabulary: VocabularyOrder
+    labels: tuple[str, ...]
+    family: str
+
+
+def import_sequence_classifier(folder: Path, *, pad: int, start: int, end: int, unknown: int) -> ImportedClassifier:
+    """Import the classifier of a `transformers` folder, with the ids of the same tokens as :func:`import_masked`.
+
+    Raises:
+        BundleError: Something in the folder is missing, unknown or unsupported.
+    """
+    checkpoint = read_checkpoint_config(folder, CLASSIFIER_FAMILIES)
+    family, labels = checkpoint.family, _labels(checkpoint)
+    checkpoint.refuse_unknown_keys()
+    config = SequenceClassifierConfig.parse(family.options(checkpoint), str(checkpoint.path))
+    assert isinstance(config.body, MaskedConfig)
+    vocabulary = _vocabulary(checkpoint, pad=pad, start=start, end=end, unknown=unknown)
+    model = cast("SequenceClassifier", build_without_initialization(config, len(vocabulary), len(labels)))
+    weights = {name.removeprefix("body."): weight for name, weight in named_weights(model).items()}
+    if checkpoint["classifier_bias"] is False:  # ModernBERT's dense layer
+        weights.pop("dense.bias").zero_()
+    maps = [*family.body.tensors(config.body), *plain_maps(family.head)]
+    tables = {family.body.embedding: "embedding.weight"}
+    tensors, ignored = StoredTensors(folder, family.body.prefix), re.compile(family.ignored)
+    copy_tensors(tensors, weights, maps, tables, vocabulary, ignored, family.title)
+    return ImportedClassifier(model.eval(), vocabulary, labels, family.title)
+
+
+def _labels(checkpoint: Checkpoint[ClassifierFamily]) -> tuple[str, ...]:
+    """Return the labels in the order of the logits. Without names, they are called LABEL_0, LABEL_1, ..."""
+    problem, names = checkpoint["problem_type"], checkpoint["id2label"]
+    if problem not in (None, "single_label_classification"):
+        raise checkpoint.bundle_error(
+            f"problem_type = {problem!r} is not supported; expected 'single_label_classification': one label per text"
+        )
+    if not names:
+        given = [key for key in ("num_labels", "_num_labels") if checkpoint[key] is not None]
+        count = checkpoint.positive_int(given[0]) if given else _DEFAULT_LABELS
+        names = {str(index): f"LABEL_{index}" for index in range(count)}
+    if not isinstance(names, dict) or names.keys() != {str(index) for index in range(len(names))}:
+        raise checkpoint.bundle_error(f"id2label = {names!r}: expected a name for each number from 0")
+    labels = tuple(str(names[str(index)]) for index in range(len(names)))
+    if len(labels) == 1:
+        raise checkpoint.bundle_error("a model with one label computes a number (regression), which is not supported")
+    if twice := [label for label in labels if labels.count(label) > 1]:
+        raise checkpoint.bundle_error(f"id2label gives two labels the name {twice[0]!r}; rename one of them")
+    return labels
+
+
+_DEFAULT_LABELS = 2  # of `transformers`, if config.json does not say how many
+
+
+def _vocabulary(
+    checkpoint: Checkpoint[ModelFamily], *, pad: int, start: int, end: int, unknown: int
+) -> VocabularyOrder:
+    size = checkpoint.positive_int("vocab_size")
+    try:
+        return VocabularyOrder.from_special_ids(size, pad=pad, start=start, end=end, unknown=unknown)
+    except BundleError as error:
+        raise checkpoint.bundle_error(str(error)) from None

@@ -1,0 +1,135 @@
+"""The sequence classifiers of `transformers` that Headway can represent: a head on the body of a masked language model.
+
+             pooling         dense layer        norm
+BERT         first           tanh (its pooler)  no
+RoBERTa      first           tanh               no
+DistilBERT   first           ReLU               no
+ModernBERT   first or mean   GELU               yes
+
+In RoBERTa, training applies dropout before the dense layer, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from headway.interop.huggingface.checkpoint import Checkpoint, ModelFamily
+from headway.interop.huggingface.masked_families import (
+    MASKED_FAMILIES,
+    UNUSED_POSITIONS,
+    MaskedFamily,
+    activation_of,
+    bert_options,
+    distilbert_options,
+    modernbert_options,
+)
+
+HEAD_ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "tanh": "tanh"}  # of ModernBERT's head
+POOLINGS = {"cls": "first", "mean": "mean"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierFamily(ModelFamily):
+    """Properties of a family of sequence classifiers.
+
+    Attributes:
+        body: The family of masked language models with the same body.
+        fixed: Keys of config.json that affect the result, and the only value that is supported.
+        options: Returns the options of :class:`SequenceClassifierConfig` for a checkpoint.
+        head: Headway's modules of the head, by their names in the family.
+        ignored: Pattern of names of tensors that are not needed.
+    """
+
+    body: MaskedFamily
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    options: Callable[[Checkpoint[ModelFamily]], dict[str, Any]]
+    head: Mapping[str, str]
+    ignored: str = r".*position_ids"
+
+    @property
+    def base_class(self) -> str:
+        """The same as ``architecture``: without its head, a model does not classify."""
+        return self.architecture
+
+    @property
+    def fixed_options(self) -> Mapping[str, Any]:
+        """Keys of config.json for which the family supports only one value."""
+        return self.fixed
+
+
+def _options(
+    checkpoint: Checkpoint[ModelFamily],
+    *,
+    body: Callable[[Checkpoint[ModelFamily]], dict[str, Any]],
+    dense: str,
+    dropout: tuple[str, ...] = ("classifier_dropout", "hidden_dropout_prob"),
+) -> dict[str, Any]:
+    """Return the options of a classifier that reads the first position; ``dropout`` lists keys, the first one set."""
+    return {
+        "body": {"kind": "masked", **body(checkpoint)},
+        "pooling": "first",
+        "pooled_dropout": next(checkpoint[key] for key in dropout if checkpoint[key] is not None),
+        "dense": dense,
+    }
+
+
+def _modernbert_options(checkpoint: Checkpoint[ModelFamily]) -> dict[str, Any]:
+    pooling = checkpoint["classifier_pooling"]
+    if pooling not in POOLINGS:
+        raise checkpoint.bundle_error(
+            f"classifier_pooling = {pooling!r} is not supported; supported: {', '.join(POOLINGS)}"
+        )
+    return {
+        "body": {"kind": "masked", **modernbert_options(checkpoint)},
+        "pooling": POOLINGS[pooling],
+        "pooled_dropout": checkpoint["classifier_dropout"],
+        "dense": activation_of(checkpoint, "classifier_activation", HEAD_ACTIVATIONS),
+        "dense_norm": True,
+    }
+
+
+_BERT, _ROBERTA, _DISTILBERT, _MODERNBERT = (
+    MASKED_FAMILIES[name] for name in ("bert", "roberta", "distilbert", "modernbert")
+)
+CLASSIFIER_FAMILIES: dict[str, ClassifierFamily] = {
+    "bert": ClassifierFamily(
+        title="BERT",
+        architecture="BertForSequenceClassification",
+        defaults=_BERT.defaults,
+        body=_BERT,
+        fixed=_BERT.fixed,
+        options=partial(_options, body=bert_options, dense="tanh"),
+        head={"bert.pooler.dense": "dense", "classifier": "projection"},
+    ),
+    "roberta": ClassifierFamily(
+        title="RoBERTa",
+        architecture="RobertaForSequenceClassification",
+        defaults=_ROBERTA.defaults,
+        body=_ROBERTA,
+        fixed=_ROBERTA.fixed,
+        options=partial(_options, body=partial(bert_options, unused_positions=UNUSED_POSITIONS), dense="tanh"),
+        head={"classifier.dense": "dense", "classifier.out_proj": "projection"},
+        ignored=r".*position_ids|roberta\.pooler\..*",
+    ),
+    "distilbert": ClassifierFamily(
+        title="DistilBERT",
+        architecture="DistilBertForSequenceClassification",
+        defaults=_DISTILBERT.defaults,
+        body=_DISTILBERT,
+        fixed=_DISTILBERT.fixed,
+        options=partial(_options, body=distilbert_options, dense="relu", dropout=("seq_classif_dropout",)),
+        head={"pre_classifier": "dense", "classifier": "projection"},
+    ),
+    "modernbert": ClassifierFamily(
+        title="ModernBERT",
+        architecture="ModernBertForSequenceClassification",
+        defaults={**_MODERNBERT.defaults, "classifier_dropout": 0.0, "classifier_bias": False, "decoder_bias": True},
+        body=_MODERNBERT,
+        fixed=dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias"), False),
+        options=_modernbert_options,
+        head={"head.dense": "dense", "head.norm": "dense_norm", "classifier": "projection"},
+    ),
+}
