@@ -13,6 +13,7 @@ from foreign import marian
 from headway.cli import app
 from headway.interop.exporting import export_to
 from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES
+from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES
 from headway.interop.huggingface.families import FAMILIES
 from headway.interop.huggingface.masked_families import MASKED_FAMILIES
 from headway.interop.onnx import OnnxModel
@@ -32,6 +33,7 @@ def test_its_tables_of_families_are_complete() -> None:
         "family": FAMILIES,
         "language model": CAUSAL_FAMILIES,
         "masked model": MASKED_FAMILIES,
+        "classifier": CLASSIFIER_FAMILIES,
     }
     for heading, families in kinds.items():
         named = [re.findall(r"`(\w+)`", cell) for cell in first_cells(f"{heading} (`model_type`)")]
