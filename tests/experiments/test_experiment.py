@@ -360,12 +360,15 @@ class TestDrawing:
         with figure_style():
             picture, (axes, other) = subplots("Title", 1, 2, size=(8, 3))
             axes.plot([1, 10, 100], [1e-8, 1, 20_000], label="one")
-            other.plot([1, 3], [1, 3], label="two")
+            other.plot([1, 3], [5e11, 3e13], label="two")
             label(axes, "Powers", "x (units)", "y (units)", log="xy")
+            label(other, "Large numbers", "x (units)", "y (units)", log="y")
             shared_legend(picture, axes, other)
             save_picture(picture, tmp_path / "a.svg")
             save_picture(picture, tmp_path / "b.svg")
         text = (tmp_path / "a.svg").read_text(encoding="utf-8")
-        assert {"10⁻⁸", "10", "100", "one", "two"} <= set(re.findall(r">([^<>]+)</text>", text))
+        assert {"10⁻⁸", "10", "100", "one", "two", "5·10¹¹", "10¹²", "2·10¹²"} <= set(
+            re.findall(r">([^<>]+)</text>", text)
+        )
         assert "mathdefault" not in text
         assert text == (tmp_path / "b.svg").read_text(encoding="utf-8")  # the same numbers, the same file

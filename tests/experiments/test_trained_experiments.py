@@ -22,6 +22,8 @@ from headway.experiments import (
     label_smoothing,
     load_experiment,
     positions,
+    pretraining,
+    recurrent_lm,
     restricted_attention,
     sentence_length,
     warmup_depth,
@@ -181,6 +183,54 @@ def heads_seen(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numbers:
     return {"runs": runs, "example": example}
 
 
+def recurrent_numbers(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numbers:
+    losses = {
+        recurrent_lm.TRANSFORMER: (1.6, 2.0, 1.5),
+        recurrent_lm.SAME_TEXT: (changes.get("text", 2.0), changes.get("early", 2.0), changes.get("late", 2.0)),
+        recurrent_lm.SAME_TIME: (changes.get("time", 1.9), 2.0, 1.9),
+    }
+    runs = [
+        {"variant": variant, "seed": seed, "minutes": 5.0, "by_context": [3.0, 2.0, early, late]}
+        | {"loss": loss + offset / 20, "early": early + offset / 20, "late": late + offset / 20}
+        for variant, (loss, early, late) in losses.items()
+        for seed, offset in enumerate(spread, start=1)
+    ]
+    bins = [[0, 1], [1, 2], [2, 4], [4, 8]]
+    return {"runs": runs, "bins": bins, "early": [0, 1], "late": [2, 4], "context": 4, "unit": "character"}
+
+
+def pretraining_numbers(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numbers:
+    accuracies = {
+        pretraining.PRETRAINED: (changes.get("few", 88.0), 89.0, 90.0, changes.get("all", 93.0)),
+        pretraining.SCRATCH: (50.0, 70.0, changes.get("many", 88.5), 91.0),
+    }
+    runs = [
+        {"variant": variant, "seed": seed, "labeled": count}
+        | {"accuracy": accuracy + (offset if variant == pretraining.SCRATCH else -offset)}
+        for variant, each in accuracies.items()
+        for count, accuracy in zip((100, 1000, 10_000, 35_436), each, strict=True)
+        for seed, offset in enumerate(spread, start=1)
+    ]
+    return {"runs": runs, "classes": 4}
+
+
+def scaling_numbers(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numbers:
+    compute, sizes = [1e12, 4e12], [1e5, 4e5]
+    runs = [
+        {"seed": seed, "compute": each, "weights": weights, "loss": 1.6 + number / 10}
+        for seed in range(1, len(spread) + 1)
+        for number, (each, weights) in enumerate(product(compute, sizes))
+    ]
+    alpha, beta, deviation = (changes.get(key, value) for key, value in (("alpha", 0.05), ("beta", 0.5), ("off", 0.01)))
+    best = [{"compute": each, "weights": 2e5, "loss": 1.6, "at_end": False} for each in compute]
+    fits = [
+        {"seed": seed, "best": best, "deviation": deviation + offset / 100}
+        | {"loss": [-alpha - offset / 50, 1.9], "size": [beta + offset / 10, -1.6]}
+        for seed, offset in enumerate(spread, start=1)
+    ]
+    return {"runs": runs, "fits": fits}
+
+
 MAKERS: dict[str, Callable[..., Numbers]] = {
     "attention-scores": attention_score_numbers,
     "heads": heads_numbers,
@@ -190,6 +240,9 @@ MAKERS: dict[str, Callable[..., Numbers]] = {
     "label-smoothing": smoothing_numbers,
     "warmup-depth": warmup_numbers,
     "what-heads-see": heads_seen,
+    "recurrent-lm": recurrent_numbers,
+    "pretraining": pretraining_numbers,
+    "scaling-laws": scaling_numbers,
 }
 CERTAIN = {("attention-scores", 0), ("restricted-attention", 0), ("label-smoothing", 4)}  # do not depend on seeds
 
@@ -248,6 +301,18 @@ def test_seeds_that_differ_widely_decide_nothing(name: str) -> None:
         ("what-heads-see", 0, {"attention": 0.2}),
         ("what-heads-see", 1, {"itself": 2.0}),
         ("what-heads-see", 2, {"memory": 0.0}),
+        ("recurrent-lm", 0, {"text": 1.5}),
+        ("recurrent-lm", 1, {"time": 1.6}),
+        ("recurrent-lm", 2, {"early": 2.1}),
+        ("recurrent-lm", 3, {"late": 1.5}),
+        ("pretraining", 0, {"few": 85.0}),
+        ("pretraining", 1, {"few": 50.0}),
+        ("pretraining", 2, {"all": 90.0}),
+        ("pretraining", 3, {"all": 129.5}),  # the same gain as with few
+        ("scaling-laws", 0, {"off": 0.05}),
+        ("scaling-laws", 1, {"alpha": 0.1}),
+        ("scaling-laws", 2, {"beta": 0.73}),
+        ("scaling-laws", 3, {"beta": 0.8}),
     ],
 )
 def test_numbers_against_a_claim_refute_it(name: str, claim: int, changes: dict[str, Any]) -> None:
@@ -306,7 +371,8 @@ def test_the_quick_form_of_all(quick_folder: Path, measured: dict[str, Numbers])
 
 
 def test_experiments_share_what_they_train(quick_folder: Path, measured: dict[str, Numbers]) -> None:
-    runs = [path.name for path in (quick_folder / "work" / "quick" / "runs").iterdir()]
+    folders = (quick_folder / "work" / "quick" / "runs").iterdir()
+    runs = [path.name for path in folders if path.name.startswith(("corpus-", "joined-"))]  # of translation models
     # 10 of attention_scores, 1 more of heads, 1 of label smoothing; 3 of sentence length, 3 of positions; 5 of warm-up;
     # 4 of restricted attention.
     assert len(runs) == 12 + 6 + 5 + 4

@@ -31,6 +31,9 @@ EXPERIMENT_NAMES = (
     "step-by-step",
     "warmup-depth",
     "what-heads-see",
+    "recurrent-lm",
+    "pretraining",
+    "scaling-laws",
 )
 """The names of all experiments, in the order of the report."""
 

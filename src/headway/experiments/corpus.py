@@ -1,4 +1,4 @@
-"""Data of the experiments: Multi30k in the full form, a made-up language in the quick form.
+"""Data of the experiments: public corpora in the full form, a made-up language in the quick form.
 
 The made-up language is small enough to be learned in a second or two. Still, translating it needs more than a
 word-by-word lookup: adjectives move behind their noun and take the ending of its gender.
@@ -31,7 +31,11 @@ MAX_JOINED_SENTENCES = 3  # maximum number of sentences per row of a joined trai
 MULTI30K = tuple(
     f"multi30k/{name}.{language}" for name in ("train", "val", "test_2016_flickr") for language in ("de", "en")
 )
-"""The corpus files that the full form reads."""
+"""The corpus files that the full form of the experiments on translation reads."""
+
+TINYSHAKESPEARE = ("tinyshakespeare/train.txt", "tinyshakespeare/val.txt")
+BOOKS = ("books/train.txt", "books/dev.txt")
+AG_NEWS = ("ag-news/train.tsv", "ag-news/dev.tsv")
 
 TextPair = tuple[str, str]
 
@@ -44,7 +48,7 @@ _NOUNS = {
     "fish": ("pesha", "a"),
 }
 _ADJECTIVES = {"big": "grand", "red": "rug", "old": "vel", "small": "pik"}
-_VERBS = {"sees": "vidas", "likes": "amas", "hears": "odas", "finds": "trovas"}
+VERBS = {"sees": "vidas", "likes": "amas", "hears": "odas", "finds": "trovas"}
 _MADE_UP = {"train": 4800, "dev": 100, "test": 120}  # number of sentences
 _TESTED = 500  # number of Multi30k test sentences to translate, which takes a fifth of the total time
 
@@ -100,14 +104,24 @@ def experiment_corpus(settings: Settings, *, join: bool = False) -> ExperimentCo
 
 def _multi30k(settings: Settings) -> ExperimentCorpus:
     """Return Multi30k, German to English: 29,000 image descriptions (Elliott et al. 2016)."""
-    folder = settings.data_folder / "multi30k" if settings.data_folder else None
-    if folder is None or not all((folder.parent / name).is_file() for name in MULTI30K):
-        raise ConfigError(
-            f"{folder or 'no data'}: the full form trains on Multi30k; give a folder with "
-            f"{', '.join(MULTI30K)}, or use the quick form, which needs no data"
-        )
+    folder = find_data(settings, MULTI30K, "Multi30k")
     found = ExperimentCorpus(folder, ("de", "en"), "train", "val", (), {"vocab_size": 3000})
     return replace(found, test_pairs=tuple(islice(found.read_pairs("test_2016_flickr"), _TESTED)))
+
+
+def find_data(settings: Settings, files: Sequence[str], name: str) -> Path:
+    """Return the folder of the corpus ``name``, which contains ``files``, below the data folder.
+
+    Raises:
+        ConfigError: There is no data folder, or a file is missing.
+    """
+    folder = settings.data_folder / Path(files[0]).parent if settings.data_folder else None
+    if folder is None or not all((folder.parent / file).is_file() for file in files):
+        raise ConfigError(
+            f"{folder or 'no data'}: the full form trains on {name}; give a folder with {', '.join(files)}, or use the "
+            "quick form, which needs no data"
+        )
+    return folder
 
 
 def _made_up(work: Path) -> ExperimentCorpus:
@@ -119,8 +133,8 @@ def _made_up(work: Path) -> ExperimentCorpus:
 
 def sample_text_pair(random: Random) -> TextPair:
     """Draw a sentence of the made-up language and its translation; each of the two nouns may have an adjective."""
-    subject, verb, thing = _noun_phrase(random), random.choice(sorted(_VERBS)), _noun_phrase(random)
-    return f"{subject[0]} {verb} {thing[0]} stop", f"{subject[1]} {_VERBS[verb]} {thing[1]} fino"
+    subject, verb, thing = _noun_phrase(random), random.choice(sorted(VERBS)), _noun_phrase(random)
+    return f"{subject[0]} {verb} {thing[0]} stop", f"{subject[1]} {VERBS[verb]} {thing[1]} fino"
 
 
 def _noun_phrase(random: Random) -> TextPair:
@@ -156,9 +170,23 @@ def _row(pairs: Sequence[TextPair]) -> TextPair:
 
 def _write(texts: Mapping[str, Sequence[TextPair]], suffixes: tuple[str, str], work: Path, kind: str) -> Path:
     """Write each text to two files in a folder, whose name contains a hash of the content."""
-    folder = work / f"{kind}-{fingerprint(dict(texts), suffixes)[:10]}"
+    files = {
+        f"{name}.{suffix}": "".join(f"{pair[side]}\n" for pair in pairs)
+        for (name, pairs), (side, suffix) in product(texts.items(), enumerate(suffixes))
+    }
+    return write_files(files, work, kind)
+
+
+def made_up_text(num_sentences: int, random: Random) -> str:
+    """Draw sentences of the made-up language, one per line."""
+    return "".join(f"{sample_text_pair(random)[0]}\n" for _ in range(num_sentences))
+
+
+def write_files(files: Mapping[str, str], work: Path, kind: str) -> Path:
+    """Write texts to the files of a folder, whose name contains a hash of the content, and return the folder."""
+    folder = work / f"{kind}-{fingerprint(dict(files))[:10]}"
     if not folder.is_dir():
         with atomic_write_folder(folder) as aside:
-            for (name, pairs), (side, suffix) in product(texts.items(), enumerate(suffixes)):
-                (aside / f"{name}.{suffix}").write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+            for name, text in files.items():
+                (aside / name).write_text(text, encoding="utf-8")
     return folder

@@ -61,7 +61,7 @@ def label(axes: Axes, title: str, xlabel: str, ylabel: str, *, log: str = "", xt
         title: The title of the panel.
         xlabel: The label of the x axis.
         ylabel: The label of the y axis.
-        log: The logarithmic axes: "x", "y" or "xy". Their ticks are written as 0.01, 100 or 10⁻⁸.
+        log: The logarithmic axes: "x", "y" or "xy". Their ticks are written as 0.01, 100, 10⁻⁸ or 2·10⁶.
         xticks: The only x values to mark, as plain numbers.
     """
     axes.set_title(title)
@@ -80,8 +80,11 @@ def label(axes: Axes, title: str, xlabel: str, ylabel: str, *, log: str = "", xt
 
 
 def _tick(value: float, _: object) -> str:
-    exponent = round(math.log10(value)) if value > 0 else 0
-    return f"{value:,g}" if -3 <= exponent <= 4 else "10" + str(exponent).translate(_RAISED)
+    exponent = math.floor(math.log10(value) + 1e-9) if value > 0 else 0
+    if -3 <= exponent <= 4:
+        return f"{value:,g}"
+    power, factor = "10" + str(exponent).translate(_RAISED), round(value / 10.0**exponent)
+    return power if factor == 1 else f"{factor}·{power}"
 
 
 def plot_lines(

@@ -21,8 +21,8 @@ _LONG = 12  # tables with more rows are collapsed
 _MARKS = {"supported": "✓", "refuted": "✗", "inconclusive": "?"}
 _FORMS = {
     "quick": "Small made-up data and tiny models, so the verdicts on quality only show that the measurements work.",
-    "full": "Models have a million weights and are trained for about three epochs of Multi30k. Verdicts on quality "
-    "hold at that size and budget; verdicts that need no training hold in general.",
+    "full": "Models have about a million weights and are trained for minutes. Verdicts on quality hold at that size "
+    "and budget; verdicts that need no training hold in general.",
 }
 
 

@@ -80,18 +80,28 @@ def resolve_recipe(settings: Settings, corpus: ExperimentCorpus, seed: int, chan
     """Return the common recipe for ``corpus`` with ``changes``."""
     common = _QUICK if settings.quick else _FULL
     steps = {**common["training"], **changes.get("training", {})}["steps"]
-    frame: Changes = {
-        "training": {"seed": seed, "compile": "off", "log_every": max(steps // 5, 1)},
-        "validation": {"metric": "loss", "every": steps},
-        "checkpoints": {"every": max(steps // 4, 100), "keep": 1, "average": 0},
-    }
-    sections: dict[str, dict[str, Any]] = {}
-    for part in (corpus.recipe_sections(), frame, common, changes):
-        for name, keys in part.items():
-            sections[name] = {**sections.get(name, {}), **keys}
+    sections = merge_sections(corpus.recipe_sections(), run_sections(seed, steps), common, changes)
     if sections["model"].get("kind", "transformer") != "transformer":  # other architectures have other keys
         sections["model"] = dict(changes["model"])
     return parse_recipe(sections, "the experiment's recipe")
+
+
+def run_sections(seed: int, steps: int) -> dict[str, dict[str, Any]]:
+    """Return the recipe sections that all runs share: one validation, at the end, whose model is the result."""
+    return {
+        "training": {"seed": seed, "steps": steps, "compile": "off", "log_every": max(steps // 5, 1)},
+        "validation": {"metric": "loss", "every": steps},
+        "checkpoints": {"every": max(steps // 4, 100), "keep": 1, "average": 0},
+    }
+
+
+def merge_sections(*parts: Changes) -> dict[str, dict[str, Any]]:
+    """Merge the sections of recipes. Keys of later parts replace those of earlier parts."""
+    sections: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        for name, keys in part.items():
+            sections[name] = {**sections.get(name, {}), **keys}
+    return sections
 
 
 def train_variant(settings: Settings, corpus: ExperimentCorpus, seed: int, changes: Changes = NO_CHANGES) -> TrainedRun:
@@ -101,15 +111,28 @@ def train_variant(settings: Settings, corpus: ExperimentCorpus, seed: int, chang
         DivergenceError: The training diverged.
         KeyboardInterrupt: The training was interrupted. A second call resumes it.
     """
-    recipe, run = _recipe_and_run(settings, corpus, seed, changes)
+    return _train_once(settings, *_recipe_and_run(settings, corpus, seed, changes))
 
+
+def train_recipe(settings: Settings, recipe: Recipe, name: str) -> TrainedRun:
+    """Train ``recipe``, or return the model that an earlier call has trained. ``name`` begins the run folder's name.
+
+    Raises:
+        DivergenceError: The training diverged.
+        KeyboardInterrupt: The training was interrupted. A second call resumes it.
+    """
+    return _train_once(settings, recipe, _run_folder(settings, recipe, name))
+
+
+def _train_once(settings: Settings, recipe: Recipe, run: Path) -> TrainedRun:
     def compute() -> Numbers:
         settings.say(f"training {run.name}")
         result = train(recipe, run)
         if result.interrupted:
             raise KeyboardInterrupt
         assert result.model_folder is not None
-        shutil.rmtree(run / "checkpoints")  # no longer needed; the checkpoints of 60 runs take a gigabyte
+        for folder in ("checkpoints", "tokens"):  # no longer needed; those of all runs would take gigabytes
+            shutil.rmtree(run / folder)
         dev, last = (read_metrics(run, kind)[-1] for kind in ("dev", "train"))
         return {"folder": result.model_folder.name, "loss": dev["loss"], "seconds": last["elapsed_s"]}
 
@@ -121,7 +144,11 @@ def _recipe_and_run(settings: Settings, corpus: ExperimentCorpus, seed: int, cha
     recipe = resolve_recipe(settings, corpus, seed, changes)
     words = [f"{key}={value}" for section in changes.values() for key, value in section.items()]
     name = "-".join([corpus.folder.name.split("-")[0], *words])[:80]
-    return recipe, settings.work_folder / "runs" / f"{name}-seed{seed}-{_key(recipe, settings.work_folder)[:10]}"
+    return recipe, _run_folder(settings, recipe, f"{name}-seed{seed}")
+
+
+def _run_folder(settings: Settings, recipe: Recipe, name: str) -> Path:
+    return settings.work_folder / "runs" / f"{name}-{_key(recipe, settings.work_folder)[:10]}"
 
 
 def read_metrics(run: Path, kind: str) -> list[dict[str, Any]]:
@@ -148,9 +175,11 @@ def sweep(settings: Settings, corpus: ExperimentCorpus, variants: Mapping[str, C
 
 
 def _key(recipe: Recipe, work: Path) -> str:
-    """Hash the recipe and the content of its data files, independent of their location."""
+    """Hash the recipe and the content of its data files and of the model it starts from, wherever they are."""
     sections = recipe.as_dict()
     folder, hashes = Path(sections["data"].pop("folder")), ContentHashes(work / "inputs.json")
+    if start := recipe.training.start_from:
+        sections["training"]["start_from"] = hashes.hash_file(Path(start) / "model.safetensors")
     corpora = [*recipe.data.train, *([recipe.data.dev] if recipe.data.dev else [])]
     return fingerprint(sections, [hashes.hash_file(folder / file) for corpus in corpora for file in corpus.files])
 

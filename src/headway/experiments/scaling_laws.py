@@ -1,0 +1,269 @@
+"""How the loss of language models falls with compute, and how large a model should be for a given amount of compute.
+
+Decoder-only models of five sizes (0.04 to 1.5 million weights) predict the characters of English novels, on two cores.
+The compute of a training run is counted as C = 6 N D floating-point operations, for N weights, with embeddings, and D
+characters of training (Kaplan et al. 2020, 2.1). At each of four amounts of compute, models of three or four sizes are
+trained: a larger model reads less text. Each point is a training run of its own, with a learning rate that decays to
+zero at its end, because a model in the middle of a longer run has a higher loss than one that was trained to end there
+(Hoffmann et al. 2022, 3.1).
+
+At each amount of compute there is a best size: smaller models have too few weights, larger ones see too little text. A
+parabola through the best run and its two neighbors, over the logarithm of the size, gives the best loss and the best
+size (Hoffmann et al. 2022, 3.2, fit one parabola to all sizes). Straight lines through these four points in logarithmic
+scales give the exponents of
+
+    loss = a / C^alpha          best size = b C^beta
+
+The published values are alpha = 0.050 (Kaplan et al. 2020, 1.2, for the best use of compute), and beta = 0.73 (ibid.)
+or 0.50 (Hoffmann et al. 2022, table 2, approach 1). They were measured with words or parts of words and with at least
+a thousand times as much compute. Hoffmann et al. fit the loss above a constant, the entropy of text, which is not known
+for this text, so only their exponent of the best size is compared. An exponent "is" the published one if they differ by
+less than 0.02 (loss) or 0.1 (size).
+
+Models read contexts of 128 characters. The training text has 8 million characters; only the longest run reads a part
+of it twice. Three seeds were chosen beforehand. The full form has 42 runs. It takes about 75 minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from headway.experiments.comparison import Estimate, column, format_mean_std, judge_equivalent, mean_ci
+from headway.experiments.corpus import BOOKS, find_data, made_up_text, write_files
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
+from headway.experiments.figures import label, subplots
+from headway.experiments.training import merge_sections, run_sections, train_recipe
+from headway.inspection.picture_files import MARKERS
+from headway.models.registry import build_model
+from headway.tasks import parse_recipe
+from headway.text.base import NUM_SPECIAL
+from headway.train.recipe import Recipe
+
+KAPLAN_LOSS, KAPLAN_SIZE, HOFFMANN_SIZE = 0.050, 0.73, 0.50  # published exponents
+MAX_LOSS_EXPONENT_GAP, MAX_SIZE_EXPONENT_GAP = 0.02, 0.1
+MAX_DEVIATION = 0.02  # of the loss from the fitted line, relative; a power law deviates by less
+
+_SIZES = ((32, 3), (48, 4), (64, 5), (96, 5), (144, 6))  # width and number of blocks
+_QUICK_SIZES = ((16, 1), (32, 1), (48, 2))
+_COMPUTE = (3.2e11, 1.28e12, 5.12e12, 2.048e13)  # floating-point operations of a training run
+_QUICK_COMPUTE = (1e9, 3e9)
+_FEWEST, _MOST = 200_000, 14_500_000  # characters of training; other combinations of size and compute are left out
+_CONTEXT = 128  # characters
+_TRAIN_CHARACTERS, _DEV_CHARACTERS = 8_000_000, 200_000
+
+TITLE = "Loss, compute and the size of language models"
+CLAIMS = (
+    Claim(
+        "The loss of the best model falls as a power of compute: in logarithmic scales, it is a straight line.",
+        "Kaplan et al. 2020, 1.1",
+    ),
+    Claim(
+        f"The exponent of the loss is {KAPLAN_LOSS:.3f}.", "Kaplan et al. 2020, 1.2; with other text and larger models"
+    ),
+    Claim(
+        f"The best size grows as compute to the power of {HOFFMANN_SIZE:.2f}: size and text grow equally.",
+        "Hoffmann et al. 2022, 3.4 and table 2",
+    ),
+    Claim(
+        f"The best size grows more slowly than as compute to the power of {KAPLAN_SIZE} (Kaplan et al. 2020, 1.2).",
+        "Hoffmann et al. 2022, 1",
+    ),
+)
+
+
+def measure(settings: Settings) -> Numbers:
+    """Train models of each size with each amount of compute, and fit both power laws for each seed."""
+    folder = _corpus(settings)
+    vocab_size = len(set((folder / "train.txt").read_text(encoding="utf-8"))) + NUM_SPECIAL
+    sizes, amounts = (_QUICK_SIZES, _QUICK_COMPUTE) if settings.quick else (_SIZES, _COMPUTE)
+    weights = [_count_weights(_recipe(settings, folder, 1, size, 1), vocab_size) for size in sizes]
+    runs = []
+    for seed, compute, (size, count) in product(settings.seeds, amounts, list(zip(sizes, weights, strict=True))):
+        text = compute / (6 * count)
+        if not settings.quick and not _FEWEST <= text <= _MOST:
+            continue
+        recipe = _recipe(settings, folder, seed, size, max(round(text / _batch(settings)), 1))
+        trained = train_recipe(settings, recipe, f"width{size[0]}-compute{compute:.3g}-seed{seed}")
+        row = {"seed": seed, "compute": compute, "weights": count, "text": text, "loss": trained.dev_loss}
+        runs.append({**row, "minutes": trained.training_seconds / 60})
+    fits = [{"seed": seed, **fit_power_laws([row for row in runs if row["seed"] == seed])} for seed in settings.seeds]
+    groups = sorted({(row["compute"], row["weights"], row["text"]) for row in runs})
+    table = [
+        {"compute (FLOP)": f"{compute:.2g}", "weights": count, "characters of training": round(text)}
+        | {"loss (nats per character)": format_mean_std(runs, "loss", compute=compute, weights=count)}
+        | {"minutes": format_mean_std(runs, "minutes", compute=compute, weights=count)}
+        for compute, count, text in groups
+    ]
+    tables = {"Training runs, means over seeds with standard deviations": table}
+    return {"runs": runs, "fits": fits, "tables": tables}
+
+
+def _corpus(settings: Settings) -> Path:
+    """Write the beginnings of the training and the development text, and return their folder."""
+    if settings.quick:
+        random = Random(1)
+        texts = {name: made_up_text(count, random) for name, count in (("train.txt", 2000), ("dev.txt", 100))}
+    else:
+        folder, texts = find_data(settings, BOOKS, "books"), {}
+        for name, count in (("train.txt", _TRAIN_CHARACTERS), ("dev.txt", _DEV_CHARACTERS)):
+            with (folder / name).open(encoding="utf-8") as file:
+                texts[name] = file.read(count)
+    return write_files(texts, settings.work_folder, "text")
+
+
+def _batch(settings: Settings) -> int:
+    return 512 if settings.quick else 2048  # characters
+
+
+def _recipe(settings: Settings, folder: Path, seed: int, size: tuple[int, int], steps: int) -> Recipe:
+    width, blocks = size
+    sections: dict[str, dict[str, Any]] = {
+        "task": {"kind": "language_model"},
+        "data": {
+            "folder": str(folder), "train": [{"files": ["train.txt"]}], "dev": {"files": ["dev.txt"]},
+            "max_tokens": _batch(settings),
+        },
+        "tokenizer": {"kind": "characters"},
+        "model": {
+            "d_model": width, "num_heads": width // 16, "d_ff": width * 8 // 3, "decoder_layers": blocks,
+            "max_length": _CONTEXT, "dropout": 0.0, "norm_kind": "rms", "bias": "none", "activation": "swiglu",
+            "positions": "rotary",
+        },
+        "optimizer": {
+            "schedule": "cosine", "learning_rate": 3e-3, "warmup_steps": max(min(steps // 10, 100), 1), "beta2": 0.99,
+            "clip_norm": 1.0,
+        },
+    }  # fmt: skip
+    if settings.quick:
+        sections["training"] = {"device": "cpu", "precision": "float32"}
+    return parse_recipe(merge_sections(run_sections(seed, steps), sections), "the experiment's recipe")
+
+
+def _count_weights(recipe: Recipe, vocab_size: int) -> int:
+    with torch.device("meta"):
+        return sum(each.numel() for each in build_model(recipe.model, vocab_size, vocab_size).parameters())
+
+
+def fit_power_laws(runs: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """Fit the best loss and the best size over compute by power laws.
+
+    Returns ``best``, the best size and loss at each amount of compute, and whether it is the smallest or largest size;
+    ``loss`` and ``size``, the slopes and intercepts of the lines in natural logarithms; and ``deviation``, the largest
+    relative deviation of a loss from its line.
+    """
+    best = []
+    for compute in sorted({row["compute"] for row in runs}):
+        points = sorted((row["weights"], row["loss"]) for row in runs if row["compute"] == compute)
+        weights, loss = _lowest(points)
+        at_end = weights in (points[0][0], points[-1][0])
+        best.append({"compute": compute, "weights": weights, "loss": loss, "at_end": at_end})
+    logs = {key: np.log([each[key] for each in best]) for key in ("compute", "weights", "loss")}
+    size, loss_line = (np.polyfit(logs["compute"], logs[key], 1) for key in ("weights", "loss"))
+    deviation = np.abs(np.expm1(logs["loss"] - np.polyval(loss_line, logs["compute"]))).max()
+    return {"best": best, "loss": loss_line.tolist(), "size": size.tolist(), "deviation": float(deviation)}
+
+
+def _lowest(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the lowest point of the parabola through the point with the lowest loss and its two neighbors.
+
+    Points are weights and loss, in the order of the weights. If the lowest one is the first or the last, there is no
+    such parabola, and the point itself is returned.
+    """
+    at = min(range(len(points)), key=lambda index: points[index][1])
+    if not 0 < at < len(points) - 1:
+        return points[at]
+    sizes, losses = zip(*points[at - 1 : at + 2], strict=True)
+    curvature, slope, constant = np.polyfit(np.log(sizes), losses, 2)
+    lowest = -slope / (2 * curvature)
+    return math.exp(lowest), float(constant + slope * lowest / 2)
+
+
+def judge(numbers: Numbers) -> tuple[Verdict, ...]:
+    """Judge by the fitted exponents of all seeds."""
+    fits = numbers["fits"]
+    loss, size = mean_ci([-each["loss"][0] for each in fits]), mean_ci([each["size"][0] for each in fits])
+    deviation = mean_ci([each["deviation"] for each in fits])
+    at_end = [best["at_end"] for each in fits for best in each["best"]]
+    note = (
+        f" (the smallest or largest size was the best in {sum(at_end)} of {len(at_end)} cases)" if any(at_end) else ""
+    )
+    quantity = f"exponent of the best size{note}"
+    return (
+        decide(
+            f"largest deviation of the loss from the line, relative: {deviation}; at most {MAX_DEVIATION:g} is allowed",
+            supported=deviation.high < MAX_DEVIATION,
+            refuted=deviation.low > MAX_DEVIATION,
+        ),
+        judge_equivalent(
+            _minus(loss, KAPLAN_LOSS),
+            f"exponent of the loss, {loss.value:.3f}, minus {KAPLAN_LOSS:.3f}",
+            tolerance=MAX_LOSS_EXPONENT_GAP,
+        ),
+        judge_equivalent(
+            _minus(size, HOFFMANN_SIZE),
+            f"{quantity}, {size.value:.2f}, minus {HOFFMANN_SIZE:.2f}",
+            tolerance=MAX_SIZE_EXPONENT_GAP,
+        ),
+        decide(
+            f"{quantity}: {size}",
+            supported=size.high < KAPLAN_SIZE,
+            refuted=size.low > KAPLAN_SIZE,
+        ),
+    )
+
+
+def _minus(estimate: Estimate, constant: float) -> Estimate:
+    return Estimate(estimate.value - constant, estimate.low - constant, estimate.high - constant)
+
+
+def draw(numbers: Numbers) -> Figure:
+    """Draw the loss and the best size over compute, with fitted and published slopes."""
+    picture, (losses, sizes) = subplots(TITLE, ncols=2, size=(15.0, 6.5))
+    runs, fits = numbers["runs"], numbers["fits"]
+    for number, weights in enumerate(sorted({row["weights"] for row in runs})):
+        amounts = sorted({row["compute"] for row in runs if row["weights"] == weights})
+        means = [fmean(column(runs, "loss", weights=weights, compute=compute)) for compute in amounts]
+        name = f"{weights / 1e6:.2g} million weights"
+        losses.plot(amounts, means, color=f"C{number}", marker=MARKERS[number], label=name)
+    best = [each for fit in fits for each in fit["best"]]
+    sizes.plot([each["compute"] for each in best], [each["weights"] for each in best], "C0o", label="best size")
+    loss, size = (np.mean([fit[key] for fit in fits], axis=0) for key in ("loss", "size"))
+    _draw_slopes(losses, best, loss, {f"Kaplan et al. 2020: {-KAPLAN_LOSS:.3f}": -KAPLAN_LOSS})
+    published = {
+        f"Kaplan et al. 2020: {KAPLAN_SIZE:.2f}": KAPLAN_SIZE,
+        f"Hoffmann et al. 2022: {HOFFMANN_SIZE:.2f}": HOFFMANN_SIZE,
+    }
+    _draw_slopes(sizes, best, size, published)
+    compute = "training compute (floating-point operations)"
+    label(losses, "Loss of each size, and of the best size (line)", compute, "loss (nats per character)", log="xy")
+    label(sizes, "Best size for the compute (dots: seeds)", compute, "weights", log="xy")
+    for axes in (losses, sizes):
+        axes.legend(fontsize=11)
+    return picture
+
+
+def _draw_slopes(
+    axes: Axes, best: Sequence[dict[str, float]], line: NDArray[np.float64], published: Mapping[str, float]
+) -> None:
+    """Draw the fitted line, and lines with published exponents through its middle."""
+    ends = np.log([min(each["compute"] for each in best), max(each["compute"] for each in best)])
+    slope, middle = float(line[0]), float(np.polyval(line, ends.mean()))
+    axes.plot(np.exp(ends), np.exp(np.polyval(line, ends)), color="black", label=f"fitted exponent: {slope:.3f}")
+    for style, (name, exponent) in zip(("--", ":"), published.items(), strict=False):
+        values = np.exp(middle + exponent * (ends - ends.mean()))
+        axes.plot(np.exp(ends), values, color="#777777", linestyle=style, label=name)
+
+
+EXPERIMENT = Experiment("scaling-laws", TITLE, __doc__, CLAIMS, measure, judge, draw, data_files=BOOKS)

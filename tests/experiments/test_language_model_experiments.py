@@ -1,0 +1,128 @@
+"""The measurements of the experiments on language models."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from headway.errors import ConfigError
+from headway.experiments import load_experiment, pretraining, recurrent_lm, scaling_laws
+from headway.experiments.experiment import Settings
+from headway.experiments.recurrent_lm import position_losses
+from headway.experiments.scaling_laws import fit_power_laws
+from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
+from headway.models.masked import MaskedConfig, MaskedTransformer
+from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
+from headway.text.base import BOS
+
+BOOKS_CHARACTERS = 150  # about as many as the full form's text has
+
+
+def full_form(work: Path, data: Path | None = None) -> Settings:
+    return Settings(quick=False, seeds=(1,), data_folder=data, work_folder=work, say=lambda _: None)
+
+
+@pytest.mark.parametrize("kind", ["decoder_only", "recurrent_lm"])
+def test_a_loss_at_a_position_has_that_many_tokens_of_context(kind: str) -> None:
+    """Compared with one pass for each prediction, over the tokens before it in the window and no others."""
+    model: DecoderOnly | RecurrentLM
+    if kind == "decoder_only":
+        sizes = {"d_model": 16, "num_heads": 2, "d_ff": 16, "decoder_layers": 1, "positions": "rotary"}
+        model = DecoderOnly(DecoderOnlyConfig.parse(sizes, "test"), 20)
+    else:
+        model = RecurrentLM(RecurrentLMConfig.parse({"d_model": 16, "num_layers": 1}, "test"), 20)
+    tokens = torch.randint(4, 20, (50,))
+    found = position_losses(model.eval(), tokens, length=8, every=4)
+    starts = range(0, 50 - 8 + 1, 4)
+    assert len(found) == 8
+    for position, loss in enumerate(found):
+        losses = []
+        for start in starts:
+            before = torch.cat([torch.tensor([BOS]), tokens[start : start + position]])
+            with torch.inference_mode():
+                logits = model(before[None])[0, -1]
+            losses.append(float(F.cross_entropy(logits, tokens[start + position])))
+        assert loss == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+
+
+def test_recurrent_and_attending_models_have_equally_many_weights() -> None:
+    sizes = recurrent_lm._FULL
+    attending = DecoderOnly(
+        DecoderOnlyConfig.parse({**recurrent_lm._TRANSFORMER, **sizes[recurrent_lm.TRANSFORMER]}, "test"), 69
+    )
+    recurrent = RecurrentLM(RecurrentLMConfig.parse({**recurrent_lm._LSTM, **sizes["LSTM"]}, "test"), 69)
+    counts = [sum(each.numel() for each in model.parameters()) for model in (attending, recurrent)]
+    assert counts == pytest.approx([1.8e6, 1.8e6], rel=0.02)
+
+
+def test_the_pretrained_model_has_the_stated_size() -> None:
+    config = MaskedConfig.parse({**pretraining._MODEL, **pretraining._FULL_SIZE}, "test")
+    count = sum(each.numel() for each in MaskedTransformer(config, 8000).parameters())
+    assert count == pytest.approx(3.3e6, rel=0.03)
+
+
+def test_scaling_trains_three_or_four_sizes_with_each_compute(tmp_path: Path) -> None:
+    settings = full_form(tmp_path)
+    weights = [
+        scaling_laws._count_weights(scaling_laws._recipe(settings, tmp_path, 1, size, 1), BOOKS_CHARACTERS)
+        for size in scaling_laws._SIZES
+    ]
+    assert weights[0] == pytest.approx(0.04e6, rel=0.1)
+    assert weights[-1] == pytest.approx(1.5e6, rel=0.05)
+    texts = {(compute, count): compute / (6 * count) for compute, count in product(scaling_laws._COMPUTE, weights)}
+    trained = [key for key, text in texts.items() if scaling_laws._FEWEST <= text <= scaling_laws._MOST]
+    assert len(trained) * 3 == 42
+    assert {sum(compute == each for compute, _ in trained) for each in scaling_laws._COMPUTE} == {3, 4}
+    twice = [key for key in trained if texts[key] > scaling_laws._TRAIN_CHARACTERS]
+    assert len(twice) == 1
+
+
+def test_fits_find_the_power_laws_that_the_numbers_follow() -> None:
+    """Losses are 3 C^-0.06 + 0.1 (ln N - ln best)^2, with the best size 0.01 C^0.55."""
+    runs = [
+        {"compute": compute, "weights": weights}
+        | {"loss": 3 * compute**-0.06 + 0.1 * (math.log(weights) - math.log(0.01 * compute**0.55)) ** 2}
+        for compute in (1e11, 1e12, 1e13)
+        for weights in (3e3, 1e4, 3e4, 1e5, 3e5, 1e6)
+    ]
+    found = fit_power_laws(runs)
+    assert found["loss"] == pytest.approx([-0.06, math.log(3)])
+    assert found["size"] == pytest.approx([0.55, math.log(0.01)])
+    assert found["deviation"] == pytest.approx(0, abs=1e-9)
+    assert [each["at_end"] for each in found["best"]] == [False] * 3
+    large = fit_power_laws([row for row in runs if row["weights"] > 5e4])  # at 1e11, the best size is 1.1e4
+    assert [each["at_end"] for each in large["best"]] == [True, True, False]
+    assert large["best"][0]["weights"] == 1e5
+
+
+def test_the_deviation_is_that_of_the_farthest_loss() -> None:
+    """By hand: in logarithms 0, 0, d from left to right, the line is -d/6 + d/2 x, so the middle is d/3 off."""
+    off = 0.3
+    runs = [
+        {"compute": compute, "weights": 10.0, "loss": loss} for compute, loss in ((1, 1), (10, 1), (100, math.exp(off)))
+    ]
+    assert fit_power_laws(runs)["deviation"] == pytest.approx(1 - math.exp(-off / 3))
+
+
+@pytest.mark.parametrize("name", ["recurrent-lm", "pretraining", "scaling-laws"])
+def test_a_missing_corpus_is_named(name: str, tmp_path: Path) -> None:
+    experiment = load_experiment(name)
+    for data in (None, tmp_path):
+        with pytest.raises(ConfigError, match=experiment.data_files[0]):
+            experiment.measure(full_form(tmp_path / "work", data))
+
+
+def test_random_weights_are_a_start_with_the_same_vocabulary(tmp_path: Path) -> None:
+    settings = Settings(quick=True, seeds=(1,), data_folder=None, work_folder=tmp_path, say=lambda _: None)
+    texts = pretraining.write_files({"texts.txt": "one two three\n" * 200}, tmp_path, "unlabeled")
+    pretrained = pretraining._pretrain(settings, texts).model_folder
+    first, other = (pretraining._random_weights(settings, pretrained, seed) for seed in (1, 2))
+    assert (first / "tokenizer.json").read_bytes() == (pretrained / "tokenizer.json").read_bytes()
+    weights = [(folder / "model.safetensors").read_bytes() for folder in (first, other, pretrained)]
+    assert len(set(weights)) == 3
+    assert len({len(each) for each in weights}) == 1
