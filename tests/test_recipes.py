@@ -35,6 +35,7 @@ MODELS = {
     "decoder_only": ("d_model=16", "num_heads=2", "d_ff=16", "decoder_layers=1"),
     "masked": ("d_model=16", "num_heads=2", "d_ff=16"),
     "classifier": ("d_model=16", "num_heads=2", "d_ff=16"),
+    "sequence_classifier": (),  # the sizes of the model that it starts from
 }
 
 
@@ -56,6 +57,20 @@ def write(corpus: Corpus, folder: Path, count: int, *, labeled: bool) -> None:
             raise NotImplementedError(f"generated text as {other}")
 
 
+def pretrain(folder: Path) -> Path:
+    """Train the recipe of a masked model, and return its folder."""
+    folder.mkdir()
+    path = next(each for each in RECIPES if each.stem == "books-bert")
+    sizes = [f"model.{size}" for size in MODELS["masked"]]
+    recipe = load_recipe(path, [*SMALLER, *sizes, f"data.folder={folder}"])
+    assert recipe.data.dev is not None
+    for corpus in (*recipe.data.train, recipe.data.dev):
+        write(corpus, folder, 60, labeled=False)
+    found = train(recipe, folder / "run").model_folder
+    assert found is not None
+    return found
+
+
 def test_there_are_recipes() -> None:
     assert {path.stem for path in RECIPES} >= {"multi30k-de-en", "multi30k-de-en-deep-shallow", "tatoeba-de-en"}
 
@@ -70,6 +85,9 @@ def test_recipe_parses(path: Path) -> None:
 def test_recipe_trains(path: Path, tmp_path: Path) -> None:
     sizes = [f"model.{size}" for size in MODELS[load_recipe(path).model.kind]]
     recipe = load_recipe(path, [*SMALLER, *sizes, f"data.folder={tmp_path}"])
+    if recipe.training.start_from is not None:
+        start = f"training.start_from={pretrain(tmp_path / 'pretrained')}"
+        recipe = load_recipe(path, [*SMALLER, start, f"data.folder={tmp_path}"])
     labeled = recipe.task.kind == "classification"
     for corpus in recipe.data.train:
         write(corpus, tmp_path, 60, labeled=labeled)
