@@ -156,7 +156,7 @@ def _count_weights(recipe: Recipe, vocab_size: int) -> int:
         return sum(each.numel() for each in build_model(recipe.model, vocab_size, vocab_size).parameters())
 
 
-def fit_power_laws(runs: Sequence[dict[str, float]]) -> dict[str, Any]:
+def fit_power_laws(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Fit the best loss and the best size over compute by power laws.
 
     Returns ``best``, the best size and loss at each amount of compute, and whether it is the smallest or largest size;
@@ -165,7 +165,7 @@ def fit_power_laws(runs: Sequence[dict[str, float]]) -> dict[str, Any]:
     """
     best = []
     for compute in sorted({row["compute"] for row in runs}):
-        points = sorted((row["weights"], row["loss"]) for row in runs if row["compute"] == compute)
+        points = sorted((float(row["weights"]), float(row["loss"])) for row in runs if row["compute"] == compute)
         weights, loss = _lowest(points)
         at_end = weights in (points[0][0], points[-1][0])
         best.append({"compute": compute, "weights": weights, "loss": loss, "at_end": at_end})
@@ -255,7 +255,7 @@ def draw(numbers: Numbers) -> Figure:
 
 
 def _draw_slopes(
-    axes: Axes, best: Sequence[dict[str, float]], line: NDArray[np.float64], published: Mapping[str, float]
+    axes: Axes, best: Sequence[Mapping[str, Any]], line: NDArray[np.float64], published: Mapping[str, float]
 ) -> None:
     """Draw the fitted line, and lines with published exponents through its middle."""
     ends = np.log([min(each["compute"] for each in best), max(each["compute"] for each in best)])
