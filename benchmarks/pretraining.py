@@ -57,7 +57,9 @@ def make_recipe(path: Path, data: Path, pretrained: Path, variant: str, seed: in
         }
         config = read_config(pretrained)
         sections["model"]["body"] = {**config.model.as_dict(), **sections["model"].get("body", {})}
-        sections["tokenizer"] = {"vocab_size": config.load_tokenizers()[0].vocab_size}
+        sections["tokenizer"] = {
+            "vocab_size": max(config.load_tokenizers()[0].vocab_size, 300)
+        }  # 300: the least allowed
         sections["optimizer"] = {**sections["optimizer"], **SCRATCH}
     return parse_recipe(sections, str(path))
 
