@@ -221,19 +221,17 @@ def draw(numbers: Numbers) -> Figure:
     """Draw the accuracy of both classifiers, and what pretraining gains, over the number of labeled texts."""
     picture, (accuracies, gains) = subplots(TITLE, ncols=2, size=(15.0, 5.5))
     runs, counts = numbers["runs"], _counts(numbers["runs"])
+    values = {name: [column(runs, "accuracy", variant=name, labeled=count) for count in counts] for name in VARIANTS}
     for number, variant in enumerate(VARIANTS):
-        values = [column(runs, "accuracy", variant=variant, labeled=count) for count in counts]
+        seen = values[variant]
         accuracies.plot(
-            counts, [fmean(each) for each in values], color=f"C{number}", marker=MARKERS[number], label=variant
+            counts, [fmean(each) for each in seen], color=f"C{number}", marker=MARKERS[number], label=variant
         )
-        accuracies.plot(counts, values, f"C{number}o", alpha=0.35, markersize=4)
+        accuracies.plot(counts, seen, f"C{number}o", alpha=0.35, markersize=4)
     chance = 100 / numbers["classes"]
     accuracies.axhline(chance, color="#777777", linestyle=":")
     accuracies.annotate("guessing", (counts[0], chance), xytext=(0, 4), textcoords="offset points", color="#555555")
-    differences = [
-        mean_diff(*(column(runs, "accuracy", variant=variant, labeled=count) for variant in VARIANTS))
-        for count in counts
-    ]
+    differences = [mean_diff(*each) for each in zip(values[PRETRAINED], values[SCRATCH], strict=True)]
     reach = [each.value - each.low if math.isfinite(each.low) else 0.0 for each in differences]
     gains.errorbar(counts, [each.value for each in differences], yerr=reach, color="C2", marker="o", capsize=5)
     gains.axhline(0, color="#777777", linestyle=":")

@@ -187,7 +187,7 @@ def position_losses(model: ContinuationModel, tokens: torch.Tensor, *, length: i
     """
     windows = tokens.unfold(0, length, every)
     total = torch.zeros(length, dtype=torch.float64)
-    for some in windows.split(_ROWS):
+    for some in torch.split(windows, _ROWS):
         logits = model(F.pad(some[:, :-1], (1, 0), value=BOS))
         losses = F.cross_entropy(logits.float().flatten(0, 1), some.flatten(), reduction="none")
         total += losses.view(some.shape).sum(0).double().cpu()
