@@ -13,6 +13,7 @@ from headway import kernels
 from headway.engine.accelerate import accelerate
 from headway.engine.attention import attend_in_bfloat16
 from headway.nn.attention import MultiHeadAttention
+from headway.nn.masks import DocumentMask
 
 if not kernels.available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
@@ -90,6 +91,19 @@ def test_a_mask_may_be_that_of_all_sentences_or_queries(shape: tuple[int, int, i
     mask = torch.rand(shape) < 0.6
     expected = attend_in_bfloat16(projected, None, mask.expand(4, 9, 9), 2)
     assert torch.equal(attend_in_bfloat16(projected, None, mask, 2), expected)
+
+
+def test_first_keys_give_the_bits_of_the_same_mask_as_a_tensor() -> None:
+    found = []
+    starts = torch.rand(4, 37, generator=torch.Generator().manual_seed(1)) < 0.2
+    for mask in (DocumentMask.from_starts(starts), DocumentMask.from_starts(starts).to_tensor()):
+        projected, _, _, error = made_up(4, 37, None, 64)
+        projected.requires_grad_()
+        out = attend_in_bfloat16(projected, None, mask, 2)
+        out.backward(error)  # type: ignore[no-untyped-call]
+        assert projected.grad is not None
+        found.append((out.detach(), projected.grad))
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
 def test_what_a_mask_shuts_has_no_part_and_no_gradient() -> None:

@@ -1,6 +1,6 @@
 import torch
 
-from headway.nn import causal_mask, padding_mask
+from headway.nn import DocumentMask, causal_mask, padding_mask
 
 
 def test_padding_by_hand() -> None:
@@ -17,3 +17,17 @@ def test_causal_by_hand() -> None:
 def test_masks_combine_by_and() -> None:
     both = padding_mask(torch.tensor([[0, 1], [1, 1]]), 0) & causal_mask(2)
     assert both.tolist() == [[[False, False], [False, True]], [[True, False], [True, True]]]
+
+
+def test_a_document_mask_is_causal_within_documents() -> None:
+    documents = DocumentMask.from_starts(torch.tensor([[1, 0, 0, 1, 1], [0, 0, 1, 0, 0]]).bool())
+    assert documents.first_keys.tolist() == [[0, 0, 0, 3, 4], [0, 0, 2, 2, 2]]
+    assert documents.positions_in_documents().tolist() == [[0, 1, 2, 0, 0], [0, 1, 0, 1, 2]]
+    assert documents.to_tensor()[0].int().tolist() == [
+        [1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [1, 1, 1, 0, 0],
+        [0, 0, 0, 1, 0],
+        [0, 0, 0, 0, 1],
+    ]
+    assert documents.restrict_to_window(1).first_keys.tolist() == [[0, 0, 1, 3, 4], [0, 0, 2, 2, 3]]

@@ -8,7 +8,8 @@ PyTorch's fused attention if that is faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -21,6 +22,7 @@ from headway.engine.arrays import as_array, has_hooks, kernels_support, paramete
 from headway.engine.linear import linear, trains_by_kernels
 from headway.nn import attention as plain
 from headway.nn.attention import KeysValues, MultiHeadAttention, add_head_dim, apply_observers, attention_is_observed
+from headway.nn.masks import DocumentMask, Mask
 
 
 class KernelMultiHeadAttention(MultiHeadAttention):
@@ -36,7 +38,7 @@ class KernelMultiHeadAttention(MultiHeadAttention):
         x: Float[Tensor, "B T D"],
         memory: Float[Tensor, "B S D"] | None = None,
         *,
-        mask: Bool[Tensor, "..."] | None = None,
+        mask: Mask | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Attend from x to itself, or to ``memory`` if given. ``mask`` broadcasts to (B, T, S)."""
         if mask is None or not self._is_one_operation(x, x if memory is None else memory, mask):
@@ -64,10 +66,11 @@ class KernelMultiHeadAttention(MultiHeadAttention):
         return joined
 
     def attend(
-        self, query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Bool[Tensor, "..."] | None = None
+        self, query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Mask | None = None
     ) -> Float[Tensor, "B T D"]:
         """Attend from projected queries to keys and values, concatenate the heads and project them."""
-        mask = None if mask is None else add_head_dim(mask)
+        if isinstance(mask, Tensor):
+            mask = add_head_dim(mask)
         needs_weights = self.score is not None or (self.training and self.dropout.p > 0)
         kv = kv.for_queries(self.queries_per_key)
         if needs_weights or attention_is_observed():
@@ -78,7 +81,7 @@ class KernelMultiHeadAttention(MultiHeadAttention):
                 return self.merge_heads(self.dropout(used) @ kv.values)
         return self.merge_heads(scaled_dot_product_attention(query, kv.keys, kv.values, mask))
 
-    def _is_one_operation(self, x: Tensor, source: Tensor, mask: Tensor) -> bool:
+    def _is_one_operation(self, x: Tensor, source: Tensor, mask: Mask) -> bool:
         """Return whether the training kernels support the options of this layer and these inputs."""
         variants = (self.score, self.query_outer, self.key_outer, self.query_norm, self.key_norm)
         return (
@@ -92,27 +95,37 @@ class KernelMultiHeadAttention(MultiHeadAttention):
             and all(parameter.dtype == torch.float32 for parameter in self.projection.parameters())
             and not self.dropout.p
             and not _fused_is_faster(source, source)
-            and mask.dim() == 3
-            and mask.size(0) in (1, len(x))
-            and mask.size(1) in (1, x.size(1))
-            and mask.size(2) == source.size(1)
+            and _kernels_support_mask(mask, x, source)
         )
+
+
+def _kernels_support_mask(mask: Mask, x: Float[Tensor, "B T D"], source: Float[Tensor, "B S D"]) -> bool:
+    """Return whether the mask has a shape that the training kernels support."""
+    if isinstance(mask, DocumentMask):
+        return source is x and mask.first_keys.shape == x.shape[:2]
+    sizes = (1, len(x)), (1, x.size(1)), (source.size(1),)
+    return mask.dim() == 3 and all(size in fitting for size, fitting in zip(mask.shape, sizes, strict=True))
 
 
 def attention_weights(
     query: Float[Tensor, "*b T K"],
     key: Float[Tensor, "*b S _"],
-    mask: Bool[Tensor, "..."] | None = None,
+    mask: Mask | None = None,
     score: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Float[Tensor, "*b T S"]:
     """Compute :func:`headway.nn.attention.attention_weights`, with a compiled softmax if one mask serves all heads."""
     if mask is None:
         return plain.attention_weights(query, key, None, score)
     scores = query * query.size(-1) ** -0.5 @ key.transpose(-2, -1) if score is None else score(query, key)
+    if isinstance(mask, DocumentMask):
+        if kernels_support(scores):
+            arguments = (scores.contiguous(), mask.first_keys)
+            return cast(Tensor, _MaskedSoftmax.apply(*arguments))  # type: ignore[no-untyped-call]
+        return plain.masked_softmax(scores, add_head_dim(mask))
     by_sentence = mask.unsqueeze(0) if mask.dim() == 3 else mask
     fits = scores.dim() == by_sentence.dim() == 4 and by_sentence.size(1) == 1 and by_sentence.size(3) == scores.size(3)
     if fits and kernels_support(scores):
-        arguments = (scores.contiguous(), by_sentence[:, 0].contiguous())
+        arguments = (scores.contiguous(), by_sentence[:, 0])
         return cast(Tensor, _MaskedSoftmax.apply(*arguments))  # type: ignore[no-untyped-call]
     return plain.masked_softmax(scores, mask)
 
@@ -121,16 +134,51 @@ def scaled_dot_product_attention(
     query: Float[Tensor, "*b T K"],
     key: Float[Tensor, "*b S K"],
     value: Float[Tensor, "*b S U"],
-    mask: Bool[Tensor, "..."] | None = None,
+    mask: Mask | None = None,
 ) -> Float[Tensor, "*b T U"]:
     """Compute :func:`headway.nn.attention.scaled_dot_product_attention`, with PyTorch's fused kernels if faster."""
     if not _fused_is_faster(query, key):
         return attention_weights(query, key, mask) @ value
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value)
+    if isinstance(mask, DocumentMask):
+        if not query.is_cuda and not torch.compiler.is_compiling():
+            documents = _document_bounds(mask)
+            if documents is None:
+                return attention_weights(query, key, mask) @ value
+            return _attend_by_document(query, key, value, documents)
+        mask = add_head_dim(mask)
     mask = mask if mask.dim() > 1 else mask.unsqueeze(0)  # PyTorch requires at least two dimensions
     attends = mask.any(-1, keepdim=True)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask | ~attends) * attends
+
+
+def _document_bounds(mask: DocumentMask) -> list[list[int]] | None:
+    """Return for each row the positions at which documents begin, and its length. None if a window restricts the mask.
+
+    Within a document all queries have the same first key. A window moves it on with each query.
+    """
+    first, positions = mask.first_keys, mask.query_positions
+    begins = first == positions
+    if not bool((begins | (first == first.roll(1, 1))).all()):
+        return None
+    return [[*positions[row].tolist(), first.size(1)] for row in begins]
+
+
+def _attend_by_document(
+    query: Float[Tensor, "B H T K"],
+    key: Float[Tensor, "B H T K"],
+    value: Float[Tensor, "B H T U"],
+    documents: Sequence[Sequence[int]],
+) -> Float[Tensor, "B H T U"]:
+    """Return the causal attention within each document, computed for one document after the other."""
+    rows = []
+    for row, bounds in enumerate(documents):
+        sizes = [end - begin for begin, end in pairwise(bounds)]
+        parts = zip(*(torch.split(x[row : row + 1], sizes, 2) for x in (query, key, value)), strict=True)
+        attended = [F.scaled_dot_product_attention(q, k, v, is_causal=True) for q, k, v in parts]
+        rows.append(torch.cat(attended, 2))
+    return torch.cat(rows)
 
 
 def _fused_is_faster(query: Tensor, key: Tensor) -> bool:
@@ -144,13 +192,16 @@ def _fused_is_faster(query: Tensor, key: Tensor) -> bool:
 
 
 class _MaskedSoftmax(torch.autograd.Function):
-    """Replace scores (B, H, T, S) in place by the attention weights. ``mask`` is (B or 1, T or 1, S)."""
+    """Replace scores (B, H, T, S) in place by the attention weights.
+
+    ``mask`` is (B or 1, T or 1, S), or contains the first keys (B, T) of a :class:`~headway.nn.masks.DocumentMask`.
+    """
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, mask: Tensor) -> Tensor:
         from headway.kernels.softmax import masked_softmax_  # imports Numba
 
-        masked_softmax_(as_array(scores), mask.numpy())
+        masked_softmax_(as_array(scores), mask.contiguous().numpy())
         ctx.mark_dirty(scores)
         ctx.save_for_backward(scores)
         return scores
@@ -166,7 +217,7 @@ def attend_by_kernels(
     projected: Float[Tensor, "B T P"],
     memory: Float[Tensor, "B S M"] | None,
     bias: Float[Tensor, " W"],
-    mask: Bool[Tensor, "#B #T S"],
+    mask: Bool[Tensor, "#B #T S"] | DocumentMask,
     num_heads: int,
 ) -> Float[Tensor, "B T C"]:
     """Return the concatenated outputs of all heads.
@@ -175,7 +226,13 @@ def attend_by_kernels(
     contains only the queries, and ``memory`` the keys and values. ``bias`` (float32) is added to all three. Kernels
     must support the other tensors (:func:`~headway.engine.arrays.kernels_support`).
     """
-    return cast(Tensor, _Attention.apply(projected, memory, bias, mask, num_heads))  # type: ignore[no-untyped-call]
+    arguments = (projected, memory, bias, _mask_for_kernels(mask), num_heads)
+    return cast(Tensor, _Attention.apply(*arguments))  # type: ignore[no-untyped-call]
+
+
+def _mask_for_kernels(mask: Mask) -> Tensor:
+    """Return the mask as the tensor that :mod:`headway.kernels.softmax` expects."""
+    return mask.first_keys if isinstance(mask, DocumentMask) else mask
 
 
 class _Attention(torch.autograd.Function):
@@ -225,7 +282,7 @@ class _Attention(torch.autograd.Function):
 def attend_in_bfloat16(
     projected: Float[Tensor, "B T P"],
     memory: Float[Tensor, "B S M"] | None,
-    mask: Bool[Tensor, "#B #T S"],
+    mask: Bool[Tensor, "#B #T S"] | DocumentMask,
     num_heads: int,
 ) -> Float[Tensor, "B T C"]:
     """Like :func:`attend_by_kernels`, but in bfloat16, with one kernel for each direction.
@@ -233,7 +290,8 @@ def attend_in_bfloat16(
     The projections already include their bias. :func:`~headway.kernels.bf16_gemm.supports_width` must be true for the
     width of a head.
     """
-    return cast(Tensor, _BFloat16Attention.apply(projected, memory, mask, num_heads))  # type: ignore[no-untyped-call]
+    arguments = (projected, memory, _mask_for_kernels(mask), num_heads)
+    return cast(Tensor, _BFloat16Attention.apply(*arguments))  # type: ignore[no-untyped-call]
 
 
 class _Rotation(torch.autograd.Function):
@@ -278,11 +336,12 @@ class _BFloat16Attention(torch.autograd.Function):
         ctx.columns = (0, width, 2 * width) if memory is None else (0, 0, width)
         ctx.scale = (width // num_heads) ** -0.5
         padding = -side.size(1) % LANES
-        padded_mask = F.pad(mask, (0, padding)).contiguous()
+        if mask.dtype == torch.bool:
+            mask = F.pad(mask, (0, padding))
         weights = queries.new_empty(batch, num_heads, length, side.size(1) + padding)
         out = queries.new_empty(batch, length, width)
         attention_forward(
-            *(as_array(queries), as_array(side), ctx.columns, padded_mask.numpy(), ctx.scale),
+            *(as_array(queries), as_array(side), ctx.columns, mask.contiguous().numpy(), ctx.scale),
             *(as_array(weights), as_array(out)),
         )
         ctx.save_for_backward(queries, None if memory is None else side, weights)

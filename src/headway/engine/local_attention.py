@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from headway.engine.attention import KernelMultiHeadAttention, scaled_dot_product_attention
 from headway.nn.attention import KeysValues, attention_is_observed, restrict_to_window
+from headway.nn.masks import DocumentMask, Mask
 
 _MIN_BLOCK = 32  # with fewer queries, the matrix products would be too small
 # Sequences with at least this many times the keys of a block are divided into blocks. Measured forward and backward on
@@ -37,7 +38,7 @@ class LocalMultiHeadAttention(KernelMultiHeadAttention):
         x: Float[Tensor, "B T D"],
         memory: Float[Tensor, "B S D"] | None = None,
         *,
-        mask: Bool[Tensor, "..."] | None = None,
+        mask: Mask | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Attend from x to itself, or to ``memory`` if given. ``mask`` broadcasts to (B, T, S)."""
         if memory is not None:
@@ -73,7 +74,7 @@ def _block_size(window: tuple[int, int]) -> int:
 
 
 def _divide(
-    query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Bool[Tensor, "..."] | None, window: tuple[int, int]
+    query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Mask | None, window: tuple[int, int]
 ) -> tuple[Float[Tensor, "BN H C K"], KeysValues, Bool[Tensor, "BN C J"]]:
     """Divide sequences, padded at the end, into blocks. Return the queries, keys, values and masks of all blocks."""
     length, (before, after) = query.size(2), window
@@ -91,7 +92,10 @@ def _divide(
     of_key = starts - before + torch.arange(keys_each, device=query.device)  # (N, 1, J)
     inside = (of_key >= at - before) & (of_key <= at + after) & (of_key >= 0) & (of_key < length)
     allowed = inside.unsqueeze(0)
-    if mask is not None:
+    if isinstance(mask, DocumentMask):
+        first_keys = mask.first_keys[:, at.clamp(max=length - 1)]
+        allowed = allowed & (of_key >= first_keys) & (of_key <= at)
+    elif mask is not None:
         mask = mask[(None,) * (3 - mask.dim())]
         indices = [index.clamp(0, size - 1) for index, size in zip((at, of_key), mask.shape[1:], strict=True)]
         allowed = allowed & mask[:, indices[0], indices[1]]

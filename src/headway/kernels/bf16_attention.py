@@ -34,6 +34,7 @@ from headway.kernels.exp import emit_exp_and_sum
 from headway.kernels.float_bits import emit_read_float32
 from headway.kernels.jit import Array, jit_inline, jit_serial_and_parallel
 from headway.kernels.llvm import BYTE, FLOAT_VECTOR, INT16, INT64, LANES, Builder, constant, intrinsic
+from headway.kernels.softmax import open_keys
 
 _ADDRESS = types.uintp
 _SOFTMAX = types.void(_ADDRESS, _ADDRESS, types.intp, types.float32, _ADDRESS)
@@ -85,7 +86,8 @@ def attention_forward(
 ) -> None:
     """Write the weights softmax(``scale`` q k^T), and ``out`` (B, T, H K), each head's weighted sums of the values.
 
-    Weights are 0 where ``mask`` (B or 1, T or 1, P) is False.
+    Weights are 0 where ``mask`` is False. It is (B or 1, T or 1, P), or the first key of each query (B, T), as in
+    :mod:`headway.kernels.softmax`.
     """
     _attend(queries, memory, columns, mask, np.float32(scale), weights, out)
 
@@ -113,9 +115,8 @@ def _attend(queries: Array, memory: Array, columns: Any, mask: Array, scale: Any
     sentences, heads, length, padded = weights.shape
     source_length, width = memory.shape[1], out.shape[2] // heads
     for sentence in numba.prange(sentences):
-        own_memory, own_mask = memory[sentence], mask[0]
-        if len(mask) > 1:
-            own_mask = mask[sentence]
+        own_memory = memory[sentence]
+        flags = np.empty(padded, dtype=np.bool_)
         keys = np.zeros((padded // LANES, width // 2, LANES), dtype=np.uint32)
         values = np.empty((width // BLOCK, (source_length + 1) // 2, BLOCK), dtype=np.uint32)
         scores = np.empty((length, padded), dtype=np.float32)
@@ -126,7 +127,7 @@ def _attend(queries: Array, memory: Array, columns: Any, mask: Array, scale: Any
             place = queries[sentence].ctypes.data + 2 * (columns[0] + first)
             _multiply_float32(keys, place, 2 * queries.shape[2], scores)
             for query in range(length):
-                is_open, to = own_mask[min(query, len(own_mask) - 1)], own_weights[query]
+                is_open, to = open_keys(mask, sentence, query, flags), own_weights[query]
                 _softmax(scores[query].ctypes.data, is_open.ctypes.data, padded, scale, to.ctypes.data)
             _pack_as_rows(own_memory, columns[2] + first, zeros, values)
             place = out[sentence].ctypes.data + 2 * first

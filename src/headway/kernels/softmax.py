@@ -1,6 +1,10 @@
 """The softmax of attention over the positions that a mask allows, the cross-entropy of logits, and their gradients.
 
 Arrays are float32 or uint16 (the bits of bfloat16).
+
+A mask is a boolean array (B or 1, T or 1, S) in which True means "may attend". A causal mask whose queries attend only
+to the latest keys, such as those of their own document, can instead be an integer array (B, T): the first key of each
+query. Its last key is at its own position.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import numpy as np
 
 from headway.kernels.exp import exp_and_sum
 from headway.kernels.float_bits import MIN_INT32, bits_to_float, cast_like, float_to_bits, ordered_int, to_float32
-from headway.kernels.jit import Array, jit_serial_and_parallel
+from headway.kernels.jit import Array, jit_inline, jit_serial_and_parallel
 from headway.kernels.llvm import LANES
 from headway.kernels.reductions import dot_product
 
@@ -23,7 +27,7 @@ _CHUNK = 64  # rows that are processed at a time
 def masked_softmax_(scores: Array, mask: Array, scale: float = 1.0) -> None:
     """Replace contiguous scores (B, H, T, S) by softmax(``scale`` * scores) over S.
 
-    Weights are 0 where ``mask`` (B or 1, T or 1, S) is False, even in rows in which no position is True.
+    Weights are 0 where ``mask`` is closed, even in rows in which no position is open.
     """
     _softmax(scores, mask, np.float32(scale))
 
@@ -37,10 +41,11 @@ def softmax_backward_(gradient: Array, weights: Array, scale: float) -> None:
 def _softmax(scores: Array, mask: Array, factor: Any) -> None:
     sentences, heads, queries, length = scores.shape
     for row in numba.prange(sentences * heads):
-        own_head, own_sentence = scores[row // heads, row % heads], mask[min(row // heads, len(mask) - 1)]
+        own_head = scores[row // heads, row % heads]
         powers = np.empty(length + LANES, dtype=np.float32)
+        flags = np.empty(length, dtype=np.bool_)
         for query in range(queries):
-            is_open, own_query = own_sentence[min(query, len(own_sentence) - 1)], own_head[query]
+            is_open, own_query = open_keys(mask, row // heads, query, flags), own_head[query]
             for key in range(length):
                 powers[key] = to_float32(own_query[key]) * factor if is_open[key] else _MINUS_INFINITY
             total = exp_and_sum(powers.ctypes.data, length)
@@ -48,6 +53,21 @@ def _softmax(scores: Array, mask: Array, factor: Any) -> None:
             for key in range(length):
                 weight = powers[key] * scale if is_open[key] else np.float32(0)
                 own_query[key] = cast_like(weight, own_query[key])
+
+
+@jit_inline
+def open_keys(mask: Array, sentence: int, query: int, flags: Array) -> Array:
+    """Return which keys a query may attend to. The result may be ``flags``, whose old values are lost."""
+    if mask.ndim == 3:
+        own_sentence: Array = mask[0]
+        if len(mask) > 1:
+            own_sentence = mask[sentence]
+        row: Array = own_sentence[min(query, len(own_sentence) - 1)]
+        return row
+    first = mask[sentence, query]
+    for key in range(len(flags)):
+        flags[key] = first <= key <= query
+    return flags
 
 
 @jit_serial_and_parallel

@@ -39,7 +39,7 @@ from headway.nn.blocks import (
 from headway.nn.cache import KVCache
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding, output_projection, pad_sequences
-from headway.nn.masks import causal_mask
+from headway.nn.masks import DocumentMask, causal_mask
 from headway.nn.positions import LearnedPositions, make_positions
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -180,10 +180,18 @@ class DecoderOnly(nn.Module):
         """The device of the weights."""
         return self.projection.weight.device
 
-    def embed(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """Return the input of the first block, before dropout: embeddings with positions."""
-        embedded: Tensor = self.positions(self.embedding(tokens))
-        return embedded
+    def embed(self, tokens: Int[Tensor, "B T"], positions: Int[Tensor, "B T"] | None = None) -> Float[Tensor, "B T D"]:
+        """Return the input of the first block, before dropout: embeddings with positions.
+
+        ``positions`` are those of the tokens if they do not count from 0 in each row.
+        """
+        embedded: Tensor = self.embedding(tokens)
+        if positions is None:
+            positioned: Tensor = self.positions(embedded)
+        else:
+            self.positions.reserve(tokens.size(1))
+            positioned = self.positions.add_at(embedded, positions)
+        return positioned
 
     def embed_next(self, tokens: Int[Tensor, " R"], prefix_kv: KVCache) -> Float[Tensor, "R D"]:
         """Return the same as :meth:`embed` for the token of each row that follows its prefix."""
@@ -192,17 +200,27 @@ class DecoderOnly(nn.Module):
         positioned: Tensor = self.positions.add_at(embedded, prefix_kv.lengths.repeat_interleave(prefix_kv.beams))
         return positioned
 
-    def hidden(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+    def hidden(
+        self, tokens: Int[Tensor, "B T"], documents: DocumentMask | None = None, *, reset_positions: bool = False
+    ) -> Float[Tensor, "B T D"]:
         """Return the hidden states from which :attr:`projection` computes logits.
 
-        Padding belongs on the right, where no other position attends to it.
+        Padding belongs on the right, where no other position attends to it. With ``documents``, rows contain several
+        documents, and each token attends only to the earlier ones of its own document. With ``reset_positions``, the
+        positions of each document count from 0. Rotary positions are not changed, because the attention weights of
+        dot-product and cosine scores depend only on the distances within a document.
         """
-        states: Tensor = self.encode(self.embed(tokens), tokens)
-        return states
+        if documents is None:
+            return self.encode(self.embed(tokens), tokens)
+        positions = documents.positions_in_documents() if reset_positions else None
+        return self.encode(self.embed(tokens, positions), tokens, documents)
 
-    def encode(self, embedded: Float[Tensor, "B T D"], tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+    def encode(
+        self, embedded: Float[Tensor, "B T D"], tokens: Int[Tensor, "B T"], documents: DocumentMask | None = None
+    ) -> Float[Tensor, "B T D"]:
         """Return the hidden states, given the output of :meth:`embed`."""
-        states: Tensor = self.decoder(self.embedding_dropout(embedded), causal_mask(tokens.size(1), tokens.device))
+        mask = causal_mask(tokens.size(1), tokens.device) if documents is None else documents
+        states: Tensor = self.decoder(self.embedding_dropout(embedded), mask)
         return states
 
     def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:

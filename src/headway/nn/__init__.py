@@ -32,7 +32,7 @@ from headway.nn.convolution import ResidualConvolution
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding
 from headway.nn.loss import label_smoothed_cross_entropy, projected_cross_entropy
-from headway.nn.masks import causal_mask, padding_mask
+from headway.nn.masks import DocumentMask, causal_mask, padding_mask
 from headway.nn.pooling import AttentionPooling, Pooling
 from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions, sinusoids
 from headway.nn.recurrent import RecurrentEncoder, RecurrentLayer
@@ -45,6 +45,7 @@ __all__ = [
     "BlockConfig",
     "DecoderBlock",
     "DecoderStack",
+    "DocumentMask",
     "Dropout",
     "EncoderBlock",
     "EncoderStack",

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import get_ident
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -40,6 +40,7 @@ from torch.nn import functional as F
 
 from headway.errors import ConfigError
 from headway.nn.dropout import Dropout
+from headway.nn.masks import DocumentMask, Mask
 from headway.nn.norms import RMSNorm
 from headway.nn.positions import RotaryPositions
 from headway.nn.scores import ScoreKind, make_score
@@ -192,7 +193,7 @@ class MultiHeadAttention(nn.Module):
         x: Float[Tensor, "B T D"],
         memory: Float[Tensor, "B S D"] | None = None,
         *,
-        mask: Bool[Tensor, "..."] | None = None,
+        mask: Mask | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Attend from x to itself, or to ``memory`` if given. ``mask`` broadcasts to (B, T, S)."""
         if memory is None:
@@ -226,7 +227,7 @@ class MultiHeadAttention(nn.Module):
         return KeysValues(self._prepared(self._key_heads(key)), _split_heads(value, self.num_kv_heads))
 
     def attend(
-        self, query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Bool[Tensor, "..."] | None = None
+        self, query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Mask | None = None
     ) -> Float[Tensor, "B T D"]:
         """Attend from projected queries to keys and values, concatenate the heads and project them."""
         mask = None if mask is None else add_head_dim(mask)
@@ -254,20 +255,30 @@ class MultiHeadAttention(nn.Module):
         return key if self.score is None else self.score.prepare(key)
 
 
+@overload
+def restrict_to_window(
+    mask: DocumentMask, window: tuple[int, int] | None, x: Float[Tensor, "B T D"]
+) -> DocumentMask: ...
+@overload
 def restrict_to_window(
     mask: Bool[Tensor, "..."] | None, window: tuple[int, int] | None, x: Float[Tensor, "B T D"]
-) -> Bool[Tensor, "..."] | None:
+) -> Bool[Tensor, "..."] | None: ...
+def restrict_to_window(mask: Mask | None, window: tuple[int, int] | None, x: Float[Tensor, "B T D"]) -> Mask | None:
     """Return ``mask`` restricted to the keys inside the window around each position of ``x``."""
     if window is None:
         return mask
+    if isinstance(mask, DocumentMask):
+        return mask.restrict_to_window(window[0])
     positions = torch.arange(x.size(1), device=x.device)
     distance = positions - positions.unsqueeze(1)
     inside = (distance >= -window[0]) & (distance <= window[1])
     return inside if mask is None else inside & mask
 
 
-def add_head_dim(mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
-    """Insert the head dimension H into a mask that broadcasts to (B, T, S)."""
+def add_head_dim(mask: Mask) -> Bool[Tensor, "..."]:
+    """Return a mask that broadcasts to (B, T, S) as a tensor with the head dimension H."""
+    if isinstance(mask, DocumentMask):
+        mask = mask.to_tensor()
     return (mask if mask.dim() > 1 else mask.unsqueeze(0)).unsqueeze(-3)
 
 

@@ -31,6 +31,7 @@ from headway.config import Config
 from headway.nn.attention import KeysValues, MultiHeadAttention, restrict_to_window
 from headway.nn.cache import KVCache, LayerSpec
 from headway.nn.dropout import Dropout
+from headway.nn.masks import DocumentMask
 from headway.nn.norms import RMSNorm
 from headway.nn.positions import RotaryPositions, RotaryScaling
 from headway.nn.scores import ScoreKind
@@ -374,7 +375,9 @@ class _SelfAttentionBlock(nn.Module):
         self.attention, self.attention_residual = _attention(config, to_itself=True, window=window), _residual(config)
         self.feed_forward, self.feed_forward_residual = _feed_forward(config), _residual(config)
 
-    def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B #T T"] | None = None) -> Float[Tensor, "B T D"]:
+    def forward(
+        self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B #T T"] | DocumentMask | None = None
+    ) -> Float[Tensor, "B T D"]:
         """Apply the block. ``mask`` is True for the keys that a query may attend to."""
         x = self.attention_residual(x, partial(self.attention, mask=mask))
         transformed: Tensor = self.feed_forward_residual(x, self.feed_forward)
@@ -401,7 +404,9 @@ class CausalBlock(_SelfAttentionBlock):
         super().__init__(config, _causal_window(config))
         self.parallel = parallel
 
-    def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B #T T"] | None = None) -> Float[Tensor, "B T D"]:
+    def forward(
+        self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B #T T"] | DocumentMask | None = None
+    ) -> Float[Tensor, "B T D"]:
         """Apply the block. ``mask`` is True for the keys that a query may attend to."""
         return self._run(x, partial(self.attention, mask=mask))
 
@@ -506,7 +511,7 @@ class _Stack(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.norm = make_norm(config) if config.norm == "pre" else nn.Identity()
 
-    def run(self, x: Float[Tensor, "B T D"], *context: Tensor | None) -> Float[Tensor, "B T D"]:
+    def run(self, x: Float[Tensor, "B T D"], *context: Tensor | DocumentMask | None) -> Float[Tensor, "B T D"]:
         """Call each block with x and ``context``. Training may skip whole blocks (LayerDrop; Fan et al. 2020).
 
         Random numbers come from the CPU generator, so that they depend only on the step's seed and never wait for a
@@ -581,7 +586,7 @@ class CausalStack(_Stack):
         super().__init__([CausalBlock(config, parallel=parallel) for _ in range(num_layers)], config)
         self.window = config.decoder_window
 
-    def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B T T"]) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B T T"] | DocumentMask) -> Float[Tensor, "B T D"]:
         """Return the hidden states from which the output projection predicts each next token. ``mask`` is causal."""
         return self.run(x, mask)
 

@@ -2,9 +2,14 @@
 
 The paper masks illegal connections by "setting to minus infinity" their scores; the attention layers do this wherever
 the mask is False. Masks broadcast over (B, T, S): batch, query position, key position. They combine with ``&``.
+
+:class:`DocumentMask` describes a causal mask by one number per query instead, so that fast attention needs no (B, T, T)
+tensor.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Int
@@ -19,3 +24,40 @@ def padding_mask(tokens: Int[Tensor, "B S"], pad: int) -> Bool[Tensor, "B 1 S"]:
 def causal_mask(length: int, device: torch.device | str | None = None) -> Bool[Tensor, "1 T T"]:
     """Return a mask that lets position t attend to positions up to and including t, but not to later ones."""
     return torch.ones(1, length, length, dtype=torch.bool, device=device).tril()
+
+
+@dataclass(frozen=True)
+class DocumentMask:
+    """A causal mask for sequences of several documents: a position attends to the earlier ones of its own document.
+
+    Attributes:
+        first_keys: For each query, the position of the first key that it may attend to. The last one is its own.
+    """
+
+    first_keys: Int[Tensor, "B T"]
+
+    @classmethod
+    def from_starts(cls, starts: Bool[Tensor, "B T"]) -> DocumentMask:
+        """Return the mask of documents whose first positions are True. Position 0 always begins a document."""
+        return cls((starts * torch.arange(starts.size(1), device=starts.device)).cummax(1).values)
+
+    @property
+    def query_positions(self) -> Int[Tensor, " T"]:
+        """The position of each query in the sequence."""
+        return torch.arange(self.first_keys.size(1), device=self.first_keys.device)
+
+    def positions_in_documents(self) -> Int[Tensor, "B T"]:
+        """Return the position of each query in its document, counted from 0, if no window restricts the mask."""
+        return self.query_positions - self.first_keys
+
+    def restrict_to_window(self, before: int) -> DocumentMask:
+        """Return the mask restricted to the ``before`` positions before each query, and the query's own position."""
+        return DocumentMask(torch.maximum(self.first_keys, self.query_positions - before))
+
+    def to_tensor(self) -> Bool[Tensor, "B T T"]:
+        """Return the same mask as a tensor."""
+        keys = self.query_positions
+        return (keys >= self.first_keys.unsqueeze(2)) & (keys <= keys.unsqueeze(1))
+
+
+Mask = Bool[Tensor, "..."] | DocumentMask

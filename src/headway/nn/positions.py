@@ -103,8 +103,8 @@ class SinusoidalPositions(_GrowingTable):
         self.reserve(end)
         return x + self.table[start:end]
 
-    def add_at(self, x: Float[Tensor, "B D"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
-        """Return x[b] + PE(positions[b]). Call :meth:`reserve` first."""
+    def add_at(self, x: Float[Tensor, "*b D"], positions: Int[Tensor, "*b"]) -> Float[Tensor, "*b D"]:
+        """Return x + PE(positions), each vector at its own position. Call :meth:`reserve` first."""
         return x + self.table[positions]
 
     at = property(partial(renamed_method, old="at", new="add_at"))
@@ -126,8 +126,8 @@ class LearnedPositions(nn.Module):
         self.reserve(start + x.size(1))
         return x + self.table[start : start + x.size(1)]
 
-    def add_at(self, x: Float[Tensor, "B D"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
-        """Return x[b] + table[positions[b]]. Call :meth:`reserve` first, which checks the maximum length."""
+    def add_at(self, x: Float[Tensor, "*b D"], positions: Int[Tensor, "*b"]) -> Float[Tensor, "*b D"]:
+        """Return x + table[positions]. Call :meth:`reserve` first, which checks the maximum length."""
         return x + self.table[positions]
 
     at = property(partial(renamed_method, old="at", new="add_at"))
@@ -149,7 +149,7 @@ class NoPositions(nn.Module):
         """Return x."""
         return x
 
-    def add_at(self, x: Float[Tensor, "B D"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
+    def add_at(self, x: Float[Tensor, "*b D"], positions: Int[Tensor, "*b"]) -> Float[Tensor, "*b D"]:
         """Return x."""
         return x
 

@@ -4,6 +4,11 @@ Documents are joined by EOS and divided into blocks of the model's context lengt
 which its first token is predicted, so that every token of the training text is predicted once in an epoch. The loss is
 the cross-entropy of the next token, optionally label-smoothed and with R-Drop.
 
+By default, a token attends to all earlier tokens of its block, also to those of the documents before its own. With
+``data.attend_within_documents`` it attends only to its own document, and the first token of each document is predicted
+from BOS, which takes the place of the EOS before it. A document inside a block then has the same loss as alone, if its
+positions also count from 0 (``data.reset_positions``).
+
 On the development set, blocks do not overlap, and nothing is carried from one to the next: the first tokens of a block
 have little context, so the loss is higher than with a sliding window. Its bits per byte,
 
@@ -38,11 +43,12 @@ from headway.engine.accelerate import accelerate
 from headway.engine.loss import projected_distillation_loss
 from headway.errors import ConfigError, TrainingError
 from headway.evaluate import Score
-from headway.models.decoder_only import DecoderOnlyConfig
+from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
 from headway.models.registry import ContinuationModel, ModelConfig, OutputKind, architecture_of, build_model
+from headway.nn.masks import DocumentMask
 from headway.tasks.translation import TranslationObjective
-from headway.text.base import BOS, TextTokenizer
+from headway.text.base import BOS, EOS, TextTokenizer
 from headway.text.corpus_encoder import CorpusEncoder
 from headway.train.prepare import BpeSampling, CorpusEncoding, Preparation
 from headway.train.recipe import DataConfig, Recipe, TrainingConfig, ValidationConfig
@@ -67,6 +73,16 @@ class TextDataConfig(DataConfig):
         "set and is not trained on.",
     )
     max_tokens: int = Field(16384, ge=1, description="Batch size in tokens: blocks x the model's max_length.")
+    attend_within_documents: bool = Field(
+        False,
+        description="Whether tokens attend only to their own document, instead of to all earlier documents of the "
+        "block. Each document then begins with BOS, as in generation.",
+    )
+    reset_positions: bool = Field(
+        False,
+        description="With attend_within_documents: whether the positions of each document count from 0, instead of "
+        "from the beginning of the block. Rotary positions give the same result either way.",
+    )
 
 
 class LanguageModelTraining(TrainingConfig):
@@ -127,6 +143,7 @@ class LanguageModelRecipe(Recipe):
             raise ValueError("training.r_drop and training.teacher exclude each other; leave one out")
         if training.teacher is not None and self.output != "continuation":
             raise ValueError("training.teacher: has no effect on this task; leave the key out")
+        self._check_documents()
         if self.carries_state and any(corpus.weight != 1 for corpus in self.data.train):
             raise ValueError(
                 "data.train: weight != 1 draws blocks, but model.carry_state = true reads the text in its own order; "
@@ -139,6 +156,31 @@ class LanguageModelRecipe(Recipe):
             )
         return self
 
+    def _check_documents(self) -> None:
+        """Refuse attention within documents for models that cannot compute it."""
+        model = self.model
+        if not self.data.attend_within_documents:
+            if self.data.reset_positions:
+                raise ValueError(
+                    "data.reset_positions: has no effect without data.attend_within_documents; leave the key out"
+                )
+            return
+        if not isinstance(model, DecoderOnlyConfig):
+            reason = (
+                "a recurrent model has no attention, and its state runs through all documents of a block"
+                if self.output == "continuation"
+                else "a masked language model attends to whole blocks"
+            )
+            raise ValueError(f"data.attend_within_documents = true needs a decoder_only model: {reason}; leave it out")
+        if self.data.reset_positions and model.positions == "none":
+            raise ValueError("data.reset_positions: has no effect with model.positions = 'none'; leave the key out")
+        if self.data.reset_positions and not _can_reset_positions(model):
+            raise ValueError(
+                f"data.reset_positions = true does not fit model.score = {model.score!r} with rotary positions, which "
+                "are not reset, because only scores by dot product and cosine do not depend on where a document "
+                "begins; leave the key out, or choose model.score = 'scaled_dot'"
+            )
+
     @property
     def tokenizer_source(self) -> str | None:
         """The model folder whose tokenizer is used: the one that training starts from, or the teacher's."""
@@ -148,6 +190,14 @@ class LanguageModelRecipe(Recipe):
     def carries_state(self) -> bool:
         """Whether batches are contiguous, and the model's state is carried from one to the next."""
         return isinstance(self.model, RecurrentLMConfig) and self.model.carry_state
+
+
+def _can_reset_positions(model: DecoderOnlyConfig) -> bool:
+    """Return whether the positions of each document can count from 0.
+
+    Rotary positions are not reset, so the scores must depend only on distances.
+    """
+    return model.positions != "rotary" or model.score in ("scaled_dot", "dot", "cosine")
 
 
 class SoftTargets:
@@ -164,11 +214,20 @@ class SoftTargets:
         self.weight, self._temperature = weight, temperature
         self._folder = folder
 
-    def loss(self, hidden: Float[Tensor, "N D"], projection: nn.Module, batch: TokenBatch) -> Float[Tensor, ""]:
-        """Return the divergence of the student's predictions, summed over the batch's tokens."""
+    def loss(
+        self,
+        hidden: Float[Tensor, "N D"],
+        projection: nn.Module,
+        batch: TokenBatch,
+        read: Callable[[ContinuationModel, Tensor], Tensor],
+    ) -> Float[Tensor, ""]:
+        """Return the divergence of the student's predictions, summed over the batch's tokens.
+
+        ``read`` returns the hidden states of a model, given the tokens that it reads.
+        """
         teacher = self._teacher.to(hidden.device)
         with torch.no_grad():
-            states = teacher.hidden(batch.decoder_input).flatten(0, 1).index_select(0, batch.target_positions)
+            states = read(teacher, batch.decoder_input).flatten(0, 1).index_select(0, batch.target_positions)
         return projected_distillation_loss(hidden, projection, states, teacher.projection, self._temperature)
 
     @cached_property
@@ -190,12 +249,41 @@ class LanguageModelObjective(TranslationObjective):
             return super().forward(batch)
         states = self.run_model(*self.inputs(batch))
         hard = self._loss(states, batch, self.label_smoothing)
-        soft = self.soft_targets.loss(self.outputs(states, batch), self.model.projection, batch)
+        soft = self.soft_targets.loss(self.outputs(states, batch), self.model.projection, batch, self.read)
         return torch.lerp(hard, soft, self.soft_targets.weight)
 
     def inputs(self, batch: TokenBatch) -> tuple[Tensor, ...]:
         """Return the tokens that the model reads: BOS and all but the last token of each block."""
         return (batch.decoder_input,)
+
+    def read(self, model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        """Return a model's hidden states for blocks that begin with BOS."""
+        states: Tensor = model.hidden(tokens)
+        return states
+
+
+class DocumentObjective(LanguageModelObjective):
+    """The cross-entropy of each token of a batch of blocks, given the tokens before it in its document.
+
+    With ``reset_positions``, the positions of each document count from 0.
+    """
+
+    model: DecoderOnly
+
+    def __init__(
+        self, model: DecoderOnly, label_smoothing: float, r_drop: float = 0.0, *, reset_positions: bool
+    ) -> None:
+        super().__init__(model, label_smoothing, r_drop)
+        self.reset_positions = reset_positions
+        self.run_model = partial(self.read, model)
+
+    def read(self, model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        """Return a model's hidden states. BOS takes the place of each EOS, after which a document begins."""
+        begins = (tokens == BOS) | (tokens == EOS)
+        documents = DocumentMask.from_starts(begins)
+        tokens = tokens.masked_fill(begins, BOS)
+        states: Tensor = cast("DecoderOnly", model).hidden(tokens, documents, reset_positions=self.reset_positions)
+        return states
 
 
 class CarriedStateObjective(LanguageModelObjective):
@@ -263,15 +351,18 @@ class LanguageModelTask:
         self, model: ContinuationModel, recipe: LanguageModelRecipe, prepared: RunData
     ) -> LanguageModelObjective:
         """Return the cross-entropy with the recipe's settings."""
-        settings = recipe.training.label_smoothing, recipe.training.r_drop
-        objective = (
-            CarriedStateObjective(cast("RecurrentLM", model), *settings)
-            if recipe.carries_state
-            else LanguageModelObjective(model, *settings)
-        )
-        training = recipe.training
+        training, data = recipe.training, recipe.data
+        settings = training.label_smoothing, training.r_drop
+        objective: LanguageModelObjective
+        if recipe.carries_state:
+            objective = CarriedStateObjective(cast("RecurrentLM", model), *settings)
+        elif data.attend_within_documents:
+            reset = data.reset_positions
+            objective = DocumentObjective(cast("DecoderOnly", model), *settings, reset_positions=reset)
+        else:
+            objective = LanguageModelObjective(model, *settings)
         if training.teacher is not None:
-            _check_teacher(Path(training.teacher), prepared.tokenizers.source, model.config.max_length)
+            _check_teacher(Path(training.teacher), prepared.tokenizers.source, model.config.max_length, data)
             teacher = Path(training.teacher), training.teacher_weight, training.teacher_temperature
             objective.soft_targets = SoftTargets(*teacher)
         return objective
@@ -300,7 +391,7 @@ class LanguageModelTask:
         return load_language_model(folder, **settings)
 
 
-def _check_teacher(folder: Path, tokenizer: TextTokenizer, block_length: int) -> None:
+def _check_teacher(folder: Path, tokenizer: TextTokenizer, block_length: int, data: TextDataConfig) -> None:
     """Refuse a teacher that is no language model, has another tokenizer, or has too few positions."""
     config = read_config(folder)
     if architecture_of(config.model).output != "continuation":
@@ -310,6 +401,16 @@ def _check_teacher(folder: Path, tokenizer: TextTokenizer, block_length: int) ->
             f"training.teacher = {str(folder)!r}: its tokenizer differs from that of this run; start again with --fresh"
         )
     model = config.model
+    if data.attend_within_documents and not isinstance(model, DecoderOnlyConfig):
+        raise ConfigError(
+            f"training.teacher = {str(folder)!r}: a {model.kind} model cannot keep the documents of a block apart; set "
+            "data.attend_within_documents to false"
+        )
+    if data.reset_positions and isinstance(model, DecoderOnlyConfig) and not _can_reset_positions(model):
+        raise ConfigError(
+            f"training.teacher = {str(folder)!r}: the positions of a model with score = {model.score!r} and rotary "
+            "positions cannot be reset; set data.reset_positions to false"
+        )
     if isinstance(model, DecoderOnlyConfig) and model.positions == "learned" and model.max_length < block_length:
         raise ConfigError(
             f"model.max_length = {block_length}: the teacher has only {model.max_length} positions; set a smaller value"
