@@ -222,6 +222,25 @@ def test_streamed_and_scored_texts(tmp_path: Path) -> None:
     assert ours.score([text])[0].log_probability == pytest.approx(float(log_probs.sum()), abs=1e-3)
 
 
+@pytest.mark.parametrize("form", ["sentencepiece", "llama2", "gpt2"])
+def test_streams_of_random_tokens_join_to_the_text_of_generate(form: str, tmp_path: Path) -> None:
+    if form == "sentencepiece":
+        sentencepiece_folder(tmp_path)
+    else:
+        encoder = tokenizer(form)
+        ids = {"bos_token_id": encoder.bos_token_id, "eos_token_id": encoder.eos_token_id}
+        saved(drawn(config({"llama2": "llama"}.get(form, form), vocab_size=len(encoder), **ids)), tmp_path)
+        encoder.save_pretrained(tmp_path)
+    ours = LanguageModel(import_language_model(tmp_path).bundle)
+    decode, incomplete = ours.bundle.tokenizer.decode, 0
+    for seed in range(12):
+        options: dict[str, Any] = {"temperature": 200, "seed": seed, "max_new_tokens": 3 + seed, "stop": ("q", "qu")}
+        (whole,) = ours.generate("ein", **options)
+        assert "".join(ours.stream("ein", **options)) == whole.text
+        incomplete += decode(whole.ids).endswith("�") and not whole.text.endswith("�")
+    assert incomplete > 0
+
+
 def test_what_comes_before_a_prompt(tmp_path: Path) -> None:
     published("gpt2", tmp_path / "gpt2")
     bundle = import_language_model(tmp_path / "gpt2").bundle

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sentencepiece
 import tokenizers
+from causal_models import tokenizer
 from foreign import MOSES_SPECIAL, SENTENCES, corpus, fsmt_tokenizer, moses, pieces, spm, transformers
 from gluing import search_phrases
 from hypothesis import given, settings
@@ -21,7 +24,7 @@ from headway.interop.tokenizer_exporting import tokenizer_files
 from headway.predict import Source
 from headway.predict.phrases import contains_any_phrase
 from headway.text.base import EOS, NUM_SPECIAL, UNK, TextTokenizer
-from headway.text.huggingface import FastTokenizer
+from headway.text.huggingface import FastTokenizer, tokens_by_id
 from headway.text.imported import ImportedTokenizer
 from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer
@@ -203,6 +206,54 @@ def test_byte_fallback_knows_every_character() -> None:
     ours = MADE["spm bytes"]
     assert UNK not in ours.encode("龍 😹")
     assert ours.decode(ours.encode("龍 😹")) == "龍 😹"
+
+
+# Generated tokens can be shown while they are generated.
+
+CAUSAL: dict[str, TextTokenizer] = {
+    **{kind: MADE[kind] for kind in ("unigram", "bytes", "spm unigram", "spm bytes")},
+    **{
+        form: FastTokenizer(content, range(len(tokens_by_id(content, "test"))))
+        for form in ("gpt_neox", "llama2")
+        if (content := json.loads(tokenizer(form).backend_tokenizer.to_str()))
+    },
+}
+
+
+def bytes_of(names: Iterable[str]) -> bytes:
+    """Return the bytes of displayed tokens, in which a part of a character is shown as <0xE2>."""
+    parts = re.split("<0x([0-9A-F]{2})>", "".join(names))
+    return b"".join(bytes.fromhex(part) if at % 2 else part.encode() for at, part in enumerate(parts))
+
+
+@pytest.mark.parametrize("kind", CAUSAL)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_any_tokens_are_decoded_as_their_bytes(kind: str, data: st.DataObject) -> None:
+    made = CAUSAL[kind]
+    assert isinstance(made, ImportedTokenizer)
+    usable = [index for index in range(made.vocab_size) if index not in made.reserved_ids]
+    of_bytes = [index for index in usable if "<0x" in made.display([index])[0]]
+    some = st.sampled_from(usable) | (st.sampled_from(of_bytes) if of_bytes else st.nothing())
+    text = data.draw(st.text(st.sampled_from("añ漢😀 ")))
+    ids = [*made.encode(text), *data.draw(st.lists(some, max_size=8)), *made.encode(text)]
+    ids = [index for index in ids if index != UNK]
+    decoder, shown = codecs.getincrementaldecoder("utf-8")("replace"), ""
+    for end, name in enumerate(made.display(ids), start=1):
+        shown += decoder.decode(bytes_of([name]))
+        assert made.decode_continuation(ids[:end]) == shown
+
+
+@pytest.mark.parametrize("kind", ["bytes", "spm bytes", "gpt_neox", "llama2"])
+@settings(max_examples=20)
+@given(text=st.text(st.sampled_from("añ漢😀"), max_size=8))
+def test_only_an_incomplete_character_at_the_end_is_left_out(kind: str, text: str) -> None:
+    made = CAUSAL[kind]
+    ids = made.encode(text)
+    whole = made.decode_continuation(ids)
+    assert whole.strip(" ") == text.strip(" ")
+    for end in range(len(ids)):
+        assert made.decode_continuation(ids[:end]) == bytes_of(made.display(ids[:end])).decode(errors="ignore")
 
 
 # Text never produces special ids.

@@ -48,7 +48,9 @@ class GenerationOptions(Sampling):
     beam_size: int = Field(
         1, ge=1, description="With temperature 0: number of hypotheses kept at each step; 1 is greedy search."
     )
-    stop: tuple[str, ...] = Field((), description="A continuation ends before the first of these strings.")
+    stop: tuple[str, ...] = Field(
+        (), description="A continuation ends before the one of these strings that is complete first."
+    )
     include: tuple[str, ...] = Field(
         (),
         description="With temperature 0 and a beam: phrases that a continuation must contain as whole words; 'a|b' "
@@ -94,7 +96,7 @@ class Continuation:
     """A continuation of a prompt.
 
     Attributes:
-        text: The new text, without the prompt.
+        text: The new text, without the prompt, and without an incomplete character at the end.
         tokens: The new tokens as displayed, without EOS. They include those that a stop string removed from the text.
         token_log_probabilities: Log-probability of each token, in nats, as the model predicts it, whatever the options.
         finish_reason: Whether the model ended the text, a stop string, or the maximum length: that of the options or,
@@ -229,7 +231,8 @@ class LanguageModel:
     def stream(self, prompt: str = "", **options: Any) -> Iterator[str]:
         """Continue a prompt and yield the text as it is generated: characters are never divided.
 
-        The joined parts are the text of :meth:`generate`, which has the same options.
+        The joined parts are the text of :meth:`generate`, which has the same options. If the last token ends inside a
+        character, that character is missing in both.
 
         Raises:
             ConfigError: The options do not fit together, or ask for several continuations or a beam, of which no part
@@ -249,7 +252,7 @@ class LanguageModel:
             search.add_requests([(0, self._request(prompt_ids, before, chosen))])
             while not (finished := search.step()):
                 tokens = [*before, *search.first_hypothesis()]
-                text = self._tokenizer.decode_continuation(tokens).rstrip("\N{REPLACEMENT CHARACTER}")
+                text = self._tokenizer.decode_continuation(tokens)
                 end = _first_stop(text, chosen.stop)
                 if end is not None:
                     if end > shown:
@@ -476,8 +479,12 @@ def _joined(found: Hypothesis, following: Hypothesis) -> Hypothesis:
 
 
 def _first_stop(text: str, stops: Sequence[str]) -> int | None:
-    """Return where the first stop string in ``text`` begins, or None if there is none."""
-    return min((at for stop in stops if (at := text.find(stop)) >= 0), default=None)
+    """Return where the stop string begins that ends first in ``text``, or None if there is none.
+
+    Text that follows does not change the result, so generated text may be searched while it grows.
+    """
+    found = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
+    return min(found)[1] if found else None
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -8,6 +8,7 @@ for text that the vocabulary does not contain.
 
 from __future__ import annotations
 
+import codecs
 import functools
 import hashlib
 import json
@@ -77,7 +78,9 @@ class TextTokenizer(ABC):
     def decode_continuation(self, ids: Sequence[int]) -> str:
         """Return the text that ``ids`` add to a text before them.
 
-        Unlike :meth:`decode`, it begins with a space if its first token does.
+        Unlike :meth:`decode`, it begins with a space if its first token does, and an incomplete character at the end is
+        left out. The text of the first tokens is therefore the beginning of the text of all tokens, so that text can be
+        shown while it is generated.
         """
         return self.decode(ids)
 
@@ -146,6 +149,14 @@ class TextTokenizer(ABC):
     @functools.cached_property
     def _content(self) -> str:
         return json.dumps(self._saved(), ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def decode_utf8(data: bytes, *, final: bool) -> str:
+    """Return the text of ``data``, with "�" for bytes that are not UTF-8.
+
+    If it is not ``final``, bytes at the end that may begin a character are left out.
+    """
+    return codecs.utf_8_decode(data, "replace", final)[0]
 
 
 def refuse_surrogates(text: str, text_number: int) -> None:

@@ -20,8 +20,8 @@ import tokenizers
 
 from headway.errors import BundleError
 from headway.text.base import NUM_SPECIAL, UNK
-from headway.text.imported import ImportedTokenizer
-from headway.text.tokenizer import readable_piece
+from headway.text.imported import ImportedTokenizer, single_bytes
+from headway.text.tokenizer import piece_bytes, readable_piece
 
 
 class FastTokenizer(ImportedTokenizer):
@@ -55,7 +55,12 @@ class FastTokenizer(ImportedTokenizer):
         self.library_json = _without_special(library, unspelled)
         self.library_ids = tuple(library_ids)
         names = [_name(new, old, known, byte_level, special) for new, old in enumerate(library_ids)]
-        super().__init__(names, reserved | {new for new, old in enumerate(library_ids) if old in marked})
+        spelled = {new: known[old] for new, old in enumerate(library_ids) if old in known}
+        super().__init__(
+            names,
+            reserved | {new for new, old in enumerate(library_ids) if old in marked},
+            byte_tokens=_byte_tokens(library, spelled),
+        )
         self._headway_ids = [UNK] * (max([*known, *library_ids], default=0) + 1)
         for new, old in enumerate(library_ids):
             if new not in self.reserved_ids:
@@ -144,8 +149,22 @@ def _unspelled(token: str) -> str:
 
 
 def _is_byte_level(library: dict[str, Any]) -> bool:
+    return "ByteLevel" in _decoder_kinds(library)
+
+
+def _byte_tokens(library: dict[str, Any], tokens: Mapping[int, str]) -> dict[int, bytes]:
+    """Return the bytes of the tokens that the library decodes as bytes: all tokens if its decoder is byte-level."""
+    if _decoder_kinds(library) <= {"ByteLevel", "Fuse"} and _is_byte_level(library):
+        return {index: piece_bytes(token) for index, token in tokens.items()}
+    if "ByteFallback" in _decoder_kinds(library):
+        return single_bytes(tokens)
+    return {}
+
+
+def _decoder_kinds(library: dict[str, Any]) -> set[str]:
+    """Return the types of the library's decoders."""
     decoder = library.get("decoder") or {}
-    return "ByteLevel" in {decoder.get("type"), *(step.get("type") for step in decoder.get("decoders", []))}
+    return {step["type"] for step in decoder.get("decoders", [decoder]) if "type" in step}
 
 
 def _name(new: int, old: int, known: dict[int, str], byte_level: bool, special: set[int]) -> str:

@@ -8,15 +8,18 @@ about "</s>" ends early in them.)
 
 from __future__ import annotations
 
+import itertools
+import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headway.errors import BundleError
-from headway.text.base import MASK, NUM_SPECIAL, TextTokenizer
+from headway.text.base import MASK, NUM_SPECIAL, TextTokenizer, decode_utf8
 
 IMPORTED_FORMAT_VERSION = 2  # version of the saved file; version 1 is for Headway's own tokenizer
+_BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
 class ImportedTokenizer(TextTokenizer):
@@ -26,10 +29,19 @@ class ImportedTokenizer(TextTokenizer):
         names: The displayed text of each id.
         reserved_ids: Ids that encoding a text never returns. The four special ids are always reserved.
         pieces: The token of each id, as the tokenizer's library spells it.
+        byte_tokens: The bytes of the ids that stand for bytes, which may be a part of a character: those of byte-level
+            vocabularies, and those of single bytes in other vocabularies.
     """
 
-    def __init__(self, names: Sequence[str], reserved_ids: Iterable[int], pieces: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        reserved_ids: Iterable[int],
+        pieces: Iterable[str] = (),
+        byte_tokens: Mapping[int, bytes] | None = None,
+    ) -> None:
         self._names, self._pieces, self.vocab_size = tuple(names), tuple(pieces), len(names)
+        self._byte_tokens = byte_tokens or {}
         self.reserved_ids = frozenset(reserved_ids) | frozenset(range(NUM_SPECIAL))
         if stray := [index for index in self.reserved_ids if not 0 <= index < len(names)]:
             raise BundleError(f"reserved id {stray[0]} is not in a vocabulary of {len(names)} tokens")
@@ -60,12 +72,22 @@ class ImportedTokenizer(TextTokenizer):
         return {"format": "headway-tokenizer", "version": IMPORTED_FORMAT_VERSION, "kind": self.kind, **self._fields()}
 
     def decode_continuation(self, ids: Sequence[int]) -> str:
-        """Return the text that ``ids`` add to a text before them.
+        """Return the text that ``ids`` add to a text before them, without an incomplete character at the end.
 
-        The libraries remove a space at the beginning of a text, so the ids are decoded after those of a letter.
+        The libraries remove a space at the beginning of a text, so they decode ids after those of a letter. They do not
+        decode bytes, because some libraries lose complete characters that an incomplete one follows.
         """
         before = self.encode("a")
-        return self._joined([*before, *ids])[len(self._joined(before)) :]
+        start, parts = len(self._joined(before)), list[str]()
+        grouped = itertools.groupby(self._text_ids(ids), key=self._byte_tokens.__contains__)
+        runs = [(are_bytes, list(run)) for are_bytes, run in grouped]
+        for number, (are_bytes, run) in enumerate(runs, start=1):
+            if are_bytes:
+                data = b"".join(self._byte_tokens[index] for index in run)
+                parts.append(decode_utf8(data, final=number < len(runs)))
+            else:
+                parts.append(self._joined([*before, *run])[start:])
+        return "".join(parts)
 
     def _joined(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``, of which the library may have removed spaces at the beginning."""
@@ -75,3 +97,9 @@ class ImportedTokenizer(TextTokenizer):
         """Return ``ids`` without the reserved ids."""
         self._check_ids(ids)
         return [index for index in ids if index not in self.reserved_ids]
+
+
+def single_bytes(tokens: Mapping[int, str]) -> dict[int, bytes]:
+    """Return the bytes of those of the ``tokens`` (by id) that are spelled as one byte, such as "<0xE2>"."""
+    matches = ((index, _BYTE_TOKEN.fullmatch(token)) for index, token in tokens.items())
+    return {index: bytes.fromhex(match[1]) for index, match in matches if match}

@@ -17,7 +17,7 @@ from typing import Any
 from headway.errors import BundleError, MissingPackageError
 from headway.storage import atomic_write
 from headway.text.base import UNK
-from headway.text.imported import ImportedTokenizer
+from headway.text.imported import ImportedTokenizer, single_bytes
 
 
 class SentencePieceTokenizer(ImportedTokenizer):
@@ -35,10 +35,15 @@ class SentencePieceTokenizer(ImportedTokenizer):
     def __init__(
         self, model_proto: bytes, pieces: Sequence[str], reserved_ids: Iterable[int] = (), origin: str = "SentencePiece"
     ) -> None:
-        super().__init__([piece.replace("▁", " ") for piece in pieces], reserved_ids, pieces)
-        self.model_proto = model_proto
+        self.model_proto, self._processor = model_proto, _processor(model_proto, origin)
+        is_byte, id_of = self._processor.is_byte, self._processor.piece_to_id
+        super().__init__(
+            [piece.replace("▁", " ") for piece in pieces],
+            reserved_ids,
+            pieces,
+            single_bytes({index: piece for index, piece in enumerate(pieces) if is_byte(id_of(piece))}),
+        )
         self._ids = {piece: index for index, piece in enumerate(pieces) if index not in self.reserved_ids}
-        self._processor = _processor(model_proto, origin)
 
     def _encode_batch(self, texts: list[str]) -> list[list[int]]:
         ids = self._ids

@@ -36,7 +36,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from headway.config import Config
 from headway.errors import BundleError, ConfigError, DataError
-from headway.text.base import NUM_SPECIAL, SPECIALS, UNK, MergeStep, TextTokenizer, refuse_surrogates
+from headway.text.base import NUM_SPECIAL, SPECIALS, UNK, MergeStep, TextTokenizer, decode_utf8, refuse_surrogates
 from headway.text.imported import IMPORTED_FORMAT_VERSION
 
 TokenizerKind = Literal["bpe", "characters", "whitespace"]
@@ -138,10 +138,18 @@ class Tokenizer(TextTokenizer):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``. Special tokens and tags are skipped. Bytes that are not UTF-8 become "�"."""
+        return decode_utf8(self._joined(ids), final=True)
+
+    def decode_continuation(self, ids: Sequence[int]) -> str:
+        """Return the text that ``ids`` add to a text before them, without an incomplete character at the end."""
+        return decode_utf8(self._joined(ids), final=False)
+
+    def _joined(self, ids: Sequence[int]) -> bytes:
+        """Return the bytes of ``ids``."""
         self._check_ids(ids)
         separator = b" " if self.kind == "whitespace" else b""
         pieces = (self._pieces[index] for index in ids)
-        return separator.join(piece for piece in pieces if piece is not None).decode("utf-8", errors="replace")
+        return separator.join(piece for piece in pieces if piece is not None)
 
     def merge_steps(self, text: str) -> list[MergeStep]:
         """Return the merges that segment ``text``, word by word, in the order in which they are applied.
@@ -300,6 +308,11 @@ def _unspell(token: str) -> bytes:
 def readable_piece(token: str) -> str:
     """Return the text of a token that is spelled in the byte alphabet, and other tokens unchanged."""
     return _readable(_unspell(token)) if _BYTES.keys() >= set(token) else token
+
+
+def piece_bytes(token: str) -> bytes:
+    """Return the bytes of a token that is spelled in the byte alphabet, and those of other tokens in UTF-8."""
+    return _unspell(token) if _BYTES.keys() >= set(token) else token.encode()
 
 
 def _readable(piece: bytes) -> str:
