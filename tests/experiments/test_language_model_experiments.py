@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from headway.errors import ConfigError
 from headway.experiments import load_experiment, pretraining, recurrent_lm, scaling_laws
+from headway.experiments.corpus import write_files
 from headway.experiments.experiment import Settings
 from headway.experiments.recurrent_lm import position_losses
 from headway.experiments.scaling_laws import fit_power_laws
@@ -119,7 +120,7 @@ def test_a_missing_corpus_is_named(name: str, tmp_path: Path) -> None:
 
 def test_random_weights_are_a_start_with_the_same_vocabulary(tmp_path: Path) -> None:
     settings = Settings(quick=True, seeds=(1,), data_folder=None, work_folder=tmp_path, say=lambda _: None)
-    texts = pretraining.write_files({"texts.txt": "one two three\n" * 200}, tmp_path, "unlabeled")
+    texts = write_files({"texts.txt": "one two three\n" * 200}, tmp_path, "unlabeled")
     pretrained = pretraining._pretrain(settings, texts).model_folder
     first, other = (pretraining._random_weights(settings, pretrained, seed) for seed in (1, 2))
     assert (first / "tokenizer.json").read_bytes() == (pretrained / "tokenizer.json").read_bytes()

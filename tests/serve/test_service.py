@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import subprocess
+import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import httpx
 import pytest
-from conftest import RunningService, running
+from libretranslatepy import LibreTranslateAPI
+from running_service import RunningService, running
 
 from headway.decode import DecodingOptions
 from headway.predict import Translator, load_translator
 
+_RECORDED = Path(__file__).parents[1] / "compat" / "recorded" / "bundle-transformer-int8.tar.xz"
 TEXTS = ["Ein Hund läuft.", "Zwei Männer", "a b c d e", "Hallo!", "", "Grüße aus dem Süden 🙂"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model that was never trained."""
+    folder = tmp_path_factory.mktemp("served")
+    with tarfile.open(_RECORDED) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "model"
+
+
+@pytest.fixture(scope="module")
+def service(model_folder: Path) -> Iterator[RunningService]:
+    with running([str(model_folder), "--workers", "2"]) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
 def translator(model_folder: Path) -> Translator:
     return load_translator(model_folder, precision="int8")
 
@@ -209,11 +231,24 @@ def test_keys_and_their_limits(model_folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_model_that_is_missing_is_one_line(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     command = [sys.executable, "-m", "headway", "serve", str(tmp_path / "nothing"), "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("headway: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+# The client leaves the closing of its sockets to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_libretranslatepy(service: RunningService, slash: str, translator: Translator) -> None:
+    client = LibreTranslateAPI(service.url + slash)
+    expected = translator.translate("Guten Morgen")
+    assert client.translate("Guten Morgen", "en", "de") == expected.text
+    assert client.detect("Good morning")[0]["language"] == "en"
+    assert client.languages() == [{"code": "en", "name": "English", "targets": ["de"]}]
+    with pytest.raises(HTTPError) as refused:
+        client.translate("a", "en", "zz")
+    assert refused.value.code == 400
+    del refused
+    gc.collect()

@@ -60,8 +60,8 @@ class KernelMultiHeadAttention(MultiHeadAttention):
         if in_bfloat16:
             heads = attend_in_bfloat16(projected, other, mask, self.num_heads)
         else:
-            bias = weight.new_zeros(len(weight)) if bias is None or bias_in_product else bias
-            heads = attend_by_kernels(projected, other, bias, mask, self.num_heads)
+            added = weight.new_zeros(len(weight)) if bias is None or bias_in_product else bias
+            heads = attend_by_kernels(projected, other, added, mask, self.num_heads)
         joined: Tensor = self.output(heads)
         return joined
 

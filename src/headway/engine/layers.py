@@ -21,7 +21,7 @@ from headway.nn.blocks import FeedForward, GatedFeedForward, NoNorm, PostNorm, P
 from headway.nn.dropout import Dropout, draw_seed
 from headway.nn.norms import RMSNorm
 
-_GATES = {torch.sigmoid: "glu", F.sigmoid: "glu", F.relu: "reglu", F.gelu: "geglu", F.silu: "swiglu"}
+_GATES: dict[Any, str] = {torch.sigmoid: "glu", F.sigmoid: "glu", F.relu: "reglu", F.gelu: "geglu", F.silu: "swiglu"}
 
 
 class KernelFeedForward(FeedForward):

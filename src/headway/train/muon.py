@@ -74,13 +74,15 @@ class Muon(torch.optim.Optimizer):
             if not state:
                 state["step"] = torch.zeros((), device=weight.device)
                 state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
-        moments = ([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq"))
+        first, second, steps = ([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step"))
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
         adamw(
-            weights,
-            [weight.grad for weight in weights],
-            *moments,
+            list[Tensor](weights),
+            gradients,
+            first,
+            second,
             max_exp_avg_sqs=[],
-            state_steps=[state["step"] for state in states],
+            state_steps=steps,
             fused=True,
             amsgrad=False,
             beta1=group["betas"][0],
@@ -97,12 +99,13 @@ def orthogonalize(matrices: Float[Tensor, "B M N"]) -> Float[Tensor, "B M N"]:
 
     Products are computed in bfloat16 where that is fast.
     """
-    x = matrices if matrices.size(1) <= matrices.size(2) else matrices.mT
-    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=_SMALLEST_NORM)
+    is_wide = matrices.size(1) <= matrices.size(2)
+    x: Tensor = matrices if is_wide else matrices.mT
+    x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=_SMALLEST_NORM)
     if has_fast_bfloat16(matrices.device):
         x = x.bfloat16()
     a, b, c = _COEFFICIENTS
     for _ in range(_STEPS):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x if matrices.size(1) <= matrices.size(2) else x.mT
+    return x if is_wide else x.mT

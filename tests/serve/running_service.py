@@ -1,4 +1,4 @@
-"""A service that runs in processes of its own, with a small model that was never trained."""
+"""A service that runs in processes of its own."""
 
 from __future__ import annotations
 
@@ -8,22 +8,8 @@ import re
 import signal
 import subprocess
 import sys
-import tarfile
 import threading
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-
-import pytest
-
-_RECORDED = Path(__file__).parents[1] / "compat" / "recorded" / "bundle-transformer-int8.tar.xz"
-
-
-@pytest.fixture(scope="session")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("served")
-    with tarfile.open(_RECORDED) as archive:
-        archive.extractall(folder, filter="data")
-    return folder / "model"
 
 
 class RunningService:
@@ -64,9 +50,3 @@ def running(arguments: Sequence[str]) -> Iterator[RunningService]:
             yield RunningService(process)
         finally:
             process.kill()
-
-
-@pytest.fixture(scope="session")
-def service(model_folder: Path) -> Iterator[RunningService]:
-    with running([str(model_folder), "--workers", "2"]) as found:
-        yield found
