@@ -33,6 +33,15 @@ makes decoding fast and which settings to choose; [training.md](training.md) exp
 """
 
 
+_LANGUAGE_MODEL_SCORES = (
+    ("val_loss", "loss"),
+    ("bits_per_byte", "bits per byte"),
+    ("blimp", "BLiMP"),
+    ("xz", "xz"),
+    ("ppmd", "PPMd"),
+)
+
+
 def table(header: Row, rows: Sequence[Row]) -> str:
     """Return a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
@@ -238,11 +247,7 @@ def language_models() -> Iterator[str]:
     yield "## Language models\n\nLosses in nats per token of the development text, in blocks that do not overlap.\n"
     rows = []
     for name, each in results.items():
-        scores = ", ".join(
-            f"{label} {each[key]}"
-            for key, label in (("val_loss", "loss"), ("bits_per_byte", "bits per byte"), ("xz", "xz"), ("ppmd", "PPMd"))
-            if key in each
-        )
+        scores = ", ".join(f"{label} {each[key]}" for key, label in _LANGUAGE_MODEL_SCORES if key in each)
         rows.append(
             [name, scores, str(each["minutes"]), f"{each['processor']}, {each['load']}", f"`{each['command']}`"]
         )
