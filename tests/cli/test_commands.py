@@ -54,6 +54,7 @@ COMMANDS += [
     "tokenize",
     "average",
     "export",
+    "serve",
     "info",
     "doctor",
     "schema",
