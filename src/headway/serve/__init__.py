@@ -10,5 +10,5 @@
     app         the HTTP application
     apis        one file for each API that clients know
 
-Only ``loader`` and ``worker`` import PyTorch. Needs the extra ``serve``.
+Needs the extra ``serve``.
 """

@@ -24,12 +24,16 @@ _LEAST_BUSY_S = 1.0  # a shorter time says too little
 _HALF_LIFE_S = 20.0  # of an earlier, higher speed
 
 
-class OverloadedError(Exception):
-    """The queue is full. ``retry_after`` says when there will probably be room, in whole seconds."""
+class RetryLaterError(Exception):
+    """The request is refused for now. ``retry_after`` says when to send it again, in whole seconds."""
 
     def __init__(self, retry_after: int) -> None:
         super().__init__(retry_after)
         self.retry_after = retry_after
+
+
+class OverloadedError(RetryLaterError):
+    """The queue is full. There will probably be room after ``retry_after`` seconds."""
 
 
 def estimated_tokens(text: str) -> int:

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headway import __version__
 from headway.errors import HeadwayError
-from headway.serve.admission import OverloadedError
+from headway.serve.admission import OverloadedError, RetryLaterError
 from headway.serve.apis import libretranslate, native
 from headway.serve.apis.requests import BadRequestError
 from headway.serve.fleet import UnavailableError
@@ -111,20 +111,27 @@ _ERRORS: dict[type[Exception], tuple[int, str]] = {
 }
 
 
+_FORMS: dict[str, _ErrorForm] = {"native": native.error, "libretranslate": libretranslate.error}
+
+
+def _api(path: str) -> str:
+    """Return the name of the API that a path belongs to."""
+    return "native" if path.startswith("/api/") else "libretranslate"
+
+
 def _form(path: str) -> _ErrorForm:
-    return native.error if path.startswith("/api/") else libretranslate.error
+    return _FORMS[_api(path)]
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
     kind = next(kind for kind in _ERRORS if isinstance(error, kind))
     status, template = _ERRORS[kind]
-    detail = error.code if isinstance(error, UnknownLanguageError) else error
     headers = {}
-    if isinstance(error, (OverloadedError, RateExceededError)):
+    if isinstance(error, RetryLaterError):
         headers["Retry-After"] = str(error.retry_after)
     elif isinstance(error, UnavailableError):
         headers["Retry-After"] = "1"
-    return _form(request.url.path)(template.format(detail), status, headers)
+    return _form(request.url.path)(template.format(error), status, headers)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
@@ -204,7 +211,6 @@ class _Metrics:
     """What /metrics shows, in the text format of Prometheus."""
 
     def __init__(self, service: Service) -> None:
-        self._service = service
         self.open_requests = 0
         self._registry = prometheus_client.CollectorRegistry()
         label = ["api", "status"]
@@ -228,7 +234,7 @@ class _Metrics:
 
     def count(self, path: str, status: int, seconds: float) -> None:
         """Count a request."""
-        api = "native" if path.startswith("/api/") else "libretranslate"
+        api = _api(path)
         self._requests.labels(api, str(status)).inc()
         self._seconds.labels(api).observe(seconds)
 

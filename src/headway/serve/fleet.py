@@ -16,8 +16,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from headway.errors import HeadwayError
@@ -32,7 +32,6 @@ from headway.serve.messages import (
     LoadFailed,
     ModelInfo,
     ModelSpec,
-    Part,
     Ping,
     Pong,
     encode,
@@ -56,26 +55,27 @@ class _Pending:
 
     job: Job
     future: asyncio.Future[Any]
-    parts: asyncio.Queue[Any] | None = None
     was_retried: bool = False
-    is_canceled: bool = False
-    num_parts: int = 0  # that the caller has
-    num_sent: int = 0  # that the present worker has sent
 
 
 @dataclass(eq=False)
 class _Process:
-    """A process, its connection and its jobs."""
+    """A worker process, its connection and its jobs."""
 
-    number: int
+    pid: int
+    ended: asyncio.Event
     stream: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    pid: int = 0
     pending: dict[int, _Pending] = field(default_factory=dict)
-    answered: float = 0.0  # time of the last answer
-    state: Pong = field(default_factory=lambda: Pong(0.0, 0, 0, 0))
     started: float = field(default_factory=time.monotonic)
+    answered: float = field(default_factory=time.monotonic)  # time of the last answer
+    state: Pong = field(default_factory=lambda: Pong(0.0, 0, 0, 0))
     is_ready: bool = False
+
+    def kill(self) -> None:
+        """End the process, if it has not ended yet."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
 
 class Fleet:
@@ -91,15 +91,15 @@ class Fleet:
     def __init__(
         self, models: Sequence[ModelSpec], *, workers: int, silence_s: float = 3.0, step_s: float = 30.0
     ) -> None:
-        self._specs, self._num_workers = list(models), workers
+        self._specs, self.num_workers = list(models), workers
         self._silence_s, self._step_s = silence_s, step_s
         self.models: dict[str, ModelInfo] = {}
         self.restarts = 0
         self._workers: list[_Process | None] = [None] * workers
         self._numbers = itertools.count(1)
         self._waiting: list[_Pending] = []  # jobs for which no worker is ready
-        self._by_pid: dict[int, asyncio.Event] = {}
-        self._forked: asyncio.Queue[int] = asyncio.Queue()
+        self._ended: dict[int, asyncio.Event] = {}  # by process
+        self._forked: asyncio.Queue[tuple[int, asyncio.Event]] = asyncio.Queue()
         self._forking = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -134,8 +134,8 @@ class Fleet:
         assert isinstance(answer, Loaded)
         self.models = {model.name: model for model in answer.models}
         self._spawn(self._listen_to_loader(stream))
-        await asyncio.gather(*(self._start_worker(number) for number in range(self._num_workers)))
-        for number in range(self._num_workers):
+        await asyncio.gather(*(self._start_worker(number) for number in range(self.num_workers)))
+        for number in range(self.num_workers):
             self._spawn(self._keep(number))
 
     async def close(self) -> None:
@@ -144,8 +144,7 @@ class Fleet:
         for task in list(self._tasks):
             task.cancel()
         for worker in filter(None, self._workers):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(worker.pid, signal.SIGKILL)
+            worker.kill()
             worker.writer.close()
         self._control_writer.close()
         self._control.close()
@@ -165,12 +164,12 @@ class Fleet:
             while True:
                 message = await read(stream)
                 if isinstance(message, Forked):
-                    self._by_pid[message.pid] = asyncio.Event()
-                    self._forked.put_nowait(message.pid)
+                    ended = self._ended[message.pid] = asyncio.Event()
+                    self._forked.put_nowait((message.pid, ended))
                 elif isinstance(message, Exited):
                     if not self._closing:
                         _log.warning("worker process %d ended with status %d", message.pid, message.status)
-                    self._by_pid.pop(message.pid).set()
+                    self._ended.pop(message.pid).set()
         if not self._closing:
             _log.error("the process that loads the models has ended")
             os.kill(os.getpid(), signal.SIGTERM)  # an operator's supervisor starts the service again
@@ -180,42 +179,41 @@ class Fleet:
         async with self._forking:
             await asyncio.to_thread(socket.send_fds, self._control, [FORK], [theirs.fileno()])
             theirs.close()
-            pid = await self._forked.get()
-        stream, writer = await asyncio.open_connection(sock=ours)
-        worker = _Process(number, stream, writer, pid, answered=time.monotonic())
+            pid, ended = await self._forked.get()
+        worker = _Process(pid, ended, *await asyncio.open_connection(sock=ours))
         self._workers[number] = worker
         self._spawn(self._listen(worker))
-        writer.write(encode(Ping()))
+        worker.writer.write(encode(Ping()))
 
     async def _keep(self, number: int) -> None:
-        """Ping a worker, kill it if it hangs, and start another one when it has ended."""
+        """Watch a worker, and start another one when it has ended."""
         failures = 0
         while True:
             worker = self._workers[number]
             assert worker is not None
-            ended = self._by_pid.get(worker.pid)
-            while ended is not None and not ended.is_set():
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(ended.wait(), _PING_S)
-                    break
-                silent = time.monotonic() - worker.answered
-                if silent > self._silence_s or worker.state.stalled_s > self._step_s:
-                    _log.warning("worker process %d hangs, and is killed", worker.pid)
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(worker.pid, signal.SIGKILL)
-                    worker.is_ready = False
-                    self._move_jobs(worker)
-                    await ended.wait()
-                    break
-                worker.writer.write(encode(Ping()))
-            worker.is_ready = False
-            self.restarts += 1
+            await self._watch(worker)
             self._workers[number] = None
-            self._move_jobs(worker)
+            self._lose(worker)
+            self.restarts += 1
             failures = failures + 1 if time.monotonic() - worker.started < _YOUNG_S else 0
             if failures > 1:
                 await asyncio.sleep(min(0.1 * 2**failures, _MAX_WAIT_S))
             await self._start_worker(number)
+
+    async def _watch(self, worker: _Process) -> None:
+        """Ping a worker until it ends, and kill it if it hangs."""
+        while not worker.ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(worker.ended.wait(), _PING_S)
+                return
+            silent = time.monotonic() - worker.answered
+            if silent > self._silence_s or worker.state.stalled_s > self._step_s:
+                _log.warning("worker process %d hangs, and is killed", worker.pid)
+                worker.kill()
+                self._lose(worker)
+                await worker.ended.wait()
+                return
+            worker.writer.write(encode(Ping()))
 
     async def _listen(self, worker: _Process) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -228,12 +226,9 @@ class Fleet:
                         if not worker.is_ready:
                             worker.is_ready = True
                             self._give_waiting_jobs()
-                    case Part():
-                        self._on_part(worker, message)
                     case Done():
                         self._on_done(worker, message)
-        worker.is_ready = False
-        self._move_jobs(worker)
+        self._lose(worker)
 
     # Jobs.
 
@@ -241,11 +236,6 @@ class Fleet:
     def num_ready(self) -> int:
         """The number of workers that can take jobs."""
         return sum(worker is not None and worker.is_ready for worker in self._workers)
-
-    @property
-    def num_workers(self) -> int:
-        """The number of workers that there should be."""
-        return self._num_workers
 
     @property
     def states(self) -> list[Pong]:
@@ -274,26 +264,10 @@ class Fleet:
             self._cancel(pending)
             raise
 
-    async def stream(
-        self, model: str, method: str, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
-    ) -> AsyncIterator[Any]:
-        """Call a method that returns an iterator, and yield its values. Raises the same errors as :meth:`call`."""
-        job = Job(next(self._numbers), model, method, arguments, keywords, caller, priority, streams=True)
-        pending = self._submit(job, asyncio.Queue())
-        assert pending.parts is not None
-        pending.future.add_done_callback(lambda _: pending.parts.put_nowait(_END))  # type: ignore[union-attr]
-        try:
-            while (value := await pending.parts.get()) is not _END:
-                yield value
-            await pending.future
-        finally:
-            if not pending.future.done():
-                self._cancel(pending)
-
-    def _submit(self, job: Job, parts: asyncio.Queue[Any] | None = None) -> _Pending:
-        pending = _Pending(job, asyncio.get_running_loop().create_future(), parts)
+    def _submit(self, job: Job) -> _Pending:
         if self._closing:
             raise UnavailableError
+        pending = _Pending(job, asyncio.get_running_loop().create_future())
         self._give(pending)
         return pending
 
@@ -305,7 +279,6 @@ class Fleet:
             return
         worker = min(ready, key=lambda each: len(each.pending))
         worker.pending[pending.job.number] = pending
-        pending.num_sent = 0
         worker.writer.write(encode(pending.job))
 
     def _give_waiting_jobs(self) -> None:
@@ -314,31 +287,20 @@ class Fleet:
             if not pending.future.done():
                 self._give(pending)
 
-    def _move_jobs(self, worker: _Process) -> None:
-        """Give the jobs of a worker that has ended to others."""
+    def _lose(self, worker: _Process) -> None:
+        """Give no more jobs to a worker that has ended, and its jobs to others."""
+        worker.is_ready = False
         lost, worker.pending = worker.pending, {}
-        for number, pending in lost.items():
-            if pending.future.done() or pending.is_canceled:
-                continue
+        for pending in lost.values():
             if pending.was_retried:
                 self._fail(pending)
-                continue
-            pending.was_retried = True
-            pending.job = replace(pending.job, number=number)
-            self._give(pending)
+            elif not pending.future.done():
+                pending.was_retried = True
+                self._give(pending)
 
     def _fail(self, pending: _Pending) -> None:
         if not pending.future.done():
             pending.future.set_exception(UnavailableError())
-
-    def _on_part(self, worker: _Process, part: Part) -> None:
-        pending = worker.pending.get(part.number)
-        if pending is None or pending.parts is None:
-            return
-        pending.num_sent += 1
-        if pending.num_sent > pending.num_parts:  # otherwise a worker before this one has sent it already
-            pending.num_parts += 1
-            pending.parts.put_nowait(part.value)
 
     def _on_done(self, worker: _Process, done: Done) -> None:
         pending = worker.pending.pop(done.number, None)
@@ -350,7 +312,6 @@ class Fleet:
             pending.future.set_exception(done.error)
 
     def _cancel(self, pending: _Pending) -> None:
-        pending.is_canceled = True
         number = pending.job.number
         for worker in filter(None, self._workers):
             if number in worker.pending:
@@ -363,8 +324,4 @@ class Fleet:
         """Kill a worker that has not ended a canceled job."""
         if number in worker.pending:
             _log.warning("worker process %d did not end a canceled job, and is killed", worker.pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(worker.pid, signal.SIGKILL)
-
-
-_END = object()
+            worker.kill()

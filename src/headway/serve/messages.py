@@ -58,7 +58,6 @@ class Job:
         keywords: Its keyword arguments.
         caller: Jobs with the same caller share one caller's share of the batches.
         priority: Jobs with a lower number enter batches first.
-        streams: Whether the method's parts are sent as they come.
     """
 
     number: int
@@ -68,15 +67,6 @@ class Job:
     keywords: dict[str, Any] = field(default_factory=dict)
     caller: str = ""
     priority: int = 0
-    streams: bool = False
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of the result of a job that streams."""
-
-    number: int
-    value: Any
 
 
 @dataclass(frozen=True)

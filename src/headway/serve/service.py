@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.errors import HeadwayError
-from headway.serve.admission import Admission, estimated_tokens
-from headway.serve.config import KeyConfig, ServeConfig, model_name
+from headway.serve.admission import Admission, RetryLaterError, estimated_tokens
+from headway.serve.config import KeyConfig, ModelConfig, ServeConfig, model_name
 from headway.serve.fleet import Fleet
 from headway.serve.languages import DetectedLanguage, detect_language, find_language
 from headway.serve.messages import ModelInfo
@@ -28,12 +28,8 @@ class BadKeyError(Exception):
     """The key is missing or wrong."""
 
 
-class RateExceededError(Exception):
-    """The key has sent too many requests. ``retry_after`` is in whole seconds."""
-
-    def __init__(self, retry_after: int) -> None:
-        super().__init__(retry_after)
-        self.retry_after = retry_after
+class RateExceededError(RetryLaterError):
+    """The key has sent too many requests."""
 
 
 class QuotaExceededError(Exception):
@@ -45,16 +41,7 @@ class TooLargeError(Exception):
 
 
 class UnknownLanguageError(Exception):
-    """No model translates this language, or this pair of languages.
-
-    Attributes:
-        code: The language as the client wrote it.
-        role: Whether it is the source or the target.
-    """
-
-    def __init__(self, code: str, role: str) -> None:
-        super().__init__(code, role)
-        self.code, self.role = code, role
+    """No model translates this language, or this pair of languages. The message is the code that the client wrote."""
 
 
 class UnknownModelError(Exception):
@@ -107,20 +94,11 @@ class Service:
             slots=workers * MAX_JOBS, max_tokens=limits.queue_tokens, max_seconds=limits.queue_seconds
         )
         self.is_draining = False
-        self.counts: dict[str, int] = {}  # for the metrics, by event
+        self.models = [_configured(fleet.models[model_name(own)], own) for own in config.models]
+        translating = self.models_of_kind("translation")
+        self._source_languages = frozenset(code for each in translating for code in each.source_languages)
         self._used: dict[tuple[str, str], int] = {}  # characters, by key and month
         self._recent: dict[str, list[float]] = {}  # times of requests, by key
-
-    @property
-    def models(self) -> list[ModelInfo]:
-        """The models, with the languages that the configuration gives them."""
-        configured = {model_name(each): each for each in self.config.models}
-        found = []
-        for name, model in self.fleet.models.items():
-            sources = configured[name].source or model.source_languages
-            targets = configured[name].target or model.target_languages
-            found.append(dataclasses.replace(model, source_languages=sources, target_languages=targets))
-        return found
 
     def models_of_kind(self, kind: str) -> list[ModelInfo]:
         """Return the models for a kind of task."""
@@ -175,60 +153,71 @@ class Service:
             UnknownModelError: There is no translation model of this name.
         """
         models = self.models_of_kind("translation") if model is None else [self.model(model, "translation")]
-        sources = [each for each in models if find_language(source, each.source_languages)]
-        if not sources:
-            raise UnknownLanguageError(source, "source")
-        for each in sources:
-            found = find_language(target, each.target_languages)
-            if found is not None:
-                code = find_language(source, each.source_languages)
-                assert code is not None
-                return Direction(each, code, found)
-        raise UnknownLanguageError(target, "target")
+        unknown = source
+        for each in models:
+            source_code = find_language(source, each.source_languages)
+            if source_code is None:
+                continue
+            unknown = target
+            target_code = find_language(target, each.target_languages)
+            if target_code is not None:
+                return Direction(each, source_code, target_code)
+        raise UnknownLanguageError(unknown)
 
-    async def detect(self, text: str) -> DetectedLanguage:
-        """Return the language of a text, among those that the models translate from."""
-        known = {code for each in self.models_of_kind("translation") for code in each.source_languages}
-        return await asyncio.to_thread(detect_language, text, known)
+    async def detect(self, texts: Sequence[str]) -> list[DetectedLanguage]:
+        """Return the language of each text, among those that the models translate from."""
+        return await asyncio.to_thread(lambda: [detect_language(text, self._source_languages) for text in texts])
 
     # Work.
 
-    async def translate(self, client: Client, direction: Direction, texts: Sequence[Any], **keywords: Any) -> list[Any]:
+    async def translate(
+        self,
+        client: Client,
+        texts: Sequence[Any],
+        source: str,
+        target: str,
+        model: str | None = None,
+        **keywords: Any,
+    ) -> tuple[list[Any], list[DetectedLanguage] | None]:
         """Translate texts; see :meth:`headway.predict.Translator.translate_each`. Errors are in their places.
+
+        If ``source`` is "auto", the language of each text is detected. The second result is these languages, otherwise
+        None.
 
         Raises:
             OverloadedError: The queue is full.
             QuotaExceededError: The client's characters are used up.
             TooLargeError: There are too many texts or characters.
+            UnknownLanguageError: No model translates this pair of languages.
+            UnknownModelError: There is no translation model of this name.
             TimedOutError: The time limit has passed.
             UnavailableError: No worker could do it.
         """
         plain = [text if isinstance(text, str) else text.text for text in texts]
-        arguments = direction.arguments | keywords
-        found: list[Any] = await self.call(client, direction.model, "translate_each", plain, list(texts), **arguments)
-        return found
+        detected = await self.detect(plain) if source == "auto" else None
+        codes = [source] * len(texts) if detected is None else [each.code for each in detected]
+        results: dict[int, Any] = {}
+        for code in dict.fromkeys(codes):
+            numbers = [number for number, each in enumerate(codes) if each == code]
+            direction = self.direction(code, target, model)
+            own, own_plain = [texts[number] for number in numbers], [plain[number] for number in numbers]
+            arguments = direction.arguments | keywords
+            found = await self.call(client, direction.model, "translate_each", own_plain, own, **arguments)
+            results |= zip(numbers, found, strict=True)
+        return [results[number] for number in range(len(texts))], detected
 
     async def call(
         self, client: Client, model: ModelInfo, method: str, texts: Sequence[str], *arguments: Any, **keywords: Any
     ) -> Any:
         """Call a method of a model, for work of the size of ``texts``. Raises the errors of :meth:`translate`."""
         async with self._admitted(client, texts):
-            return await self._limited(
-                self.fleet.call(
-                    model.name, method, *arguments, caller=client.name, priority=client.priority, **keywords
-                )
-            )
-
-    async def stream(
-        self, client: Client, model: ModelInfo, method: str, texts: Sequence[str], *arguments: Any, **keywords: Any
-    ) -> AsyncIterator[Any]:
-        """Call a method that returns an iterator, and yield its values. Raises the errors of :meth:`translate`."""
-        async with self._admitted(client, texts):
-            values = self.fleet.stream(
-                model.name, method, *arguments, caller=client.name, priority=client.priority, **keywords
-            )
-            async for value in values:
-                yield value
+            try:
+                async with asyncio.timeout(self.config.limits.request_seconds):
+                    return await self.fleet.call(
+                        model.name, method, *arguments, caller=client.name, priority=client.priority, **keywords
+                    )
+            except TimeoutError:
+                raise TimedOutError from None
 
     @asynccontextmanager
     async def _admitted(self, client: Client, texts: Sequence[str]) -> AsyncIterator[None]:
@@ -246,12 +235,11 @@ class Service:
             self._used[month] = self._used.get(month, 0) + characters
             yield
 
-    async def _limited(self, work: Any) -> Any:
-        try:
-            async with asyncio.timeout(self.config.limits.request_seconds):
-                return await work
-        except TimeoutError:
-            raise TimedOutError from None
+
+def _configured(model: ModelInfo, config: ModelConfig) -> ModelInfo:
+    """Return a model with the languages that the configuration gives it."""
+    sources, targets = config.source or model.source_languages, config.target or model.target_languages
+    return dataclasses.replace(model, source_languages=sources, target_languages=targets)
 
 
 def first_error(results: Sequence[Any]) -> HeadwayError | None:

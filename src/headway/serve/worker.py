@@ -10,8 +10,9 @@ import traceback
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
 
+from headway.decode import Caller, SharedSearch, searching_for
 from headway.errors import HeadwayError
-from headway.serve.messages import Cancel, Done, Job, Part, Ping, Pong, WorkerError, encode, receive
+from headway.serve.messages import Cancel, Done, Job, Ping, Pong, WorkerError, encode, receive
 
 MAX_JOBS = 128  # threads of a worker
 
@@ -23,14 +24,12 @@ def run_worker(connection: socket.socket, models: dict[str, Any]) -> None:
 
 class _Worker:
     def __init__(self, connection: socket.socket, models: dict[str, Any]) -> None:
-        from headway.decode import SharedSearch
-
         self._connection, self._models = connection, models
         self._search = SharedSearch()
         for model in models.values():
             model.search = self._search
         self._sending = threading.Lock()
-        self._callers: dict[int, Any] = {}
+        self._callers: dict[int, Caller] = {}
 
     def run(self) -> None:
         with ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="job") as pool:
@@ -48,8 +47,6 @@ class _Worker:
                         self._start(message, pool)
 
     def _start(self, job: Job, pool: ThreadPoolExecutor) -> None:
-        from headway.decode import Caller
-
         caller = self._callers[job.number] = Caller(job.caller, job.priority)
         pool.submit(self._answer, job, caller)
 
@@ -59,22 +56,13 @@ class _Worker:
             caller.canceled.set()
             self._search.wake()
 
-    def _answer(self, job: Job, caller: Any) -> None:
-        from headway.decode import searching_for
-
+    def _answer(self, job: Job, caller: Caller) -> None:
         try:
             if caller.canceled.is_set():
                 raise CancelledError
             with searching_for(caller):
                 method = getattr(self._models[job.model], job.method)
-                result = method(*job.arguments, **job.keywords)
-                if job.streams:
-                    for value in result:
-                        if caller.canceled.is_set():
-                            raise CancelledError
-                        self._send(Part(job.number, value))
-                    result = None
-            reply = Done(job.number, result)
+                reply = Done(job.number, method(*job.arguments, **job.keywords))
         except (HeadwayError, CancelledError) as error:
             reply = Done(job.number, error=error)
         except Exception:

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from headway.decode.request import DecodingOptions
 from headway.serve.apis.requests import BadRequestError, read_fields, unless_disconnected
 from headway.serve.languages import english_name
-from headway.serve.service import Service, UnknownLanguageError, first_error
+from headway.serve.service import Service, first_error
 
 _MAX_ALTERNATIVES = 10
 
@@ -41,31 +41,18 @@ class _LibreTranslate:
 
     async def translate(self, request: Request) -> Response:
         fields = await read_fields(request)
-        service = self._service
-        client = service.client(_text(fields, "api_key"))
+        client = self._service.client(_text(fields, "api_key"))
         texts, is_list = _texts(fields)
         source, target = _required(fields, "source"), _required(fields, "target")
         if _text(fields, "format") not in (None, "", "text"):
             raise BadRequestError(f"{fields['format']} format is not supported")
         alternatives = _alternatives(fields)
-        detected = None
-        if source == "auto":
-            detected = [await service.detect(text) for text in texts]
-            sources = [each.code for each in detected]
-        else:
-            sources = [source] * len(texts)
         options = DecodingOptions()
         if alternatives:
             width = max(options.beam_size, alternatives + 1)
             options = options.model_copy(update={"beam_size": width, "n_best": alternatives + 1})
-        found: list[Any] = [None] * len(texts)
-        for code in dict.fromkeys(sources):
-            at = [number for number, each in enumerate(sources) if each == code]
-            direction = service.direction(code, target)
-            own = [texts[number] for number in at]
-            results = await unless_disconnected(request, service.translate(client, direction, own, options=options))
-            for number, result in zip(at, results, strict=True):
-                found[number] = result
+        work = self._service.translate(client, texts, source, target, options=options)
+        found, detected = await unless_disconnected(request, work)
         if (failed := first_error(found)) is not None:
             raise BadRequestError(str(failed))
         answer: dict[str, Any] = {"translatedText": _one_or_list([each.text for each in found], is_list)}
@@ -80,7 +67,7 @@ class _LibreTranslate:
         fields = await read_fields(request)
         self._service.client(_text(fields, "api_key"))
         texts, _ = _texts(fields)
-        return JSONResponse([_confidence(await self._service.detect(texts[0] if texts else ""))])
+        return JSONResponse([_confidence(each) for each in await self._service.detect(texts[:1] or [""])])
 
     async def languages(self, _: Request) -> Response:
         targets: dict[str, set[str]] = {}
@@ -122,11 +109,6 @@ class _LibreTranslate:
 
     async def health(self, _: Request) -> Response:
         return JSONResponse({"status": "ok"})
-
-
-def unknown_language(found: UnknownLanguageError) -> Response:
-    """Return the error for a language that no model has."""
-    return error(f"{found.code} is not supported", 400)
 
 
 def _text(fields: dict[str, Any], name: str) -> str | None:

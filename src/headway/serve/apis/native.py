@@ -111,25 +111,18 @@ def router(service: Service) -> APIRouter:
     async def detect(body: DetectBody, request: Request) -> list[dict[str, Any]]:
         """Return the most probable language of each text."""
         client_of(request)
-        return [asdict(await service.detect(text)) for text in _listed(body.text)]
+        return [asdict(each) for each in await service.detect(_listed(body.text))]
 
     @api.post("/translate")
     async def translate(body: TranslateBody, request: Request) -> JSONResponse:
         """Translate texts. Each reply is what the text gets alone."""
         client = client_of(request)
-        texts = _listed(body.text)
         options = DecodingOptions.parse(body.options, "options")
         include = tuple(each if isinstance(each, str) else tuple(each) for each in body.include)
-        detected = [await service.detect(text) for text in texts] if body.source == "auto" else None
-        codes = [each.code for each in detected] if detected else [body.source] * len(texts)
-        results: list[Any] = [None] * len(texts)
-        for code in dict.fromkeys(codes):
-            at = [number for number, each in enumerate(codes) if each == code]
-            direction = service.direction(code, body.target, body.model)
-            sources = [Source(texts[number], body.prefix, include, tuple(body.ban)) for number in at]
-            work = service.translate(client, direction, sources, options=options, alignment=body.alignment)
-            for number, found in zip(at, await unless_disconnected(request, work), strict=True):
-                results[number] = found
+        sources = [Source(text, body.prefix, include, tuple(body.ban)) for text in _listed(body.text)]
+        languages = body.source, body.target, body.model
+        work = service.translate(client, sources, *languages, options=options, alignment=body.alignment)
+        results, detected = await unless_disconnected(request, work)
         answers = [_translation(each) for each in results]
         for answer, language in zip(answers, detected or (), strict=False):
             answer["detected"] = asdict(language)
