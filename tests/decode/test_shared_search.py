@@ -188,6 +188,23 @@ def test_only_the_request_that_raises_fails(model: Transformer, shared: SharedSe
     assert [own[0][0].tokens for own in found] == [own[0].tokens for own in expected]
 
 
+def test_a_call_with_several_requests_beside_one_that_raises(model: Transformer, shared: SharedSearch) -> None:
+    slow = Slow(model)
+    slow.poison = 39
+    bad = Request(source=(5, 39, EOS), limit=9)
+    good = [each for each in map(request, range(40)) if 39 not in each.source][:4]
+    with ThreadPoolExecutor(2) as pool:
+        found = pool.submit(shared, slow, good, GREEDY, bos=BOS, eos=EOS)
+        failed = pool.submit(shared, slow, [bad, good[0]], GREEDY, bos=BOS, eos=EOS)
+        wait_until(lambda: shared.num_sequences + shared.num_waiting == 6)
+        slow.run()
+        with pytest.raises(RuntimeError, match="poison"):
+            failed.result(20)
+        results = found.result(20)
+    expected = search_all(model, good, GREEDY, bos=BOS, eos=EOS, **LIMITS)
+    assert [own[0].tokens for own in results] == [own[0].tokens for own in expected]
+
+
 def test_tokens_are_reported_as_they_come(model: Transformer, shared: SharedSearch) -> None:
     seen: list[list[int]] = []
     with ThreadPoolExecutor(1) as pool:

@@ -249,9 +249,9 @@ class BeamSearch(Generic[StateT]):
         self._follow(chosen, _keep_places([at for at, is_done in enumerate(done) if not is_done]))
         return finished
 
-    def first_hypothesis(self, key: int | None = None) -> list[int]:
-        """Return the tokens so far of the first hypothesis of a sequence: of the first one, or that with ``key``."""
-        at = 0 if key is None else next(at for at, beam in enumerate(self.beams) if beam.key == key)
+    def first_hypothesis(self, key: int) -> list[int]:
+        """Return the tokens so far of the first hypothesis for the request with this key."""
+        at = next(at for at, beam in enumerate(self.beams) if beam.key == key)
         row = at * self.scores.size(1) * self.scores.size(2)
         return self._tokens[row, self._tokens.size(1) - self.beams[at].length :].tolist()
 

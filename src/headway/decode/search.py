@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from threading import Barrier, BrokenBarrierError, Event
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 
@@ -16,26 +16,8 @@ from headway.decode.protocol import SearchModel
 from headway.decode.request import DecodingOptions, Hypothesis, Request
 from headway.errors import ConfigError
 
-
-@runtime_checkable
-class SearchFunction(Protocol):
-    """:func:`search_all`, or a replacement for it."""
-
-    def __call__(
-        self,
-        model: SearchModel[Any],
-        requests: Sequence[Request],
-        options: DecodingOptions,
-        *,
-        bos: int,
-        eos: int,
-        banned: Sequence[int] = (),
-        other_ends: Sequence[int] = (),
-        max_batch_tokens: int,
-        max_sequences: int,
-    ) -> list[list[Hypothesis]]:
-        """Decode all requests and return the hypotheses of each, best first."""
-
+SearchFunction = Callable[..., list[list[Hypothesis]]]
+"""A function with the arguments and the result of :func:`search_all`."""
 
 _MIN_TOKENS = 512  # per batch; with fewer tokens, reading the weights takes longer than computing with them
 

@@ -13,9 +13,11 @@ fail.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -58,43 +60,57 @@ def searching_for(caller: Caller) -> Iterator[None]:
 
 @dataclass(eq=False)
 class _Call:
-    """One call: its results so far, and how many are missing."""
+    """One call: the requests that wait, and the results so far."""
 
     caller: Caller
+    waiting: deque[tuple[int, Request]]  # with their positions in the results
     results: list[list[Hypothesis]]
-    missing: int
+    missing: int  # number of results
     on_token: Callable[[list[int]], None] | None = None
     error: BaseException | None = None
     ended: threading.Event = field(default_factory=threading.Event)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether its results are complete, or no longer wanted."""
+        return self.ended.is_set() or self.caller.canceled.is_set()
+
     def fail(self, error: BaseException) -> None:
+        """Let the call raise ``error``."""
         self.error = self.error or error
         self.ended.set()
 
+    def finish(self, at: int, hypotheses: list[Hypothesis]) -> None:
+        """Store the result of the request at position ``at``."""
+        self.results[at] = hypotheses
+        self.missing -= 1
+        if not self.missing:
+            self.ended.set()
+
 
 @dataclass(eq=False)
-class _Entry:
-    """One request of a call."""
+class _Sequence:
+    """A request of a call that is being decoded."""
 
     call: _Call
     at: int
     request: Request
-    arrival: int
-
-    @property
-    def is_over(self) -> bool:
-        return self.call.ended.is_set() or self.call.caller.canceled.is_set()
 
 
 class _Batch:
-    """The sequences that are decoded together, and those that wait for it."""
+    """The sequences that are decoded together, and the calls with requests that wait to join them."""
 
     def __init__(self, make: Callable[[], BeamSearch[Any]]) -> None:
         self.make = make
         self.search = make()
-        self.active: dict[int, _Entry] = {}
-        self.waiting: list[_Entry] = []
+        self.active: dict[int, _Sequence] = {}  # by the key in the search
+        self.waiting: list[_Call] = []  # in the order of their arrival
         self.longest = 0  # length of the longest source since the batch was last empty
+
+    @property
+    def calls(self) -> list[_Call]:
+        """The calls of all sequences, once for each sequence, and those that wait."""
+        return [*(sequence.call for sequence in self.active.values()), *self.waiting]
 
 
 class SharedSearch:
@@ -110,7 +126,7 @@ class SharedSearch:
         self._changed = threading.Condition()
         self._batches: dict[Any, _Batch] = {}
         self._served: dict[str, int] = {}  # tokens that each present caller has got
-        self._arrivals = 0
+        self._keys = itertools.count()  # of sequences in their search
         self._closed = False
         self.num_steps = 0
         self.step_started: float | None = None  # time of the monotonic clock at which the present step began
@@ -146,7 +162,7 @@ class SharedSearch:
         if not requests:
             return []
         caller = _current.get()
-        call = _Call(caller, [[] for _ in requests], len(requests), on_token)
+        call = _Call(caller, deque(enumerate(requests)), [[] for _ in requests], len(requests), on_token)
         key = id(model), options, bos, eos, tuple(banned), tuple(other_ends)
 
         def make() -> BeamSearch[Any]:
@@ -158,9 +174,7 @@ class SharedSearch:
             batch = self._batches.get(key)
             if batch is None:
                 batch = self._batches[key] = _Batch(make)
-            for at, request in enumerate(requests):
-                self._arrivals += 1
-                batch.waiting.append(_Entry(call, at, request, self._arrivals))
+            batch.waiting.append(call)
             if caller.name not in self._served:  # a new caller has no claim on the time before it came
                 self._served[caller.name] = min(self._served.values(), default=0)
             self._changed.notify()
@@ -179,7 +193,7 @@ class SharedSearch:
     @property
     def num_waiting(self) -> int:
         """The number of requests that wait."""
-        return sum(len(batch.waiting) for batch in list(self._batches.values()))
+        return sum(len(call.waiting) for batch in list(self._batches.values()) for call in list(batch.waiting))
 
     def wake(self) -> None:
         """Look for canceled calls now. Call this after setting :attr:`Caller.canceled`."""
@@ -206,86 +220,79 @@ class SharedSearch:
                 if self._closed:
                     break
                 entering = [self._choose(batch) for batch in batches]
-            for batch, entries in zip(batches, entering, strict=True):
+            for batch, sequences in zip(batches, entering, strict=True):
                 self.step_started = time.monotonic()
-                self._advance(batch, entries)
+                self._advance(batch, sequences)
                 self.num_steps += 1
             self.step_started = None
-        for batch in batches:
-            for entry in (*batch.active.values(), *batch.waiting):
-                entry.call.fail(HeadwayError("this search has been closed"))
+        for call in (call for batch in batches for call in batch.calls):
+            call.fail(HeadwayError("this search has been closed"))
 
     def _drop_ended_calls(self) -> None:
         """Remove the requests of canceled calls, batches without requests, and callers that are gone."""
         present: set[str] = set()
         for key, batch in list(self._batches.items()):
-            over = [number for number, entry in batch.active.items() if entry.is_over]
-            for entry in (*(batch.active.pop(number) for number in over), *batch.waiting):
-                if entry.call.caller.canceled.is_set():
-                    entry.call.fail(CancelledError())
+            for call in batch.calls:
+                if call.caller.canceled.is_set():
+                    call.fail(CancelledError())
+            over = {number for number, sequence in batch.active.items() if sequence.call.is_over}
             batch.search.remove(over)
-            batch.waiting = [entry for entry in batch.waiting if not entry.is_over]
+            batch.active = {number: each for number, each in batch.active.items() if number not in over}
+            batch.waiting = [call for call in batch.waiting if call.waiting and not call.is_over]
             if not batch.active and not batch.waiting:
                 del self._batches[key]
-            present |= {entry.call.caller.name for entry in (*batch.active.values(), *batch.waiting)}
+            present |= {call.caller.name for call in batch.calls}
         self._served = {name: tokens for name, tokens in self._served.items() if name in present}
 
-    def _choose(self, batch: _Batch) -> list[_Entry]:
+    def _choose(self, batch: _Batch) -> dict[int, _Sequence]:
         """Take the requests that enter now from those that wait."""
         capacity = max(1, self.max_rows // batch.search.rows_per_sequence)
         if not batch.active:
             batch.longest = 0
-        chosen: list[_Entry] = []
-        while batch.waiting and len(batch.active) + len(chosen) < capacity:
-            served = self._served
-            best = min(
-                batch.waiting, key=lambda one: (one.call.caller.priority, served[one.call.caller.name], one.arrival)
-            )
-            longest = max(batch.longest, len(best.request.source))
-            count = len(batch.active) + len(chosen)
+        chosen: dict[int, _Sequence] = {}
+        while batch.waiting and (count := len(batch.active) + len(chosen)) < capacity:
+            call = min(batch.waiting, key=lambda one: (one.caller.priority, self._served[one.caller.name]))
+            at, request = call.waiting[0]
+            longest = max(batch.longest, len(request.source))
             if count and (count + 1) * longest > self.max_batch_tokens:
                 break
-            batch.waiting.remove(best)
             batch.longest = longest
-            served[best.call.caller.name] += len(best.request.source) + 1
-            chosen.append(best)
+            call.waiting.popleft()
+            if not call.waiting:
+                batch.waiting.remove(call)
+            self._served[call.caller.name] += len(request.source) + 1
+            chosen[next(self._keys)] = _Sequence(call, at, request)
         return chosen
 
-    def _advance(self, batch: _Batch, entering: Sequence[_Entry]) -> None:
+    def _advance(self, batch: _Batch, entering: Mapping[int, _Sequence]) -> None:
         """Add the entering requests to a batch and advance it by one step."""
-        batch.active |= {entry.arrival: entry for entry in entering}
+        batch.active |= entering
         try:
-            batch.search.add_requests([(entry.arrival, entry.request) for entry in entering])
+            batch.search.add_requests([(key, sequence.request) for key, sequence in entering.items()])
             finished = batch.search.step()
         except Exception:
-            entries, batch.active, batch.search = list(batch.active.values()), {}, batch.make()
-            for entry in entries:
-                self._search_alone(batch, entry)
+            sequences, batch.active, batch.search = list(batch.active.values()), {}, batch.make()
+            for sequence in sequences:
+                self._search_alone(batch, sequence)
             return
-        for arrival, hypotheses in finished:
-            self._finish(batch.active.pop(arrival), hypotheses)
-        for arrival, entry in batch.active.items():
-            if entry.call.on_token is not None:
-                entry.call.on_token(batch.search.first_hypothesis(arrival))
+        for key, hypotheses in finished:
+            sequence = batch.active.pop(key)
+            sequence.call.finish(sequence.at, hypotheses)
+        for key, sequence in batch.active.items():
+            if sequence.call.on_token is not None:
+                sequence.call.on_token(batch.search.first_hypothesis(key))
 
-    def _search_alone(self, batch: _Batch, entry: _Entry) -> None:
+    def _search_alone(self, batch: _Batch, sequence: _Sequence) -> None:
         """Decode one request from its beginning, without any others."""
+        call = sequence.call
         try:
             search = batch.make()
-            search.add_requests([(0, entry.request)])
-            while not entry.is_over:
+            search.add_requests([(0, sequence.request)])
+            while search.beams and not call.is_over:
                 self.step_started = time.monotonic()
                 for _, hypotheses in search.step():
-                    self._finish(entry, hypotheses)
-                if search.beams and entry.call.on_token is not None:
-                    entry.call.on_token(search.first_hypothesis())
+                    call.finish(sequence.at, hypotheses)
+                if search.beams and call.on_token is not None:
+                    call.on_token(search.first_hypothesis(0))
         except Exception as error:
-            entry.call.fail(error)
-
-    @staticmethod
-    def _finish(entry: _Entry, hypotheses: list[Hypothesis]) -> None:
-        call = entry.call
-        call.results[entry.at] = hypotheses
-        call.missing -= 1
-        if not call.missing:
-            call.ended.set()
+            call.fail(error)

@@ -251,7 +251,7 @@ class LanguageModel:
             )
             search.add_requests([(0, self._request(prompt_ids, before, chosen))])
             while not (finished := search.step()):
-                tokens = [*before, *search.first_hypothesis()]
+                tokens = [*before, *search.first_hypothesis(0)]
                 text = self._tokenizer.decode_continuation(tokens)
                 end = _first_stop(text, chosen.stop)
                 if end is not None:
