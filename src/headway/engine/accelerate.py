@@ -25,6 +25,7 @@ from torch.nn import functional as F
 import headway.kernels as kernels
 from headway.engine.attention import KernelMultiHeadAttention
 from headway.engine.layers import (
+    GATES,
     AutocastDropout,
     KernelDropout,
     KernelFeedForward,
@@ -135,7 +136,7 @@ _REPLACEMENTS = (
         KernelGatedFeedForward,
         {
             **dict.fromkeys(("gate", "inner", "outer"), _LINEAR),
-            "activation": is_one_of(F.sigmoid, F.relu, F.gelu, F.silu),
+            "activation": is_one_of(*GATES),
             "dropout": _DROPOUT,
         },
     ),

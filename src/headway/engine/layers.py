@@ -21,7 +21,8 @@ from headway.nn.blocks import FeedForward, GatedFeedForward, NoNorm, PostNorm, P
 from headway.nn.dropout import Dropout, draw_seed
 from headway.nn.norms import RMSNorm
 
-_GATES: dict[Any, str] = {torch.sigmoid: "glu", F.sigmoid: "glu", F.relu: "reglu", F.gelu: "geglu", F.silu: "swiglu"}
+# The activations of gated layers that the kernel computes, with its names for them.
+GATES: dict[Any, str] = {F.sigmoid: "glu", F.relu: "reglu", F.gelu: "geglu", F.silu: "swiglu"}
 
 
 class KernelFeedForward(FeedForward):
@@ -44,17 +45,11 @@ class KernelFeedForward(FeedForward):
 class KernelGatedFeedForward(GatedFeedForward):
     """:class:`~headway.nn.blocks.GatedFeedForward` whose gate is applied by one kernel in training."""
 
-    def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """Apply the feed-forward network to each position."""
-        if not self.training:
-            return super().forward(x)
-        gate, inner = self.gate(x), self.inner(x)
-        if kernels_support(inner) and gate.dtype == inner.dtype:
-            gated = cast(Tensor, _Gate.apply(_GATES[self.activation], gate, inner))  # type: ignore[no-untyped-call]
-        else:
-            gated = self.activation(gate) * inner
-        transformed: Tensor = self.outer(self.dropout(gated))
-        return transformed
+    def apply_gate(self, gate: Float[Tensor, "*b F"], x: Float[Tensor, "*b F"]) -> Float[Tensor, "*b F"]:
+        """Return the activation of ``gate``, multiplied with x."""
+        if self.training and kernels_support(x) and gate.dtype == x.dtype:
+            return cast(Tensor, _Gate.apply(GATES[self.activation], gate, x))  # type: ignore[no-untyped-call]
+        return super().apply_gate(gate, x)
 
 
 class KernelPostNorm(PostNorm):

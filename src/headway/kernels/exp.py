@@ -21,14 +21,14 @@ _EXPONENT_BIAS, _MANTISSA_BITS = 127, 23
 def emit_exp2(builder: Builder, x: ir.Value) -> ir.Value:
     """Return :func:`exp2` of a float, or of each lane of a vector."""
     kind = x.type
-    int_kind, name = (INT32, "f32") if kind == FLOAT else (INT_VECTOR, f"v{LANES}f32")
+    int_kind = INT32 if kind == FLOAT else INT_VECTOR
     least = constant(kind, _MIN_EXPONENT)
     x = builder.select(builder.fcmp_ordered("<", x, least), least, x)  # keeps NaN
-    whole = builder.call_llvm(f"llvm.rint.{name}", kind, x)
+    whole = builder.call_float("rint", x)
     rest = builder.fsub(x, whole)
     power = constant(kind, _TAYLOR[0])
     for coefficient in _TAYLOR[1:]:
-        power = builder.call_llvm(f"llvm.fma.{name}", kind, power, rest, constant(kind, coefficient))
+        power = builder.call_float("fma", power, rest, constant(kind, coefficient))
     exponent = builder.add(builder.fptosi(whole, int_kind), constant(int_kind, _EXPONENT_BIAS))
     return builder.fmul(power, builder.bitcast(builder.shl(exponent, constant(int_kind, _MANTISSA_BITS)), kind))
 

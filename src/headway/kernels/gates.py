@@ -23,7 +23,7 @@ from numba import types
 from headway.kernels.exp import LOG2_E, emit_exp2
 from headway.kernels.float_bits import emit_cast, emit_read_float32
 from headway.kernels.jit import Array, jit_serial_and_parallel
-from headway.kernels.llvm import FLOAT, FLOAT_VECTOR, INT64, LANES, Builder, constant, intrinsic
+from headway.kernels.llvm import Builder, constant, intrinsic
 
 KINDS = ("glu", "reglu", "geglu", "swiglu")
 _CHUNK = 8192  # elements that a thread processes at a time
@@ -45,10 +45,6 @@ def apply_gate_backward(
     _apply_backward(KINDS.index(kind), gradient, gate, x, gate_gradient, x_gradient)
 
 
-def _suffix(kind: ir.Type) -> str:
-    return "f32" if kind == FLOAT else f"v{LANES}f32"
-
-
 def _emit_exp_negative(builder: Builder, x: ir.Value) -> ir.Value:
     """Return exp(-x) for x >= 0."""
     return emit_exp2(builder, builder.fmul(x, constant(x.type, -float(LOG2_E))))
@@ -56,7 +52,7 @@ def _emit_exp_negative(builder: Builder, x: ir.Value) -> ir.Value:
 
 def _emit_sigmoid(builder: Builder, g: ir.Value) -> ir.Value:
     kind, one = g.type, constant(g.type, 1.0)
-    power = _emit_exp_negative(builder, builder.call_llvm(f"llvm.fabs.{_suffix(kind)}", kind, g))
+    power = _emit_exp_negative(builder, builder.call_float("fabs", g))
     is_negative = builder.fcmp_ordered("<", g, constant(kind, 0.0))
     return builder.fdiv(builder.select(is_negative, power, one), builder.fadd(one, power))
 
@@ -74,7 +70,7 @@ def _emit_reglu(builder: Builder, g: ir.Value) -> _Emitted:
 
 def _emit_geglu(builder: Builder, g: ir.Value) -> _Emitted:
     kind, one = g.type, constant(g.type, 1.0)
-    magnitude = builder.fmul(builder.call_llvm(f"llvm.fabs.{_suffix(kind)}", kind, g), constant(kind, 0.5**0.5))
+    magnitude = builder.fmul(builder.call_float("fabs", g), constant(kind, 0.5**0.5))
     power = _emit_exp_negative(builder, builder.fmul(magnitude, magnitude))
     t = builder.fdiv(one, builder.fadd(one, builder.fmul(magnitude, constant(kind, _ERF_SCALE))))
     series = constant(kind, _ERF[0])
@@ -93,16 +89,6 @@ def _emit_swiglu(builder: Builder, g: ir.Value) -> _Emitted:
     return builder.fmul(g, sigmoid), builder.fmul(sigmoid, slope)
 
 
-def _emit_elements(builder: Builder, count: ir.Value, emit: Callable[[ir.Type, ir.Value], None]) -> None:
-    """Emit a loop over vectors, then one over the elements that fill no vector."""
-    vectors = builder.udiv(count, INT64(LANES))
-    whole = builder.mul(vectors, INT64(LANES))
-    with builder.loop(vectors) as i:
-        emit(FLOAT_VECTOR, i)
-    with builder.loop(builder.sub(count, whole)) as left:
-        emit(FLOAT, builder.add(whole, left))
-
-
 def _functions(emit_gate: Callable[[Builder, ir.Value], _Emitted]) -> tuple[Any, Any]:
     """Return the functions that compute ``count`` elements and their gradients. They take addresses."""
 
@@ -112,7 +98,7 @@ def _functions(emit_gate: Callable[[Builder, ir.Value], _Emitted]) -> tuple[Any,
             g, own = (emit_read_float32(builder, address, like.type, i, kind) for address in (gate, x))
             builder.write(emit_cast(builder, builder.fmul(emit_gate(builder, g)[0], own), like.type), out, i)
 
-        _emit_elements(builder, count, emit)
+        builder.for_elements(count, emit)
 
     @intrinsic(lambda like, *_: types.void(like, *(types.uintp,) * 5, types.intp))
     def backward(
@@ -132,7 +118,7 @@ def _functions(emit_gate: Callable[[Builder, ir.Value], _Emitted]) -> tuple[Any,
             builder.write(emit_cast(builder, through_gate, like.type), gate_gradient, i)
             builder.write(emit_cast(builder, builder.fmul(error, value), like.type), x_gradient, i)
 
-        _emit_elements(builder, count, emit)
+        builder.for_elements(count, emit)
 
     return forward, backward
 

@@ -118,6 +118,23 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         function = llvm_function(self, name, result_type, *(argument.type for argument in arguments))
         return self.call(function, list(arguments))
 
+    def call_float(self, name: str, *arguments: ir.Value) -> ir.Value:
+        """Call LLVM's function ``name`` for float32 numbers, or for vectors of them, whichever the arguments are."""
+        kind = arguments[0].type
+        return self.call_llvm(f"llvm.{name}.{'f32' if kind == FLOAT else f'v{LANES}f32'}", kind, *arguments)
+
+    def for_elements(self, count: ir.Value, emit: Callable[[ir.Type, ir.Value], None]) -> None:
+        """Emit a loop over the vectors of an array of ``count`` numbers, and one over those that fill no vector.
+
+        ``emit`` receives the type, a vector or one float32, and the index of the vector or of the number.
+        """
+        vectors = self.udiv(count, INT64(LANES))
+        whole = self.mul(vectors, INT64(LANES))
+        with self.loop(vectors) as index:
+            emit(FLOAT_VECTOR, index)
+        with self.loop(self.sub(count, whole)) as left:
+            emit(FLOAT, self.add(whole, left))
+
     def broadcast(self, value: ir.Value) -> ir.Value:
         """Return a vector with ``value`` in all lanes."""
         undefined = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)

@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import types
 
 from headway.kernels.float_bits import emit_read_float32
-from headway.kernels.llvm import FLOAT, FLOAT_VECTOR, INT64, LANES, Builder, constant, intrinsic
+from headway.kernels.llvm import FLOAT, FLOAT_VECTOR, Builder, constant, intrinsic
 
 _Read = Callable[[ir.Value, ir.Type], ir.Value]
 _Broadcast = Callable[[ir.Value], ir.Value]
@@ -28,16 +28,18 @@ def _emit_sum(builder: Builder, count: ir.Value, term: Callable[[_Read, _Broadca
     ``term`` returns one term, or a vector of terms. Its arguments are two functions: one reads an element, or a vector
     of elements, and the other returns a number, or a vector that repeats it.
     """
-    vectors = builder.udiv(count, INT64(LANES))
-    whole = builder.mul(vectors, INT64(LANES))
     total, rest = (builder.variable(constant(kind, 0.0)) for kind in (FLOAT_VECTOR, FLOAT))
-    with builder.loop(vectors) as index:
-        read = lambda x, stored: emit_read_float32(builder, x, stored, index, FLOAT_VECTOR)  # noqa: E731
-        builder.add_to(total, term(read, builder.broadcast))
-    with builder.loop(builder.sub(count, whole)) as left:
-        at = builder.add(whole, left)
-        read = lambda x, stored: emit_read_float32(builder, x, stored, at, FLOAT)  # noqa: E731
-        builder.add_to(rest, term(read, lambda number: number))
+
+    def emit(kind: ir.Type, index: ir.Value) -> None:
+        def read(x: ir.Value, stored: ir.Type) -> ir.Value:
+            return emit_read_float32(builder, x, stored, index, kind)
+
+        if kind == FLOAT:
+            builder.add_to(rest, term(read, lambda number: number))
+        else:
+            builder.add_to(total, term(read, builder.broadcast))
+
+    builder.for_elements(count, emit)
     return builder.fadd(builder.sum_lanes(builder.load(total)), builder.load(rest))
 
 

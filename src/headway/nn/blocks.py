@@ -299,8 +299,12 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Apply the feed-forward network to each position."""
-        transformed: Tensor = self.outer(self.dropout(self.activation(self.gate(x)) * self.inner(x)))
+        transformed: Tensor = self.outer(self.dropout(self.apply_gate(self.gate(x), self.inner(x))))
         return transformed
+
+    def apply_gate(self, gate: Float[Tensor, "*b F"], x: Float[Tensor, "*b F"]) -> Float[Tensor, "*b F"]:
+        """Return the activation of ``gate``, multiplied with x."""
+        return self.activation(gate) * x
 
 
 def activation_function(kind: Activation) -> Callable[[Tensor], Tensor]:

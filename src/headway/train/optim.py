@@ -170,21 +170,20 @@ def make_optimizer(
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     factors = {weight: config.layer_decay**depth for weight, depth in depths(model, blocks).items()}
-    in_blocks = {weight for block in blocks for weight in block.parameters() if weight.dim() == 2}
-    if config.kind == "muon" and not in_blocks:
-        raise ConfigError("optimizer.kind = 'muon' trains a Transformer's blocks, but this model has none; use 'adam'")
-    orthogonal = in_blocks if config.kind == "muon" else set()
+    orthogonal = _matrices(blocks) if config.kind == "muon" else frozenset[nn.Parameter]()
     groups: list[dict[str, Any]] = []
     for factor in sorted({factors[weight] for weight in trained}, reverse=True):
-        own = [weight for weight in trained if factors[weight] == factor and weight not in orthogonal]
+        own = [weight for weight in trained if factors[weight] == factor]
         matrices, vectors = ([weight for weight in own if (weight.dim() > 1) is wide] for wide in (True, False))
+        decaying = {"weight_decay": config.weight_decay, "rate_factor": factor}
         groups += [
-            {"params": matrices, "weight_decay": config.weight_decay, "rate_factor": factor},
+            {"params": [weight for weight in matrices if weight not in orthogonal], **decaying},
             {"params": vectors, "weight_decay": 0.0, "rate_factor": factor},
         ]
         if orthogonal:
-            chosen = [weight for weight in trained if factors[weight] == factor and weight in orthogonal]
-            groups.append({**groups[-2], "params": chosen, "orthogonal": True})
+            groups.append(
+                {"params": [weight for weight in matrices if weight in orthogonal], "orthogonal": True, **decaying}
+            )
     betas = (config.beta1, config.beta2)
     match config.kind:
         case "adam":
@@ -193,6 +192,14 @@ def make_optimizer(
             return torch.optim.Adafactor(groups, lr=0.0)
         case "muon":
             return Muon(groups, momentum=config.momentum, betas=betas, epsilon=config.epsilon)
+
+
+def _matrices(blocks: Sequence[nn.Module]) -> frozenset[nn.Parameter]:
+    """Return the matrices of the blocks; raise :class:`ConfigError` if there are none."""
+    found = frozenset(weight for block in blocks for weight in block.parameters() if weight.dim() == 2)
+    if not found:
+        raise ConfigError("optimizer.kind = 'muon' trains a Transformer's blocks, but this model has none; use 'adam'")
+    return found
 
 
 @torch.no_grad()
