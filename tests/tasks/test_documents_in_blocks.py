@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_recipes import CONTEXT, DECODER_ONLY, small_recipe
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -24,37 +25,22 @@ from headway.text.base import BOS, EOS
 from headway.train.recipe import Recipe
 from headway.train.stream import to_device
 
-WORDS = [f"{one}{two}{three}e!" for one in "abcd" for two in "iou" for three in "klmnp"]  # 5 characters each
-CONTEXT = 24  # four words with EOS
+WORDS = [
+    f"{one}{two}{three}e!" for one in "abcd" for two in "iou" for three in "klmnp"
+]  # four of 5 characters, with EOS, are a block
 
 
 def recipe(folder: Path, **changes: Any) -> Recipe:
     corpus, dev = ({"files": [name], "documents": "line"} for name in ("words.txt", "dev.txt"))
+    documents = {"attend_within_documents": True, "reset_positions": True}
     sections: dict[str, dict[str, Any]] = {
-        "task": {"kind": "language_model"},
-        "data": {
-            "folder": str(folder),
-            "train": [corpus],
-            "dev": dev,
-            "max_tokens": 120,
-            "attend_within_documents": True,
-            "reset_positions": True,
-        },
-        "tokenizer": {"kind": "characters"},
-        "model": {
-            "d_model": 32,
-            "num_heads": 2,
-            "d_ff": 64,
-            "decoder_layers": 2,
-            "max_length": CONTEXT,
-            "dropout": 0.1,
-        },
-        "optimizer": {"learning_rate": 1e-2, "warmup_steps": 10, "schedule": "inverse_sqrt"},
-        "training": {"steps": 30, "precision": "float32", "device": "cpu"},
+        "data": {"folder": str(folder), "train": [corpus], "dev": dev, "max_tokens": 120, **documents},
+        "model": {**DECODER_ONLY, "dropout": 0.1},
+        "training": {"steps": 30},
         "validation": {"every": 10},
-        "checkpoints": {"every": 30, "average": 0},
+        "checkpoints": {"every": 30},
     }
-    return parse_recipe({name: {**keys, **changes.get(name, {})} for name, keys in sections.items()}, "test")
+    return small_recipe(sections, changes)
 
 
 @pytest.fixture(scope="module")

@@ -10,40 +10,31 @@ from typing import Any
 
 import pytest
 import torch
+from small_recipes import CONTEXT, DECODER_ONLY, small_recipe
 
 import headway
 from headway import kernels
 from headway.engine import Precision
 from headway.errors import ConfigError, DataError, LengthError
 from headway.predict import LanguageModel, load_language_model, load_translator
-from headway.tasks import parse_recipe, train
+from headway.tasks import train
 from headway.text.base import BOS, EOS
 from headway.train.averaging import average_checkpoints
 from headway.train.recipe import Recipe
 
 TEXT = "".join(f"{one} sees {other}.\n" for one in ("Ann", "Bob", "Cid") for other in ("dogs", "cats", "öxen")) * 12
-CONTEXT = 24
 
 
 def recipe(folder: Path, **changes: Any) -> Recipe:
+    data = {"folder": str(folder), "train": [{"files": ["text.txt"]}], "dev_fraction": 0.2, "max_tokens": 240}
     sections: dict[str, dict[str, Any]] = {
-        "task": {"kind": "language_model"},
-        "data": {"folder": str(folder), "train": [{"files": ["text.txt"]}], "dev_fraction": 0.2, "max_tokens": 240},
-        "tokenizer": {"kind": "characters"},
-        "model": {
-            "d_model": 32,
-            "num_heads": 2,
-            "d_ff": 64,
-            "decoder_layers": 2,
-            "max_length": CONTEXT,
-            "dropout": 0.0,
-        },
-        "optimizer": {"learning_rate": 1e-2, "warmup_steps": 10, "schedule": "inverse_sqrt"},
-        "training": {"steps": 120, "precision": "float32", "device": "cpu"},
+        "data": data,
+        "model": {**DECODER_ONLY, "dropout": 0.0},
+        "training": {"steps": 120},
         "validation": {"every": 60},
-        "checkpoints": {"every": 60, "average": 0},
+        "checkpoints": {"every": 60},
     }
-    return parse_recipe({name: {**keys, **changes.get(name, {})} for name, keys in sections.items()}, "test")
+    return small_recipe(sections, changes)
 
 
 @pytest.fixture(scope="module")

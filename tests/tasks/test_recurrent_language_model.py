@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from small_recipes import CONTEXT, small_recipe
 from torch.nn import functional as F
 
 import headway
 from headway.errors import ConfigError
-from headway.tasks import parse_recipe, train
+from headway.tasks import train
 from headway.text.base import BOS, EOS
 from headway.train.distributed import World
 from headway.train.recipe import Recipe
@@ -25,17 +26,15 @@ TEXT = "".join(f"{one} sees {other}.\n" for one in ("Ann", "Bob", "Cid") for oth
 
 
 def recipe(folder: Path, **changes: Any) -> Recipe:
+    data = {"folder": str(folder), "train": [{"files": ["text.txt"]}], "dev_fraction": 0.2, "max_tokens": 240}
     sections: dict[str, dict[str, Any]] = {
-        "task": {"kind": "language_model"},
-        "data": {"folder": str(folder), "train": [{"files": ["text.txt"]}], "dev_fraction": 0.2, "max_tokens": 240},
-        "tokenizer": {"kind": "characters"},
-        "model": {"kind": "recurrent_lm", "d_model": 32, "max_length": 24, "dropout": 0.0},
-        "optimizer": {"learning_rate": 1e-2, "warmup_steps": 10, "schedule": "inverse_sqrt"},
-        "training": {"steps": 100, "precision": "float32", "device": "cpu"},
+        "data": data,
+        "model": {"kind": "recurrent_lm", "d_model": 32, "max_length": CONTEXT, "dropout": 0.0},
+        "training": {"steps": 100},
         "validation": {"every": 50},
-        "checkpoints": {"every": 100, "average": 0},
+        "checkpoints": {"every": 100},
     }
-    return parse_recipe({name: {**keys, **changes.get(name, {})} for name, keys in sections.items()}, "test")
+    return small_recipe(sections, changes)
 
 
 @pytest.fixture(scope="module")

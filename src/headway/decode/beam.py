@@ -266,14 +266,11 @@ class BeamSearch(Generic[StateT]):
             return
         index, each = self._tensor(kept), self.scores[0].numel()
         rows = (index.unsqueeze(1) * each + torch.arange(each, device=index.device)).flatten()
-        self.model.select(self._state, rows, index)
         self.scores, self._newest = self.scores[index], self._newest[rows]
         self._nodes = None if self._nodes is None else self._nodes[index]
-        self._coverage = None if self._coverage is None else self._coverage[rows]
         self._banned_sequences = None
-        longest = max(beam.length for beam in self.beams)
-        first = self._tokens.size(1) - longest
-        self._tokens, self._log_probs = self._tokens[rows, first:], self._log_probs[rows, first:]
+        self._select_rows(rows, index)
+        self._trim()
 
     # From the model's prediction to extensions.
 
@@ -500,10 +497,7 @@ class BeamSearch(Generic[StateT]):
                 self._nodes = self._nodes[index] if any(beam.constraints for beam in self.beams) else None
             self._banned_sequences = None
         if not (everyone and self.scores.size(2) == scores.size(2) == 1):  # otherwise the order of rows is unchanged
-            rows = rows.flatten()
-            self.model.select(self._state, rows, index)
-            self._tokens, self._log_probs = self._tokens[rows], self._log_probs[rows]
-            self._coverage = None if self._coverage is None else self._coverage[rows]
+            self._select_rows(rows.flatten(), index)
         self.scores, self._newest = scores, tokens.flatten()
         self._tokens = torch.cat([self._tokens, self._newest.unsqueeze(1)], dim=1)
         self._log_probs = torch.cat([self._log_probs, log_probs.flatten().unsqueeze(1)], dim=1)
@@ -512,8 +506,18 @@ class BeamSearch(Generic[StateT]):
             if beam.closed:
                 self.scores[at, list(beam.closed)] = -torch.inf
         if not everyone:
-            longest = max(beam.length for beam in self.beams)
-            self._tokens, self._log_probs = self._tokens[:, -longest:], self._log_probs[:, -longest:]
+            self._trim()
+
+    def _select_rows(self, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None) -> None:
+        """Let row i continue the old row ``rows[i]``, and keep only ``sequences``; None keeps all."""
+        self.model.select(self._state, rows, sequences)
+        self._tokens, self._log_probs = self._tokens[rows], self._log_probs[rows]
+        self._coverage = None if self._coverage is None else self._coverage[rows]
+
+    def _trim(self) -> None:
+        """Drop the columns of tokens that no hypothesis is long enough to reach."""
+        first = self._tokens.size(1) - max(beam.length for beam in self.beams)
+        self._tokens, self._log_probs = self._tokens[:, first:], self._log_probs[:, first:]
 
     def _rows(self, chosen: Extensions) -> Int[Tensor, "B G C"]:
         """Return the index of the row that each extension continues."""

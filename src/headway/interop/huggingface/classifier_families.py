@@ -12,18 +12,15 @@ In RoBERTa, training applies dropout before the dense layer, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from headway.interop.huggingface.checkpoint import Checkpoint, ModelFamily
 from headway.interop.huggingface.masked_families import (
     MASKED_FAMILIES,
-    UNUSED_POSITIONS,
     MaskedFamily,
     activation_of,
-    bert_options,
-    distilbert_options,
     modernbert_options,
 )
 
@@ -37,14 +34,15 @@ class ClassifierFamily(ModelFamily):
 
     Attributes:
         body: The family of masked language models with the same body.
-        fixed: Keys of config.json that affect the result, and the only value that is supported.
+        fixed: Keys of config.json that affect the result, and the only value that is supported. Default: those of the
+            body.
         options: Returns the options of :class:`SequenceClassifierConfig` for a checkpoint.
         head: Headway's modules of the head, by their names in the family.
         ignored: Pattern of names of tensors that are not needed.
     """
 
     body: MaskedFamily
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, Any] | None = None
     options: Callable[[Checkpoint[ModelFamily]], dict[str, Any]]
     head: Mapping[str, str]
     ignored: str = r".*position_ids"
@@ -57,7 +55,7 @@ class ClassifierFamily(ModelFamily):
     @property
     def fixed_options(self) -> Mapping[str, Any]:
         """Keys of config.json for which the family supports only one value."""
-        return self.fixed
+        return self.body.fixed if self.fixed is None else self.fixed
 
 
 def _options(
@@ -100,8 +98,7 @@ CLASSIFIER_FAMILIES: dict[str, ClassifierFamily] = {
         architecture="BertForSequenceClassification",
         defaults=_BERT.defaults,
         body=_BERT,
-        fixed=_BERT.fixed,
-        options=partial(_options, body=bert_options, dense="tanh"),
+        options=partial(_options, body=_BERT.options, dense="tanh"),
         head={"bert.pooler.dense": "dense", "classifier": "projection"},
     ),
     "roberta": ClassifierFamily(
@@ -109,8 +106,7 @@ CLASSIFIER_FAMILIES: dict[str, ClassifierFamily] = {
         architecture="RobertaForSequenceClassification",
         defaults=_ROBERTA.defaults,
         body=_ROBERTA,
-        fixed=_ROBERTA.fixed,
-        options=partial(_options, body=partial(bert_options, unused_positions=UNUSED_POSITIONS), dense="tanh"),
+        options=partial(_options, body=_ROBERTA.options, dense="tanh"),
         head={"classifier.dense": "dense", "classifier.out_proj": "projection"},
         ignored=r".*position_ids|roberta\.pooler\..*",
     ),
@@ -119,8 +115,7 @@ CLASSIFIER_FAMILIES: dict[str, ClassifierFamily] = {
         architecture="DistilBertForSequenceClassification",
         defaults=_DISTILBERT.defaults,
         body=_DISTILBERT,
-        fixed=_DISTILBERT.fixed,
-        options=partial(_options, body=distilbert_options, dense="relu", dropout=("seq_classif_dropout",)),
+        options=partial(_options, body=_DISTILBERT.options, dense="relu", dropout=("seq_classif_dropout",)),
         head={"pre_classifier": "dense", "classifier": "projection"},
     ),
     "modernbert": ClassifierFamily(

@@ -60,11 +60,10 @@ class MaskedFamily(ModelFamily):
         return self.fixed
 
 
-UNUSED_POSITIONS = 2  # first rows of RoBERTa's table: positions begin after the padding token's id, which is 1
+_UNUSED_POSITIONS = 2  # first rows of RoBERTa's table: positions begin after the padding token's id, which is 1
 
 
-def bert_options(checkpoint: Checkpoint[ModelFamily], *, unused_positions: int = 0) -> dict[str, Any]:
-    """Return the options of :class:`MaskedConfig` for BERT or RoBERTa."""
+def _bert_options(checkpoint: Checkpoint[ModelFamily], *, unused_positions: int = 0) -> dict[str, Any]:
     return {
         "d_model": checkpoint.positive_int("hidden_size"),
         "num_heads": checkpoint.positive_int("num_attention_heads"),
@@ -79,8 +78,7 @@ def bert_options(checkpoint: Checkpoint[ModelFamily], *, unused_positions: int =
     }
 
 
-def distilbert_options(checkpoint: Checkpoint[ModelFamily]) -> dict[str, Any]:
-    """Return the options of :class:`MaskedConfig` for DistilBERT."""
+def _distilbert_options(checkpoint: Checkpoint[ModelFamily]) -> dict[str, Any]:
     return {
         "d_model": checkpoint.positive_int("dim"),
         "num_heads": checkpoint.positive_int("n_heads"),
@@ -258,7 +256,7 @@ MASKED_FAMILIES: dict[str, MaskedFamily] = {
         pretraining_class="BertForPreTraining",
         defaults=_BERT,
         fixed=_ABSOLUTE,
-        options=bert_options,
+        options=_bert_options,
         tensors=partial(
             _bert_tensors,
             prefix="bert",
@@ -276,12 +274,12 @@ MASKED_FAMILIES: dict[str, MaskedFamily] = {
         pretraining_class="RobertaForMaskedLM",
         defaults={**_BERT, "vocab_size": 50265, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
         fixed={**_ABSOLUTE, "hidden_act": "gelu", "pad_token_id": 1},
-        options=partial(bert_options, unused_positions=UNUSED_POSITIONS),
+        options=partial(_bert_options, unused_positions=_UNUSED_POSITIONS),
         tensors=partial(
             _bert_tensors,
             prefix="roberta",
             head=("lm_head.dense", "lm_head.layer_norm"),
-            unused_positions=UNUSED_POSITIONS,
+            unused_positions=_UNUSED_POSITIONS,
         ),
         prefix="roberta.",
         embedding="roberta.embeddings.word_embeddings.weight",
@@ -309,7 +307,7 @@ MASKED_FAMILIES: dict[str, MaskedFamily] = {
             "tie_weights_": True,
         },
         fixed={"sinusoidal_pos_embds": False},
-        options=distilbert_options,
+        options=_distilbert_options,
         tensors=partial(
             _bert_tensors,
             prefix="distilbert",
