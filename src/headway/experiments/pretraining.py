@@ -36,10 +36,9 @@ from headway.experiments.comparison import column, format_mean_std, judge_greate
 from headway.experiments.corpus import AG_NEWS, VERBS, find_data, sample_text_pair, write_files
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
 from headway.experiments.figures import label, subplots
-from headway.experiments.training import TrainedRun, merge_sections, read_metrics, run_sections, train_recipe
+from headway.experiments.training import TrainedRun, make_recipe, read_metrics, train_recipe
 from headway.inspection.picture_files import MARKERS
 from headway.models.masked import MaskedTransformer
-from headway.tasks import parse_recipe
 
 LabeledText = tuple[str, str]
 """A label and a text."""
@@ -142,9 +141,8 @@ def _pretrain(settings: Settings, folder: Path) -> TrainedRun:
         "tokenizer": {"kind": "whitespace"} if settings.quick else {"vocab_size": 8000},
         "model": {**_MODEL, **(_QUICK_SIZE if settings.quick else _FULL_SIZE)},
         "optimizer": {**_schedule(1e-2 if settings.quick else 2e-3, steps), "weight_decay": 0.01},
-        "training": _device(settings),
     }  # fmt: skip
-    recipe = parse_recipe(merge_sections(run_sections(settings.seeds[0], steps), sections), "the experiment's recipe")
+    recipe = make_recipe(settings, settings.seeds[0], steps, sections)
     return train_recipe(settings, recipe, "pretrained")
 
 
@@ -162,10 +160,10 @@ def _train_classifier(
         },
         "model": {"kind": "sequence_classifier", "pooling": "mean", "body": {"kind": "masked", "dropout": 0.1}},
         "optimizer": _schedule(1e-2 if settings.quick else _RATES[variant], steps),
-        "training": {"start_from": str(start), **_device(settings)},
+        "training": {"start_from": str(start)},
         "validation": {"metric": "accuracy"},
     }  # fmt: skip
-    recipe = parse_recipe(merge_sections(run_sections(seed, steps), sections), "the experiment's recipe")
+    recipe = make_recipe(settings, seed, steps, sections)
     return train_recipe(settings, recipe, f"{variant.replace(' ', '-')}-{steps}-seed{seed}")
 
 
@@ -183,10 +181,6 @@ def _random_weights(settings: Settings, pretrained: Path, seed: int) -> Path:
 
 def _schedule(rate: float, steps: int) -> dict[str, Any]:
     return {"schedule": "linear", "learning_rate": rate, "warmup_steps": max(steps // 10, 1), "clip_norm": 1.0}
-
-
-def _device(settings: Settings) -> dict[str, str]:
-    return {"device": "cpu", "precision": "float32"} if settings.quick else {}
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:

@@ -45,12 +45,10 @@ from headway.experiments.figures import label, plot_lines, subplots
 from headway.experiments.training import (
     TrainedRun,
     cache_key,
-    merge_sections,
-    run_sections,
+    make_recipe,
     train_recipe,
 )
 from headway.models.registry import ContinuationModel
-from headway.tasks import parse_recipe
 from headway.text.base import BOS
 
 TRANSFORMER, SAME_TEXT, SAME_TIME = "Transformer", "LSTM, equal text", "LSTM, equal time"
@@ -157,9 +155,7 @@ def _train(
             "clip_norm": 1.0,
         },
     }  # fmt: skip
-    if settings.quick:
-        changes["training"] = {"device": "cpu", "precision": "float32"}
-    recipe = parse_recipe(merge_sections(corpus, run_sections(seed, steps), changes), "the experiment's recipe")
+    recipe = make_recipe(settings, seed, steps, corpus, changes)
     return train_recipe(settings, recipe, f"{kind.lower()}-{steps}-seed{seed}")
 
 

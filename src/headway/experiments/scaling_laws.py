@@ -44,10 +44,9 @@ from headway.experiments.comparison import Estimate, column, format_mean_std, ju
 from headway.experiments.corpus import BOOKS, find_data, made_up_text, write_files
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
 from headway.experiments.figures import label, subplots
-from headway.experiments.training import merge_sections, run_sections, train_recipe
+from headway.experiments.training import make_recipe, train_recipe
 from headway.inspection.picture_files import MARKERS
 from headway.models.registry import build_model
-from headway.tasks import parse_recipe
 from headway.text.base import NUM_SPECIAL
 from headway.train.recipe import Recipe
 
@@ -146,9 +145,7 @@ def _recipe(settings: Settings, folder: Path, seed: int, size: tuple[int, int], 
             "clip_norm": 1.0,
         },
     }  # fmt: skip
-    if settings.quick:
-        sections["training"] = {"device": "cpu", "precision": "float32"}
-    return parse_recipe(merge_sections(run_sections(seed, steps), sections), "the experiment's recipe")
+    return make_recipe(settings, seed, steps, sections)
 
 
 def _count_weights(recipe: Recipe, vocab_size: int) -> int:

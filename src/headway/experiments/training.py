@@ -52,7 +52,7 @@ _QUICK: dict[str, dict[str, Any]] = {
     "data": {"max_tokens": 384, "pool_size": 1024},
     "model": {"d_model": 32, "num_heads": 4, "d_ff": 64, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0},
     "optimizer": {"schedule": "linear", "learning_rate": 1e-2, "warmup_steps": 12, "clip_norm": 1.0},
-    "training": {"steps": 60, "device": "cpu", "precision": "float32"},
+    "training": {"steps": 60},
 }
 NO_CHANGES: Changes = {}
 _GREEDY = DecodingOptions(beam_size=1)
@@ -80,16 +80,25 @@ def resolve_recipe(settings: Settings, corpus: ExperimentCorpus, seed: int, chan
     """Return the common recipe for ``corpus`` with ``changes``."""
     common = _QUICK if settings.quick else _FULL
     steps = {**common["training"], **changes.get("training", {})}["steps"]
-    sections = merge_sections(corpus.recipe_sections(), run_sections(seed, steps), common, changes)
+    sections = merge_sections(corpus.recipe_sections(), _run_sections(settings, seed, steps), common, changes)
     if sections["model"].get("kind", "transformer") != "transformer":  # other architectures have other keys
         sections["model"] = dict(changes["model"])
     return parse_recipe(sections, "the experiment's recipe")
 
 
-def run_sections(seed: int, steps: int) -> dict[str, dict[str, Any]]:
+def make_recipe(settings: Settings, seed: int, steps: int, *parts: Changes) -> Recipe:
+    """Return the recipe of a run without the common recipe of the translation models: with the sections of ``parts``.
+
+    Keys of later parts replace those of earlier parts.
+    """
+    return parse_recipe(merge_sections(_run_sections(settings, seed, steps), *parts), "the experiment's recipe")
+
+
+def _run_sections(settings: Settings, seed: int, steps: int) -> dict[str, dict[str, Any]]:
     """Return the recipe sections that all runs share: one validation, at the end, whose model is the result."""
+    device = {"device": "cpu", "precision": "float32"} if settings.quick else {}
     return {
-        "training": {"seed": seed, "steps": steps, "compile": "off", "log_every": max(steps // 5, 1)},
+        "training": {"seed": seed, "steps": steps, "compile": "off", "log_every": max(steps // 5, 1), **device},
         "validation": {"metric": "loss", "every": steps},
         "checkpoints": {"every": max(steps // 4, 100), "keep": 1, "average": 0},
     }
