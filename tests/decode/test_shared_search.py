@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from headway.decode import DecodingOptions, Request, Sampling, search_all
-from headway.decode.shared_search import Caller, SharedSearch, searching_for
+from headway.decode.shared_search import Caller, SharedSearch, search_as
 from headway.errors import ConfigError
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
@@ -59,7 +59,7 @@ def test_calls_of_many_threads_get_what_they_get_alone(
     calls = [[request(10 * call + at) for at in range(1 + call % 4)] for call in range(20)]
 
     def one(requests: Sequence[Request]) -> Any:
-        with searching_for(Caller(name=str(len(requests)))):
+        with search_as(Caller(name=str(len(requests)))):
             return shared(model, requests, options, bos=BOS, eos=EOS, banned=(0,))
 
     with ThreadPoolExecutor(20) as pool:
@@ -126,7 +126,7 @@ def test_a_canceled_call_leaves_before_the_next_step_and_the_others_stay(
     others = [request(number) for number in range(3)]
 
     def canceled() -> Any:
-        with searching_for(caller):
+        with search_as(caller):
             return shared(slow, [request(50, 100_000), request(51, 100_000)], GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
 
     with ThreadPoolExecutor(2) as pool:
@@ -149,7 +149,7 @@ def test_callers_get_equal_shares_and_priorities_come_first(model: Transformer) 
     shared, slow = SharedSearch(max_rows=1), Slow(model)
 
     def call(name: str, priority: int, numbers: Sequence[int]) -> Any:
-        with searching_for(Caller(name, priority)):
+        with search_as(Caller(name, priority)):
             return shared(slow, [request(number) for number in numbers], GREEDY, bos=BOS, eos=EOS)
 
     with ThreadPoolExecutor(8) as pool:

@@ -9,7 +9,7 @@ from headway.decode.ranking import NextTokens
 from headway.decode.request import DecodingOptions, Hypothesis, Request, Sampling, length_penalty
 from headway.decode.scoring import NextToken, score_targets, top_next_tokens
 from headway.decode.search import SearchFunction, length_batches, search, search_all, search_stream
-from headway.decode.shared_search import Caller, SharedSearch, searching_for
+from headway.decode.shared_search import Caller, SharedSearch, search_as
 from headway.deprecation import renamed
 
 __all__ = [
@@ -32,8 +32,8 @@ __all__ = [
     "score_targets",
     "search",
     "search_all",
+    "search_as",
     "search_stream",
-    "searching_for",
     "top_next_tokens",
 ]
 

@@ -31,7 +31,7 @@ from headway.errors import HeadwayError
 
 @dataclass(eq=False)
 class Caller:
-    """Who searches, for the order in which waiting requests enter.
+    """The user on whose behalf a thread searches, which decides when waiting requests enter a batch.
 
     Attributes:
         name: Calls with the same name share one caller's share of the tokens.
@@ -49,8 +49,8 @@ _current: ContextVar[Caller] = ContextVar("caller", default=_NOBODY)
 
 
 @contextlib.contextmanager
-def searching_for(caller: Caller) -> Iterator[None]:
-    """Inside the context, searches of this thread are those of ``caller``."""
+def search_as(caller: Caller) -> Iterator[None]:
+    """Inside the context, this thread searches on behalf of ``caller``."""
     token = _current.set(caller)
     try:
         yield

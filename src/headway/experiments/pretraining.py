@@ -149,7 +149,7 @@ def _pretrain(settings: Settings, folder: Path) -> TrainedRun:
 def _train_classifier(
     settings: Settings, variant: str, seed: int, data: Path, pretrained: Path, length: tuple[int, int]
 ) -> TrainedRun:
-    """Train a classifier for ``length`` steps of so many texts, from pretrained or random weights."""
+    """Train a classifier from pretrained or random weights. ``length``: number of steps, and of texts per step."""
     steps, rows = length
     start = pretrained if variant == PRETRAINED else _random_weights(settings, pretrained, seed)
     sections: dict[str, dict[str, Any]] = {

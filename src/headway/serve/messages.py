@@ -1,4 +1,4 @@
-"""What the service and its processes say to each other, over sockets: pickled objects, each after its length."""
+"""Messages between the service and its processes: pickled objects on a socket, each preceded by its length."""
 
 from __future__ import annotations
 

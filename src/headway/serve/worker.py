@@ -10,7 +10,7 @@ import traceback
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
 
-from headway.decode import Caller, SharedSearch, searching_for
+from headway.decode import Caller, SharedSearch, search_as
 from headway.errors import HeadwayError
 from headway.serve.messages import Cancel, Done, Job, Ping, Pong, WorkerError, encode, receive
 
@@ -60,7 +60,7 @@ class _Worker:
         try:
             if caller.canceled.is_set():
                 raise CancelledError
-            with searching_for(caller):
+            with search_as(caller):
                 method = getattr(self._models[job.model], job.method)
                 reply = Done(job.number, method(*job.arguments, **job.keywords))
         except (HeadwayError, CancelledError) as error:

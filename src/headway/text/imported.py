@@ -100,6 +100,6 @@ class ImportedTokenizer(TextTokenizer):
 
 
 def single_bytes(tokens: Mapping[int, str]) -> dict[int, bytes]:
-    """Return the bytes of those of the ``tokens`` (by id) that are spelled as one byte, such as "<0xE2>"."""
+    """Return the byte of each token that is spelled as a single byte, such as "<0xE2>". Keys are ids."""
     matches = ((index, _BYTE_TOKEN.fullmatch(token)) for index, token in tokens.items())
     return {index: bytes.fromhex(match[1]) for index, match in matches if match}

@@ -1,4 +1,4 @@
-"""What all APIs do with a request: read its fields, and stop working when its client has gone."""
+"""Functions that all APIs share: reading the fields of a request, and canceling its work when the client disconnects."""
 
 from __future__ import annotations
 
