@@ -10,8 +10,8 @@ quickstart: $(VENV)/.quickstart
 
 # Serves the model of the quickstart, which is trained first if there is none.
 serve: $(VENV)/.serve
-	test -d runs/quickstart/best || $(BIN)/headway quickstart
-	$(BIN)/headway serve runs/quickstart/best
+	test -d runs/quickstart-en-de/best || $(BIN)/headway quickstart
+	$(BIN)/headway serve runs/quickstart-en-de/best
 
 # The source checks run in parallel with the quick suite.
 test: $(VENV)/.ready

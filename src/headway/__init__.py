@@ -3,7 +3,7 @@
 Importing the package is fast and does not import PyTorch. Each name imports what it needs when it is first used:
 
     import headway
-    model = headway.load("runs/quickstart/best")
+    model = headway.load("runs/quickstart-en-de/best")
     model.translate("Guten Morgen!").text
 """
 

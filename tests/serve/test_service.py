@@ -73,6 +73,23 @@ def test_replies_to_many_users_at_once_equal_those_of_python(http: httpx.Client,
     assert found == [(200, {"translatedText": each.text}) for each in translator.translate(texts)]
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"data": {"q": "Grüße – 5", "source": "en", "target": "de"}},
+        {"files": {"q": (None, "Grüße – 5"), "source": (None, "en"), "target": (None, "de")}},
+        {"params": {"q": "Grüße – 5", "source": "en", "target": "de"}},
+        {
+            "content": "q=Grüße – 5&source=en&target=de".encode(),  # as `curl -d` sends it: not escaped
+            "headers": {"content-type": "application/x-www-form-urlencoded"},
+        },
+    ],
+    ids=["urlencoded", "multipart", "query", "not-escaped"],
+)
+def test_forms_of_libretranslate(http: httpx.Client, translator: Translator, form: dict[str, Any]) -> None:
+    assert http.post("/translate", **form).json() == {"translatedText": translator.translate("Grüße – 5").text}
+
+
 def test_the_native_api_gives_what_python_gives(http: httpx.Client, translator: Translator) -> None:
     body = {"text": TEXTS[:3], "source": "en", "target": "de", "options": {"n_best": 2}, "alignment": True}
     found = http.post("/api/v1/translate", json=body).json()["translations"]
@@ -124,6 +141,13 @@ def test_it_describes_itself(http: httpx.Client) -> None:
         ("POST", "/translate", {"json": {"q": "x" * 100_001, "source": "en", "target": "de"}}, 413, None),
         ("POST", "/translate", {"json": {"q": ["x"] * 1025, "source": "en", "target": "de"}}, 413, None),
         ("POST", "/translate", {"content": b" " * (5 << 20)}, 413, None),
+        (
+            "POST",
+            "/translate",
+            {"content": b"q=\xff", "headers": {"content-type": "application/x-www-form-urlencoded"}},
+            400,
+            "the form is not valid UTF-8",
+        ),
         ("POST", "/health", {}, 405, "Method Not Allowed"),
         ("POST", "/languages", {}, 405, "Method Not Allowed"),
         ("GET", "/detect", {}, 405, "Method Not Allowed"),

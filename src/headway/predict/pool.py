@@ -31,7 +31,7 @@ from headway.predict.text_translator import PAPER_OPTIONS, TextTranslator
 class TranslatorPool(TextTranslator):
     """A pool of ``workers`` processes, each with a translator.
 
-        with TranslatorPool(partial(load_translator, "runs/quickstart/best"), workers=8) as pool:
+        with TranslatorPool(partial(load_translator, "runs/quickstart-en-de/best"), workers=8) as pool:
             for translation in pool.translate_lines(lines):
                 ...
 

@@ -1,4 +1,4 @@
-"""Functions that all APIs share: reading the fields of a request, and canceling its work when the client disconnects."""
+"""Shared by all APIs: reading the fields of a request, and canceling its work when the client disconnects."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -31,7 +32,12 @@ async def read_fields(request: Request) -> dict[str, Any]:
     body = await request.body()
     if not body:
         return fields
-    if kind in ("application/x-www-form-urlencoded", "multipart/form-data"):
+    if kind == "application/x-www-form-urlencoded":  # Starlette would read text that is not escaped as Latin-1
+        try:
+            return fields | _joined(parse_qsl(body.decode("utf-8"), keep_blank_values=True))
+        except ValueError:
+            raise BadRequestError("the form is not valid UTF-8") from None
+    if kind == "multipart/form-data":
         try:
             async with request.form() as form:
                 items = form.multi_items()
