@@ -133,8 +133,9 @@ class _AnyBundle:
 class Bundle(_AnyBundle):
     """A translation model with its tokenizers and its task.
 
-    ``imported_token_template`` is the special-token template of an imported model. It is None for models that Headway
-    trained, which all have the same template (:attr:`token_template`).
+    ``imported_token_template`` is the special-token template of an imported model, or of a model whose encoder is that
+    of a language model. It is None for other models that Headway trained, which all have the same template
+    (:attr:`token_template`).
     """
 
     output: ClassVar[OutputKind] = "tokens"

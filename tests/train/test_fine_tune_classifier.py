@@ -171,7 +171,7 @@ def test_mistakes_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="dense_norm = true has no effect"):
         build(dense_norm=True)
     model = {"kind": "sequence_classifier", "body": {"kind": "masked", "d_ff": 32}}
-    with pytest.raises(ConfigError, match=r"the recipe's \[model\] differs: d_ff is 32"):
+    with pytest.raises(ConfigError, match=r"the recipe's \[model\] differs: body\.d_ff is 32"):
         fine_tune(folder, tmp_path / "a", "masked", model=model)
     with pytest.raises(ConfigError, match=r"set model\.kind = 'sequence_classifier'"):
         fine_tune(folder, tmp_path / "b", "masked", model={"pooling": "first"})

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, cast, overload
 
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from headway.config import spelling_hint
 from headway.errors import ConfigError
-from headway.models import decoder_only, masked, recurrent, recurrent_lm, sequence_classifier
+from headway.models import decoder_only, masked, recurrent, recurrent_lm, sequence_classifier, transformer
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.models.masked import MaskedConfig, MaskedTransformer
@@ -42,6 +42,21 @@ OutputKind = Literal["tokens", "label", "continuation", "filling"]
 
 
 @dataclass(frozen=True)
+class Start:
+    """The way in which training for another task starts from a model.
+
+    Attributes:
+        config: Function that returns the options that the other model must have, given the configuration of this one.
+            It raises :class:`ConfigError` if no model of the other architecture has these options.
+        weights: Function that returns the weights of the other model that are taken from this one, given all weights
+            of this one. Keys are names.
+    """
+
+    config: Callable[[dict[str, Any]], dict[str, Any]]
+    weights: Callable[[dict[str, Tensor]], dict[str, Tensor]]
+
+
+@dataclass(frozen=True)
 class Architecture:
     """The properties of an architecture that other packages need.
 
@@ -56,9 +71,7 @@ class Architecture:
         cross_attentions: Function that returns the decoder's attention layers over the source, one per block. The list
             is empty if the model has none.
         presets: Named settings of the configuration, for the documentation.
-        starts: For each other task that can start training from this model, by what its models predict: function that
-            returns the configuration of such a model, given the configuration of this one.
-        body: Function that returns the part of the model that has the weights of the model that training starts from.
+        starts: For each other task that can start training from this model, by what its models predict: how it does.
     """
 
     config_class: type[AnyConfig]
@@ -68,8 +81,7 @@ class Architecture:
     shardable_blocks: Callable[[Model], list[nn.Module]] | None = None
     cross_attentions: Callable[[Model], list[nn.Module]] = lambda _model: []
     presets: dict[str, dict[str, Any]] | None = None
-    starts: Mapping[OutputKind, Callable[[dict[str, Any]], dict[str, Any]]] = field(default_factory=dict)
-    body: Callable[[Model], nn.Module] = lambda model: model
+    starts: Mapping[OutputKind, Start] = field(default_factory=dict)
 
 
 def _transformer_blocks(model: Model) -> list[nn.Module]:
@@ -79,10 +91,6 @@ def _transformer_blocks(model: Model) -> list[nn.Module]:
 
 def _decoder_only_blocks(model: Model) -> list[nn.Module]:
     return list(cast("DecoderOnly", model).decoder.blocks)
-
-
-def _body(model: Model) -> nn.Module:
-    return cast("SequenceClassifier", model).body
 
 
 def _body_blocks(model: Model) -> list[nn.Module]:
@@ -101,6 +109,8 @@ def _transformer_cross_attentions(model: Model) -> list[nn.Module]:
 def _recurrent_attention(model: Model) -> list[nn.Module]:
     return [layer for name, layer in cast("RecurrentModel", model).decoder.named_children() if name == "attention"]
 
+
+_CLASSIFIER_START = Start(sequence_classifier.with_body, sequence_classifier.body_weights)
 
 ARCHITECTURES: dict[str, Architecture] = {
     "transformer": Architecture(
@@ -126,7 +136,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         "continuation",
         shardable_blocks=_decoder_only_blocks,
         presets=decoder_only.PRESETS,
-        starts={"label": sequence_classifier.with_body},
+        starts={"label": _CLASSIFIER_START},
     ),
     "recurrent_lm": Architecture(
         RecurrentLMConfig, RecurrentLM, "continuation", compilable=False, presets=recurrent_lm.PRESETS
@@ -137,10 +147,10 @@ ARCHITECTURES: dict[str, Architecture] = {
         "filling",
         shardable_blocks=_masked_blocks,
         presets=masked.PRESETS,
-        starts={"label": sequence_classifier.with_body},
+        starts={"label": _CLASSIFIER_START, "tokens": Start(transformer.with_encoder, transformer.encoder_weights)},
     ),
     "sequence_classifier": Architecture(
-        SequenceClassifierConfig, SequenceClassifier, "label", shardable_blocks=_body_blocks, body=_body
+        SequenceClassifierConfig, SequenceClassifier, "label", shardable_blocks=_body_blocks
     ),
 }
 

@@ -135,3 +135,8 @@ class SequenceClassifier(nn.Module):
 def with_body(body: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration of a classifier on a language model with the configuration ``body``."""
     return {"kind": "sequence_classifier", "body": body}
+
+
+def body_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a classifier's body, given those of the language model. The model's output is not used."""
+    return {f"body.{name}": weight for name, weight in weights.items() if not name.startswith(("head.", "projection."))}

@@ -7,6 +7,9 @@ embedding, target embedding and output projection share one matrix (section 3.4)
 
 Options cover the paper's own variants and variants from later work: positions (learned, rotary, none), ``norm``,
 ``residual``, the score function of queries and keys (``score``) and their projections (``qk_projection``).
+
+The encoder can be that of a masked language model (:func:`with_encoder`; Rothe et al. 2020, "Leveraging Pre-trained
+Checkpoints for Sequence Generation Tasks", the models BERT2RND and BERTSHARE).
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from torch import Tensor, nn
 
 from headway.config import apply_preset
 from headway.decode.protocol import Step
+from headway.errors import ConfigError
 from headway.nn.attention import KeysValues, record_attention
 from headway.nn.blocks import (
     BlockConfig,
@@ -245,3 +249,59 @@ def _positions(config: TransformerConfig) -> SinusoidalPositions | LearnedPositi
 
 def _embedding_norm(config: TransformerConfig) -> nn.LayerNorm | RMSNorm | nn.Identity:
     return make_norm(config) if config.embedding_norm else nn.Identity()
+
+
+# Weights of a masked language model, and of the encoder side of a Transformer, by the beginnings of their names.
+_ENCODER_NAMES = {
+    "embedding.": "source_embedding.",
+    "positions.": "source_positions.",
+    "embedding_norm.": "source_norm.",
+    "encoder.": "encoder.",
+}
+
+
+def with_encoder(masked: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a Transformer whose encoder is that of a masked language model with the options ``masked``.
+
+    They are the options of the blocks, which encoder and decoder share, and those of the source embedding.
+
+    Raises:
+        ConfigError: The encoder has an option that a Transformer's encoder does not have.
+    """
+    normed_once = masked["embedding_norm"] and masked["norm"] == "pre"
+    missing = {
+        f"global_every = {masked.get('global_every')}": masked.get("global_every") is not None,
+        "embedding_norm = true with norm = 'pre'": normed_once,  # its first block has no norm before the attention
+        f"num_segments = {masked['num_segments']} without positions = 'learned'": (
+            masked["num_segments"] and masked["positions"] != "learned"
+        ),
+    }
+    if found := [option for option, present in missing.items() if present]:
+        raise ConfigError(
+            f"training.start_from: the masked language model has {found[0]}, which the encoder of a transformer does "
+            "not have; start from another model, or without start_from"
+        )
+    names = {*BlockConfig.model_fields, "encoder_layers", "scale_embedding", "embedding_norm"} - {"decoder_window"}
+    required = {name: masked.get(name) for name in sorted(names)}
+    if masked["positions"] == "learned":
+        required["max_length"] = masked["max_length"]
+    elif masked["positions"] == "sinusoidal":
+        names = {"sinusoid_layout", "sinusoid_spacing", "position_offset"}
+        required |= {name: TransformerConfig.model_fields[name].default for name in sorted(names)}
+    return {"kind": "transformer", **required}
+
+
+def encoder_weights(masked: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of the source embedding and the encoder, given those of a masked language model.
+
+    The vector of segment 0, which is added to all embeddings of a single text, is added to the learned positions.
+    """
+    found = {
+        new + name.removeprefix(old): weight
+        for old, new in _ENCODER_NAMES.items()
+        for name, weight in masked.items()
+        if name.startswith(old)
+    }
+    if (segments := masked.get("segment_embedding.weight")) is not None:
+        found["source_positions.table"] = found["source_positions.table"] + segments[0]
+    return found

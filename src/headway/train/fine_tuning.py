@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -54,16 +54,17 @@ def complete_recipe(recipe: RecipeT, run: Path) -> RecipeT:
     given = {name: section.model_dump(mode="json", exclude_unset=True) for name, section in sections.items()}
     if given["model"].keys() == {"kind"}:  # the parser sets it in every recipe
         given["model"] = {}
-    task = theirs["task"]["kind"]
-    adapt = ARCHITECTURES[theirs["model"]["kind"]].starts.get(recipe.output)
-    if task != recipe.task.kind and adapt is not None:
-        theirs = {**theirs, "task": {**theirs["task"], "kind": recipe.task.kind}, "model": adapt(theirs["model"])}
+    task, found = theirs["task"]["kind"], theirs["model"]["kind"]
+    other = ARCHITECTURES[found].starts.get(recipe.output)
+    if task != recipe.task.kind and other is not None:
+        model = other.config(theirs["model"])
+        theirs = {**theirs, "task": {**theirs["task"], "kind": recipe.task.kind}, "model": model}
     elif task != recipe.task.kind:
         raise ConfigError(f"training.start_from = {start!r}: the model there is for {task}; set task.kind = {task!r}")
     kind = theirs["model"]["kind"]
     if given["model"].get("kind", kind) != kind:
         raise ConfigError(
-            f"training.start_from = {start!r}: the model there is a {kind}; set model.kind = {kind!r}, or leave "
+            f"training.start_from = {start!r}: the model there is a {found}; set model.kind = {kind!r}, or leave "
             "[model] out of the recipe"
         )
     merged = {name: _merged(theirs[name], given[name]) for name in sections}
@@ -85,35 +86,44 @@ def _sections_of(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def load_initial_weights(model: Model, folder: Path) -> None:
-    """Load the weights of the model in ``folder`` into ``model``.
+    """Load the weights of the model in ``folder`` into ``model``, or into the part of it that they fit.
 
-    The configurations must be equal, except for dropout and, unless positions are learned, ``max_length``. The labels
-    of classifiers are not compared here, but when the data are prepared.
+    The configurations must be equal, except for dropout and, unless positions are learned, ``max_length``. If the model
+    in ``folder`` is for another task, only the options in :class:`~headway.models.registry.Start` must be equal. The
+    labels of classifiers are not compared here, but when the data are prepared.
     """
     start = load_bundle(folder).model
-    same_task = model.config.kind == start.config.kind
-    receiver = cast("Model", model if same_task else architecture_of(model.config).body(model))
-    ours, theirs = (dict(flat_items(each.config.as_dict())) for each in (receiver, start))
-    may_differ = {key for key in ours if key.endswith("dropout")}
-    for key in ("", "body."):
-        if ours.get(f"{key}positions") != "learned":  # only the table of learned positions has max_length rows
-            may_differ.add(f"{key}max_length")
+    weights, config = named_weights(start), start.config.as_dict()
+    if (bias := weights.get("projection.bias")) is not None:
+        weights["projection.bias"] = bias.clamp(min=_MIN_BIAS)
+    if model.config.kind != start.config.kind:
+        other = architecture_of(start.config).starts[architecture_of(model.config).output]
+        required = {**model.config.as_dict(), **other.config(config)}
+        config = type(model.config).parse(required, f"training.start_from = {str(folder)!r}").as_dict()
+        weights = {**named_weights(model), **other.weights(weights)}
+    ours, theirs = (dict(flat_items(each)) for each in (model.config.as_dict(), config))
     differing = [
-        f"{key} is {ours[key]!r}, the model has {theirs.get(key, 'not set')!r}"
-        for key in ours
-        if key not in may_differ and ours[key] != theirs.get(key)
+        f"{key} is {_shown(ours, key)}, the model has {_shown(theirs, key)}"
+        for key in {**ours, **theirs}
+        if ours.get(key) != theirs.get(key) and not _may_differ(key, theirs)
     ]
     if differing:
         raise ConfigError(
             f"training.start_from = {str(folder)!r}: the recipe's [model] differs: {'; '.join(differing)}. Set these "
             "keys to the model's values"
         )
-    weights = named_weights(start)
-    if (bias := weights.get("projection.bias")) is not None:
-        weights["projection.bias"] = bias.clamp(min=_MIN_BIAS)
-    if not same_task:  # the output of the old task is not used
-        weights = {name: weights[name] for name in named_weights(receiver) if name in weights}
-    load_weights(receiver, weights, folder)
+    load_weights(model, weights, folder)
+
+
+def _may_differ(key: str, config: dict[str, Any]) -> bool:
+    """Return whether a model may have another value of ``key`` than ``config``, whose weights it gets."""
+    table, is_length = key.removesuffix("max_length") + "positions", key.endswith("max_length")
+    # Only the table of learned positions has max_length rows.
+    return key.endswith("dropout") or (is_length and config.get(table) != "learned")
+
+
+def _shown(config: dict[str, Any], key: str) -> str:
+    return repr(config[key]) if key in config else "not set"
 
 
 def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:

@@ -25,8 +25,9 @@ from headway.data.store_builder import Shard, open_or_build_store
 from headway.engine.accelerate import accelerate
 from headway.errors import BundleError, CheckpointError, ConfigError, TrainingError
 from headway.hardware import autocast, choose_device
+from headway.models.registry import architecture_of
 from headway.storage import atomic_write_folder, lock_file
-from headway.text.base import MASK, TextTokenizer
+from headway.text.base import BOS, MASK, TextTokenizer
 from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
 from headway.text.tokenizer import Tokenizer, language_tag, load_tokenizer
 from headway.train.recipe import Recipe
@@ -75,13 +76,14 @@ class Preparation:
         """Return the tokenizers in the run folder if they fit the recipe; otherwise make them and save them there.
 
         New tokenizers are trained on ``columns`` of the examples that ``read`` yields, or taken from the model
-        folder that training starts from. Saved tokenizers are reused only if ``task_key`` is also the same. If several
+        folder that training starts from. If that is a language model and the task has two sides, it has only the
+        tokenizer of the source. Saved tokenizers are reused only if ``task_key`` is also the same. If several
         processes call this method, one makes the tokenizers and the others wait. New tokenizers have the target
         languages' tags, and ``tags``.
         """
         with lock_file(self.run / "tokens" / "tokenizer.lock"):
             if self.recipe.tokenizer_source:
-                return self._tokenizers_of_start(Path(self.recipe.tokenizer_source))
+                return self._tokenizers_of_start(Path(self.recipe.tokenizer_source), read, columns)
             return self._trained_tokenizers(read, columns, task_key, [*self._tags(), *tags])
 
     def load_or_build_datasets(
@@ -184,7 +186,7 @@ class Preparation:
                 for side in sides:
                     yield example[side]
 
-    def _tokenizers_of_start(self, start: Path) -> Tokenizers:
+    def _tokenizers_of_start(self, start: Path, read: ExampleReader, columns: Sequence[int]) -> Tokenizers:
         """Return the tokenizers of the model folder or, once training has begun, the run's copy of them."""
         key, config = "from a model folder", self.recipe.tokenizer
         if checkpoint_folders(self.run / "checkpoints") and (found := self._saved_tokenizers(key)):
@@ -192,15 +194,35 @@ class Preparation:
         model = read_config(start)
         template = model.imported_token_template and self._with_default_languages(model.imported_token_template)
         found = Tokenizers(*model.load_tokenizers(), template)
+        is_one_sided = self.recipe.output == "tokens" and architecture_of(model.model).output != "tokens"
         for name, value in tokenizer_settings(found).items():
-            if getattr(config, name) != value:
+            if getattr(config, name) != value and not (is_one_sided and name == "joint"):
                 raise ConfigError(
                     f"tokenizer.{name} = {getattr(config, name)!r}, but {start}, which training starts from or learns "
                     f"from, has {value!r}; set the key to this value, or train from scratch"
                 )
         if found.imported_token_template is None:
             self._check_tags(found.source)
+        if is_one_sided:
+            found = self._with_target_tokenizer(found.source, read, columns)
         return self._save_tokenizers(found, key)
+
+    def _with_target_tokenizer(self, source: TextTokenizer, read: ExampleReader, columns: Sequence[int]) -> Tokenizers:
+        """Return the tokenizer of a language model, whose texts begin with BOS and end with EOS, for the source side.
+
+        The target side has the same tokenizer or, if ``tokenizer.joint`` is False, a new one.
+        """
+        template = SpecialTokenTemplate(source_prefix=(BOS,))
+        if self.recipe.tokenizer.joint:
+            return Tokenizers(source, source, template)
+        if self.recipe.model.as_dict().get("tie") == "all":
+            raise ConfigError(
+                "model.tie = 'all' shares one embedding between the languages, but with tokenizer.joint = false each "
+                "language has its own vocabulary; set model.tie to 'target' or 'none'"
+            )
+        self.listener.say(f"training the tokenizer of the target side ({self.recipe.tokenizer.kind})")
+        target = Tokenizer.train(self._texts(read, columns[1:]), self.recipe.tokenizer)
+        return Tokenizers(source, target, template)
 
     def _with_default_languages(self, template: SpecialTokenTemplate) -> SpecialTokenTemplate:
         """Return ``template`` with a default language on each side where all corpora have the same language."""

@@ -86,7 +86,8 @@ class TrainingConfig(Config):
         description="Fine-tuning: a model folder, trained or imported, whose weights and tokenizers training starts "
         "from. Keys left out of [model], tokenizer.joint and the languages of [task] are taken from that model; keys "
         "given in [model] and [tokenizer] must agree with it, except dropout and settings used only to learn a "
-        "vocabulary. None means training from random weights.",
+        "vocabulary. A classifier may start from a language model, and a translation model from a masked one, which "
+        "becomes its encoder. None means training from random weights.",
     )
     freeze: tuple[str, ...] = Field(
         (), description="Names of weights that are not trained; * matches anything, as in 'encoder.*'."

@@ -32,7 +32,8 @@ from headway.train.stream import TokenBatch
 class Tokenizers:
     """The tokenizers of source and target, which may be one object.
 
-    ``imported_token_template`` is the special-token template of the imported model that training starts from, if any.
+    ``imported_token_template`` is the special-token template of the model that training starts from, if it was imported
+    or is a language model.
     """
 
     source: TextTokenizer
