@@ -20,7 +20,7 @@ from headway.interop import ctranslate2 as ctranslate2_export
 from headway.interop import onnx
 from headway.interop.exporting import export_to
 from headway.interop.huggingface import exporting as huggingface_export
-from headway.interop.huggingface import modeling_headway
+from headway.interop.huggingface import masked_exporting, modeling_headway
 from headway.interop.supported import Supported, refuse_unsupported
 from headway.models.classifier import ClassifierConfig
 from headway.models.registry import build_model
@@ -171,7 +171,13 @@ class WithNewOption(TransformerConfig):
 
 
 @pytest.mark.parametrize(
-    "supported", [onnx.SUPPORTED, *huggingface_export.SUPPORTED.values(), ctranslate2_export.SUPPORTED]
+    "supported",
+    [
+        onnx.SUPPORTED,
+        *huggingface_export.SUPPORTED.values(),
+        masked_exporting.SUPPORTED["bert"],
+        ctranslate2_export.SUPPORTED,
+    ],
 )
 def test_a_new_option_is_refused_until_an_exporter_lists_it(supported: Supported) -> None:
     """With its default value, a model computes the same as before the option existed."""

@@ -16,7 +16,7 @@ from headway.errors import ConfigError
 from headway.interop.model_card import exported_card
 from headway.interop.supported import as_transformer
 from headway.interop.tokenizer_exporting import prompt_tokenizer_files, token_names, tokenizer_files
-from headway.models.classifier import EncoderClassifier
+from headway.models.sequence_classifier import SequenceClassifier
 from headway.storage import atomic_write_folder
 from headway.text.base import EOS
 from headway.text.moses import MosesTokenizer
@@ -24,6 +24,12 @@ from headway.text.sentencepiece import SentencePieceTokenizer
 from headway.text.special_tokens import SpecialTokens
 
 ExportFormat = Literal["huggingface", "ctranslate2", "onnx"]
+
+_FORMATS: dict[type[AnyBundle], tuple[str, tuple[ExportFormat, ...]]] = {  # of models that do not translate
+    ClassifierBundle: ("a classifier", ("huggingface", "onnx")),
+    LanguageModelBundle: ("a language model", ("huggingface", "ctranslate2")),
+    MaskedLanguageModelBundle: ("a masked language model", ("huggingface",)),
+}
 
 
 def export_to(
@@ -57,20 +63,16 @@ def export_to(
     if quantization is not None and export_format != "ctranslate2":
         raise ConfigError(f"quantization {quantization!r}: only for --to ctranslate2; other formats use float32")
     chooses_language = source_language is not None or target_language is not None
-    if isinstance(bundle, MaskedLanguageModelBundle):
-        raise ConfigError("export of masked language models is not supported")
-    if isinstance(bundle, ClassifierBundle) and not isinstance(bundle.model, EncoderClassifier):
-        raise ConfigError("export of classifiers on language models is not supported; other classifiers are")
-    if isinstance(bundle, ClassifierBundle | LanguageModelBundle):
-        what, formats = "a classifier", ["huggingface", "onnx"]
-        if isinstance(bundle, LanguageModelBundle):
-            what, formats = "a language model", ["huggingface", "ctranslate2"]
+    if not isinstance(bundle, Bundle):
+        what, formats = _FORMATS[type(bundle)]
         if chooses_language:
             raise ConfigError(f"{what} has no languages to choose; leave --source-language and --target-language out")
+        if isinstance(bundle.model, SequenceClassifier):
+            what, formats = "a classifier on a language model", ("huggingface",)
         if export_format not in formats:
             raise ConfigError(f"{what} cannot be exported to {export_format}; choose {' or '.join(formats)}")
     if export_format == "onnx":
-        assert not isinstance(bundle, LanguageModelBundle)
+        assert not isinstance(bundle, LanguageModelBundle | MaskedLanguageModelBundle)
         if chooses_language:
             raise ConfigError(
                 "an ONNX model's languages are chosen at each call; leave --source-language and --target-language out"
@@ -81,7 +83,9 @@ def export_to(
         return
     toolkit = "CTranslate2" if export_format == "ctranslate2" else "Hugging Face `transformers`"
     with atomic_write_folder(folder) as aside:
-        if isinstance(bundle, ClassifierBundle):
+        if isinstance(bundle, MaskedLanguageModelBundle):
+            use, files = _write_masked(bundle, aside)
+        elif isinstance(bundle, ClassifierBundle):
             use, files = _write_huggingface_classifier(bundle, aside)
         elif isinstance(bundle, LanguageModelBundle):
             use, files = _write_language_model(bundle, aside, export_format, quantization)
@@ -104,6 +108,11 @@ def export_to(
 
 def _write_huggingface_classifier(bundle: ClassifierBundle, folder: Path) -> tuple[str, dict[str, bytes]]:
     """Write the model. Return the section of its card on how to use it, and the content of the tokenizer's files."""
+    if isinstance(bundle.model, SequenceClassifier):
+        from headway.interop.huggingface.masked_exporting import export_sequence_classifier
+
+        export_sequence_classifier(bundle, folder)
+        return _HUGGINGFACE_SEQUENCE_CLASSIFIER, {}
     from headway.interop.huggingface import export_classifier
 
     files = tokenizer_files(bundle.tokenizer, bundle.tokenizer, SpecialTokens((), (EOS,), ()), ("", ""))
@@ -128,6 +137,36 @@ logits = model(**tokenizer(["TEXT"], return_tensors="pt", padding=True, truncati
 print([model.config.id2label[index] for index in logits.argmax(1).tolist()])
 ```
 """
+
+
+_HUGGINGFACE_SEQUENCE_CLASSIFIER = """
+```python
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")
+model = AutoModelForSequenceClassification.from_pretrained("THIS_FOLDER")
+logits = model(**tokenizer(["TEXT"], return_tensors="pt", padding=True, truncation=True)).logits
+print([model.config.id2label[index] for index in logits.argmax(1).tolist()])
+```
+"""
+
+
+def _write_masked(bundle: MaskedLanguageModelBundle, folder: Path) -> tuple[str, dict[str, bytes]]:
+    """Write the model. Return the section of its card on how to use it, and the content of the tokenizer's files."""
+    from headway.interop.huggingface.masked_exporting import export_masked
+
+    assert bundle.tokenizer.mask_id is not None  # the bundle has checked it
+    export_masked(bundle, folder)
+    mask = token_names(bundle.tokenizer)[bundle.tokenizer.mask_id]
+    use = f"""
+```python
+from transformers import pipeline
+
+fill = pipeline("fill-mask", "THIS_FOLDER")
+print([(each["token_str"], each["score"]) for each in fill("A text with a {mask} word.")])
+```
+"""
+    return use, {}
 
 
 _HUGGINGFACE_LANGUAGE_MODEL = """

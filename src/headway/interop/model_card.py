@@ -89,11 +89,13 @@ For data, training and scores, see the model card of the original model.
 """
 
 
-def exported_card(bundle: Bundle | ClassifierBundle | LanguageModelBundle, toolkit: str, usage: str) -> str:
+def exported_card(bundle: AnyBundle, toolkit: str, usage: str) -> str:
     """Return the card of a folder exported for ``toolkit``; ``usage`` is its section on how to use the model."""
     title, what = f"Translation from {bundle.task.source_language} to {bundle.task.target_language}", "A Transformer"
     if isinstance(bundle, LanguageModelBundle):
         title = "Language model"
+    if isinstance(bundle, MaskedLanguageModelBundle):
+        title, what = "Masked language model", "An encoder"
     if isinstance(bundle, ClassifierBundle):
         title, what = f"Text classification: {', '.join(bundle.labels)}", "An encoder"
     return f"""# {title}

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headway.bundle import Bundle
+from headway.config import Config
 from headway.errors import ConfigError
 from headway.models.transformer import Transformer
 from headway.nn.blocks import BlockConfig
@@ -32,15 +33,20 @@ COMMON: Supported = {**SIZES, **dict.fromkeys(_TRAINING, ANY)}
 """Fields that every exporter supports: sizes, and training options, which do not affect an exported model."""
 
 
-def refuse_unsupported(config: BlockConfig, toolkit: str, supported: Supported) -> None:
+def refuse_unsupported(config: Config, toolkit: str, supported: Supported) -> None:
     """Raise :class:`ConfigError` for the first field of ``config`` whose value ``toolkit`` does not support."""
     for name, field in type(config).model_fields.items():
         value, listed = getattr(config, name), supported.get(name, (field.default,))
         if listed is ANY:
             continue
-        if value not in [config.d_model / config.num_heads if each == _HEAD_WIDTH else each for each in listed]:
+        if value not in [_head_width(config) if each == _HEAD_WIDTH else each for each in listed]:
             accepted = ", ".join(str(each).lower() for each in listed if each is not None) or "the default"
             raise ConfigError(f"{name} = {value!r} cannot be exported to {toolkit}; supported: {accepted}")
+
+
+def _head_width(config: Config) -> float:
+    assert isinstance(config, BlockConfig)
+    return config.d_model / config.num_heads
 
 
 def as_transformer(bundle: Bundle, toolkit: str) -> Transformer:

@@ -80,6 +80,38 @@ def prompt_tokenizer_files(
     return {"tokenizer.json": _json(library), "tokenizer_config.json": _json(settings)}
 
 
+def masked_tokenizer_files(
+    tokenizer: TextTokenizer, max_length: int, *, pairs: bool, finds_mask: bool
+) -> dict[str, bytes]:
+    """Return the files of a masked language model's fast tokenizer, which puts BOS before a text and EOS after it.
+
+    Args:
+        tokenizer: The tokenizer.
+        max_length: Maximum length of a text in tokens, with BOS and EOS.
+        pairs: Whether the tokenizer marks the second text of a pair with the segment 1.
+        finds_mask: Whether the name of the mask token in a text stands for a hidden word, as in `headway fill`. It then
+            also stands for the space before it, which belongs to the hidden word unless tokens are characters. The
+            names of the other special tokens are then found, too: `transformers` finds all of them or none.
+    """
+    if isinstance(tokenizer, SentencePieceTokenizer | MosesTokenizer):
+        raise ConfigError(f"a model with a {tokenizer.kind} tokenizer cannot be exported to `transformers`")
+    files = _fast(tokenizer, SpecialTokens((BOS,), (EOS,), ()))
+    library, config = (json.loads(files[name]) for name in ("tokenizer.json", "tokenizer_config.json"))
+    template, names = library["post_processor"], token_names(tokenizer)
+    end = {"SpecialToken": {"id": names[EOS], "type_id": int(pairs)}}
+    second = {"Sequence": {"id": "B", "type_id": int(pairs)}}
+    template["pair"] = [*template["single"], second, end]
+    config |= {"cls_token": names[BOS], "sep_token": names[EOS], "model_max_length": max_length}
+    if pairs:
+        config["model_input_names"].insert(1, "token_type_ids")
+    if tokenizer.mask_id is not None:
+        config["mask_token"] = names[tokenizer.mask_id]
+        config["split_special_tokens"] = not finds_mask
+        (mask,) = (token for token in library["added_tokens"] if token["id"] == tokenizer.mask_id)
+        mask["lstrip"] = tokenizer.kind != "characters"
+    return {"tokenizer.json": _json(library), "tokenizer_config.json": _json(config)}
+
+
 def token_names(tokenizer: TextTokenizer) -> list[str]:
     """Return a unique name for each id, for tools that identify tokens by name.
 

@@ -1,9 +1,10 @@
-"""Import and export models of Hugging Face `transformers`: encoder-decoder and decoder-only models, and export
-classifiers.
+"""Import and export models of Hugging Face `transformers`: encoder-decoder models, decoder-only and masked language
+models, and classifiers.
 
 The package `transformers` is not needed: a model is a folder with config.json and model.safetensors (or
-pytorch_model.bin). :mod:`~headway.interop.huggingface.families` describes the encoder-decoder families, and
-:mod:`~headway.interop.huggingface.causal_families` the decoder-only ones: what they have in common and how they differ.
+pytorch_model.bin). :mod:`~headway.interop.huggingface.families` describes the encoder-decoder families,
+:mod:`~headway.interop.huggingface.causal_families` the decoder-only ones, and
+:mod:`~headway.interop.huggingface.masked_families` the masked ones: what they have in common and how they differ.
 """
 
 from headway.interop.huggingface.exporting import export_classifier, export_model

@@ -13,8 +13,6 @@ These forms have no output bias. In an imported model it only forbids the rows t
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,9 @@ from headway.interop.huggingface.causal_families import (
     CAUSAL_FAMILIES,
     GATED_ACTIVATIONS,
     ROTARY_SCALINGS,
+    activation_name,
 )
+from headway.interop.huggingface.checkpoint import write_json
 from headway.interop.huggingface.importing import NEVER
 from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, Supported, refuse_unsupported
 from headway.interop.tokenizer_exporting import prompt_tokenizer_files
@@ -96,8 +96,8 @@ def export_language_model(bundle: LanguageModelBundle, folder: Path) -> str:
     options = _gpt2_config(config) if model_type == "gpt2" else _rotary_config(config, model_type)
     common = {"model_type": model_type, "architectures": [family.architecture], "vocab_size": len(kept)}
     tied = {"tie_word_embeddings": config.tie == "target", "torch_dtype": "float32"}
-    _write_json(folder / "config.json", {**common, **options, **special, **tied})
-    _write_json(folder / "generation_config.json", special)
+    write_json(folder / "config.json", {**common, **options, **special, **tied})
+    write_json(folder / "generation_config.json", special)
     for name, content in files.items():
         (folder / name).write_bytes(content)
     return family.title
@@ -137,7 +137,7 @@ def _gpt2_config(config: DecoderOnlyConfig) -> dict[str, Any]:
         "n_inner": config.d_ff,
         "n_layer": config.decoder_layers,
         "n_positions": config.max_length,
-        "activation_function": _name(ACTIVATIONS, config.activation),
+        "activation_function": activation_name(ACTIVATIONS, config.activation),
         "layer_norm_epsilon": config.norm_epsilon,
         "resid_pdrop": config.dropout,
         "embd_pdrop": config.dropout,
@@ -163,7 +163,7 @@ def _rotary_config(config: DecoderOnlyConfig, model_type: str) -> dict[str, Any]
         }
     if model_type == "gpt_neox":
         return options | {
-            "hidden_act": _name(ACTIVATIONS, config.activation),
+            "hidden_act": activation_name(ACTIVATIONS, config.activation),
             "rotary_pct": config.rotary_fraction,
             "rotary_emb_base": config.rotary_base,
             "layer_norm_eps": config.norm_epsilon,
@@ -172,7 +172,7 @@ def _rotary_config(config: DecoderOnlyConfig, model_type: str) -> dict[str, Any]
             "attention_bias": True,
         }
     options |= {
-        "hidden_act": _name(GATED_ACTIVATIONS, config.activation),
+        "hidden_act": activation_name(GATED_ACTIVATIONS, config.activation),
         "num_key_value_heads": config.num_kv_heads or config.num_heads,
         "head_dim": config.d_key or config.d_model // config.num_heads,
         "rms_norm_eps": config.norm_epsilon,
@@ -185,11 +185,3 @@ def _rotary_config(config: DecoderOnlyConfig, model_type: str) -> dict[str, Any]
     if model_type.startswith("qwen"):
         options |= {"use_sliding_window": config.decoder_window is not None, "max_window_layers": 0}
     return options
-
-
-def _name(known: Mapping[str, str], activation: str) -> str:
-    return next(theirs for theirs, ours in known.items() if ours == activation)
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -200,6 +200,11 @@ def _activation(checkpoint: Checkpoint[CausalFamily], key: str, known: Mapping[s
     return known[name]
 
 
+def activation_name(known: Mapping[str, str], activation: str) -> str:
+    """Return the first name in `transformers` of an activation. ``known`` maps `transformers`' names to Headway's."""
+    return next(theirs for theirs, ours in known.items() if ours == activation)
+
+
 def _window(checkpoint: Checkpoint[CausalFamily]) -> int | None:
     """Return the sliding window, which must be the same in all layers, or None if all attention is full."""
     defaults, layers = checkpoint.family.defaults, checkpoint.positive_int("num_hidden_layers")

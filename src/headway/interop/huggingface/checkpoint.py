@@ -216,6 +216,11 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return content
 
 
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object."""
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
 def read_tensors(folder: Path, prefix: str = "model.") -> tuple[Path, dict[str, Tensor]]:
     """Read the folder's weights from one or several files, and return their path and the tensors.
 

@@ -9,7 +9,6 @@ residual stream is arbitrary, so all weights that read from it or write to it ar
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from headway.bundle import ClassifierBundle, named_weights, write_weights
+from headway.interop.huggingface.checkpoint import write_json
 from headway.interop.huggingface.families import FAMILIES, OPTION_NAMES, OUTPUT_BIAS, tensor_names
 from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, GATES, Supported, refuse_unsupported
 from headway.models.transformer import Transformer, TransformerConfig
@@ -83,8 +83,8 @@ def export_model(model: Transformer, folder: Path, *, max_positions: int = 1024)
         tensors |= {f"model.{side}.embed_positions.weight": positions.clone() for side in ("encoder", "decoder")}
     folder.mkdir(parents=True, exist_ok=True)
     write_weights(tensors, folder / "model.safetensors")
-    _write_json(folder / "config.json", _config(config, model_type, source_size, target_size, max_positions))
-    _write_json(folder / "generation_config.json", _generation_config(max_positions))
+    write_json(folder / "config.json", _config(config, model_type, source_size, target_size, max_positions))
+    write_json(folder / "generation_config.json", _generation_config(max_positions))
 
 
 def export_classifier(bundle: ClassifierBundle, folder: Path) -> None:
@@ -119,7 +119,7 @@ def export_classifier(bundle: ClassifierBundle, folder: Path) -> None:
         "bos_token_id": BOS,
         "eos_token_id": EOS,
     }
-    _write_json(folder / "config.json", content)
+    write_json(folder / "config.json", content)
 
 
 def _as_halves(weights: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
@@ -173,7 +173,3 @@ def _generation_config(max_positions: int) -> dict[str, Any]:
         "early_stopping": False,
         "max_length": min(512, max_positions),
     }
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -109,6 +109,11 @@ def modernbert_options(checkpoint: Checkpoint[ModelFamily]) -> dict[str, Any]:
         bases[kind] = rotary.pop("rope_theta", bases[kind])
         if rotary.pop("rope_type", "default") != "default" or rotary:
             raise checkpoint.bundle_error(f"rope_parameters of {kind} = {settings[kind]} are not supported")
+    windows = {
+        "local_rotary_base": bases["sliding_attention"],
+        "encoder_window": 2 * (checkpoint.positive_int("local_attention") // 2) + 1,
+        "global_every": every,
+    }
     return {
         "d_model": checkpoint.positive_int("hidden_size"),
         "num_heads": checkpoint.positive_int("num_attention_heads"),
@@ -121,9 +126,7 @@ def modernbert_options(checkpoint: Checkpoint[ModelFamily]) -> dict[str, Any]:
         "bias": "none",
         "positions": "rotary",
         "rotary_base": bases["full_attention"],
-        "local_rotary_base": bases["sliding_attention"],
-        "encoder_window": 2 * (checkpoint.positive_int("local_attention") // 2) + 1,
-        "global_every": every,
+        **({} if every == 1 else windows),
         "dropout": checkpoint["mlp_dropout"],
         "attention_dropout": checkpoint["attention_dropout"],
     }
