@@ -74,7 +74,8 @@ def test_mistakes_are_one_line(folder: Path) -> None:
 def test_other_commands(folder: Path, tmp_path: Path) -> None:
     assert "masked_language_model" in run("info", folder).out
     assert run("tokenize", folder, stdin=b"Ann [MASK]\n").code == 0
-    assert_refused(run("export", folder, "--to", "onnx", "-o", tmp_path / "x"), "export of masked language models")
+    refused = run("export", folder, "--to", "ctranslate2", "-o", tmp_path / "x")
+    assert_refused(refused, "a masked language model cannot be exported to ctranslate2; choose huggingface")
     assert_refused(run("evaluate", folder), "fills in hidden words; evaluate it with --pairs")
     assert_refused(run("evaluate", folder, "--data", "x.txt"), "--data does not apply")
 
