@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from listening import Heard
 from small_recipes import CONTEXT, DECODER_ONLY, small_recipe
 
 import headway
@@ -82,6 +83,21 @@ def test_the_validation_scores_are_those_of_cold_blocks(run: Path, model: Langua
     assert found.perplexity == pytest.approx(best["perplexity"], rel=1e-3)
     assert found.bits_per_byte == pytest.approx(best["bits_per_byte"], rel=1e-3)
     assert found.signature.startswith(f"context:{CONTEXT}|stride:{CONTEXT}|carried:no|eos:yes|")
+
+
+def test_unknown_tokens_of_the_development_text_are_reported(folder: Path, tmp_path: Path) -> None:
+    (folder / "dev.txt").write_text("Ann sees Zoë.\nBob sees žžž.\n", encoding="utf-8")
+    dev = {"dev": {"files": ["dev.txt"]}, "dev_fraction": 0.0}
+    heard = Heard()
+    train(recipe(folder, data=dev, training={"steps": 2}), tmp_path / "unknown", listener=heard)
+    assert [record["unknown_tokens"] for record in records(tmp_path / "unknown", "dev")] == [5]  # Z, ë and three ž
+    (message,) = (each for each in heard.messages if "unknown" in each)
+    assert "5 unknown tokens among 28" in message  # 26 characters, and EOS twice
+
+    heard = Heard()
+    train(recipe(folder, training={"steps": 2}), tmp_path / "known", listener=heard)
+    assert "unknown" not in "".join(heard.messages)
+    assert not any("unknown_tokens" in record for record in records(tmp_path / "known", "dev"))
 
 
 def test_a_run_in_two_parts_equals_one_without_a_pause(folder: Path, run: Path) -> None:

@@ -15,7 +15,8 @@ have little context, so the loss is higher than with a sliding window. Its bits 
     bits per byte = (sum of -ln p over all tokens) / (ln 2 x bytes of text in UTF-8),
 
 can be compared between models with different tokenizers, unlike the loss and the perplexity of a token. The
-predictions of EOS after each document count; EOS itself has no bytes.
+predictions of EOS after each document count; EOS itself has no bytes. An unknown token counts like any other, but no
+bits are counted for the character or word that it stands for. Their number is reported.
 
 A recurrent model with ``carry_state`` reads blocks as contiguous streams (:class:`headway.data.blocks.StreamDataset`).
 A block begins with the token before it instead of BOS, and with the state after it, through which no gradient flows.
@@ -48,7 +49,7 @@ from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
 from headway.models.registry import ContinuationModel, ModelConfig, OutputKind, architecture_of, build_model
 from headway.nn.masks import DocumentMask
 from headway.tasks.translation import TranslationObjective
-from headway.text.base import BOS, EOS, TextTokenizer
+from headway.text.base import BOS, EOS, UNK, TextTokenizer
 from headway.text.corpus_encoder import CorpusEncoder
 from headway.train.prepare import BpeSampling, CorpusEncoding, Preparation
 from headway.train.recipe import DataConfig, Recipe, TrainingConfig, ValidationConfig
@@ -339,8 +340,16 @@ class LanguageModelTask:
         if found is None:
             return None
         training, development, tokenizers = found
-        num_bytes = _num_bytes(tokenizers.source, development) if development else None
-        return RunData(training, development, tokenizers, dev_bytes=num_bytes)
+        if development is None:
+            return RunData(training, development, tokenizers)
+        ids = development.text_tokens()
+        num_bytes, num_unknown = len(tokenizers.source.decode(ids.tolist()).encode()), int((ids == UNK).sum())
+        if num_unknown:
+            listener.say(
+                f"the development text has {num_unknown:,} unknown tokens among {len(ids):,}; no bits are counted for "
+                "what they stand for, so its loss, perplexity and bits per byte are too low"
+            )
+        return RunData(training, development, tokenizers, dev_bytes=num_bytes, dev_unknown=num_unknown)
 
     def build_model(self, recipe: LanguageModelRecipe, prepared: RunData) -> ContinuationModel:
         """Build the model."""
@@ -461,8 +470,3 @@ def _encoding(
     return CorpusEncoding(
         partial(read_documents, corpus, folder), sides, (tokenizer.fingerprint, "no text"), (corpus.documents,)
     )
-
-
-def _num_bytes(tokenizer: TextTokenizer, dataset: BlockDataset) -> int:
-    """Return the number of bytes of a data set's text in UTF-8."""
-    return len(tokenizer.decode(dataset.text_tokens().tolist()).encode())

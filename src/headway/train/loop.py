@@ -376,6 +376,8 @@ class _Trainer(Generic[RecipeT]):
             record["perplexity"] = math.exp(min(sums["loss"] / max(targets, 1), 700.0))
         if prepared.dev_bytes is not None:
             record["bits_per_byte"] = sums["loss"] / math.log(2) / prepared.dev_bytes
+        if prepared.dev_unknown:
+            record["unknown_tokens"] = prepared.dev_unknown
         for score in self.task.dev_scores(self.task.build_bundle(model, recipe, prepared), recipe):
             record |= {score.name: score.value, f"{score.name} signature": score.signature}
         model.to(home)

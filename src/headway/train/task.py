@@ -51,13 +51,15 @@ class RunData:
     """Token stores and tokenizers of a run. Tasks subclass it to add their own data.
 
     ``dev_bytes`` is the number of bytes of the development text that the loss is summed over; None means that bits per
-    byte are not reported.
+    byte are not reported. ``dev_unknown`` is the number of unknown tokens in this text, of which metrics.jsonl keeps a
+    record.
     """
 
     train: TokenDataset
     dev: TokenDataset | None
     tokenizers: Tokenizers
     dev_bytes: int | None = field(default=None, kw_only=True)
+    dev_unknown: int = field(default=0, kw_only=True)
 
 
 class Objective(nn.Module):
