@@ -12,7 +12,7 @@ from torch import nn
 
 from headway.data.batching import EpochPlan, PaddedBatch, TokenDataset, plan_batches
 from headway.errors import TrainingError
-from headway.models.registry import build_model
+from headway.models.registry import blocks_of, build_model
 from headway.models.transformer import TransformerConfig
 from headway.tasks.translation import TranslationObjective
 from headway.train import memory
@@ -26,6 +26,7 @@ from headway.train.memory import (
     largest_batch_shapes,
     saved_activations,
 )
+from headway.train.optim import OptimizerConfig, make_optimizer
 from headway.train.stream import to_device
 
 CPU = torch.device("cpu")
@@ -108,6 +109,19 @@ def test_frozen_weights_have_neither_gradients_nor_moments() -> None:
     )  # gradients, moments, the checkpoint's copy
     found = estimate_memory(whole, torch.optim.Adafactor(some), [BatchShape(2, 5, 6)], "float32")
     assert found.fixed_bytes == weights + size + weights  # Adafactor's moments are not counted
+
+
+def test_muon_has_one_moment_for_each_matrix() -> None:
+    """The moments of the estimate, of which a checkpoint has a copy, are those that a step makes."""
+    whole = objective()
+    optimizer = make_optimizer(whole.model, OptimizerConfig(kind="muon"), blocks_of(whole.model))
+    before = estimate_memory(whole, optimizer, [BatchShape(2, 3, 3)], "float32")
+    whole(to_device(PaddedBatch(np.full((2, 3), 4), np.full((2, 3), 4)), CPU)).backward()
+    optimizer.step()
+    made = sum(tensor.nbytes for state in optimizer.state.values() for tensor in state.values() if tensor.dim())
+    weights = sum(parameter.nbytes for parameter in whole.parameters())
+    assert weights < made < 2 * weights
+    assert before.fixed_bytes == 3 * weights + 2 * made  # weights, gradients, the checkpoint's copy; moments twice
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -1,7 +1,7 @@
 """An estimate of the memory that training needs, made before the first step.
 
 Memory peaks in the backward pass of the largest batch. It then contains the weights, their gradients, the optimizer's
-two moments, the moving average of the weights, the copy that a checkpoint is written from, and the activations. The
+moments, the moving average of the weights, the copy that a checkpoint is written from, and the activations. The
 sizes of all but the activations follow from the number of weights. The activations are measured: two forward passes,
 with two and with three rows of the largest shape, count the bytes that autograd saves. Each further row adds the
 difference between these two counts. A factor from measured peaks of whole steps accounts for temporaries of the
@@ -136,7 +136,7 @@ def estimate_memory(
     device = parameters[0].device
     weights = sum(parameter.nbytes for parameter in parameters)
     trained = sum(parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])
-    moments = 0 if isinstance(optimizer, torch.optim.Adafactor) else 2 * trained  # Adafactor's moments are small
+    moments = _moment_bytes(optimizer)
     ema = weights if has_ema else 0
     checkpoint = weights + moments + ema if device.type == "cpu" else 0  # the copies are in host memory
     shape, activations = BatchShape(0, 0, 0), 0
@@ -160,6 +160,17 @@ def estimate_memory(
         activation_bytes=int(activations * _PEAK_PER_SAVED.get(device.type, 1.3)),
         logits_bytes=min(shape.rows * shape.target_length, rows_at_a_time(device.type)[0]) * vocabulary * _LOGIT_BYTES,
         allocated_bytes=weights + ema + restored,
+    )
+
+
+def _moment_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Return the bytes of the moments: two for each weight, but one for each matrix that Muon makes orthogonal."""
+    if isinstance(optimizer, torch.optim.Adafactor):  # its moments are small
+        return 0
+    return sum(
+        (1 if group.get("orthogonal") else 2) * parameter.nbytes
+        for group in optimizer.param_groups
+        for parameter in group["params"]
     )
 
 
