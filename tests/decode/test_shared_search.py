@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 
-from headway.decode import DecodingOptions, Request, Sampling, search_all
+from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, search_all, search_steps
 from headway.decode.shared_search import Caller, SharedSearch, search_as
 from headway.errors import ConfigError
 from headway.models.registry import build_model
@@ -205,13 +205,39 @@ def test_a_call_with_several_requests_beside_one_that_raises(model: Transformer,
     assert [own[0].tokens for own in results] == [own[0].tokens for own in expected]
 
 
-def test_tokens_are_reported_as_they_come(model: Transformer, shared: SharedSearch) -> None:
-    seen: list[list[int]] = []
+def test_steps_are_those_of_one_search_alone(model: Transformer, shared: SharedSearch) -> None:
+    arguments: dict[str, Any] = {"bos": BOS, "eos": EOS}
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(shared, model, [request(1), request(2)], GREEDY, bos=BOS, eos=EOS)
-        ((found,),) = shared(model, [request(3)], GREEDY, bos=BOS, eos=EOS, on_token=seen.append)
+        other = pool.submit(shared, model, [request(1), request(2)], GREEDY, **arguments)
+        found, (last,) = walk(shared.steps(model, request(3), GREEDY, **arguments))
         other.result(10)
-    assert seen == [list(found.tokens[:length]) for length in range(1, len(found.tokens) + 1)]
+    expected, (own,) = walk(search_steps(model, request(3), GREEDY, **arguments))
+    assert [each.tokens for each in found] == [each.tokens for each in expected]
+    assert last.tokens == own.tokens
+    assert [each.tokens for each in found] == [last.tokens[:length] for length in range(1, len(last.tokens) + 1)]
+    for each in found:
+        assert each.token_log_probabilities == pytest.approx(last.token_log_probabilities[: len(each.tokens)], abs=1e-5)
+
+
+def walk(steps: Generator[Hypothesis, None, list[Hypothesis]]) -> tuple[list[Hypothesis], list[Hypothesis]]:
+    """Return what a generator yields, and its return value."""
+    found: list[Hypothesis] = []
+    while True:
+        try:
+            found.append(next(steps))
+        except StopIteration as end:
+            return found, end.value
+
+
+def test_closing_the_steps_ends_the_search(model: Transformer, shared: SharedSearch) -> None:
+    slow = Slow(model)
+    slow.run(3)
+    steps = shared.steps(slow, request(50, 100_000), GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
+    assert [len(next(steps).tokens) for _ in range(3)] == [1, 2, 3]
+    steps.close()
+    slow.run(1)  # the step that had already begun
+    wait_until(lambda: shared.num_sequences == 0)
+    assert slow.steps <= 4
 
 
 def test_an_impossible_request_is_refused_at_once(model: Transformer, shared: SharedSearch) -> None:

@@ -20,17 +20,17 @@ from headway.inspection.results import (
     AttentionMap,
     Inspection,
     LabelAttribution,
-    PredictedToken,
-    TokenProbability,
 )
 from headway.inspection.visible_tokens import is_right_to_left, make_visible
+from headway.predict import TokenAlternative
+from headway.predict.predicted_tokens import PredictedToken
 
 HOSTILE = '</script><script>alert("x")</script><!--<img src=x onerror=alert(1)>&lt;\u2028]]>'
 
 
 def inspection(tokens: tuple[str, ...] = ("das", " rote", " Haus", "<eos>"), heads: int = 2) -> Inspection:
     steps = tuple(
-        PredictedToken(token, -0.5, 1, False, (TokenProbability(token, -0.5), TokenProbability(HOSTILE, -1.5)))
+        PredictedToken(token, -0.5, 1, False, (TokenAlternative(token, -0.5), TokenAlternative(HOSTILE, -1.5)))
         for token in ("red", HOSTILE, "<eos>")
     )
     sizes = {"encoder": (len(tokens), len(tokens)), "decoder": (3, 3), "cross": (3, len(tokens))}

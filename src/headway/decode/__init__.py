@@ -8,7 +8,15 @@ from headway.decode.protocol import SearchModel, Step
 from headway.decode.ranking import NextTokens
 from headway.decode.request import DecodingOptions, Hypothesis, Request, Sampling, length_penalty
 from headway.decode.scoring import NextToken, score_targets, top_next_tokens
-from headway.decode.search import SearchFunction, length_batches, search, search_all, search_stream
+from headway.decode.search import (
+    SearchFunction,
+    StepsFunction,
+    length_batches,
+    search,
+    search_all,
+    search_steps,
+    search_stream,
+)
 from headway.decode.shared_search import Caller, SharedSearch, search_as
 from headway.deprecation import renamed
 
@@ -26,6 +34,7 @@ __all__ = [
     "SearchModel",
     "SharedSearch",
     "Step",
+    "StepsFunction",
     "WordBoundaries",
     "length_batches",
     "length_penalty",
@@ -33,6 +42,7 @@ __all__ = [
     "search",
     "search_all",
     "search_as",
+    "search_steps",
     "search_stream",
     "top_next_tokens",
 ]

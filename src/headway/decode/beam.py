@@ -249,11 +249,14 @@ class BeamSearch(Generic[StateT]):
         self._follow(chosen, _keep_places([at for at, is_done in enumerate(done) if not is_done]))
         return finished
 
-    def first_hypothesis(self, key: int) -> list[int]:
-        """Return the tokens so far of the first hypothesis for the request with this key."""
+    def first_hypothesis(self, key: int) -> Hypothesis:
+        """Return the first hypothesis, which is not finished, for the request with this key."""
         at = next(at for at, beam in enumerate(self.beams) if beam.key == key)
-        row = at * self.scores.size(1) * self.scores.size(2)
-        return self._tokens[row, self._tokens.size(1) - self.beams[at].length :].tolist()
+        row, length = at * self.scores.size(1) * self.scores.size(2), self.beams[at].length
+        start = self._tokens.size(1) - length
+        tokens, log_probs = self._tokens[row, start:].tolist(), self._log_probs[row, start:].tolist()
+        total = math.fsum(log_probs)
+        return Hypothesis(tuple(tokens), total, total, tuple(log_probs), finished=False)
 
     @torch.inference_mode()
     def remove(self, keys: Collection[int]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -18,6 +18,9 @@ from headway.errors import ConfigError
 
 SearchFunction = Callable[..., list[list[Hypothesis]]]
 """A function with the arguments and the result of :func:`search_all`."""
+
+StepsFunction = Callable[..., Generator[Hypothesis, None, list[Hypothesis]]]
+"""A function with the arguments and the result of :func:`search_steps`."""
 
 _MIN_TOKENS = 512  # per batch; with fewer tokens, reading the weights takes longer than computing with them
 
@@ -53,6 +56,27 @@ def search(
         if stop_event is not None and stop_event.is_set():
             raise CancelledError
     return results
+
+
+def search_steps(
+    model: SearchModel[Any],
+    request: Request,
+    options: DecodingOptions,
+    *,
+    bos: int,
+    eos: int,
+    banned: Sequence[int] = (),
+    other_ends: Sequence[int] = (),
+) -> Generator[Hypothesis, None, list[Hypothesis]]:
+    """Decode one request and yield its first hypothesis, which is not finished, after each step but the last.
+
+    The generator's return value is the hypotheses, best first. Raises the errors of :func:`search`.
+    """
+    beam = BeamSearch(model, options, bos=bos, eos=eos, banned=banned, other_ends=other_ends)
+    beam.add_requests([(0, request)])
+    while not (finished := beam.step()):
+        yield beam.first_hypothesis(0)
+    return finished[0][1]
 
 
 def search_stream(

@@ -17,10 +17,11 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from headway.decode.beam import BeamSearch
@@ -45,6 +46,7 @@ class Caller:
 
 
 _NOBODY = Caller()
+_CHECK_S = 1.0  # time between two checks that the searching thread is alive
 _current: ContextVar[Caller] = ContextVar("caller", default=_NOBODY)
 
 
@@ -66,7 +68,7 @@ class _Call:
     waiting: deque[tuple[int, Request]]  # with their positions in the results
     results: list[list[Hypothesis]]
     missing: int  # number of results
-    on_token: Callable[[list[int]], None] | None = None
+    progress: SimpleQueue[Hypothesis | None] | None = None  # the first hypothesis after each step; at the end, None
     error: BaseException | None = None
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -78,14 +80,19 @@ class _Call:
     def fail(self, error: BaseException) -> None:
         """Let the call raise ``error``."""
         self.error = self.error or error
-        self.ended.set()
+        self._end()
 
     def finish(self, at: int, hypotheses: list[Hypothesis]) -> None:
         """Store the result of the request at position ``at``."""
         self.results[at] = hypotheses
         self.missing -= 1
         if not self.missing:
-            self.ended.set()
+            self._end()
+
+    def _end(self) -> None:
+        self.ended.set()
+        if self.progress is not None:
+            self.progress.put(None)
 
 
 @dataclass(eq=False)
@@ -145,24 +152,73 @@ class SharedSearch:
         other_ends: Sequence[int] = (),
         max_batch_tokens: int | None = None,
         max_sequences: int | None = None,
-        on_token: Callable[[list[int]], None] | None = None,
     ) -> list[list[Hypothesis]]:
         """Decode all requests and return the hypotheses of each, best first.
 
-        The size of batches is that of this object; ``max_batch_tokens`` and ``max_sequences`` are ignored. ``on_token``
-        is called by the searching thread after each step with the tokens of the first hypothesis of a single request.
+        The size of batches is that of this object; ``max_batch_tokens`` and ``max_sequences`` are ignored.
 
         Raises:
             ConfigError: A request is impossible, or incompatible with the options.
             BundleError: The model's probabilities are NaN.
             CancelledError: The caller was canceled.
         """
-        for request in requests:
-            check_request(request, options, eos)
         if not requests:
             return []
-        caller = _current.get()
-        call = _Call(caller, deque(enumerate(requests)), [[] for _ in requests], len(requests), on_token)
+        call = _Call(_current.get(), deque(enumerate(requests)), [[] for _ in requests], len(requests))
+        self._enter(call, model, options, bos, eos, banned, other_ends)
+        while not call.ended.wait(timeout=_CHECK_S):
+            self._check_thread()
+        if call.error is not None:
+            raise call.error
+        return call.results
+
+    def steps(
+        self,
+        model: SearchModel[Any],
+        request: Request,
+        options: DecodingOptions,
+        *,
+        bos: int,
+        eos: int,
+        banned: Sequence[int] = (),
+        other_ends: Sequence[int] = (),
+    ) -> Generator[Hypothesis, None, list[Hypothesis]]:
+        """Decode one request like :func:`headway.decode.search_steps`. Closing the generator cancels it."""
+        progress = SimpleQueue[Hypothesis | None]()
+        call = _Call(_current.get(), deque([(0, request)]), [[]], 1, progress)
+        self._enter(call, model, options, bos, eos, banned, other_ends)
+        try:
+            while True:
+                try:
+                    hypothesis = progress.get(timeout=_CHECK_S)
+                except Empty:
+                    self._check_thread()
+                    continue
+                if hypothesis is None:
+                    break
+                yield hypothesis
+        finally:
+            if not call.ended.is_set():
+                call.fail(CancelledError())
+                self.wake()
+        if call.error is not None:
+            raise call.error
+        return call.results[0]
+
+    def _enter(
+        self,
+        call: _Call,
+        model: SearchModel[Any],
+        options: DecodingOptions,
+        bos: int,
+        eos: int,
+        banned: Sequence[int],
+        other_ends: Sequence[int],
+    ) -> None:
+        """Let a call wait for its place in the batch of its model and options."""
+        for _, request in call.waiting:
+            check_request(request, options, eos)
+        caller = call.caller
         key = id(model), options, bos, eos, tuple(banned), tuple(other_ends)
 
         def make() -> BeamSearch[Any]:
@@ -178,12 +234,10 @@ class SharedSearch:
             if caller.name not in self._served:  # a new caller has no claim on the time before it came
                 self._served[caller.name] = min(self._served.values(), default=0)
             self._changed.notify()
-        while not call.ended.wait(timeout=1.0):
-            if not self._thread.is_alive():
-                raise HeadwayError("the searching thread has ended")
-        if call.error is not None:
-            raise call.error
-        return call.results
+
+    def _check_thread(self) -> None:
+        if not self._thread.is_alive():
+            raise HeadwayError("the searching thread has ended")
 
     @property
     def num_sequences(self) -> int:
@@ -279,8 +333,8 @@ class SharedSearch:
             sequence = batch.active.pop(key)
             sequence.call.finish(sequence.at, hypotheses)
         for key, sequence in batch.active.items():
-            if sequence.call.on_token is not None:
-                sequence.call.on_token(batch.search.first_hypothesis(key))
+            if sequence.call.progress is not None:
+                sequence.call.progress.put(batch.search.first_hypothesis(key))
 
     def _search_alone(self, batch: _Batch, sequence: _Sequence) -> None:
         """Decode one request from its beginning, without any others."""
@@ -292,7 +346,7 @@ class SharedSearch:
                 self.step_started = time.monotonic()
                 for _, hypotheses in search.step():
                     call.finish(sequence.at, hypotheses)
-                if search.beams and call.on_token is not None:
-                    call.on_token(search.first_hypothesis(0))
+                if search.beams and call.progress is not None:
+                    call.progress.put(search.first_hypothesis(0))
         except Exception as error:
             call.fail(error)

@@ -19,9 +19,9 @@ from headway.inspection.html_page import render_html
 from headway.inspection.inspect_language_model import DEFAULT_NEW_TOKENS, inspect_language_model
 from headway.inspection.inspect_translator import inspect_translation
 from headway.inspection.picture_files import PICTURE_FORMATS, save_picture
-from headway.inspection.predicted_tokens import DEFAULT_ALTERNATIVES
 from headway.inspection.results import AttentionMap, Inspection, LabelAttribution, check_attention_size
 from headway.predict import Classifier, LanguageModel, Translator
+from headway.predict.predicted_tokens import DEFAULT_ALTERNATIVES
 from headway.storage import atomic_write_text
 
 _NAMES = {"label": "a classifier", "continuation": "a language model"}

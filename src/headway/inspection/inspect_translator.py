@@ -13,10 +13,10 @@ import torch
 from headway.decode import DecodingOptions
 from headway.errors import ConfigError, DataError, LengthError
 from headway.inspection.capture import capture
-from headway.inspection.predicted_tokens import DEFAULT_ALTERNATIVES, predicted_tokens
 from headway.inspection.results import AttentionMap, Inspection, check_attention_size
 from headway.predict import Translator
 from headway.predict.alignment import default_alignment_layer, hard_alignment
+from headway.predict.predicted_tokens import DEFAULT_ALTERNATIVES, predicted_tokens
 from headway.text.base import BOS, EOS
 from headway.text.special_tokens import SpecialTokens
 

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from headway.errors import ConfigError, DataError, LengthError
 from headway.inspection.capture import Kind, count_attention_weights
+from headway.predict.predicted_tokens import PredictedToken
+from headway.predict.results import TokenAlternative
 
 MAX_DRAWN_TOKENS = 200  # per side; longer texts would be illegible in a picture and slow in a page
 MAX_WEIGHTS = 20_000_000  # attention weights per text: 80 MB, about 200 MB as JSON
@@ -60,35 +62,6 @@ class AttentionMap:
     def column_side(self) -> Side:
         """The side whose tokens are the columns (keys)."""
         return _KINDS[self.kind][2]
-
-
-@dataclass(frozen=True)
-class TokenProbability:
-    """A token in readable form and its log-probability in nats."""
-
-    token: str
-    log_probability: float
-
-
-@dataclass(frozen=True)
-class PredictedToken:
-    """One position of the target.
-
-    Attributes:
-        token: The token in readable form.
-        log_probability: Log-probability of the token given the source and the tokens before it, in nats.
-        rank: Rank of the token by probability; 1 is the most probable.
-        forced: Whether the token was given to the model instead of predicted, such as a language code.
-        alternatives: The most probable tokens at this position, best first.
-        entropy: Entropy of the prediction in nats: a choice among exp(entropy) equally probable tokens is as uncertain.
-    """
-
-    token: str
-    log_probability: float
-    rank: int
-    forced: bool
-    alternatives: tuple[TokenProbability, ...]
-    entropy: float | None = None
 
 
 @dataclass(frozen=True)
@@ -235,7 +208,7 @@ class Inspection:
                 for each in values.pop("maps")
             )
             for step in values["steps"]:
-                step["alternatives"] = tuple(TokenProbability(**each) for each in step["alternatives"])
+                step["alternatives"] = tuple(TokenAlternative(**each) for each in step["alternatives"])
             values["steps"] = tuple(PredictedToken(**step) for step in values["steps"])
             values["alignment"] = tuple((source, target) for source, target in values["alignment"])
             if told := values["attribution"]:

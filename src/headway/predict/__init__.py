@@ -35,6 +35,8 @@ from headway.predict.language_model import (
     GenerationOptions,
     LanguageModel,
     Perplexity,
+    Prompt,
+    TextStream,
     load_language_model,
 )
 from headway.predict.masked_language_model import Filling, MaskedLanguageModel, load_masked_language_model
@@ -78,11 +80,13 @@ __all__ = [
     "MaskedLanguageModel",
     "NoisyChannelWeights",
     "Perplexity",
+    "Prompt",
     "RankedText",
     "ScoredTarget",
     "ScoredText",
     "Source",
     "TextScorer",
+    "TextStream",
     "TextTranslator",
     "TokenAlternative",
     "Translation",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,16 +17,29 @@ from torch import Tensor
 
 from headway import __version__
 from headway.bundle import LanguageModelBundle
-from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, search_all
-from headway.decode.beam import BeamSearch
+from headway.decode import (
+    DecodingOptions,
+    Hypothesis,
+    Request,
+    Sampling,
+    SearchFunction,
+    SharedSearch,
+    StepsFunction,
+    search_all,
+    search_steps,
+)
 from headway.engine import Precision, choose_precision, to_search_model, unsupported_reason
 from headway.errors import ConfigError, DataError, LengthError
 from headway.predict.phrases import banned_ids, check_phrases, phrases_to_include, word_boundaries
+from headway.predict.predicted_tokens import PredictedToken, predicted_tokens
 from headway.predict.results import Source
 from headway.predict.scored_text import ScoredText
 from headway.predict.sequence_scores import StatefulModel, score_sequences, score_sequences_with_state
 from headway.predict.translator import once
 from headway.text.base import BOS, EOS, PAD, UNK, refuse_surrogates
+
+Prompt = str | tuple[int, ...]
+"""A text, or its token ids without those that the tokenizer puts before every prompt."""
 
 _BANNED = (PAD, BOS, UNK)
 _MAX_TOKENS, _MAX_SEQUENCES = 16_384, 64  # of a batch
@@ -111,6 +125,29 @@ class Continuation:
     ids: tuple[int, ...]
 
 
+class TextStream(Iterator[str]):
+    """The text of a continuation as it is generated: an iterator over its parts.
+
+    Attributes:
+        continuation: The whole continuation. None until the iterator has ended.
+    """
+
+    def __init__(self, parts: Generator[str, None, Continuation]) -> None:
+        self._parts = parts
+        self.continuation: Continuation | None = None
+
+    def __next__(self) -> str:
+        try:
+            return next(self._parts)
+        except StopIteration as end:
+            self.continuation = self.continuation or end.value
+            raise StopIteration from None
+
+    def close(self) -> None:
+        """End the generation."""
+        self._parts.close()
+
+
 @dataclass(frozen=True)
 class Perplexity:
     """How well a model predicts texts.
@@ -173,6 +210,12 @@ class LanguageModel:
         if reason and precision not in ("auto", "float32"):
             raise ConfigError(f"precision {precision!r}: {reason}")
         self._search_model = once(partial(to_search_model, bundle.model, precision))
+        self._search_all: SearchFunction = search_all
+        self._search_steps: StepsFunction = search_steps
+
+    def share_search(self, search: SharedSearch) -> None:
+        """Let all calls, of several threads, share the batches of ``search``."""
+        self._search_all, self._search_steps = search, search.steps
 
     @property
     def context_length(self) -> int | None:
@@ -191,18 +234,18 @@ class LanguageModel:
         self.generate(max_new_tokens=2)
 
     @overload
-    def generate(self, prompt: str = ..., **options: Any) -> list[Continuation]: ...
+    def generate(self, prompt: Prompt = ..., **options: Any) -> list[Continuation]: ...
     @overload
-    def generate(self, prompt: Sequence[str], **options: Any) -> list[list[Continuation]]: ...
+    def generate(self, prompt: list[Prompt] | list[str], **options: Any) -> list[list[Continuation]]: ...
     def generate(
-        self, prompt: str | Sequence[str] = "", **options: Any
+        self, prompt: Prompt | list[Prompt] | list[str] = "", **options: Any
     ) -> list[Continuation] | list[list[Continuation]]:
         """Continue a prompt, or each of a list, in ``n`` ways.
 
         The result for a prompt does not depend on the other prompts, except for rounding.
 
         Args:
-            prompt: The beginning of a text, or several.
+            prompt: The beginning of a text, or a list of them.
             options: The fields of :class:`GenerationOptions`.
 
         Raises:
@@ -211,7 +254,7 @@ class LanguageModel:
             LengthError: A prompt leaves no room for new tokens in the model's context.
         """
         chosen = GenerationOptions.parse(options, "options")
-        prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+        prompts: Sequence[Prompt] = prompt if isinstance(prompt, list) else [prompt]
         encoded = [self._prompt_ids(text, number, chosen) for number, text in enumerate(prompts, start=1)]
         found = [hypotheses[: chosen.n] for hypotheses in self._search([(ids, ()) for ids in encoded], chosen)]
         # Those that the context has ended are continued, each on its own.
@@ -226,10 +269,10 @@ class LanguageModel:
             for (number, at), (following, *_) in zip(going, more, strict=True):
                 found[number][at] = _joined(found[number][at], following)
         results = [[self._continuation(each, chosen) for each in hypotheses] for hypotheses in found]
-        return results[0] if isinstance(prompt, str) else results
+        return results if isinstance(prompt, list) else results[0]
 
-    def stream(self, prompt: str = "", **options: Any) -> Iterator[str]:
-        """Continue a prompt and yield the text as it is generated: characters are never divided.
+    def stream(self, prompt: Prompt = "", **options: Any) -> TextStream:
+        """Continue a prompt, and return the text in parts as it is generated: characters are never divided.
 
         The joined parts are the text of :meth:`generate`, which has the same options. If the last token ends inside a
         character, that character is missing in both.
@@ -237,36 +280,46 @@ class LanguageModel:
         Raises:
             ConfigError: The options do not fit together, or ask for several continuations or a beam, of which no part
                 is final before the end.
+            DataError: The prompt is not valid Unicode.
+            LengthError: The prompt leaves no room for new tokens in the model's context.
         """
         chosen = GenerationOptions.parse(options, "options")
         if chosen.n > 1 or chosen.beam_size > 1:
             raise ConfigError("streaming needs n = 1 and beam_size = 1: a beam may still change its beginning")
-        prompt_ids, shown = self._prompt_ids(prompt, 1, chosen), 0
-        made: Hypothesis | None = None
-        while made is None or self._goes_on(made, chosen):
-            before = () if made is None else made.tokens
-            ends = self.bundle.other_ends
-            search = BeamSearch(
-                self._search_model(), chosen.decoding(), bos=BOS, eos=EOS, banned=_BANNED, other_ends=ends
+        return TextStream(self._stream(self._prompt_ids(prompt, 1, chosen), chosen))
+
+    def _stream(self, prompt_ids: Sequence[int], options: GenerationOptions) -> Generator[str, None, Continuation]:
+        shown, made = 0, _NOTHING_YET
+        while made is _NOTHING_YET or self._goes_on(made, options):
+            steps = self._search_steps(
+                self._search_model(),
+                self._request(prompt_ids, made.tokens, options),
+                options.decoding(),
+                bos=BOS,
+                eos=EOS,
+                banned=_BANNED,
+                other_ends=self.bundle.other_ends,
             )
-            search.add_requests([(0, self._request(prompt_ids, before, chosen))])
-            while not (finished := search.step()):
-                tokens = [*before, *search.first_hypothesis(0)]
-                text = self._tokenizer.decode_continuation(tokens)
-                end = _first_stop(text, chosen.stop)
-                if end is not None:
-                    if end > shown:
-                        yield text[shown:end]
-                    return
-                # The last characters may be the beginning of a stop string.
-                final = len(text) - max((_overlap(text, stop) for stop in chosen.stop), default=0)
-                if final > shown:
-                    yield text[shown:final]
-                    shown = final
-            made = finished[0][1][0] if made is None else _joined(made, finished[0][1][0])
-        text = self._continuation(made, chosen).text
-        if len(text) > shown:
-            yield text[shown:]
+            with closing(steps):
+                while True:
+                    try:
+                        whole = _joined(made, next(steps))
+                    except StopIteration as end:
+                        made = _joined(made, end.value[0])
+                        break
+                    text = self._tokenizer.decode_continuation(whole.tokens)
+                    if _first_stop(text, options.stop) is not None:
+                        made = whole
+                        break
+                    # The last characters may be the beginning of a stop string.
+                    final = len(text) - max((_overlap(text, stop) for stop in options.stop), default=0)
+                    if final > shown:
+                        yield text[shown:final]
+                        shown = final
+        continuation = self._continuation(made, options)
+        if len(continuation.text) > shown:
+            yield continuation.text[shown:]
+        return continuation
 
     def score(self, texts: Sequence[str], *, stride: int | None = None) -> list[ScoredText]:
         """Return the log-probability of each token of each text and of EOS after it, in nats.
@@ -290,6 +343,36 @@ class LanguageModel:
             ScoredText(tuple(self._tokenizer.display(ids)), tuple(values[:-1].tolist()), float(values[-1]))
             for ids, values in zip(encoded, found, strict=True)
         ]
+
+    def read_prompt(self, prompt: Prompt) -> tuple[str, int]:
+        """Return the text of a prompt, and its number of tokens.
+
+        Raises:
+            DataError: The prompt is not valid Unicode, or has ids of no tokens.
+        """
+        ids = self._encode(prompt, 1)
+        return prompt if isinstance(prompt, str) else self._tokenizer.decode(ids), len(ids)
+
+    def predict_tokens(self, text: Prompt, continuation: tuple[int, ...] = (), *, count: int) -> list[PredictedToken]:
+        """Return the probability of each token of a text and of the ``count`` most probable tokens at its place.
+
+        Args:
+            text: The text. Its first token is predicted from BOS.
+            continuation: The ids of more tokens after it.
+            count: Number of most probable tokens.
+
+        Raises:
+            DataError: The text is not valid Unicode.
+            LengthError: The text is longer than the model's context.
+        """
+        ids = [*self._encode(text, 1), *continuation]
+        if self.context_length is not None and len(ids) > self.context_length:
+            raise LengthError(
+                f"a text of {len(ids)} tokens is longer than the model's context of {self.context_length} tokens"
+            )
+        with torch.inference_mode():
+            hidden = self._model.hidden(torch.tensor([[BOS, *ids[:-1]]], device=self.device))[0]
+            return list(predicted_tokens(self._model.projection, hidden, ids, 0, count, self._tokenizer))
 
     def perplexity(self, texts: Iterable[str], *, stride: int | None = None) -> Perplexity:
         """Measure how well the model predicts texts.
@@ -364,11 +447,16 @@ class LanguageModel:
             return score_sequences_with_state(model, encoded, block_length=block_length)
         return score_sequences(self._model, encoded, context=context, stride=stride or context // 2)
 
-    def _encode(self, text: str, number: int) -> list[int]:
-        refuse_surrogates(text, number)
-        return self._tokenizer.encode(text)
+    def _encode(self, text: Prompt, number: int) -> list[int]:
+        if isinstance(text, str):
+            refuse_surrogates(text, number)
+            return self._tokenizer.encode(text)
+        size = self._tokenizer.vocab_size
+        if unknown := [index for index in text if not 0 <= index < size]:
+            raise DataError(f"prompt {number}: no token has the id {unknown[0]}; ids are from 0 to {size - 1}")
+        return list(text)
 
-    def _prompt_ids(self, prompt: str, number: int, options: GenerationOptions) -> tuple[int, ...]:
+    def _prompt_ids(self, prompt: Prompt, number: int, options: GenerationOptions) -> tuple[int, ...]:
         """Return the tokens of a prompt, without those that begin every text."""
         encoded = tuple(self._encode(prompt, number))
         context, beginning = self.context_length, max(len(self.bundle.prompt_prefix), 1)
@@ -385,7 +473,7 @@ class LanguageModel:
         self, prompts: Sequence[tuple[Sequence[int], Sequence[int]]], options: GenerationOptions
     ) -> list[list[Hypothesis]]:
         """Continue each prompt, given with the tokens that were added to it before."""
-        return search_all(
+        return self._search_all(
             self._search_model(),
             [self._request(prompt, made, options) for prompt, made in prompts],
             options.decoding(),
@@ -465,6 +553,9 @@ def refuse_single_text(texts: Iterable[str]) -> None:
     """Raise :class:`ConfigError` if ``texts`` is one text, which would be read as a list of characters."""
     if isinstance(texts, str):
         raise ConfigError("expected a list of texts, not one text; put it into a list: [text]")
+
+
+_NOTHING_YET = Hypothesis((), 0.0, 0.0)
 
 
 def _joined(found: Hypothesis, following: Hypothesis) -> Hypothesis:

@@ -12,7 +12,15 @@ from typing import Any
 import torch
 
 from headway.bundle import Bundle
-from headway.decode import DecodingOptions, Ensemble, SearchFunction, score_targets, search_all, top_next_tokens
+from headway.decode import (
+    DecodingOptions,
+    Ensemble,
+    SearchFunction,
+    SharedSearch,
+    score_targets,
+    search_all,
+    top_next_tokens,
+)
 from headway.deprecation import renamed_arguments
 from headway.engine import Precision, Shortlist, choose_precision, to_search_model, unsupported_reason
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
@@ -98,7 +106,7 @@ class Translator(TextTranslator):
             vars(self).update(arguments)
         self.alignment_layer = alignment_layer
         self.calibration = calibration
-        self.search: SearchFunction = search_all
+        self._search_all: SearchFunction = search_all
         self._requested_source_tokens = max_source_tokens
         bundle.model.to(self.device).eval()
         choose_precision(precision, self.device)  # raises an error if this machine does not support the precision
@@ -170,6 +178,10 @@ class Translator(TextTranslator):
         """The languages that an imported multilingual model translates from. Empty if calls need not name one."""
         return self.bundle.token_template.source_languages
 
+    def share_search(self, search: SharedSearch) -> None:
+        """Let all calls, of several threads, share the batches of ``search``."""
+        self._search_all = search
+
     def describe(self) -> dict[str, Any]:
         """Return the languages of the model, and whether calls must name them."""
         task, sources, targets = self.bundle.task, self.source_languages, self.target_languages
@@ -222,7 +234,7 @@ class Translator(TextTranslator):
             _differ(*languages),
             self.max_batch_tokens,
             self.avoid_flagged,
-            self.search,
+            self._search_all,
         )
         found = finder.find(parts)
         if alignment:

@@ -7,7 +7,8 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
 
 import prometheus_client
 from fastapi import FastAPI
@@ -21,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headway import __version__
 from headway.errors import HeadwayError
 from headway.serve.admission import OverloadedError, RetryLaterError
-from headway.serve.apis import libretranslate, native
+from headway.serve.apis import libretranslate, native, openai
 from headway.serve.apis.requests import BadRequestError
 from headway.serve.fleet import UnavailableError
 from headway.serve.messages import WorkerError
@@ -39,8 +40,6 @@ from headway.serve.service import (
 _log = logging.getLogger("headway.serve")
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _CLOSED_REQUEST = 499  # the client has gone; no one reads the reply
-
-_ErrorForm = Callable[[str, int, dict[str, str] | None], Response]
 
 
 def make_app(service: Service) -> ASGIApp:
@@ -62,7 +61,7 @@ def make_app(service: Service) -> ASGIApp:
     )
     metrics = _Metrics(service)
     app.include_router(native.router(service))
-    app.router.routes.extend(libretranslate.routes(service))
+    app.router.routes.extend([*libretranslate.routes(service), *openai.routes(service)])
 
     @app.get("/ready", include_in_schema=False)
     async def ready() -> JSONResponse:
@@ -111,36 +110,48 @@ _ERRORS: dict[type[Exception], tuple[int, str]] = {
 }
 
 
-_FORMS: dict[str, _ErrorForm] = {"native": native.error, "libretranslate": libretranslate.error}
+@dataclass(frozen=True)
+class _Api:
+    """An API: its name in metrics, the beginning of its paths, the form of its errors, and statuses of its own."""
+
+    name: str
+    prefix: str
+    error: Callable[[str, int, dict[str, str] | None], Response]
+    statuses: Mapping[type[Exception], int] = field(default_factory=dict)
 
 
-def _api(path: str) -> str:
-    """Return the name of the API that a path belongs to."""
-    return "native" if path.startswith("/api/") else "libretranslate"
+_APIS = (
+    _Api("native", "/api/", native.error),
+    _Api("openai", "/v1/", openai.error, {BadKeyError: 401}),
+    _Api("libretranslate", "/", libretranslate.error),
+)
 
 
-def _form(path: str) -> _ErrorForm:
-    return _FORMS[_api(path)]
+def _api(path: str) -> _Api:
+    """Return the API that a path belongs to."""
+    return next(api for api in _APIS if path.startswith(api.prefix))
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
     kind = next(kind for kind in _ERRORS if isinstance(error, kind))
     status, template = _ERRORS[kind]
+    api = _api(request.url.path)
+    status = api.statuses.get(kind, status)
     headers = {}
     if isinstance(error, RetryLaterError):
         headers["Retry-After"] = str(error.retry_after)
     elif isinstance(error, UnavailableError):
         headers["Retry-After"] = "1"
-    return _form(request.url.path)(template.format(error), status, headers)
+    return api.error(template.format(error), status, headers)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     """Answer an unknown path or method, or a body that does not fit the native API."""
     if isinstance(error, RequestValidationError):
         problems = [f"{'.'.join(map(str, each['loc'][1:])) or 'body'}: {each['msg']}" for each in error.errors()]
-        return _form(request.url.path)("; ".join(problems), 422, None)
+        return _api(request.url.path).error("; ".join(problems), 422, None)
     assert isinstance(error, HTTPException)
-    return _form(request.url.path)(str(error.detail), error.status_code, dict(error.headers or {}))
+    return _api(request.url.path).error(str(error.detail), error.status_code, dict(error.headers or {}))
 
 
 class _Guard:
@@ -193,7 +204,7 @@ class _Guard:
             )  # fmt: skip
 
     def _refusal(self, path: str, headers: dict[bytes, bytes]) -> Response | None:
-        form = _form(path)
+        form = _api(path).error
         host = headers.get(b"host", b"").decode("latin-1")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         known = (*_LOCAL_HOSTS, *self._service.config.allowed_hosts, self._service.config.host)
@@ -234,7 +245,7 @@ class _Metrics:
 
     def count(self, path: str, status: int, seconds: float) -> None:
         """Count a request."""
-        api = _api(path)
+        api = _api(path).name
         self._requests.labels(api, str(status)).inc()
         self._seconds.labels(api).observe(seconds)
 

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,7 @@ from headway.serve.messages import (
     LoadFailed,
     ModelInfo,
     ModelSpec,
+    Part,
     Ping,
     Pong,
     encode,
@@ -55,7 +56,9 @@ class _Pending:
 
     job: Job
     future: asyncio.Future[Any]
+    parts: asyncio.Queue[Part | None] = field(default_factory=asyncio.Queue)  # at the end, None
     was_retried: bool = False
+    has_sent: bool = False  # whether a part has arrived, so that the job cannot begin again
 
 
 @dataclass(eq=False)
@@ -226,6 +229,8 @@ class Fleet:
                         if not worker.is_ready:
                             worker.is_ready = True
                             self._give_waiting_jobs()
+                    case Part():
+                        self._on_part(worker, message)
                     case Done():
                         self._on_done(worker, message)
         self._lose(worker)
@@ -264,6 +269,24 @@ class Fleet:
             self._cancel(pending)
             raise
 
+    async def stream(
+        self, model: str, method: str, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
+    ) -> AsyncGenerator[Any]:
+        """Call a method that returns a stream, and yield its parts and then its result.
+
+        Raises the errors of :meth:`call`. A stream that has lost its worker after its first part does not begin again.
+        """
+        pending = self._submit(Job(next(self._numbers), model, method, arguments, keywords, caller, priority, True))
+        pending.future.add_done_callback(lambda _: pending.parts.put_nowait(None))
+        try:
+            while (part := await pending.parts.get()) is not None:
+                yield part.value
+            yield pending.future.result()
+        finally:
+            if not pending.future.done():
+                pending.future.cancel()
+                self._cancel(pending)
+
     def _submit(self, job: Job) -> _Pending:
         if self._closing:
             raise UnavailableError
@@ -292,7 +315,7 @@ class Fleet:
         worker.is_ready = False
         lost, worker.pending = worker.pending, {}
         for pending in lost.values():
-            if pending.was_retried:
+            if pending.was_retried or pending.has_sent:
                 self._fail(pending)
             elif not pending.future.done():
                 pending.was_retried = True
@@ -301,6 +324,12 @@ class Fleet:
     def _fail(self, pending: _Pending) -> None:
         if not pending.future.done():
             pending.future.set_exception(UnavailableError())
+
+    def _on_part(self, worker: _Process, part: Part) -> None:
+        pending = worker.pending.get(part.number)
+        if pending is not None:
+            pending.has_sent = True
+            pending.parts.put_nowait(part)
 
     def _on_done(self, worker: _Process, done: Done) -> None:
         pending = worker.pending.pop(done.number, None)

@@ -58,6 +58,7 @@ class Job:
         keywords: Its keyword arguments.
         caller: Jobs with the same caller share one caller's share of the batches.
         priority: Jobs with a lower number enter batches first.
+        has_parts: Whether the method returns a stream of parts, each of which is sent as soon as it is there.
     """
 
     number: int
@@ -67,6 +68,15 @@ class Job:
     keywords: dict[str, Any] = field(default_factory=dict)
     caller: str = ""
     priority: int = 0
+    has_parts: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the result of a job, of which more follows."""
+
+    number: int
+    value: Any
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import dataclasses
 import hashlib
 import hmac
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +74,7 @@ class Direction:
     target: str
 
     @property
-    def arguments(self) -> dict[str, str]:
+    def arguments(self) -> dict[str, Any]:
         """The language arguments of the model's methods."""
         found = {}
         if self.model.takes_source_language:
@@ -207,20 +207,49 @@ class Service:
         return [results[number] for number in range(len(texts))], detected
 
     async def call(
-        self, client: Client, model: ModelInfo, method: str, texts: Sequence[str], *arguments: Any, **keywords: Any
+        self,
+        client: Client,
+        model: ModelInfo,
+        method: str,
+        texts: Sequence[str],
+        *arguments: Any,
+        new_tokens: int = 0,
+        **keywords: Any,
     ) -> Any:
-        """Call a method of a model, for work of the size of ``texts``. Raises the errors of :meth:`translate`."""
-        async with self._admitted(client, texts):
-            try:
-                async with asyncio.timeout(self.config.limits.request_seconds):
-                    return await self.fleet.call(
-                        model.name, method, *arguments, caller=client.name, priority=client.priority, **keywords
-                    )
-            except TimeoutError:
-                raise TimedOutError from None
+        """Call a method of a model, for work of the size of ``texts`` and of as many tokens that are generated.
+
+        Raises the errors of :meth:`translate`.
+        """
+        async with self._admitted(client, texts, new_tokens):
+            return await self.fleet.call(
+                model.name, method, *arguments, caller=client.name, priority=client.priority, **keywords
+            )
+
+    async def stream(
+        self,
+        client: Client,
+        model: ModelInfo,
+        method: str,
+        texts: Sequence[str],
+        *arguments: Any,
+        new_tokens: int = 0,
+        **keywords: Any,
+    ) -> AsyncGenerator[Any]:
+        """Like :meth:`call`, for a method that returns a stream. Yield its parts and then its result, in one task."""
+        async with (
+            self._admitted(client, texts, new_tokens),
+            aclosing(
+                self.fleet.stream(
+                    model.name, method, *arguments, caller=client.name, priority=client.priority, **keywords
+                )
+            ) as parts,
+        ):
+            async for part in parts:
+                yield part
 
     @asynccontextmanager
-    async def _admitted(self, client: Client, texts: Sequence[str]) -> AsyncIterator[None]:
+    async def _admitted(self, client: Client, texts: Sequence[str], new_tokens: int) -> AsyncIterator[None]:
+        """Let work wait for its place, count it, and end it when its time is over."""
         limits, characters = self.config.limits, sum(map(len, texts))
         if len(texts) > limits.texts:
             raise TooLargeError(f"{len(texts):,} texts in one request; at most {limits.texts:,} are accepted")
@@ -229,11 +258,15 @@ class Service:
         quota = None if client.key is None else client.key.characters_per_month
         if quota is not None and self.characters_used(client) + characters > quota:
             raise QuotaExceededError
-        tokens = sum(map(estimated_tokens, texts))
+        tokens = sum(map(estimated_tokens, texts)) + new_tokens
         async with self.admission.enter(tokens, client.name, client.priority):
             month = client.name, time.strftime("%Y-%m")
             self._used[month] = self._used.get(month, 0) + characters
-            yield
+            try:
+                async with asyncio.timeout(limits.request_seconds):
+                    yield
+            except TimeoutError:
+                raise TimedOutError from None
 
 
 def _configured(model: ModelInfo, config: ModelConfig) -> ModelInfo:

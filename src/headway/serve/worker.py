@@ -8,13 +8,22 @@ import threading
 import time
 import traceback
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from headway.decode import Caller, SharedSearch, search_as
 from headway.errors import HeadwayError
-from headway.serve.messages import Cancel, Done, Job, Ping, Pong, WorkerError, encode, receive
+from headway.predict import Continuation, TextStream
+from headway.serve.messages import Cancel, Done, Job, Part, Ping, Pong, WorkerError, encode, receive
 
 MAX_JOBS = 128  # threads of a worker
+
+
+@runtime_checkable
+class SearchSharer(Protocol):
+    """A model whose calls can share their batches."""
+
+    def share_search(self, search: SharedSearch) -> None:
+        """Let all calls share the batches of ``search``."""
 
 
 def run_worker(connection: socket.socket, models: dict[str, Any]) -> None:
@@ -27,7 +36,8 @@ class _Worker:
         self._connection, self._models = connection, models
         self._search = SharedSearch()
         for model in models.values():
-            model.search = self._search
+            if isinstance(model, SearchSharer):
+                model.share_search(self._search)
         self._sending = threading.Lock()
         self._callers: dict[int, Caller] = {}
 
@@ -62,7 +72,10 @@ class _Worker:
                 raise CancelledError
             with search_as(caller):
                 method = getattr(self._models[job.model], job.method)
-                reply = Done(job.number, method(*job.arguments, **job.keywords))
+                result = method(*job.arguments, **job.keywords)
+                if job.has_parts:
+                    result = self._send_parts(job.number, result)
+                reply = Done(job.number, result)
         except (HeadwayError, CancelledError) as error:
             reply = Done(job.number, error=error)
         except Exception:
@@ -70,6 +83,11 @@ class _Worker:
             reply = Done(job.number, error=WorkerError())
         self._callers.pop(job.number, None)
         self._send(reply)
+
+    def _send_parts(self, number: int, stream: TextStream) -> Continuation | None:
+        for part in stream:
+            self._send(Part(number, part))
+        return stream.continuation
 
     def _pong(self) -> Pong:
         search = self._search

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from headway.decode.request import DecodingOptions
 from headway.errors import HeadwayError
+from headway.predict import GenerationOptions
 from headway.predict.results import Candidate, Source, Translation
+from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.requests import BadRequestError, unless_disconnected
 from headway.serve.languages import english_name
 from headway.serve.service import Client, Service
@@ -39,6 +44,10 @@ class TranslateBody(_Body):
         [], description="Phrases that each translation contains as whole words; a list gives alternatives."
     )
     ban: list[str] = Field([], description="Phrases that no translation contains.")
+    stream: bool = Field(
+        False,
+        description="Whether to send each translation, in any order, as a server-sent event as soon as it is there.",
+    )
 
 
 class ClassifyBody(_Body):
@@ -54,6 +63,9 @@ class GenerateBody(_Body):
     prompt: _Texts
     model: str | None = None
     options: dict[str, Any] = Field({}, description="Fields of GenerationOptions, such as max_new_tokens.")
+    stream: bool = Field(
+        False, description="Whether to send the continuation of one prompt in parts, as server-sent events."
+    )
 
 
 class FillBody(_Body):
@@ -113,20 +125,39 @@ def router(service: Service) -> APIRouter:
         client_of(request)
         return [asdict(each) for each in await service.detect(_listed(body.text))]
 
-    @api.post("/translate")
-    async def translate(body: TranslateBody, request: Request) -> JSONResponse:
+    @api.post("/translate", response_model=None)
+    async def translate(body: TranslateBody, request: Request) -> Response:
         """Translate texts. Each reply is what the text gets alone."""
         client = client_of(request)
         options = DecodingOptions.parse(body.options, "options")
         include = tuple(each if isinstance(each, str) else tuple(each) for each in body.include)
         sources = [Source(text, body.prefix, include, tuple(body.ban)) for text in _listed(body.text)]
         languages = body.source, body.target, body.model
-        work = service.translate(client, sources, *languages, options=options, alignment=body.alignment)
-        results, detected = await unless_disconnected(request, work)
-        answers = [_translation(each) for each in results]
-        for answer, language in zip(answers, detected or (), strict=False):
-            answer["detected"] = asdict(language)
-        return JSONResponse({"translations": answers})
+
+        async def answer(sources: Sequence[Source]) -> list[dict[str, Any]]:
+            found = service.translate(client, sources, *languages, options=options, alignment=body.alignment)
+            results, detected = await found
+            answers = [_translation(each) for each in results]
+            for one, language in zip(answers, detected or (), strict=False):
+                one["detected"] = asdict(language)
+            return answers
+
+        async def events() -> AsyncGenerator[dict[str, Any]]:
+            async def one(index: int) -> dict[str, Any]:
+                return {"index": index, "translation": (await answer(sources[index : index + 1]))[0]}
+
+            tasks = [asyncio.ensure_future(one(index)) for index in range(len(sources))]
+            try:
+                for task in asyncio.as_completed(tasks):
+                    yield await task
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+        if body.stream:
+            return EventStream(events(), _error_value)
+        return JSONResponse({"translations": await unless_disconnected(request, answer(sources))})
 
     @api.post("/score")
     async def score(body: ScoreBody, request: Request) -> JSONResponse:
@@ -149,12 +180,25 @@ def router(service: Service) -> APIRouter:
         found = await unless_disconnected(request, service.call(client, model, "classify_each", texts, texts))
         return JSONResponse({"classifications": [_or_error(each, asdict) for each in found]})
 
-    @api.post("/generate")
-    async def generate(body: GenerateBody, request: Request) -> JSONResponse:
+    @api.post("/generate", response_model=None)
+    async def generate(body: GenerateBody, request: Request) -> Response:
         """Continue prompts."""
         client = client_of(request)
         prompts, model = _listed(body.prompt), service.model(body.model, "language_model")
-        work = service.call(client, model, "generate", prompts, prompts, **body.options)
+        options = GenerationOptions.parse(body.options, "options")
+        new_tokens = len(prompts) * options.n * options.max_new_tokens
+        if body.stream:
+            if len(prompts) != 1:
+                raise BadRequestError("stream needs one prompt")
+            parts = service.stream(client, model, "stream", prompts, prompts[0], new_tokens=new_tokens, **body.options)
+
+            async def events() -> AsyncGenerator[dict[str, Any]]:
+                async with aclosing(parts):
+                    async for part in parts:
+                        yield {"text": part} if isinstance(part, str) else {"continuation": asdict(part)}
+
+            return EventStream(events(), _error_value)
+        work = service.call(client, model, "generate", prompts, prompts, new_tokens=new_tokens, **body.options)
         found = await unless_disconnected(request, work)
         return JSONResponse({"continuations": [[asdict(each) for each in own] for own in found]})
 
@@ -172,7 +216,11 @@ def router(service: Service) -> APIRouter:
 
 def error(message: str, status: int, headers: dict[str, str] | None = None) -> JSONResponse:
     """Return an error in the form of this API."""
-    return JSONResponse({"error": {"status": status, "message": message}}, status, headers)
+    return JSONResponse(_error_value(message, status), status, headers)
+
+
+def _error_value(message: str, status: int = 500) -> dict[str, Any]:
+    return {"error": {"status": status, "message": message}}
 
 
 def _listed(text: str | list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,12 +11,33 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headway.errors import BundleError
-from headway.inspection.results import PredictedToken, TokenProbability
+from headway.predict.results import TokenAlternative
 from headway.text.base import TextTokenizer
 
 DEFAULT_ALTERNATIVES = 5  # default number of alternatives per position
 
 _LOGITS_IN_MEMORY = 1 << 24  # 64 MiB in float32
+
+
+@dataclass(frozen=True)
+class PredictedToken:
+    """The probability of a token at its place in a text, and of the other tokens there.
+
+    Attributes:
+        token: The token in readable form.
+        log_probability: Log-probability of the token given the source and the tokens before it, in nats.
+        rank: Rank of the token by probability; 1 is the most probable.
+        forced: Whether the token was given to the model instead of predicted, such as a language code.
+        alternatives: The most probable tokens at this position, best first.
+        entropy: Entropy of the prediction in nats: a choice among exp(entropy) equally probable tokens is as uncertain.
+    """
+
+    token: str
+    log_probability: float
+    rank: int
+    forced: bool
+    alternatives: tuple[TokenAlternative, ...]
+    entropy: float | None = None
 
 
 def predicted_tokens(
@@ -48,5 +70,5 @@ def predicted_tokens(
             strict=True,
         )
         for at, (token, value, rank, entropy, ids, values) in enumerate(rows, start):
-            others = tuple(map(TokenProbability, tokenizer.display(ids), values))
+            others = tuple(map(TokenAlternative, tokenizer.display(ids), values))
             yield PredictedToken(token, value, rank, at < forced, others, entropy)

@@ -1,0 +1,67 @@
+"""Replies that arrive in parts: server-sent events (HTML Living Standard, section 9.2)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from headway.errors import HeadwayError
+from headway.serve.apis.requests import unless_disconnected
+
+_log = logging.getLogger("headway.serve")
+
+
+class EventStream(Response):
+    """A reply with one event for each value.
+
+    An error before the first value is raised, so that it gets a status of its own. Later ones become the last event.
+
+    Args:
+        values: The values, which are sent as JSON.
+        error: Returns the value of the event that reports an error, for its message.
+        end: The data of the last event, after all values. None means no such event.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, values: AsyncGenerator[Any], error: Callable[[str], Any], end: str | None = None) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._values, self._error, self._end = values, error, end
+        self._has_started = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events until the client disconnects."""
+        try:
+            await unless_disconnected(Request(scope, receive), self._send_all(send))
+        except ClientDisconnect:
+            if not self._has_started:
+                raise
+
+    async def _send_all(self, send: Send) -> None:
+        async with aclosing(self._values):
+            try:
+                async for value in self._values:
+                    await self._send_event(send, json.dumps(value, ensure_ascii=False))
+            except Exception as error:
+                if not self._has_started:
+                    raise
+                _log.warning("a stream of events has ended early: %r", error)
+                message = str(error) if isinstance(error, HeadwayError) else "The reply could not be completed"
+                await self._send_event(send, json.dumps(self._error(message)))
+            if self._end is not None:
+                await self._send_event(send, self._end)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_event(self, send: Send, data: str) -> None:
+        if not self._has_started:
+            self._has_started = True
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True})

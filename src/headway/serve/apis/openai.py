@@ -1,0 +1,471 @@
+"""The API of OpenAI: models, completions and chat completions (https://platform.openai.com/docs/api-reference).
+
+Language models complete prompts. Their chat is the continuation of the messages' contents, one a line, because they are
+not trained on conversations. Translation models answer with the translation of the prompt, or of the last message of
+the user; options that have no meaning for them, such as the temperature, are ignored.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from itertools import accumulate
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headway.decode.request import DecodingOptions
+from headway.predict import Continuation, Prompt
+from headway.predict.predicted_tokens import PredictedToken
+from headway.serve.apis.event_stream import EventStream
+from headway.serve.apis.requests import BadRequestError, parse_json_object, unless_disconnected
+from headway.serve.messages import ModelInfo
+from headway.serve.service import Client, Service, UnknownModelError, first_error
+from headway.text.base import BOS, EOS
+
+_TRANSLATION, _LANGUAGE_MODEL = "translation", "language_model"
+_MAX_ALTERNATIVES = 20
+_COMPLETION_TOKENS, _CHAT_TOKENS = 16, 256  # default numbers of new tokens
+_NOTHING = Continuation("", (), (), "length", ())
+
+_Ids = list[Annotated[int, Field(ge=0)]]
+_Count = Annotated[int, Field(ge=1, le=128)]
+_Penalty = Annotated[float, Field(ge=0, le=0, description="Only 0: these penalties are not supported.")]
+
+
+class _StreamOptions(BaseModel):
+    include_usage: bool = False
+
+
+class _CommonFields(BaseModel):
+    """The fields that completions and chat completions share. Unknown fields are ignored, as in the original."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str | None = None
+    n: _Count | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    stop: str | list[str] | None = None
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    seed: int | None = None
+    frequency_penalty: _Penalty | None = None
+    presence_penalty: _Penalty | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
+    # Not of OpenAI, but of other servers with this API.
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=1)] | None = None
+    source_language: str | None = None
+    target_language: str | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of answers to each prompt."""
+        return self.n or 1
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether the last part of a streamed reply counts the tokens."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def generation_options(self, max_new_tokens: int) -> dict[str, Any]:
+        """Return the options of :meth:`headway.predict.LanguageModel.generate`."""
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        chosen = self.model_dump(
+            include={"n", "temperature", "top_p", "seed", "top_k", "min_p", "repetition_penalty"}, exclude_none=True
+        )
+        if chosen.get("temperature") == 0 and self.count > 1:
+            chosen["beam_size"] = self.count
+        stops = tuple(filter(None, stop))
+        return {"seed": random.getrandbits(31), "stop": stops, "max_new_tokens": max_new_tokens} | chosen
+
+
+_FieldsT = TypeVar("_FieldsT", bound=_CommonFields)
+
+
+class _CompletionFields(_CommonFields):
+    prompt: str | list[str] | _Ids | list[_Ids] = ""
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=_MAX_ALTERNATIVES)] | None = None
+    best_of: int | None = None
+    suffix: Annotated[str, Field(max_length=0)] | None = None
+
+    @property
+    def limit(self) -> int:
+        """The maximum number of new tokens."""
+        return _COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
+
+    def prompts(self) -> list[Prompt]:
+        """Return the prompts as the Python objects take them."""
+        prompts: Any = self.prompt
+        is_one = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
+        found = [prompts] if is_one else prompts
+        return [each if isinstance(each, str) else tuple(each) for each in found]
+
+
+class _TextPart(BaseModel):
+    type: Literal["text"]
+    text: str
+
+
+class _Message(BaseModel):
+    role: str
+    content: str | list[_TextPart] | None = None
+
+    @property
+    def text(self) -> str:
+        """The content as one text."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class _ChatFields(_CommonFields):
+    messages: Annotated[list[_Message], Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=_MAX_ALTERNATIVES)] | None = None
+    tools: Annotated[list[Any], Field(max_length=0)] | None = None
+
+    @property
+    def prompt(self) -> str:
+        """The text that a language model continues."""
+        return "\n".join(each.text for each in self.messages)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the generation."""
+        return self.generation_options(self.max_completion_tokens or self.max_tokens or _CHAT_TOKENS)
+
+
+def routes(service: Service) -> list[Route]:
+    """Return the routes of the API."""
+    api = _OpenAI(service)
+    return [
+        Route("/v1/models", api.models, methods=["GET"]),
+        Route("/v1/models/{name:path}", api.model, methods=["GET"]),
+        Route("/v1/completions", api.complete, methods=["POST"]),
+        Route("/v1/chat/completions", api.chat, methods=["POST"]),
+    ]
+
+
+_CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
+
+
+def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """Return an error in the form of this API."""
+    return JSONResponse(_error_value(message, status), status, headers)
+
+
+def _error_value(message: str, status: int = 500) -> dict[str, Any]:
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": _CODES.get(status)}}
+
+
+class _OpenAI:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def models(self, request: Request) -> Response:
+        self._client(request)
+        return JSONResponse({"object": "list", "data": [_model(each) for each in self._models()]})
+
+    async def model(self, request: Request) -> Response:
+        self._client(request)
+        return JSONResponse(_model(self._find_model(request.path_params["name"])))
+
+    async def complete(self, request: Request) -> Response:
+        client, body = self._client(request), await _read(request, _CompletionFields)
+        model, prompts = self._find_model(body.model), body.prompts()
+        if body.best_of not in (None, body.count):
+            raise BadRequestError("best_of: only the value of n is supported")
+        reply = _Reply("cmpl", "text_completion", "text_completion", model.name)
+        usage = None
+        if model.kind == _TRANSLATION:
+            texts = [each for each in prompts if isinstance(each, str)]
+            if len(texts) < len(prompts):
+                raise BadRequestError("prompt: a translation model takes texts, not token ids")
+            found = await unless_disconnected(request, self._translate(client, model, texts, body))
+            choices = [_completion_choice(text, "stop") for own in found for text in own]
+        elif body.stream and body.count == len(prompts) == 1 and body.logprobs is None:
+            return _event_stream(self._stream_completion(client, model, prompts[0], body, reply))
+        else:
+            choices, usage = await unless_disconnected(request, self._complete(client, model, prompts, body))
+        if body.stream:
+            return _event_stream(reply.chunks(choices, usage if body.wants_usage else None))
+        return reply.whole(choices, usage)
+
+    async def chat(self, request: Request) -> Response:
+        client, body = self._client(request), await _read(request, _ChatFields)
+        model = self._find_model(body.model)
+        reply = _Reply("chatcmpl", "chat.completion", "chat.completion.chunk", model.name)
+        usage = None
+        if model.kind == _TRANSLATION:
+            texts = [each.text for each in body.messages if each.role == "user"]
+            if not texts:
+                raise BadRequestError("messages: there is no message of the user to translate")
+            (found,) = await unless_disconnected(request, self._translate(client, model, texts[-1:], body))
+            choices = [_chat_choice(text, "stop") for text in found]
+        elif body.stream and body.count == 1 and not body.logprobs:
+            return _event_stream(self._stream_chat(client, model, body, reply))
+        else:
+            choices, usage = await unless_disconnected(request, self._continue_chat(client, model, body))
+        if body.stream:
+            deltas = [{**choice, "delta": choice["message"]} for choice in choices]
+            for choice in deltas:
+                del choice["message"]
+            return _event_stream(reply.chunks(deltas, usage if body.wants_usage else None))
+        return reply.whole(choices, usage)
+
+    # Models and keys.
+
+    def _client(self, request: Request) -> Client:
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        return self._service.client(key.strip() if scheme.lower() == "bearer" else None)
+
+    def _models(self) -> list[ModelInfo]:
+        return [model for kind in (_LANGUAGE_MODEL, _TRANSLATION) for model in self._service.models_of_kind(kind)]
+
+    def _find_model(self, name: str | None) -> ModelInfo:
+        found = [model for model in self._models() if name in (None, model.name)]
+        if not found:
+            raise UnknownModelError(name or "that completes texts")
+        return found[0]
+
+    # Work.
+
+    async def _translate(
+        self, client: Client, model: ModelInfo, texts: Sequence[str], body: _CommonFields
+    ) -> list[tuple[str, ...]]:
+        """Return ``n`` translations of each text."""
+        options = DecodingOptions()
+        if body.count > 1:
+            options = options.model_copy(update={"beam_size": max(options.beam_size, body.count), "n_best": body.count})
+        source, target = body.source_language or model.source_languages[0], body.target_language
+        if target is None:
+            if len(model.target_languages) > 1:
+                raise BadRequestError(f"target_language is missing; {model.name} has several")
+            target = model.target_languages[0]
+        found, _ = await self._service.translate(client, texts, source, target, model.name, options=options)
+        if (failed := first_error(found)) is not None:
+            raise failed
+        return [tuple(each.text for each in result.candidates[: body.count]) for result in found]
+
+    async def _complete(
+        self, client: Client, model: ModelInfo, prompts: Sequence[Prompt], body: _CompletionFields
+    ) -> tuple[list[dict[str, Any]], dict[str, int]]:
+        """Return the choices for each prompt, and the usage."""
+        found = [[_NOTHING] * body.count for _ in prompts]
+        if body.limit:
+            read = [_without_begin(prompt) for prompt in prompts]
+            found = await self._generate(client, model, read, body.generation_options(body.limit))
+        choices: list[dict[str, Any]] = []
+        num_prompt = 0
+        for prompt, own in zip(prompts, found, strict=True):
+            text, length = await self._call(client, model, "read_prompt", _without_begin(prompt))
+            num_prompt += length
+            for each in own:
+                logprobs = None
+                if body.logprobs is not None:
+                    tokens = await self._predict(client, model, prompt, each, body.logprobs)
+                    logprobs = _logprobs(tokens if body.echo else tokens[len(tokens) - len(each.ids) :], body.logprobs)
+                whole = text + each.text if body.echo else each.text
+                choices.append(_completion_choice(whole, _finish_reason(each), logprobs))
+        return choices, _usage(num_prompt, [each for own in found for each in own])
+
+    async def _continue_chat(
+        self, client: Client, model: ModelInfo, body: _ChatFields
+    ) -> tuple[list[dict[str, Any]], dict[str, int]]:
+        """Return the choices for a conversation, and the usage."""
+        (found,) = await self._generate(client, model, [body.prompt], body.options)
+        _, length = await self._call(client, model, "read_prompt", body.prompt)
+        answers = []
+        for each in found:
+            logprobs = None
+            if body.logprobs:
+                tokens = await self._predict(client, model, body.prompt, each, body.top_logprobs or 0)
+                logprobs = _chat_logprobs(tokens[len(tokens) - len(each.ids) :], body.top_logprobs or 0)
+            answers.append(_chat_choice(each.text, _finish_reason(each), logprobs))
+        return answers, _usage(length, found)
+
+    async def _stream_completion(
+        self, client: Client, model: ModelInfo, prompt: Prompt, body: _CompletionFields, reply: _Reply
+    ) -> AsyncGenerator[dict[str, Any]]:
+        text, length = await self._call(client, model, "read_prompt", _without_begin(prompt))
+        made = _NOTHING
+        if body.echo:
+            yield reply.chunk([_completion_choice(text, None)])
+        if body.limit:
+            options = body.generation_options(body.limit)
+            async for part in self._stream(client, model, _without_begin(prompt), options):
+                if isinstance(part, Continuation):
+                    made = part
+                else:
+                    yield reply.chunk([_completion_choice(part, None)])
+        yield reply.chunk([_completion_choice("", _finish_reason(made))])
+        if body.wants_usage:
+            yield reply.chunk([], _usage(length, [made]))
+
+    async def _stream_chat(
+        self, client: Client, model: ModelInfo, body: _ChatFields, reply: _Reply
+    ) -> AsyncGenerator[dict[str, Any]]:
+        _, length = await self._call(client, model, "read_prompt", body.prompt)
+        made = _NOTHING
+        yield reply.chunk([_chat_delta({"role": "assistant", "content": ""}, None)])
+        async for part in self._stream(client, model, body.prompt, body.options):
+            if isinstance(part, Continuation):
+                made = part
+            else:
+                yield reply.chunk([_chat_delta({"content": part}, None)])
+        yield reply.chunk([_chat_delta({}, _finish_reason(made))])
+        if body.wants_usage:
+            yield reply.chunk([], _usage(length, [made]))
+
+    async def _generate(
+        self, client: Client, model: ModelInfo, prompts: list[Prompt], options: dict[str, Any]
+    ) -> list[list[Continuation]]:
+        new = len(prompts) * options.get("n", 1) * options["max_new_tokens"]
+        texts = [_sized(prompt) for prompt in prompts]
+        found: list[list[Continuation]] = await self._service.call(
+            client, model, "generate", texts, prompts, new_tokens=new, **options
+        )
+        return found
+
+    def _stream(
+        self, client: Client, model: ModelInfo, prompt: Prompt, options: dict[str, Any]
+    ) -> AsyncGenerator[str | Continuation]:
+        new = options["max_new_tokens"]
+        return self._service.stream(client, model, "stream", [_sized(prompt)], prompt, new_tokens=new, **options)
+
+    async def _predict(
+        self, client: Client, model: ModelInfo, prompt: Prompt, found: Continuation, count: int
+    ) -> list[PredictedToken | None]:
+        """Return the probabilities of the tokens of a prompt and its continuation: None for BOS, which has none."""
+        read = _without_begin(prompt)
+        tokens = await self._call(client, model, "predict_tokens", read, found.ids, count=max(count, 1))
+        return tokens if read == prompt else [None, *tokens]
+
+    async def _call(
+        self, client: Client, model: ModelInfo, method: str, prompt: Prompt, *rest: Any, **more: Any
+    ) -> Any:
+        return await self._service.call(client, model, method, [_sized(prompt)], prompt, *rest, **more)
+
+
+class _Reply:
+    """The fields that all replies to a request have."""
+
+    def __init__(self, prefix: str, kind: str, chunk_kind: str, model: str) -> None:
+        self._kind, self._chunk_kind = kind, chunk_kind
+        self._shared = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+
+    def whole(self, choices: Sequence[dict[str, Any]], usage: dict[str, int] | None) -> Response:
+        """Return the reply with all choices."""
+        numbered = [{"index": index} | choice for index, choice in enumerate(choices)]
+        return JSONResponse({**self._shared, "object": self._kind, "choices": numbered, "usage": usage})
+
+    def chunk(self, choices: Sequence[dict[str, Any]], usage: dict[str, int] | None = None) -> dict[str, Any]:
+        """Return one part of a streamed reply."""
+        numbered = [{"index": index} | choice for index, choice in enumerate(choices)]
+        own = {**self._shared, "object": self._chunk_kind, "choices": numbered}
+        return own if usage is None else own | {"usage": usage}
+
+    async def chunks(
+        self, choices: Sequence[dict[str, Any]], usage: dict[str, int] | None
+    ) -> AsyncGenerator[dict[str, Any]]:
+        """Yield a chunk for each choice, for results that are not made in parts."""
+        for index, choice in enumerate(choices):
+            yield self.chunk([choice | {"index": index}])
+        if usage is not None:
+            yield self.chunk([], usage)
+
+
+async def _read(request: Request, kind: type[_FieldsT]) -> _FieldsT:
+    """Return the body of a request.
+
+    Raises:
+        BadRequestError: It does not fit.
+    """
+    try:
+        return kind.model_validate(parse_json_object(await request.body()))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(each) for each in first["loc"])
+        raise BadRequestError(f"{place}: {first['msg']}") from None
+
+
+def _event_stream(values: AsyncGenerator[dict[str, Any]]) -> EventStream:
+    return EventStream(values, _error_value, "[DONE]")
+
+
+def _model(model: ModelInfo) -> dict[str, Any]:
+    return {"id": model.name, "object": "model", "created": 0, "owned_by": "headway"}
+
+
+def _without_begin(prompt: Prompt) -> Prompt:
+    """Return a prompt without the token that clients put before every text, which the model reads anyway."""
+    return prompt[1:] if isinstance(prompt, tuple) and prompt[:1] in ((BOS,), (EOS,)) else prompt
+
+
+def _sized(prompt: Prompt) -> str:
+    """Return a text of about the size of a prompt, by which its work is estimated and counted."""
+    return prompt if isinstance(prompt, str) else "1234" * len(prompt)
+
+
+def _finish_reason(found: Continuation) -> str:
+    return "length" if found.finish_reason == "length" else "stop"
+
+
+def _usage(num_prompt: int, found: Sequence[Continuation]) -> dict[str, int]:
+    made = sum(len(each.ids) for each in found)
+    return {"prompt_tokens": num_prompt, "completion_tokens": made, "total_tokens": num_prompt + made}
+
+
+def _completion_choice(text: str, finish_reason: str | None, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"text": text, "logprobs": logprobs, "finish_reason": finish_reason}
+
+
+def _chat_choice(text: str, finish_reason: str, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text, "refusal": None}
+    return {"message": message, "logprobs": logprobs, "finish_reason": finish_reason}
+
+
+def _chat_delta(delta: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:
+    return {"delta": delta, "logprobs": None, "finish_reason": finish_reason}
+
+
+def _logprobs(tokens: Sequence[PredictedToken | None], count: int) -> dict[str, Any]:
+    """Return the log-probabilities of tokens in the form of completions."""
+    names = ["" if each is None else each.token for each in tokens]
+    return {
+        "tokens": names,
+        "token_logprobs": [None if each is None else each.log_probability for each in tokens],
+        "top_logprobs": [
+            None if each is None else {one.token: one.log_probability for one in each.alternatives[:count]}
+            for each in tokens
+        ],
+        "text_offset": list(accumulate(map(len, names[:-1]), initial=0))[: len(names)],
+    }
+
+
+def _chat_logprobs(tokens: Sequence[PredictedToken | None], count: int) -> dict[str, Any]:
+    """Return the log-probabilities of tokens in the form of chat completions."""
+
+    def one(token: str, log_probability: float) -> dict[str, Any]:
+        return {"token": token, "logprob": log_probability, "bytes": list(token.encode())}
+
+    return {
+        "content": [
+            one(each.token, each.log_probability)
+            | {"top_logprobs": [one(top.token, top.log_probability) for top in each.alternatives[:count]]}
+            for each in filter(None, tokens)
+        ]
+    }
