@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal
 
 from headway.data.readers import read_lines
@@ -212,13 +213,17 @@ class ModelGlossary:
         return [(entry, self._tokens(entry)) for entry in self._glossary.matches(text)]
 
 
-@lru_cache(4)
 def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | None) -> ModelGlossary:
-    """Return the glossary prepared for a model; results are cached.
+    """Return the glossary prepared for a model. The results for the last eight glossaries are cached.
 
     A target phrase may have at most ``max_phrase_tokens`` tokens, and never more than 50.
     """
-    return ModelGlossary(glossary, tokenizer, min(_MAX_TOKENS, max_phrase_tokens or _MAX_TOKENS))
+    with _PREPARING:  # if several threads need a glossary, one of them prepares it and the others wait
+        return _cached_model_glossary(glossary, tokenizer, min(_MAX_TOKENS, max_phrase_tokens or _MAX_TOKENS))
+
+
+_PREPARING = Lock()
+_cached_model_glossary = lru_cache(8)(ModelGlossary)
 
 
 def _parse_row(row: Sequence[str], where: str) -> GlossaryEntry:

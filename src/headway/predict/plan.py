@@ -95,9 +95,10 @@ class RequestBuilder:
         try:
             if source.include or source.banned:
                 check_phrases(source)
-            if len(ids) + self.special_tokens.source_overhead <= self.max_source_tokens:
-                return TranslationPlan(source, (TextPart(source.text, ""),), (self._request(source, ids),))
-            return self._plan_of_parts(source, len(ids) + self.special_tokens.source_overhead)
+            length = len(ids) + self.special_tokens.source_overhead
+            if source.split_sentences or length > self.max_source_tokens:
+                return self._plan_of_parts(source, length)
+            return TranslationPlan(source, (TextPart(source.text, ""),), (self._request(source, ids),))
         except HeadwayError as error:
             return error
 

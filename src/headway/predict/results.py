@@ -27,12 +27,15 @@ class Source:
             the phrase to be part of a longer word there: ``Haus*``, ``*haus``, ``*Haus*``. Write ``\\*`` for a literal
             asterisk.
         banned: Phrases that the translation must not contain.
+        split_sentences: Whether the sentences of the text are translated one by one. Otherwise only texts that are too
+            long for the model are split.
     """
 
     text: str
     prefix: str = ""
     include: tuple[str | tuple[str, ...], ...] = ()
     banned: tuple[str, ...] = ()
+    split_sentences: bool = False
 
 
 @dataclass(frozen=True)

@@ -332,6 +332,10 @@ class Translator(TextTranslator):
         pairs = to_word_alignment(candidate.alignment.pairs, in_source, in_target)
         return WordAlignment(tuple(source_words), tuple(target_words), tuple(pairs))
 
+    def check_glossary(self, glossary: Glossary) -> None:
+        """Raise an error if this model cannot use a glossary: an entry has no target phrase that it can produce."""
+        self._model_glossary(glossary, PAPER_OPTIONS, self._model.max_length)
+
     def _framed(
         self, special: SpecialTokens, source: list[int] | HeadwayError, target: list[int] | HeadwayError
     ) -> tuple[list[int], list[int]] | HeadwayError:

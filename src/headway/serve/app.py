@@ -22,9 +22,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headway import __version__
 from headway.errors import HeadwayError
 from headway.serve.admission import OverloadedError, RetryLaterError
-from headway.serve.apis import libretranslate, native, openai
+from headway.serve.apis import deepl, libretranslate, native, openai
 from headway.serve.apis.requests import BadRequestError
 from headway.serve.fleet import UnavailableError
+from headway.serve.glossaries import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
 from headway.serve.messages import WorkerError
 from headway.serve.service import (
     BadKeyError,
@@ -61,7 +62,7 @@ def make_app(service: Service) -> ASGIApp:
     )
     metrics = _Metrics(service)
     app.include_router(native.router(service))
-    app.router.routes.extend([*libretranslate.routes(service), *openai.routes(service)])
+    app.router.routes.extend([*libretranslate.routes(service), *deepl.routes(service), *openai.routes(service)])
 
     @app.get("/ready", include_in_schema=False)
     async def ready() -> JSONResponse:
@@ -101,6 +102,9 @@ _ERRORS: dict[type[Exception], tuple[int, str]] = {
     OverloadedError: (429, "The service is busy; try again later"),
     UnknownLanguageError: (400, "{} is not supported"),
     UnknownModelError: (404, "There is no model {}"),
+    UnknownGlossaryError: (404, "There is no glossary {}"),
+    UnknownDictionaryError: (400, "The glossary has no dictionary for {}"),
+    GlossariesFullError: (413, "{}"),
     TimedOutError: (504, "The time limit of a request has passed"),
     UnavailableError: (503, "No worker can answer now; try again later"),
     WorkerError: (500, "Internal error"),
@@ -112,10 +116,10 @@ _ERRORS: dict[type[Exception], tuple[int, str]] = {
 
 @dataclass(frozen=True)
 class _Api:
-    """An API: its name in metrics, the beginning of its paths, the form of its errors, and statuses of its own."""
+    """An API: its name in metrics, the beginnings of its paths, the form of its errors, and statuses of its own."""
 
     name: str
-    prefix: str
+    prefix: str | tuple[str, ...]
     error: Callable[[str, int, dict[str, str] | None], Response]
     statuses: Mapping[type[Exception], int] = field(default_factory=dict)
 
@@ -123,6 +127,7 @@ class _Api:
 _APIS = (
     _Api("native", "/api/", native.error),
     _Api("openai", "/v1/", openai.error, {BadKeyError: 401}),
+    _Api("deepl", ("/v2/", "/v3/"), deepl.error, {QuotaExceededError: 456, UnknownDictionaryError: 404}),
     _Api("libretranslate", "/", libretranslate.error),
 )
 

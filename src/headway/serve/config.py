@@ -40,6 +40,8 @@ class LimitsConfig(Config):
     body_bytes: int = Field(4 << 20, ge=1024, description="Maximum size of a request's body.")
     texts: int = Field(1024, ge=1, description="Maximum number of texts of a request.")
     characters: int = Field(100_000, ge=1, description="Maximum number of characters of a request.")
+    glossaries: int = Field(1000, ge=0, description="Maximum number of glossaries that clients create.")
+    glossary_characters: int = Field(50_000_000, ge=0, description="Maximum size of all these glossaries.")
 
 
 class KeyConfig(Config):
@@ -66,6 +68,9 @@ class ServeConfig(Config):
     )
     allowed_origins: tuple[str, ...] = Field((), description="Origins of pages that may call the service (CORS).")
     root_path: str = Field("", description="Path prefix behind a reverse proxy.")
+    glossary_folder: str | None = Field(
+        None, description="Folder for the glossaries that clients create. Default: they end with the service."
+    )
     limits: LimitsConfig = LimitsConfig()
     keys: tuple[KeyConfig, ...] = Field((), description="API keys. Without any, every request is accepted.")
 
@@ -102,6 +107,8 @@ def read_config(
         ConfigError: A key or value is invalid, or there is no model.
     """
     data = {} if path is None else read_toml(path)
+    if path is not None and isinstance(data.get("glossary_folder"), str):
+        data["glossary_folder"] = str(path.parent / data["glossary_folder"])
     if path is not None and isinstance(data.get("models"), list):
         for model in data["models"]:
             if isinstance(model, dict) and isinstance(model.get("path"), str):

@@ -44,6 +44,11 @@ def normalized(code: str) -> str:
     return "-".join([_THREE_LETTERS.get(language, language), *rest])
 
 
+def base_language(code: str) -> str:
+    """Return a language code in lower case, without region and script: pt-BR becomes pt."""
+    return normalized(code).partition("-")[0]
+
+
 def find_language(code: str, known: Iterable[str]) -> str | None:
     """Return the code in ``known`` that ``code`` means, or None.
 
@@ -54,21 +59,21 @@ def find_language(code: str, known: Iterable[str]) -> str | None:
     by_code = {normalized(each): each for each in known}
     if wanted in by_code:
         return by_code[wanted]
-    language = wanted.partition("-")[0]
+    language = base_language(code)
     if language in by_code:
         return by_code[language]
-    family = [each for name, each in by_code.items() if name.partition("-")[0] == language]
+    family = [each for each in by_code.values() if base_language(each) == language]
     return family[0] if len(family) == 1 else None
 
 
 def english_name(code: str) -> str:
     """Return the English name of a language, or its code if the name is not known."""
-    return _ENGLISH_NAMES.get(normalized(code).partition("-")[0], code)
+    return _ENGLISH_NAMES.get(base_language(code), code)
 
 
 def detect_language(text: str, among: Collection[str] = ()) -> DetectedLanguage:
     """Return the most probable language of a text, of those in ``among`` if there are any."""
-    codes = {normalized(each).partition("-")[0]: each for each in among}
+    codes = {base_language(each): each for each in among}
     code, probability = _identifier(frozenset(codes)).classify(text)
     return DetectedLanguage(codes.get(code, code), float(probability))
 

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 
 import uvicorn
 
@@ -16,6 +17,7 @@ from headway.errors import ConfigError
 from headway.serve.app import make_app
 from headway.serve.config import ServeConfig
 from headway.serve.fleet import Fleet
+from headway.serve.glossaries import GlossaryStore
 from headway.serve.service import Service
 
 _DRAIN_CHECK_S = 0.02
@@ -36,8 +38,13 @@ async def _run(config: ServeConfig) -> None:
     listener = _listen(config.host, config.port)
     workers = config.workers or num_cores()
     fleet = Fleet(config.specs(), workers=workers)
+    glossaries = GlossaryStore(
+        Path(config.glossary_folder) if config.glossary_folder is not None else None,
+        max_glossaries=config.limits.glossaries,
+        max_characters=config.limits.glossary_characters,
+    )
     await fleet.start()
-    service = Service(config, fleet, workers)
+    service = Service(config, fleet, workers, glossaries)
     settings = uvicorn.Config(
         make_app(service), log_config=None, access_log=False, server_header=False, timeout_keep_alive=30
     )

@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import hmac
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,8 @@ from headway.errors import HeadwayError
 from headway.serve.admission import Admission, RetryLaterError, estimated_tokens
 from headway.serve.config import KeyConfig, ModelConfig, ServeConfig, model_name
 from headway.serve.fleet import Fleet
-from headway.serve.languages import DetectedLanguage, detect_language, find_language
+from headway.serve.glossaries import Dictionary, GlossaryLines, GlossaryStore, StoredGlossary
+from headway.serve.languages import DetectedLanguage, base_language, detect_language, find_language
 from headway.serve.messages import ModelInfo
 from headway.serve.worker import MAX_JOBS
 
@@ -87,8 +88,9 @@ class Direction:
 class Service:
     """The models of a configuration, behind a bounded queue."""
 
-    def __init__(self, config: ServeConfig, fleet: Fleet, workers: int) -> None:
-        self.config, self.fleet = config, fleet
+    def __init__(self, config: ServeConfig, fleet: Fleet, workers: int, glossaries: GlossaryStore) -> None:
+        self.config, self.fleet, self.glossaries = config, fleet, glossaries
+        self._editing = asyncio.Lock()  # of glossaries
         limits = config.limits
         self.admission = Admission(
             slots=workers * MAX_JOBS, max_tokens=limits.queue_tokens, max_seconds=limits.queue_seconds
@@ -168,6 +170,56 @@ class Service:
         """Return the language of each text, among those that the models translate from."""
         return await asyncio.to_thread(lambda: [detect_language(text, self._source_languages) for text in texts])
 
+    # Glossaries.
+
+    async def create_glossary(self, client: Client, name: str, dictionaries: Sequence[Dictionary]) -> StoredGlossary:
+        """Store a new glossary. Raises the errors of :meth:`edit_glossary`."""
+        glossary = StoredGlossary.new(client.name, name, dictionaries)
+        async with self._editing:
+            await self._store(client, glossary, dictionaries)
+        return glossary
+
+    async def edit_glossary(
+        self, client: Client, identifier: str, edit: Callable[[StoredGlossary], StoredGlossary]
+    ) -> StoredGlossary:
+        """Replace a glossary by the one that ``edit`` makes of it, and return the new one.
+
+        Raises:
+            UnknownGlossaryError: The client has no glossary with this id.
+            UnknownLanguageError: No model translates the languages of a dictionary.
+            HeadwayError: An entry is malformed, contradicts another one, or cannot be produced by the model.
+            GlossariesFullError: The glossaries would be too many or too large.
+        """
+        async with self._editing:
+            old = self.glossaries.get(client.name, identifier)
+            new = edit(old)
+            await self._store(client, new, [each for each in new.dictionaries if each not in old.dictionaries])
+        return new
+
+    async def delete_glossary(self, client: Client, identifier: str) -> None:
+        """Delete a glossary. Raises :class:`UnknownGlossaryError` if the client has none with this id."""
+        async with self._editing:
+            self.glossaries.delete(self.glossaries.get(client.name, identifier))
+
+    async def _store(self, client: Client, glossary: StoredGlossary, changed: Sequence[Dictionary]) -> None:
+        """Check the changed dictionaries with models for their languages, and store the glossary."""
+        try:
+            async with asyncio.timeout(self.config.limits.request_seconds):
+                for each in changed:
+                    model = self._model_for_dictionary(each)
+                    lines = GlossaryLines(each.lines)
+                    await self.fleet.call(model.name, "check_glossary", glossary=lines, caller=client.name)
+        except TimeoutError:
+            raise TimedOutError from None
+        await asyncio.to_thread(self.glossaries.put, glossary)
+
+    def _model_for_dictionary(self, dictionary: Dictionary) -> ModelInfo:
+        for model in self.models_of_kind("translation"):
+            sources, targets = map(base_language, model.source_languages), map(base_language, model.target_languages)
+            if dictionary.source in sources and dictionary.target in targets:
+                return model
+        raise UnknownLanguageError(f"{dictionary.source} to {dictionary.target}")
+
     # Work.
 
     async def translate(
@@ -177,6 +229,7 @@ class Service:
         source: str,
         target: str,
         model: str | None = None,
+        glossary: StoredGlossary | None = None,
         **keywords: Any,
     ) -> tuple[list[Any], list[DetectedLanguage] | None]:
         """Translate texts; see :meth:`headway.predict.Translator.translate_each`. Errors are in their places.
@@ -185,6 +238,7 @@ class Service:
         None.
 
         Raises:
+            UnknownDictionaryError: The glossary has no dictionary for the languages.
             OverloadedError: The queue is full.
             QuotaExceededError: The client's characters are used up.
             TooLargeError: There are too many texts or characters.
@@ -202,6 +256,9 @@ class Service:
             direction = self.direction(code, target, model)
             own, own_plain = [texts[number] for number in numbers], [plain[number] for number in numbers]
             arguments = direction.arguments | keywords
+            if glossary is not None:
+                dictionary = glossary.dictionary(direction.source, direction.target)
+                arguments["glossary"] = GlossaryLines(dictionary.lines)
             found = await self.call(client, direction.model, "translate_each", own_plain, own, **arguments)
             results |= zip(numbers, found, strict=True)
         return [results[number] for number in range(len(texts))], detected

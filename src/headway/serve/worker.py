@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 from headway.decode import Caller, SharedSearch, search_as
 from headway.errors import HeadwayError
 from headway.predict import Continuation, TextStream
+from headway.serve.glossaries import GlossaryLines
 from headway.serve.messages import Cancel, Done, Job, Part, Ping, Pong, WorkerError, encode, receive
 
 MAX_JOBS = 128  # threads of a worker
@@ -72,7 +73,11 @@ class _Worker:
                 raise CancelledError
             with search_as(caller):
                 method = getattr(self._models[job.model], job.method)
-                result = method(*job.arguments, **job.keywords)
+                keywords = {
+                    name: value.build() if isinstance(value, GlossaryLines) else value
+                    for name, value in job.keywords.items()
+                }
+                result = method(*job.arguments, **keywords)
                 if job.has_parts:
                     result = self._send_parts(job.number, result)
                 reply = Done(job.number, result)

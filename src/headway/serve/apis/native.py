@@ -18,6 +18,7 @@ from headway.predict import GenerationOptions
 from headway.predict.results import Candidate, Source, Translation
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.requests import BadRequestError, unless_disconnected
+from headway.serve.glossaries import Dictionary, StoredGlossary
 from headway.serve.languages import english_name
 from headway.serve.service import Client, Service
 
@@ -48,6 +49,7 @@ class TranslateBody(_Body):
         False,
         description="Whether to send each translation, in any order, as a server-sent event as soon as it is there.",
     )
+    glossary: str | None = Field(None, description="The id of a glossary that has a dictionary for the languages.")
 
 
 class ClassifyBody(_Body):
@@ -85,6 +87,25 @@ class ScoreBody(_Body):
     source: str
     target: str
     model: str | None = None
+
+
+class DictionaryBody(_Body):
+    """The entries of a glossary for a pair of languages."""
+
+    source: str
+    target: str
+    entries: list[list[str]] = Field(
+        description="Each has a source phrase, a target phrase (alternatives are separated by |) and optionally a case "
+        "rule: ignore or exact.",
+        min_length=1,
+    )
+
+
+class GlossaryBody(_Body):
+    """A glossary to create."""
+
+    name: str
+    dictionaries: list[DictionaryBody] = Field(min_length=1)
 
 
 class DetectBody(_Body):
@@ -133,9 +154,12 @@ def router(service: Service) -> APIRouter:
         include = tuple(each if isinstance(each, str) else tuple(each) for each in body.include)
         sources = [Source(text, body.prefix, include, tuple(body.ban)) for text in _listed(body.text)]
         languages = body.source, body.target, body.model
+        glossary = None if body.glossary is None else service.glossaries.get(client.name, body.glossary)
 
         async def answer(sources: Sequence[Source]) -> list[dict[str, Any]]:
-            found = service.translate(client, sources, *languages, options=options, alignment=body.alignment)
+            found = service.translate(
+                client, sources, *languages, glossary, options=options, alignment=body.alignment
+            )
             results, detected = await found
             answers = [_translation(each) for each in results]
             for one, language in zip(answers, detected or (), strict=False):
@@ -158,6 +182,30 @@ def router(service: Service) -> APIRouter:
         if body.stream:
             return EventStream(events(), _error_value)
         return JSONResponse({"translations": await unless_disconnected(request, answer(sources))})
+
+    @api.post("/glossaries", status_code=201)
+    async def create_glossary(body: GlossaryBody, request: Request) -> dict[str, Any]:
+        """Create a glossary: required translations of certain source phrases."""
+        client = client_of(request)
+        dictionaries = [Dictionary.of(each.source, each.target, each.entries) for each in body.dictionaries]
+        return _glossary(await service.create_glossary(client, body.name, dictionaries))
+
+    @api.get("/glossaries")
+    async def glossaries(request: Request) -> list[dict[str, Any]]:
+        """Return the glossaries of the key, without their entries."""
+        return [_glossary(each) for each in service.glossaries.owned_by(client_of(request).name)]
+
+    @api.get("/glossaries/{identifier}")
+    async def glossary(identifier: str, request: Request) -> dict[str, Any]:
+        """Return a glossary with its entries."""
+        found = service.glossaries.get(client_of(request).name, identifier)
+        dictionaries = [{"source": own.source, "target": own.target, "entries": own.rows} for own in found.dictionaries]
+        return _glossary(found) | {"dictionaries": dictionaries}
+
+    @api.delete("/glossaries/{identifier}", status_code=204)
+    async def delete_glossary(identifier: str, request: Request) -> None:
+        """Delete a glossary."""
+        await service.delete_glossary(client_of(request), identifier)
 
     @api.post("/score")
     async def score(body: ScoreBody, request: Request) -> JSONResponse:
@@ -229,6 +277,14 @@ def _listed(text: str | list[str]) -> list[str]:
 
 def _or_error(result: Any, convert: Any) -> dict[str, Any]:
     return {"error": str(result)} if isinstance(result, HeadwayError) else convert(result)
+
+
+def _glossary(glossary: StoredGlossary) -> dict[str, Any]:
+    dictionaries = [
+        {"source": each.source, "target": each.target, "num_entries": each.num_entries}
+        for each in glossary.dictionaries
+    ]
+    return {"id": glossary.id, "name": glossary.name, "created": glossary.created, "dictionaries": dictionaries}
 
 
 def _translation(result: Translation | HeadwayError) -> dict[str, Any]:

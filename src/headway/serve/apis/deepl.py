@@ -1,0 +1,158 @@
+"""The API of DeepL: texts, languages and usage (https://developers.deepl.com/api-reference).
+
+Options that models here do not have are refused if they would change the translation (formality, styles, translation
+memories), and accepted if they may only improve it (context, model_type) or are met anyway (preserve_formatting).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headway.predict.results import Source
+from headway.serve.apis import deepl_glossaries
+from headway.serve.apis.deepl_fields import authorized_client, choice, flag, optional_text, required_text, texts
+from headway.serve.apis.requests import BadRequestError, read_fields, unless_disconnected
+from headway.serve.glossaries import UnknownDictionaryError
+from headway.serve.languages import base_language, english_name, find_language, normalized
+from headway.serve.service import Service, UnknownLanguageError, first_error
+
+_UNLIMITED = 1_000_000_000_000  # the character limit of accounts without one
+_FORMALITIES = ("default", "less", "more", "prefer_less", "prefer_more")
+_MODEL_TYPES = ("quality_optimized", "prefer_quality_optimized", "latency_optimized")
+# Target languages that clients accept only with a region.
+_REGIONS = {
+    "en": {"EN-GB": "English (British)", "EN-US": "English (American)"},
+    "pt": {"PT-BR": "Portuguese (Brazilian)", "PT-PT": "Portuguese (European)"},
+}
+_NOT_SUPPORTED = ("tag_handling", "style_id", "custom_instructions", "translation_memory_id", "glossary_ids")
+
+
+def routes(service: Service) -> list[Route]:
+    """Return the routes of the API."""
+    api = _DeepL(service)
+    return [
+        Route("/v2/translate", api.translate, methods=["GET", "POST"]),
+        Route("/v2/languages", api.languages, methods=["GET", "POST"]),
+        Route("/v2/usage", api.usage, methods=["GET", "POST"]),
+        *deepl_glossaries.routes(service),
+    ]
+
+
+def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """Return an error in the form of this API."""
+    return JSONResponse({"message": message}, status, headers)
+
+
+class _DeepL:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def translate(self, request: Request) -> Response:
+        fields = await read_fields(request)
+        client = authorized_client(self._service, request, fields)
+        given, source, target = (
+            texts(fields),
+            optional_text(fields, "source_lang"),
+            required_text(fields, "target_lang"),
+        )
+        splitting = choice(fields, "split_sentences", ("0", "1", "nonewlines"), "1")
+        model_type = choice(fields, "model_type", _MODEL_TYPES, None)
+        flag(fields, "preserve_formatting")
+        if choice(fields, "formality", _FORMALITIES, "default") in ("less", "more"):
+            raise BadRequestError("'formality' is not supported for given 'target_lang'.")
+        for name in _NOT_SUPPORTED:
+            if fields.get(name):
+                raise BadRequestError(f"Parameter '{name}' is not supported.")
+        glossary = None
+        if identifier := optional_text(fields, "glossary_id"):
+            if source is None:
+                raise BadRequestError("Use of a glossary requires the source_lang parameter to be specified")
+            glossary = self._service.glossaries.get(client.name, identifier)
+        sources = [_source(text, splitting) for text in given]
+        try:
+            work = self._service.translate(client, sources, source or "auto", target, glossary=glossary)
+            found, detected = await unless_disconnected(request, work)
+        except UnknownLanguageError:
+            known = self._languages("source")
+            name = "source_lang" if source is not None and find_language(source, known) is None else "target_lang"
+            raise BadRequestError(f"Value for '{name}' not supported.") from None
+        except UnknownDictionaryError as error:
+            raise BadRequestError(f"The glossary has no dictionary for {error}") from None
+        if (failed := first_error(found)) is not None:
+            raise BadRequestError(str(failed))
+        codes = [source or ""] * len(given) if detected is None else [each.code for each in detected]
+        answers: list[dict[str, Any]] = [
+            {"detected_source_language": base_language(code).upper(), "text": each.text}
+            for code, each in zip(codes, found, strict=True)
+        ]
+        for answer, text in zip(answers, given, strict=True):
+            if flag(fields, "show_billed_characters"):
+                answer["billed_characters"] = len(text)
+            if model_type is not None:
+                answer["model_type_used"] = model_type.removeprefix("prefer_")
+        return JSONResponse({"translations": answers})
+
+    async def languages(self, request: Request) -> Response:
+        fields = await read_fields(request)
+        authorized_client(self._service, request, fields)
+        kind = optional_text(fields, "type") or "source"
+        if kind not in ("source", "target"):
+            raise BadRequestError("Parameter 'type' is invalid. 'source' and 'target' are valid values.")
+        known = self._languages(kind)
+        if kind == "source":
+            bases = sorted({base_language(each) for each in known})
+            return JSONResponse([{"language": code.upper(), "name": english_name(code)} for code in bases])
+        return JSONResponse(
+            [
+                {"language": code, "name": name, "supports_formality": False}
+                for code, name in sorted(_target_languages(known).items())
+            ]
+        )
+
+    async def usage(self, request: Request) -> Response:
+        fields = await read_fields(request)
+        client = authorized_client(self._service, request, fields)
+        quota = None if client.key is None else client.key.characters_per_month
+        return JSONResponse(
+            {
+                "character_count": self._service.characters_used(client),
+                "character_limit": _UNLIMITED if quota is None else quota,
+            }
+        )
+
+    def _languages(self, kind: str) -> set[str]:
+        models = self._service.models_of_kind("translation")
+        return {
+            code
+            for model in models
+            for code in (model.source_languages if kind == "source" else model.target_languages)
+        }
+
+
+def _source(text: str, splitting: str) -> Source:
+    """Return a text that is split into sentences, unless ``splitting`` is 0."""
+    if splitting == "nonewlines":
+        text = re.sub(r"[^\S\r\n]*[\r\n]\s*", " ", text)
+    return Source(text, split_sentences=splitting != "0")
+
+
+def _target_languages(known: Iterable[str]) -> dict[str, str]:
+    """Return the codes of target languages as clients expect them, and their names."""
+    codes = sorted(set(map(normalized, known)))
+    count = Counter(map(base_language, codes))
+    found: dict[str, str] = {}
+    for code in codes:
+        base = base_language(code)
+        regions = _REGIONS.get(base, {})
+        if count[base] > 1:  # the region or script tells them apart
+            found[code.upper()] = regions.get(code.upper(), english_name(code))
+        else:
+            found |= regions or {base.upper(): english_name(code)}
+    return found

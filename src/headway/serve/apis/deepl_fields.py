@@ -1,0 +1,74 @@
+"""The fields of requests to the API of DeepL, which are JSON, forms or query strings, and its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request
+
+from headway.serve.apis.requests import BadRequestError
+from headway.serve.service import BadKeyError, Client, Service
+
+_SCHEME = "deepl-auth-key"
+_FLAGS = {"0": False, "1": True, "false": False, "true": True}
+
+
+def authorized_client(service: Service, request: Request, fields: dict[str, Any]) -> Client:
+    """Return who has the key of the header ``Authorization: DeepL-Auth-Key KEY``, or of the field ``auth_key``.
+
+    Raises:
+        BadKeyError: There is no key, or a wrong one. Without keys in the configuration, any key is accepted.
+        RateExceededError: The key has sent too many requests.
+    """
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    found = key if scheme.lower() == _SCHEME else fields.get("auth_key")
+    if not isinstance(found, str) or not found.strip():
+        raise BadKeyError
+    return service.client(found.strip())
+
+
+def texts(fields: dict[str, Any]) -> list[str]:
+    """Return the values of the field ``text``."""
+    given = fields.get("text")
+    found = [given] if isinstance(given, str) else given
+    if not isinstance(found, list) or not found:
+        raise BadRequestError("Parameter 'text' not specified.")
+    if not all(isinstance(each, str) for each in found):
+        raise BadRequestError("Value for 'text' not supported.")
+    return found
+
+
+def optional_text(fields: dict[str, Any], name: str) -> str | None:
+    """Return the string in a field, or None if it is missing or empty."""
+    value = fields.get(name)
+    if value is not None and not isinstance(value, str):
+        raise BadRequestError(f"Value for '{name}' not supported.")
+    return value or None
+
+
+def required_text(fields: dict[str, Any], name: str) -> str:
+    """Return the string in a field."""
+    value = optional_text(fields, name)
+    if value is None:
+        raise BadRequestError(f"Parameter '{name}' not specified.")
+    return value
+
+
+def choice(fields: dict[str, Any], name: str, accepted: Sequence[str], default: Any) -> Any:
+    """Return the value of a field that accepts only some strings."""
+    value = fields.get(name, default)
+    if isinstance(value, (bool, int)):
+        value = str(int(value))
+    if value != default and value not in accepted:
+        raise BadRequestError(f"Value for '{name}' not supported.")
+    return value
+
+
+def flag(fields: dict[str, Any], name: str) -> bool:
+    """Return the value of a field that is true or false; it is false if it is missing."""
+    value = fields.get(name, False)
+    found = _FLAGS.get(str(value).lower())
+    if found is None:
+        raise BadRequestError(f"Value for '{name}' not supported.")
+    return found

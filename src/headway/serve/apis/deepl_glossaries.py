@@ -1,0 +1,282 @@
+"""The glossaries of DeepL's API: /v2 (one dictionary each, which does not change) and /v3 (several, which may).
+
+Both versions show the same glossaries, and /v2 only those with one dictionary. An entry consists of a source phrase and
+a target phrase, without the syntax of :mod:`headway.predict.phrases` for alternatives and for parts of words.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headway.errors import DataError
+from headway.serve.apis.deepl_fields import authorized_client, optional_text, required_text
+from headway.serve.apis.requests import BadRequestError, read_fields
+from headway.serve.glossaries import Dictionary, StoredGlossary, UnknownGlossaryError
+from headway.serve.languages import base_language
+from headway.serve.service import Client, Service, UnknownLanguageError
+
+_FORM_FIELD = re.compile(r"dictionaries\[(\d{1,4})\]\.(\w+)")
+
+
+def routes(service: Service) -> list[Route]:
+    """Return the routes of glossaries."""
+    api = _Glossaries(service)
+    v2, v3 = "/v2/glossaries", "/v3/glossaries"
+    return [
+        Route("/v2/glossary-language-pairs", api.language_pairs, methods=["GET"]),
+        Route(v2, api.create_v2, methods=["POST"]),
+        Route(v2, api.list_v2, methods=["GET"]),
+        Route(f"{v2}/{{identifier}}", api.show_v2, methods=["GET"]),
+        Route(f"{v2}/{{identifier}}/entries", api.entries_v2, methods=["GET"]),
+        Route(f"{v2}/{{identifier}}", api.delete_v2, methods=["DELETE"]),
+        Route(v3, api.create_v3, methods=["POST"]),
+        Route(v3, api.list_v3, methods=["GET"]),
+        Route(f"{v3}/{{identifier}}", api.show_v3, methods=["GET"]),
+        Route(f"{v3}/{{identifier}}/entries", api.entries_v3, methods=["GET"]),
+        Route(f"{v3}/{{identifier}}", api.patch, methods=["PATCH"]),
+        Route(f"{v3}/{{identifier}}", api.delete_v3, methods=["DELETE"]),
+        Route(f"{v3}/{{identifier}}/dictionaries", api.put_dictionary, methods=["PUT"]),
+        Route(f"{v3}/{{identifier}}/dictionaries", api.delete_dictionary, methods=["DELETE"]),
+    ]
+
+
+class _Glossaries:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def _read(self, request: Request) -> tuple[dict[str, Any], Client]:
+        fields = await read_fields(request)
+        return fields, authorized_client(self._service, request, fields)
+
+    async def _glossary(self, request: Request) -> StoredGlossary:
+        _, client = await self._read(request)
+        return self._service.glossaries.get(client.name, _identifier(request))
+
+    async def language_pairs(self, request: Request) -> Response:
+        await self._read(request)
+        pairs = {
+            (base_language(source), base_language(target))
+            for model in self._service.models_of_kind("translation")
+            for source in model.source_languages
+            for target in model.target_languages
+        }
+        return JSONResponse({"supported_languages": [_languages(*pair) for pair in sorted(pairs)]})
+
+    # Version 2.
+
+    async def create_v2(self, request: Request) -> Response:
+        fields, client = await self._read(request)
+        return JSONResponse(_describe_v2(await self._create(client, fields, [_dictionary(fields)])), 201)
+
+    async def list_v2(self, request: Request) -> Response:
+        _, client = await self._read(request)
+        found = [each for each in self._service.glossaries.owned_by(client.name) if len(each.dictionaries) == 1]
+        return JSONResponse({"glossaries": [_describe_v2(each) for each in found]})
+
+    async def show_v2(self, request: Request) -> Response:
+        return JSONResponse(_describe_v2(await self._glossary_v2(request)))
+
+    async def entries_v2(self, request: Request) -> Response:
+        (dictionary,) = (await self._glossary_v2(request)).dictionaries
+        return Response(_to_tsv(dictionary), media_type="text/tab-separated-values; charset=utf-8")
+
+    async def delete_v2(self, request: Request) -> Response:
+        _, client = await self._read(request)
+        await self._service.delete_glossary(client, (await self._glossary_v2(request)).id)
+        return Response(status_code=204)
+
+    async def _glossary_v2(self, request: Request) -> StoredGlossary:
+        glossary = await self._glossary(request)
+        if len(glossary.dictionaries) != 1:
+            raise UnknownGlossaryError(glossary.id)
+        return glossary
+
+    # Version 3.
+
+    async def create_v3(self, request: Request) -> Response:
+        fields, client = await self._read(request)
+        dictionaries = _dictionaries(fields)
+        if not dictionaries:
+            raise BadRequestError("Glossary dictionaries must be provided")
+        return JSONResponse(_describe_v3(await self._create(client, fields, dictionaries)), 201)
+
+    async def list_v3(self, request: Request) -> Response:
+        _, client = await self._read(request)
+        found = self._service.glossaries.owned_by(client.name)
+        return JSONResponse({"glossaries": [_describe_v3(each) for each in found]})
+
+    async def show_v3(self, request: Request) -> Response:
+        return JSONResponse(_describe_v3(await self._glossary(request)))
+
+    async def entries_v3(self, request: Request) -> Response:
+        fields, client = await self._read(request)
+        glossary = self._service.glossaries.get(client.name, _identifier(request))
+        dictionary = glossary.dictionary(*_pair(fields))
+        entries = {"entries": _to_tsv(dictionary), "entries_format": "tsv"}
+        return JSONResponse({"dictionaries": [_languages(dictionary.source, dictionary.target) | entries]})
+
+    async def patch(self, request: Request) -> Response:
+        """Change the name, and add entries to dictionaries, in which they replace those with the same source."""
+        fields, client = await self._read(request)
+        name, dictionaries = optional_text(fields, "name"), _dictionaries(fields)
+
+        def edit(glossary: StoredGlossary) -> StoredGlossary:
+            for dictionary in dictionaries:
+                glossary = glossary.with_entries(dictionary)
+            return glossary if name is None else glossary.renamed(name)
+
+        return JSONResponse(_describe_v3(await self._edit(client, request, edit)))
+
+    async def delete_v3(self, request: Request) -> Response:
+        _, client = await self._read(request)
+        await self._service.delete_glossary(client, _identifier(request))
+        return Response(status_code=204)
+
+    async def put_dictionary(self, request: Request) -> Response:
+        fields, client = await self._read(request)
+        dictionary = _dictionary(fields)
+        await self._edit(client, request, lambda glossary: glossary.with_dictionary(dictionary))
+        return JSONResponse(_describe_dictionary(dictionary))
+
+    async def delete_dictionary(self, request: Request) -> Response:
+        fields, client = await self._read(request)
+        pair = _pair(fields)
+        await self._edit(client, request, lambda glossary: glossary.without_dictionary(glossary.dictionary(*pair)))
+        return Response(status_code=204)
+
+    async def _create(
+        self, client: Client, fields: dict[str, Any], dictionaries: Sequence[Dictionary]
+    ) -> StoredGlossary:
+        name = required_text(fields, "name")
+        return await _checked(self._service.create_glossary(client, name, dictionaries))
+
+    async def _edit(
+        self, client: Client, request: Request, edit: Callable[[StoredGlossary], StoredGlossary]
+    ) -> StoredGlossary:
+        return await _checked(self._service.edit_glossary(client, _identifier(request), edit))
+
+
+async def _checked(work: Awaitable[StoredGlossary]) -> StoredGlossary:
+    try:
+        return await work
+    except UnknownLanguageError:
+        raise BadRequestError("Unsupported glossary source and target language pair") from None
+    except DataError as error:
+        raise _invalid(str(error)) from None
+
+
+def _identifier(request: Request) -> str:
+    return str(request.path_params["identifier"])
+
+
+def _pair(fields: dict[str, Any]) -> tuple[str, str]:
+    return required_text(fields, "source_lang"), required_text(fields, "target_lang")
+
+
+# Replies.
+
+
+def _languages(source: str, target: str) -> dict[str, Any]:
+    return {"source_lang": source, "target_lang": target}
+
+
+def _describe_dictionary(dictionary: Dictionary) -> dict[str, Any]:
+    return _languages(dictionary.source, dictionary.target) | {"entry_count": dictionary.num_entries}
+
+
+def _describe_v2(glossary: StoredGlossary) -> dict[str, Any]:
+    (dictionary,) = glossary.dictionaries
+    named = {"glossary_id": glossary.id, "name": glossary.name, "ready": True, "creation_time": glossary.created}
+    return named | _describe_dictionary(dictionary)
+
+
+def _describe_v3(glossary: StoredGlossary) -> dict[str, Any]:
+    dictionaries = list(map(_describe_dictionary, glossary.dictionaries))
+    named = {"glossary_id": glossary.id, "name": glossary.name, "creation_time": glossary.created}
+    return named | {"dictionaries": dictionaries}
+
+
+def _to_tsv(dictionary: Dictionary) -> str:
+    return "\n".join(f"{row[0]}\t{_unescaped(row[1])}" for row in dictionary.rows)
+
+
+# Requests.
+
+
+def _dictionaries(fields: dict[str, Any]) -> list[Dictionary]:
+    """Return the dictionaries of a request: a list in JSON, or fields such as dictionaries[0].entries in forms."""
+    listed = fields.get("dictionaries")
+    if listed is None:
+        numbered: dict[int, dict[str, Any]] = {}
+        for name, value in fields.items():
+            if found := _FORM_FIELD.fullmatch(name):
+                numbered.setdefault(int(found[1]), {})[found[2]] = value
+        listed = [numbered[number] for number in sorted(numbered)]
+    if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+        raise BadRequestError("Value for 'dictionaries' not supported.")
+    return [_dictionary(each) for each in listed]
+
+
+def _dictionary(fields: dict[str, Any]) -> Dictionary:
+    source, target = _pair(fields)
+    entries, form = required_text(fields, "entries"), required_text(fields, "entries_format")
+    if form == "tsv":
+        rows = [line.rstrip("\r").split("\t") for line in entries.split("\n")]
+    elif form == "csv":
+        rows = _read_csv(entries)
+    else:
+        raise BadRequestError("Unsupported entry format specified")
+    found: dict[str, str] = {}
+    for number, row in enumerate(rows, start=1):
+        cells = list(map(str.strip, row))
+        if not any(cells):
+            continue
+        if form == "csv" and len(cells) == 4:  # with the languages of the entry
+            if tuple(map(base_language, cells[2:])) != (base_language(source), base_language(target)):
+                raise _invalid(f"line {number} is for the languages {cells[2]} and {cells[3]}")
+            cells = cells[:2]
+        if len(cells) != 2 or not all(cells):
+            raise _invalid(f"line {number} does not have a source phrase and a target phrase")
+        if cells[0] in found:
+            raise _invalid(f"line {number} repeats the source phrase {cells[0]!r}")
+        found[cells[0]] = _escaped(cells[1], number)
+    if not found:
+        raise _invalid("there are none")
+    try:
+        return Dictionary.of(source, target, found.items())
+    except DataError as error:
+        raise _invalid(str(error)) from None
+
+
+def _read_csv(entries: str) -> list[list[str]]:
+    try:
+        return list(csv.reader(io.StringIO(entries, newline=""), strict=True))
+    except csv.Error as error:
+        raise _invalid(f"not valid CSV ({error})") from None
+
+
+def _escaped(target: str, number: int) -> str:
+    """Return a target phrase in the syntax of glossaries, in which it means only itself."""
+    if "|" in target:
+        raise _invalid(f"line {number} contains |, which separates alternatives on this server")
+    if not target.strip("*"):
+        return target
+    if target.endswith("*"):
+        target = target[:-1] + "\\*"
+    return "\\" + target if target.startswith("*") else target
+
+
+def _unescaped(target: str) -> str:
+    return re.sub(r"^\\(?=\*)|\\(?=\*$)", "", target)
+
+
+def _invalid(reason: str) -> BadRequestError:
+    return BadRequestError(f"Invalid glossary entries provided: {reason}")

@@ -1,0 +1,268 @@
+"""The glossaries that clients create: they are kept in memory, and in a folder if the service has one.
+
+A glossary has dictionaries, at most one for each pair of languages. The entries of a dictionary are stored as
+tab-separated lines, which need far less memory than a :class:`~headway.predict.Glossary`. Workers get these lines with
+each job, and cache the glossaries that they build from them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+
+from headway.config import Config
+from headway.errors import ConfigError, DataError
+from headway.predict.glossary import Glossary
+from headway.serve.languages import base_language
+from headway.storage import atomic_write_text
+
+_MAX_NAME = 1024  # characters
+_NOT_IN_LINES = re.compile("[\t\n\ud800-\udfff]")
+_BUILDING = Lock()
+
+
+class UnknownGlossaryError(Exception):
+    """There is no glossary with this id, or it belongs to another key."""
+
+
+class UnknownDictionaryError(Exception):
+    """The glossary has no dictionary for a pair of languages, which the message names."""
+
+
+class GlossariesFullError(Exception):
+    """The service does not store more glossaries. The message says how much it stores."""
+
+
+@dataclass(frozen=True)
+class GlossaryLines:
+    """The entries of a glossary as tab-separated lines, in the form in which they are sent to workers."""
+
+    text: str
+
+    def build(self) -> Glossary:
+        """Return the glossary; the last eight are cached.
+
+        Raises:
+            DataError: An entry is malformed, or contradicts another entry.
+        """
+        with _BUILDING:  # if several threads need a glossary, one of them builds it and the others wait
+            return _build(self.text)
+
+
+@lru_cache(8)
+def _build(text: str) -> Glossary:
+    return Glossary(_with_case_rules([line.split("\t") for line in text.split("\n")]))
+
+
+def _with_case_rules(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
+    """Give the case rule "exact" to entries without a rule that contradict each other if case is ignored."""
+    targets: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        targets[row[0].casefold()].update(row[1:2])
+    return [[*row, "exact"] if len(row) == 2 and len(targets[row[0].casefold()]) > 1 else row for row in rows]
+
+
+class Dictionary(Config):
+    """The entries for a pair of languages.
+
+    Attributes:
+        source: The source language, without region.
+        target: The target language, without region.
+        lines: The entries as tab-separated lines.
+    """
+
+    source: str
+    target: str
+    lines: str
+
+    @classmethod
+    def of(cls, source: str, target: str, rows: Iterable[Sequence[str]]) -> Dictionary:
+        """Return a dictionary of rows with a source phrase, a target phrase and optionally a case rule.
+
+        Raises:
+            DataError: A phrase contains a tab, a line break or a part of a character. Workers check everything else.
+        """
+        lines = []
+        for number, row in enumerate(rows, start=1):
+            if any(map(_NOT_IN_LINES.search, row)):
+                raise DataError(f"glossary, row {number}: a phrase contains a control character")
+            lines.append("\t".join(row))
+        return cls(source=base_language(source), target=base_language(target), lines="\n".join(lines))
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The entries."""
+        return [line.split("\t") for line in self.lines.split("\n")]
+
+    @property
+    def num_entries(self) -> int:
+        """The number of entries."""
+        return self.lines.count("\n") + 1
+
+
+class StoredGlossary(Config):
+    """A glossary that a client has created.
+
+    Attributes:
+        id: Identifies the glossary.
+        owner: The name of the key that created it. Only this key can use it.
+        name: The name that the client gave it. Several glossaries may have the same name.
+        created: The time of its creation (ISO 8601, UTC).
+        dictionaries: Its dictionaries, one for each pair of languages.
+    """
+
+    id: str
+    owner: str
+    name: str
+    created: str
+    dictionaries: tuple[Dictionary, ...]
+
+    @classmethod
+    def new(cls, owner: str, name: str, dictionaries: Iterable[Dictionary]) -> StoredGlossary:
+        """Return a glossary with a new id.
+
+        Raises:
+            ConfigError: The name is empty or too long, or two dictionaries have the same languages.
+        """
+        own = tuple(dictionaries)
+        _check_name(name)
+        if len({(each.source, each.target) for each in own}) < len(own):
+            raise ConfigError("the glossary has several dictionaries for the same pair of languages")
+        created = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        data = {"id": str(uuid.uuid4()), "owner": owner, "name": name, "created": created, "dictionaries": own}
+        return cls.parse(data, "glossary")
+
+    def dictionary(self, source: str, target: str) -> Dictionary:
+        """Return the dictionary for a pair of languages, whose regions do not matter.
+
+        Raises:
+            UnknownDictionaryError: There is none.
+        """
+        pair = base_language(source), base_language(target)
+        found = next((each for each in self.dictionaries if (each.source, each.target) == pair), None)
+        if found is None:
+            raise UnknownDictionaryError(f"{source} to {target}")
+        return found
+
+    def renamed(self, name: str) -> StoredGlossary:
+        """Return the glossary with another name. Raises :class:`ConfigError` if it is too long."""
+        _check_name(name)
+        return self.model_copy(update={"name": name})
+
+    def with_entries(self, dictionary: Dictionary) -> StoredGlossary:
+        """Return the glossary with the entries of a dictionary, which replace those with the same source phrases."""
+        try:
+            rows = self.dictionary(dictionary.source, dictionary.target).rows
+        except UnknownDictionaryError:
+            return self.with_dictionary(dictionary)
+        merged = {row[0]: row for row in (*rows, *dictionary.rows)}
+        return self.with_dictionary(Dictionary.of(dictionary.source, dictionary.target, merged.values()))
+
+    def with_dictionary(self, dictionary: Dictionary) -> StoredGlossary:
+        """Return the glossary with a dictionary, which replaces the one for its languages if there is one."""
+        pair = dictionary.source, dictionary.target
+        others = tuple(each for each in self.dictionaries if (each.source, each.target) != pair)
+        return self.model_copy(update={"dictionaries": (*others, dictionary)})
+
+    def without_dictionary(self, dictionary: Dictionary) -> StoredGlossary:
+        """Return the glossary without a dictionary."""
+        others = tuple(each for each in self.dictionaries if each != dictionary)
+        return self.model_copy(update={"dictionaries": others})
+
+    @property
+    def size(self) -> int:
+        """The number of characters."""
+        return len(self.name) + sum(len(each.lines) for each in self.dictionaries)
+
+
+class GlossaryStore:
+    """The glossaries of a service.
+
+    Args:
+        folder: Folder in which glossaries are kept, one file each. None means that they end with the service.
+        max_glossaries: Maximum number of glossaries.
+        max_characters: Maximum size of all glossaries.
+
+    Raises:
+        ConfigError: The folder cannot be used, or a file in it is not a glossary.
+    """
+
+    def __init__(self, folder: Path | None, *, max_glossaries: int, max_characters: int) -> None:
+        self._folder, self._max_glossaries, self._max_characters = folder, max_glossaries, max_characters
+        self._glossaries: dict[str, StoredGlossary] = {}
+        if folder is not None:
+            read = sorted(map(_read, _files(folder)), key=lambda each: each.created)
+            self._glossaries = {each.id: each for each in read}
+
+    def get(self, owner: str, identifier: str) -> StoredGlossary:
+        """Return a glossary.
+
+        Raises:
+            UnknownGlossaryError: There is none with this id, or it has another owner.
+        """
+        found = self._glossaries.get(identifier)
+        if found is None or found.owner != owner:
+            raise UnknownGlossaryError(identifier)
+        return found
+
+    def owned_by(self, owner: str) -> list[StoredGlossary]:
+        """Return the glossaries of an owner, in the order of their creation."""
+        return [each for each in list(self._glossaries.values()) if each.owner == owner]
+
+    def put(self, glossary: StoredGlossary) -> None:
+        """Add a glossary, or replace the one with its id.
+
+        Raises:
+            GlossariesFullError: The glossaries would be too many or too large.
+            OutputError: The folder cannot be written to.
+        """
+        others = [each for each in list(self._glossaries.values()) if each.id != glossary.id]
+        if len(others) >= self._max_glossaries:
+            raise GlossariesFullError(f"The service stores at most {self._max_glossaries:,} glossaries")
+        if sum(each.size for each in others) + glossary.size > self._max_characters:
+            raise GlossariesFullError(f"The service stores glossaries of at most {self._max_characters:,} characters")
+        if self._folder is not None:
+            atomic_write_text(self._path(self._folder, glossary), json.dumps(glossary.as_dict()))
+        self._glossaries[glossary.id] = glossary
+
+    def delete(self, glossary: StoredGlossary) -> None:
+        """Remove a glossary."""
+        if self._folder is not None:
+            self._path(self._folder, glossary).unlink(missing_ok=True)
+        self._glossaries.pop(glossary.id, None)
+
+    @staticmethod
+    def _path(folder: Path, glossary: StoredGlossary) -> Path:
+        return folder / f"{glossary.id}.json"
+
+
+def _check_name(name: str) -> None:
+    if not 1 <= len(name) <= _MAX_NAME or not name.isprintable():
+        raise ConfigError(f"the name of a glossary has 1 to {_MAX_NAME:,} printable characters")
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return sorted(folder.glob("*.json"))
+    except OSError as error:
+        raise ConfigError(f"glossary_folder: {folder} cannot be used ({error.strerror})") from None
+
+
+def _read(path: Path) -> StoredGlossary:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: not a glossary of this service ({error}); remove the file") from None
+    found = StoredGlossary.parse(data, str(path))
+    if found.id != path.stem:
+        raise ConfigError(f"{path}: contains the glossary {found.id!r}; name the file after its id, or remove it")
+    return found
