@@ -226,6 +226,14 @@ class TestLongTexts:
             part = 0 if target < len(parts[0].tokens) else 1 if target < len(parts[0].tokens + parts[1].tokens) else 2
             assert source in (range(3), range(3, 5), range(5, 9))[part]
 
+    def test_sentences_of_a_short_text_are_split_on_request(self, model: Translator) -> None:
+        text = " Haus das rote!  Baum ein. "
+        found = model.translate(Source(text, split_sentences=True), GREEDY)
+        alone = texts(model.translate(["Haus das rote!", "Baum ein."], GREEDY))
+        assert found.text == f" {alone[0]}  {alone[1]} "
+        assert "split" not in found.flags
+        assert model.translate(Source("  ", split_sentences=True)).text == ""
+
     def test_the_language_that_is_told_splits(self, limited: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[str] = []
 

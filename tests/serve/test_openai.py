@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -12,11 +11,10 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from running_service import RunningService, running
+from running_service import RunningService, running, unpack_model
 
 from headway.predict import LanguageModel, Translator, load_language_model, load_translator
 
-_RECORDED = Path(__file__).parents[1] / "compat" / "recorded" / "bundle-transformer-int8.tar.xz"
 KEY, OTHER_KEY = "0123456789abcdef", "fedcba9876543210"
 WRITER = "writer"  # the name of the language model; the other one is called "model"
 
@@ -27,10 +25,8 @@ def folders(
 ) -> tuple[Path, Path]:
     """A language model and a translation model, which were never trained."""
     folder = tmp_path_factory.mktemp("served")
-    with tarfile.open(_RECORDED) as archive:
-        archive.extractall(folder, filter="data")
     make_language_model(max_length=64).bundle.save(folder / WRITER, "A test.")
-    return folder / WRITER, folder / "model"
+    return folder / WRITER, unpack_model(folder)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,22 +18,17 @@ from urllib.error import HTTPError
 import httpx
 import pytest
 from libretranslatepy import LibreTranslateAPI
-from running_service import RunningService, running
+from running_service import RunningService, running, unpack_model
 
 from headway.decode import DecodingOptions
 from headway.predict import Translator, load_translator
 
-_RECORDED = Path(__file__).parents[1] / "compat" / "recorded" / "bundle-transformer-int8.tar.xz"
 TEXTS = ["Ein Hund läuft.", "Zwei Männer", "a b c d e", "Hallo!", "", "Grüße aus dem Süden 🙂"]
 
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small model that was never trained."""
-    folder = tmp_path_factory.mktemp("served")
-    with tarfile.open(_RECORDED) as archive:
-        archive.extractall(folder, filter="data")
-    return folder / "model"
+    return unpack_model(tmp_path_factory.mktemp("served"))
 
 
 @pytest.fixture(scope="module")

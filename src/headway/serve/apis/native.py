@@ -157,9 +157,7 @@ def router(service: Service) -> APIRouter:
         glossary = None if body.glossary is None else service.glossaries.get(client.name, body.glossary)
 
         async def answer(sources: Sequence[Source]) -> list[dict[str, Any]]:
-            found = service.translate(
-                client, sources, *languages, glossary, options=options, alignment=body.alignment
-            )
+            found = service.translate(client, sources, *languages, glossary, options=options, alignment=body.alignment)
             results, detected = await found
             answers = [_translation(each) for each in results]
             for one, language in zip(answers, detected or (), strict=False):
