@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -397,6 +399,47 @@ def test_glossaries_of_the_native_api(http: httpx.Client, translator: Translator
     assert http.post("/api/v1/glossaries", json=bad).status_code == 400
     assert http.delete(url).status_code == 204
     assert http.post("/api/v1/translate", json=asked).status_code == 404
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("npm") is None, reason="needs Node.js")
+def test_deepl_node(service: RunningService, translator: Translator, tmp_path: Path) -> None:
+    installed = subprocess.run(
+        ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(tmp_path), "deepl-node@1.28.0"],
+        capture_output=True,
+        check=False,
+    )
+    if installed.returncode:
+        pytest.skip("npm cannot install deepl-node")
+    script = shutil.copy(Path(__file__).with_name("deepl_node.cjs"), tmp_path)
+    done = subprocess.run(["node", script, service.url], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+
+    texts = ["Ein Hund.", "Hallo Welt. Guten Morgen!"]
+    assert found["list"] == expected(translator, texts)
+    assert found["one"] == {"text": found["list"][0], "detectedSourceLang": "en", "billedCharacters": len(texts[0])}
+    assert found["whole"] == translator.translate(texts[1]).text
+    assert found["detected"]["detectedSourceLang"] == "de"
+    assert "'formality' is not supported" in found["formality"]
+    assert "Value for 'target_lang' not supported" in found["unknown"]
+    assert "deprecated" in found["deprecated"]
+    assert (found["sources"], found["targets"]) == (["de", "en"], ["de", "en-GB", "en-US"])
+    assert not found["limited"]
+
+    second, entries = found["v2"], {"Hund": "cat", 'Sag "Hallo", du': "a, b c"}
+    assert (second["counts"], second["entries"], second["names"]) == ([2, 2], [entries] * 2, ["first", "second"])
+    assert {"sourceLang": "en", "targetLang": "de"} in second["pairs"]
+    assert "cat" in second["text"].lower()
+    third = found["v3"]
+    assert (third["created"], third["merged"], third["replaced"]) == (
+        [1, 1],
+        {"Hund": "cat", "Welt": "sun"},
+        {"Hund": "bat"},
+    )
+    assert "bat" in third["text"].lower()
+    assert (third["left"], third["names"]) == (["de"], ["renamed"])
+    assert all(each["deleted"].startswith("GlossaryNotFoundError") for each in (second, third))
 
 
 # Keys and limits.

@@ -12,7 +12,9 @@ from headway.serve.config import ModelConfig, model_name, read_config
 
 def test_options_win_over_variables_and_these_over_the_file(tmp_path: Path) -> None:
     path = tmp_path / "serve.toml"
-    path.write_text('port = 1\nhost = "::1"\nworkers = 3\nmodels = [{ path = "m" }]\nlimits.texts = 7\n')
+    path.write_text(
+        'port = 1\nhost = "::1"\nworkers = 3\nmodels = [{ path = "m" }]\nlimits.texts = 7\nglossary_folder = "g"\n'
+    )
     environment = {
         "HEADWAY_PORT": "2",
         "HEADWAY_HOST": "0.0.0.0",
@@ -23,6 +25,7 @@ def test_options_win_over_variables_and_these_over_the_file(tmp_path: Path) -> N
     assert (config.port, config.host, config.workers) == (3, "0.0.0.0", 3)
     assert (config.limits.queue_seconds, config.limits.texts) == (9.5, 7)
     assert config.models[0].path == str(tmp_path / "m")
+    assert config.glossary_folder == str(tmp_path / "g")
 
 
 @pytest.mark.parametrize(

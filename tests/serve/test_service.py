@@ -129,6 +129,13 @@ def test_it_describes_itself(http: httpx.Client) -> None:
         ("POST", "/translate", {"json": {"q": 5, "source": "en", "target": "de"}}, 400, None),
         ("POST", "/translate", {"json": {"q": ["a", 5], "source": "en", "target": "de"}}, 400, None),
         ("POST", "/translate", {"json": {"q": ["a"], "source": ["en"], "target": "de"}}, 400, None),
+        (
+            "POST",
+            "/translate",
+            {"content": rb'{"q": "a", "source": "\ud800", "target": "de"}'},
+            400,
+            r"\ud800 is not supported",
+        ),
         ("POST", "/translate", {"json": [1]}, 400, "the body is not a JSON object"),
         ("POST", "/translate", {"content": b"\xff{", "headers": {"content-type": "application/json"}}, 400, None),
         ("POST", "/translate", {"content": b"[" * 100_000}, 400, "the body is not valid JSON"),

@@ -147,7 +147,9 @@ async def _answer_error(request: Request, error: Exception) -> Response:
         headers["Retry-After"] = str(error.retry_after)
     elif isinstance(error, UnavailableError):
         headers["Retry-After"] = "1"
-    return api.error(template.format(error), status, headers)
+    # A message may quote text of the request that is not valid Unicode, which no reply can contain.
+    message = template.format(error).encode("utf-8", "backslashreplace").decode()
+    return api.error(message, status, headers)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:

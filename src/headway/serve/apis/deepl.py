@@ -136,7 +136,7 @@ class _DeepL:
         }
 
 
-def _source(text: str, splitting: str) -> Source:
+def _source(text: str, splitting: str | None) -> Source:
     """Return a text that is split into sentences, unless ``splitting`` is 0."""
     if splitting == "nonewlines":
         text = re.sub(r"[^\S\r\n]*[\r\n]\s*", " ", text)

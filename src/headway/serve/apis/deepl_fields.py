@@ -55,20 +55,22 @@ def required_text(fields: dict[str, Any], name: str) -> str:
     return value
 
 
-def choice(fields: dict[str, Any], name: str, accepted: Sequence[str], default: Any) -> Any:
-    """Return the value of a field that accepts only some strings."""
-    value = fields.get(name, default)
+def choice(fields: dict[str, Any], name: str, accepted: Sequence[str], default: str | None) -> str | None:
+    """Return the value of a field that accepts only some strings, or ``default`` if it is missing."""
+    value = fields.get(name)
+    if value is None:
+        return default
     if isinstance(value, (bool, int)):
         value = str(int(value))
-    if value != default and value not in accepted:
+    if value not in accepted:
         raise BadRequestError(f"Value for '{name}' not supported.")
     return value
 
 
 def flag(fields: dict[str, Any], name: str) -> bool:
     """Return the value of a field that is true or false; it is false if it is missing."""
-    value = fields.get(name, False)
-    found = _FLAGS.get(str(value).lower())
+    value = fields.get(name)
+    found = _FLAGS.get(str(value).lower()) if value is not None else False
     if found is None:
         raise BadRequestError(f"Value for '{name}' not supported.")
     return found

@@ -194,11 +194,11 @@ def router(service: Service) -> APIRouter:
         return [_glossary(each) for each in service.glossaries.owned_by(client_of(request).name)]
 
     @api.get("/glossaries/{identifier}")
-    async def glossary(identifier: str, request: Request) -> dict[str, Any]:
+    async def glossary(identifier: str, request: Request) -> JSONResponse:
         """Return a glossary with its entries."""
         found = service.glossaries.get(client_of(request).name, identifier)
         dictionaries = [{"source": own.source, "target": own.target, "entries": own.rows} for own in found.dictionaries]
-        return _glossary(found) | {"dictionaries": dictionaries}
+        return JSONResponse(_glossary(found) | {"dictionaries": dictionaries})
 
     @api.delete("/glossaries/{identifier}", status_code=204)
     async def delete_glossary(identifier: str, request: Request) -> None:
