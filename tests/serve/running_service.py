@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tarfile
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 _RECORDED = Path(__file__).parents[1] / "compat" / "recorded" / "bundle-transformer-int8.tar.xz"
@@ -61,3 +62,11 @@ def running(arguments: Sequence[str]) -> Iterator[RunningService]:
             yield RunningService(process)
         finally:
             process.kill()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait until ``condition`` is true, which fails after some seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"nothing happened for {seconds} seconds"
+        time.sleep(0.05)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +18,7 @@ from urllib.error import HTTPError
 import httpx
 import pytest
 from libretranslatepy import LibreTranslateAPI
-from running_service import RunningService, running, unpack_model
+from running_service import RunningService, running, unpack_model, wait_until
 
 from headway.decode import DecodingOptions
 from headway.predict import Translator, load_translator
@@ -46,13 +46,6 @@ def translator(model_folder: Path) -> Translator:
 def http(service: RunningService) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=service.url, timeout=60) as client:
         yield client
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"nothing happened for {seconds} seconds"
-        time.sleep(0.05)
 
 
 def test_replies_to_many_users_at_once_equal_those_of_python(http: httpx.Client, translator: Translator) -> None:

@@ -26,15 +26,20 @@ def serve(
     """Serve models over HTTP: translation for many users at once.
 
     Requests of all users share batches. Clients of LibreTranslate work unchanged; the service's own API is
-    /api/v1. SIGTERM or Ctrl-C ends the service when its accepted requests are answered.
+    /api/v1. SIGTERM or Ctrl-C ends the service when its accepted requests are answered, and SIGHUP loads the models
+    again, without losing a request.
     """
-    from headway.serve.config import read_config
+    from headway.serve.config import ServeConfig, read_config
 
     given = [{"path": str(path)} for path in models or ()]
-    found = read_config(config, {"models": given, "host": host, "port": port, "workers": workers})
+
+    def read() -> ServeConfig:
+        return read_config(config, {"models": given, "host": host, "port": port, "workers": workers})
+
+    found = read()
     if check:
         print(f"{config or 'the options'}: correct; {len(found.models)} models")
         return
     from headway.serve.run import run
 
-    run(found)
+    run(found, config, read)

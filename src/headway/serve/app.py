@@ -190,6 +190,7 @@ class _Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                self._metrics.count_start(scope["path"], time.perf_counter() - start)
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", number.encode())]
             await send(message)
 
@@ -238,17 +239,34 @@ class _Metrics:
         self._seconds = prometheus_client.Histogram(
             "headway_request_seconds", "Time from a request to its reply.", ["api"], registry=self._registry
         )
-        fleet, admission = service.fleet, service.admission
+        self._first_seconds = prometheus_client.Histogram(
+            "headway_first_byte_seconds",
+            "Time from a request to the beginning of its reply: to the first token of a stream.",
+            ["api"],
+            registry=self._registry,
+        )
+        admission = service.admission
         for name, text, value in (
             ("headway_open_requests", "Requests without a reply.", lambda: self.open_requests),
             ("headway_queue_tokens", "Estimated tokens of accepted work that is not done.", lambda: admission.tokens),
             ("headway_queue_seconds", "Estimated time for this work.", lambda: admission.seconds),
             ("headway_tokens_per_second", "Estimated speed.", lambda: admission.rate),
-            ("headway_workers_ready", "Workers that can take jobs.", lambda: fleet.num_ready),
-            ("headway_worker_restarts", "Workers that were replaced.", lambda: fleet.restarts),
-            ("headway_batch_sequences", "Sequences in batches.", lambda: sum(x.num_sequences for x in fleet.states)),
+            ("headway_workers_ready", "Workers that can take jobs.", lambda: service.fleet.num_ready),
+            ("headway_worker_restarts", "Workers that were replaced.", lambda: service.fleet.restarts),
+            (
+                "headway_batch_sequences",
+                "Sequences in batches.",
+                lambda: sum(x.num_sequences for x in service.fleet.states),
+            ),
+            ("headway_memory_bytes", "Memory that the workers do not share.", lambda: service.fleet.private_bytes()),
+            ("headway_cache_bytes", "Size of the cache of translations.", lambda: service.cache.num_bytes),
+            ("headway_cache_hits", "Translations taken from the cache.", lambda: service.cache.num_hits),
         ):
             prometheus_client.Gauge(name, text, registry=self._registry).set_function(value)
+
+    def count_start(self, path: str, seconds: float) -> None:
+        """Count the beginning of a reply."""
+        self._first_seconds.labels(_api(path).name).observe(seconds)
 
     def count(self, path: str, status: int, seconds: float) -> None:
         """Count a request."""

@@ -42,6 +42,7 @@ class LimitsConfig(Config):
     characters: int = Field(100_000, ge=1, description="Maximum number of characters of a request.")
     glossaries: int = Field(1000, ge=0, description="Maximum number of glossaries that clients create.")
     glossary_characters: int = Field(50_000_000, ge=0, description="Maximum size of all these glossaries.")
+    cache_mb: float = Field(0.0, ge=0, description="Size of a cache of translations, in megabytes. 0 means none.")
 
 
 class KeyConfig(Config):

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from headway.errors import HeadwayError
@@ -43,6 +44,7 @@ _log = logging.getLogger("headway.serve")
 _PING_S = 0.25  # between two pings of a worker
 _CANCEL_S = 5.0  # a worker that has not ended a canceled job after this time is replaced
 _YOUNG_S = 5.0  # a worker that ends sooner failed to start, and the next one waits
+_DRAIN_CHECK_S = 0.05
 _MAX_WAIT_S = 10.0  # before a worker is started again
 
 
@@ -140,6 +142,12 @@ class Fleet:
         await asyncio.gather(*(self._start_worker(number) for number in range(self.num_workers)))
         for number in range(self.num_workers):
             self._spawn(self._keep(number))
+
+    async def drain(self) -> None:
+        """Wait until all jobs are done, and end all processes."""
+        while self._waiting or any(worker.pending for worker in self._workers if worker is not None):
+            await asyncio.sleep(_DRAIN_CHECK_S)
+        await self.close()
 
     async def close(self) -> None:
         """End all processes at once."""
@@ -251,6 +259,16 @@ class Fleet:
     def pids(self) -> list[int]:
         """The processes of the workers."""
         return [worker.pid for worker in self._workers if worker is not None]
+
+    def private_bytes(self) -> int:
+        """Return the memory of the workers that they do not share with others."""
+        total = 0
+        for pid in self.pids:
+            with contextlib.suppress(OSError):
+                text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+                found = [line.split()[1] for line in text.splitlines() if line.startswith("Private_")]
+                total += 1024 * sum(map(int, found))
+        return total
 
     async def call(
         self, model: str, method: str, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any

@@ -8,33 +8,44 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
 
 from headway.data.store_builder import num_cores
-from headway.errors import ConfigError
+from headway.errors import ConfigError, HeadwayError
 from headway.serve.app import make_app
 from headway.serve.config import ServeConfig
 from headway.serve.fleet import Fleet
 from headway.serve.glossaries import GlossaryStore
 from headway.serve.service import Service
 
+_log = logging.getLogger("headway.serve")
 _DRAIN_CHECK_S = 0.02
+_WATCH_S = 1.0  # time between two looks at the file of the configuration
 
 
-def run(config: ServeConfig) -> None:
+def run(config: ServeConfig, path: Path | None, reread: Callable[[], ServeConfig]) -> None:
     """Serve until SIGTERM or SIGINT. The first signal lets accepted requests end, and a second one ends at once.
+
+    SIGHUP loads the models again, as the configuration names them then. Keys and limits for single requests take effect
+    as soon as the file changes. The number of workers, the address and the queue's limits stay as they are.
+
+    Args:
+        config: The configuration.
+        path: Its file.
+        reread: Returns the configuration as it is when it is called.
 
     Raises:
         HeadwayError: A model cannot be loaded.
         ConfigError: The address cannot be used.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    asyncio.run(_run(config))
+    asyncio.run(_run(config, path, reread))
 
 
-async def _run(config: ServeConfig) -> None:
+async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], ServeConfig]) -> None:
     listener = _listen(config.host, config.port)
     workers = config.workers or num_cores()
     fleet = Fleet(config.specs(), workers=workers)
@@ -49,10 +60,14 @@ async def _run(config: ServeConfig) -> None:
         make_app(service), log_config=None, access_log=False, server_header=False, timeout_keep_alive=30
     )
     server = _Server(settings, service)
+    reloader = _Reloader(service, workers, path, reread)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.reload)
+    watching = asyncio.ensure_future(reloader.watch())
     host, port = listener.getsockname()[:2]
     where = "this machine only" if host.startswith("127.") or host == "::1" else "the network"
     print(f"headway: serving {', '.join(fleet.models)} on http://{host}:{port} ({where})", file=sys.stderr, flush=True)
     await server.serve(sockets=[listener])
+    watching.cancel()
 
 
 class _Server(uvicorn.Server):
@@ -79,6 +94,61 @@ class _Server(uvicorn.Server):
         while self._service.admission.num_jobs or self.server_state.tasks:
             await asyncio.sleep(_DRAIN_CHECK_S)
         self.should_exit = True
+
+
+class _Reloader:
+    """Replaces the models at SIGHUP, and the keys when the file of the configuration changes."""
+
+    def __init__(self, service: Service, workers: int, path: Path | None, reread: Callable[[], ServeConfig]) -> None:
+        self._service, self._workers, self._path, self._reread = service, workers, path, reread
+        self._changed_ns = self._file_time()
+        self._loading: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def reload(self) -> None:
+        """Begin to load the models."""
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.ensure_future(self._load())
+
+    async def _load(self) -> None:
+        """Load the models, and use them when they are ready. If that fails, the service goes on with the old ones."""
+        _log.info("loading the models again")
+        try:
+            config = self._reread()
+            fleet = Fleet(config.specs(), workers=self._workers)
+            await fleet.start()
+        except HeadwayError as error:
+            _log.error("the models stay as they are: %s", error)
+            return
+        old = self._service.fleet
+        self._service.use(config, fleet)
+        _log.info("serving %s now", ", ".join(fleet.models))
+        ending = asyncio.ensure_future(old.drain())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def watch(self) -> None:
+        """Take over the keys and limits when the file changes."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            changed_ns = self._file_time()
+            if changed_ns == self._changed_ns:
+                continue
+            self._changed_ns = changed_ns
+            try:
+                found = self._reread()
+            except (HeadwayError, OSError) as error:
+                _log.error("the keys stay as they are: %s", error)
+                continue
+            config = self._service.config
+            self._service.config = config.model_copy(update={"keys": found.keys, "limits": found.limits})
+            _log.info("the keys and limits have changed; SIGHUP loads the models again")
+
+    def _file_time(self) -> int:
+        try:
+            return 0 if self._path is None else self._path.stat().st_mtime_ns
+        except OSError:  # being replaced
+            return 0
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -14,6 +14,7 @@ from typing import Any
 
 from headway.errors import HeadwayError
 from headway.serve.admission import Admission, RetryLaterError, estimated_tokens
+from headway.serve.cache import ResultCache
 from headway.serve.config import KeyConfig, ModelConfig, ServeConfig, model_name
 from headway.serve.fleet import Fleet
 from headway.serve.glossaries import Dictionary, GlossaryLines, GlossaryStore, StoredGlossary
@@ -89,18 +90,24 @@ class Service:
     """The models of a configuration, behind a bounded queue."""
 
     def __init__(self, config: ServeConfig, fleet: Fleet, workers: int, glossaries: GlossaryStore) -> None:
-        self.config, self.fleet, self.glossaries = config, fleet, glossaries
+        self.glossaries = glossaries
         self._editing = asyncio.Lock()  # of glossaries
         limits = config.limits
         self.admission = Admission(
             slots=workers * MAX_JOBS, max_tokens=limits.queue_tokens, max_seconds=limits.queue_seconds
         )
         self.is_draining = False
+        self.use(config, fleet)
+        self._used: dict[tuple[str, str], int] = {}  # characters, by key and month
+        self._recent: dict[str, list[float]] = {}  # times of requests, by key
+
+    def use(self, config: ServeConfig, fleet: Fleet) -> None:
+        """Serve the models of ``fleet`` from now on, with the keys and limits of ``config`` for single requests."""
+        self.config, self.fleet = config, fleet
         self.models = [_configured(fleet.models[model_name(own)], own) for own in config.models]
         translating = self.models_of_kind("translation")
         self._source_languages = frozenset(code for each in translating for code in each.source_languages)
-        self._used: dict[tuple[str, str], int] = {}  # characters, by key and month
-        self._recent: dict[str, list[float]] = {}  # times of requests, by key
+        self.cache = ResultCache(round(config.limits.cache_mb * 1e6))
 
     def models_of_kind(self, kind: str) -> list[ModelInfo]:
         """Return the models for a kind of task."""
@@ -254,13 +261,21 @@ class Service:
         for code in dict.fromkeys(codes):
             numbers = [number for number, each in enumerate(codes) if each == code]
             direction = self.direction(code, target, model)
-            own, own_plain = [texts[number] for number in numbers], [plain[number] for number in numbers]
             arguments = direction.arguments | keywords
             if glossary is not None:
                 dictionary = glossary.dictionary(direction.source, direction.target)
                 arguments["glossary"] = GlossaryLines(dictionary.lines)
-            found = await self.call(client, direction.model, "translate_each", own_plain, own, **arguments)
-            results |= zip(numbers, found, strict=True)
+            shared = self.cache.key(direction.model, arguments)
+            keys = {number: self.cache.key(shared, texts[number]) for number in numbers}
+            known = {number: self.cache.get(keys[number]) for number in numbers}
+            missing = [number for number in numbers if known[number] is None]
+            results |= known
+            if missing:
+                own, own_plain = [texts[number] for number in missing], [plain[number] for number in missing]
+                found = await self.call(client, direction.model, "translate_each", own_plain, own, **arguments)
+                results |= zip(missing, found, strict=True)
+                for number in missing:
+                    self.cache.put(keys[number], results[number])
         return [results[number] for number in range(len(texts))], detected
 
     async def call(

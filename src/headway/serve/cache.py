@@ -1,0 +1,48 @@
+"""Results of earlier calls, the least recently used of which are forgotten first."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections import OrderedDict
+from typing import Any
+
+
+class ResultCache:
+    """A cache of results, bounded by their size in pickled form.
+
+    Args:
+        max_bytes: The bound. 0 stores nothing.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._results: OrderedDict[bytes, bytes] = OrderedDict()
+        self.num_bytes = 0
+        self.num_hits = 0
+
+    @staticmethod
+    def key(*parts: Any) -> bytes:
+        """Return the key of a call with these parts."""
+        return hashlib.sha256(pickle.dumps(parts)).digest()
+
+    def get(self, key: bytes) -> Any | None:
+        """Return a result, or None."""
+        found = self._results.get(key)
+        if found is None:
+            return None
+        self._results.move_to_end(key)
+        self.num_hits += 1
+        return pickle.loads(found)  # a copy, which the caller may change
+
+    def put(self, key: bytes, result: Any) -> None:
+        """Store a result, unless it is larger than the whole cache."""
+        data = pickle.dumps(result)
+        self.num_bytes -= len(self._results.pop(key, b""))
+        if len(data) > self._max_bytes:
+            return
+        self._results[key] = data
+        self.num_bytes += len(data)
+        while self.num_bytes > self._max_bytes:
+            _, oldest = self._results.popitem(last=False)
+            self.num_bytes -= len(oldest)

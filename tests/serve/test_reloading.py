@@ -1,0 +1,145 @@
+"""A running service takes over new models, keys and limits, and loses no request; its cache repeats translations."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from running_service import RunningService, running, unpack_model, wait_until
+
+from headway.bundle import Bundle
+from headway.predict import load_translator
+from headway.serve.cache import ResultCache
+
+BODY = {"q": "Ein Hund läuft.", "source": "en", "target": "de"}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two models that translate differently."""
+    folder = tmp_path_factory.mktemp("models")
+    model = unpack_model(folder)
+    bundle = Bundle.load(model)
+    for weight in bundle.model.parameters():
+        weight.data.neg_()
+    bundle.save(folder / "other", "A test.")
+    return model, folder / "other"
+
+
+class Configured:
+    """A configuration file in a folder with the model that it names."""
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        self.folder, self.path = folder, folder / "serve.toml"
+        shutil.copytree(model, folder / "current")
+        self.write("")
+
+    def write(self, rest: str) -> None:
+        """Replace the file: ``rest`` follows the model."""
+        self.path.write_text(f'workers = 1\n{rest}\n[[models]]\npath = "current"\nprecision = "float32"\n')
+
+    def replace_model(self, model: Path) -> None:
+        """Put another model into the place of the present one."""
+        shutil.rmtree(self.folder / "current")
+        shutil.copytree(model, self.folder / "current")
+
+
+@pytest.fixture
+def configured(tmp_path: Path, models: tuple[Path, Path]) -> Configured:
+    return Configured(tmp_path, models[0])
+
+
+@pytest.fixture
+def service(configured: Configured) -> Iterator[RunningService]:
+    with running(["--config", str(configured.path)]) as found:
+        yield found
+
+
+def test_models_are_replaced_without_losing_a_request(
+    service: RunningService, configured: Configured, models: tuple[Path, Path]
+) -> None:
+    old, new = (load_translator(folder, precision="float32").translate(BODY["q"]).text for folder in models)
+    assert old != new
+    replies: list[Any] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        with httpx.Client(timeout=60) as http:
+            while not over.is_set():
+                reply = http.post(f"{service.url}/translate", json=BODY)
+                replies.append((reply.status_code, reply.json()))
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: len(replies) > 5)
+        configured.replace_model(models[1])
+        service.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: bool(replies) and replies[-1] == (200, {"translatedText": new}))
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    first = next(at for at, reply in enumerate(replies) if reply[1] == {"translatedText": new})
+    assert set(map(str, replies[:first])) == {str((200, {"translatedText": old}))}
+    assert all(reply in ((200, {"translatedText": old}), (200, {"translatedText": new})) for reply in replies)
+    assert replies[-3:] == [(200, {"translatedText": new})] * 3
+    children = Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children")
+    wait_until(lambda: len(children.read_text().split()) == 1)  # the loader of the old models has ended
+
+
+def test_a_model_that_cannot_be_loaded_replaces_nothing(service: RunningService, configured: Configured) -> None:
+    before = httpx.post(f"{service.url}/translate", json=BODY).json()
+    (configured.folder / "current" / "config.json").write_text("{")
+    service.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: any("stay as they are" in line for line in service.log))
+    assert httpx.post(f"{service.url}/translate", json=BODY).json() == before
+    assert httpx.get(f"{service.url}/ready").json() == {"status": "ready"}
+
+
+def test_keys_and_limits_follow_the_file(service: RunningService, configured: Configured) -> None:
+    assert httpx.post(f"{service.url}/translate", json=BODY).status_code == 200
+    key = f'{{ name = "one", sha256 = "{sha256(b"k1").hexdigest()}" }}'
+    configured.write(f"keys = [{key}]\nlimits = {{ characters = 20 }}")
+    wait_until(lambda: httpx.post(f"{service.url}/translate", json=BODY).status_code == 403)
+    assert httpx.post(f"{service.url}/translate", json=BODY | {"api_key": "k1"}).status_code == 200
+    too_long = BODY | {"api_key": "k1", "q": "x" * 21}
+    assert httpx.post(f"{service.url}/translate", json=too_long).status_code == 413
+    configured.write("keys = 5")
+    wait_until(lambda: any("the keys stay as they are" in line for line in service.log))
+    assert httpx.post(f"{service.url}/translate", json=BODY).status_code == 403
+
+
+def test_the_cache_answers_what_it_knows(configured: Configured) -> None:
+    configured.write("limits = { cache_mb = 1 }")
+    with running(["--config", str(configured.path)]) as service:
+        first, second = (httpx.post(f"{service.url}/translate", json=BODY).json() for _ in range(2))
+        assert first == second
+        other = httpx.post(f"{service.url}/translate", json=BODY | {"alternatives": 2}).json()
+        assert len(other["alternatives"]) == 2
+        mixed = httpx.post(f"{service.url}/translate", json=BODY | {"q": ["Hallo", BODY["q"]]}).json()
+        assert mixed["translatedText"][1] == first["translatedText"]
+        metrics = httpx.get(f"{service.url}/metrics").text
+        assert "headway_cache_hits 2.0" in metrics
+
+
+def test_the_cache_forgets_what_was_used_least_recently() -> None:
+    cache = ResultCache(200)
+    for name in "abc":
+        cache.put(cache.key(name), name * 50)
+    assert cache.get(cache.key("a")) == "a" * 50
+    cache.put(cache.key("d"), "d" * 50)
+    found = {name: cache.get(cache.key(name)) is not None for name in "abcd"}
+    assert found == {"a": True, "b": False, "c": True, "d": True}
+    cache.put(cache.key("big"), "x" * 500)
+    assert cache.get(cache.key("big")) is None
+    assert 0 < cache.num_bytes <= 200
+    assert ResultCache(0).get(b"") is None
