@@ -53,7 +53,7 @@ ALLOWED = {
     "matplotlib": ["inspection/", "experiments/"],
     "sentencepiece": ["text/sentencepiece.py"],
     "ctranslate2": ["interop/ctranslate2.py"],
-    "onnx": ["interop/onnx.py", "interop/onnx_graph.py"],
+    "onnx": ["interop/onnx.py", "interop/onnx_graph.py", "interop/onnx_models.py"],
     "onnxruntime": ["interop/onnx.py"],
     "zstandard": ["data/readers.py"],
     "numba": ["kernels/"],

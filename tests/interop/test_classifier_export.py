@@ -15,7 +15,7 @@ from torch import Tensor
 
 from headway.bundle import ClassifierBundle, TaskConfig
 from headway.errors import BundleError, ConfigError
-from headway.interop import onnx_graph
+from headway.interop import onnx_layers
 from headway.interop.exporting import export_to
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.predict.classifier import Classifier
@@ -105,8 +105,9 @@ def test_transformers_computes_our_logits_from_text(
     assert model(**batch, labels=torch.tensor([0, 1, 2, 0])).loss.isfinite()
 
 
-@pytest.mark.parametrize("form", ["huggingface", "onnx"])
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(
+    ("form", "name"), [("huggingface", name) for name in REFUSED] + [("onnx", "score"), ("onnx", "qk_projection")]
+)
 def test_unsupported_options_are_refused_by_name(form: str, name: str, tmp_path: Path) -> None:
     for value in sorted(REFUSED[name]):
         with pytest.raises(ConfigError, match=f"{name} = '{value}' cannot be exported to .*") as raised:
@@ -144,7 +145,7 @@ def test_the_cards_example_runs_on_the_exported_folder(tmp_path: Path) -> None:
 
 
 def test_a_graph_that_computes_something_else_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_graph, "_position_table", lambda graph, *_: graph.constant(torch.zeros(99, 16)))
+    monkeypatch.setattr(onnx_layers, "_position_table", lambda graph, *_: graph.constant(torch.zeros(99, 16)))
     with pytest.raises(BundleError, match="logits of the ONNX graphs differ from the model's"):
         export_to("onnx", made(), tmp_path / "out")
     assert not list(tmp_path.iterdir())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,68 +11,26 @@ import torch
 from config_variants import undeclared, variants
 from foreign import corpus, transformers
 from masked_models import published
+from own_masked_models import FORMS, LABELS, LOCAL, MODERN, TEXTS, classifier, made
 from torch import Tensor
 
-from headway.bundle import ClassifierBundle, MaskedLanguageModelBundle, TaskConfig, named_weights
+from headway.bundle import named_weights
 from headway.cli.export import export
 from headway.errors import ConfigError
 from headway.interop.exporting import export_to
 from headway.interop.importing import import_classifier, import_masked_language_model
 from headway.models.masked import MaskedConfig, MaskedTransformer
-from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig
 from headway.nn.embedding import pad_sequences
 from headway.predict import MaskedLanguageModel
 from headway.text.base import BOS, EOS, MASK, PAD
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
-RECIPE = tomllib.loads((Path(__file__).parents[2] / "recipes/books-bert.toml").read_text())["model"]
-TEXTS = ["der kleine Frosch schläft.", "a", "the big dog runs over the house and sleeps under the tree", "naïve é"]
-LABELS = ("negative", "so so", "positive")
-SIZES: dict[str, Any] = {"d_model": 16, "num_heads": 4, "d_ff": 24, "encoder_layers": 4, "max_length": 64}
-MODERN: dict[str, Any] = {"norm": "pre", "bias": "none", "activation": "geglu", "positions": "rotary"}
-LOCAL: dict[str, Any] = {**MODERN, "encoder_window": 5, "global_every": 3}
-FORMS: dict[str, tuple[str, dict[str, Any]]] = {
-    "bert": ("bert", {"num_segments": 2, "norm_epsilon": 1e-12}),
-    "bert-without-segments": ("bert", {"activation": "gelu_tanh", "tie": "none", "norm_epsilon": 0.1}),
-    "bert-without-output-bias": ("bert", {"activation": "relu", "output_bias": False}),
-    "modernbert": ("modernbert", {**LOCAL, "local_rotary_base": 50.0, "rotary_base": 900.0}),
-    "modernbert-one-base": ("modernbert", {**LOCAL, "rotary_base": 50.0, "activation": "swiglu", "tie": "none"}),
-    "modernbert-itself": ("modernbert", {**LOCAL, "encoder_window": 1, "output_bias": False}),
-    "modernbert-global": ("modernbert", {**MODERN, "norm_epsilon": 0.1}),
-    "books-bert.toml": ("modernbert", {key: value for key, value in RECIPE.items() if key not in SIZES}),
-}
 HEADS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("bert", {"pooling": "first", "dense": "tanh"}),
     "bert-without-segments": ("bert-without-segments", {"pooling": "first", "dense": "tanh", "pooled_dropout": 0.3}),
     "modernbert": ("modernbert", {"pooling": "first", "dense": "gelu", "dense_norm": True}),
     "modernbert-mean": ("modernbert-global", {"pooling": "mean", "dense": "tanh", "dense_norm": True}),
 }
-
-
-def bpe() -> Tokenizer:
-    return Tokenizer.train(corpus(), TokenizerConfig(vocab_size=330), tags=[MASK])
-
-
-def drawn(model: Any) -> Any:
-    """Give a model random weights, so large that every part affects the logits."""
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            weight.copy_(torch.randn_like(weight) * 0.3 + (weight.dim() == 1 and name.endswith("weight")))
-    return model.eval()
-
-
-def made(tokenizer: Any = None, **options: Any) -> MaskedLanguageModelBundle:
-    tokenizer = tokenizer or bpe()
-    model = MaskedTransformer(MaskedConfig.parse({**SIZES, **options}, "model"), tokenizer.vocab_size)
-    return MaskedLanguageModelBundle(TaskConfig(kind="masked_language_model"), drawn(model), tokenizer)
-
-
-def classifier(body: dict[str, Any], **options: Any) -> ClassifierBundle:
-    tokenizer = bpe()
-    config = SequenceClassifierConfig.parse({"body": {"kind": "masked", **SIZES, **body}, **options}, "model")
-    model = drawn(SequenceClassifier(config, tokenizer.vocab_size, len(LABELS)))
-    return ClassifierBundle(TaskConfig(kind="classification"), model, tokenizer, LABELS)
 
 
 @torch.inference_mode()
@@ -188,7 +145,8 @@ def test_pairs_of_texts_keep_their_segments(tmp_path: Path) -> None:
         assert_same(back(**tokenizer(*pair, padding=True, return_tensors="pt")).logits, expected)
 
 
-@pytest.mark.parametrize("base", ["bert", pytest.param("modernbert", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("base", ["bert", "modernbert"])
 def test_every_value_of_every_option_is_exported_or_refused_by_name(base: str, tmp_path: Path) -> None:
     assert undeclared(MaskedConfig) == []
     (_, defaults), *others = list[Any](variants(MaskedConfig))
@@ -264,9 +222,5 @@ def test_what_cannot_be_exported_is_named(tmp_path: Path) -> None:
         export_to("ctranslate2", made(), tmp_path / "out")
     with pytest.raises(ConfigError, match="a masked language model has no languages to choose"):
         export_to("huggingface", made(), tmp_path / "out", target_language="de")
-    with pytest.raises(ConfigError, match="a classifier on a language model cannot be exported to onnx; choose hugg"):
-        export_to("onnx", classifier({}), tmp_path / "out")
-    config = SequenceClassifierConfig.parse({"body": {"kind": "decoder_only", "preset": "tiny"}}, "model")
-    model = SequenceClassifier(config, bpe().vocab_size, len(LABELS))
     with pytest.raises(ConfigError, match=r"body\.kind = 'decoder_only' cannot be exported to Hugging Face; supp"):
-        export_to("huggingface", ClassifierBundle(TaskConfig(kind="classification"), model, bpe(), LABELS), tmp_path)
+        export_to("huggingface", classifier({"kind": "decoder_only"}), tmp_path / "out")

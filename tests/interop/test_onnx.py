@@ -37,11 +37,14 @@ OPTIONS: list[dict[str, Any]] = [
     {"positions": "none", "norm": "none"},
     {"residual": False, "norm": "pre"},
     {"residual": False},
+    {"positions": "rotary", "norm": "pre", "norm_kind": "rms", "num_heads": 4, "num_kv_heads": 2, "bias": "none"},
+    {"positions": "rotary", "rotary_fraction": 0.5, "qk_norm": True, "num_kv_heads": 1, "bias": "qkv"},
+    {"encoder_window": 3, "decoder_window": 2, "activation": "gelu_tanh"},
+    {"encoder_window": 4, "decoder_window": 1, "positions": "rotary", "num_kv_heads": 1, "activation": "geglu"},
 ]
 REFUSED: dict[str, set[str]] = {  # the values of each option that the graphs do not support
     "score": {"dot", "additive", "general", "cosine", "feed_forward"},
     "qk_projection": {"hidden"},
-    "positions": {"rotary"},
 }
 RULED_OUT = (PAD, BOS, UNK)
 
@@ -126,10 +129,13 @@ def test_odd_shapes(bundle: Bundle, model: OnnxModel, source: list[list[int]], t
     assert_close(found, bundle.model(*given))
 
 
+@pytest.mark.parametrize("changes", [{}, {"positions": "rotary", "decoder_window": 3, "num_kv_heads": 1}], ids=str)
 @torch.no_grad()
-def test_selected_and_joined_states_go_on_as_the_models_own(bundle: Bundle, model: OnnxModel) -> None:
+def test_selected_and_joined_states_go_on_as_the_models_own(changes: dict[str, Any], tmp_path: Path) -> None:
     """Two states per engine go through the same random operations: step, select, drop sentences, join new ones."""
-    draws = random.Random(2)
+    bundle, draws = made(**changes), random.Random(2)
+    export(bundle, tmp_path / "model", max_length=64)
+    model = OnnxModel.load(tmp_path / "model")
     vocab_size = bundle.source_tokenizer.vocab_size
 
     engines: list[Any] = [bundle.model, model]

@@ -14,7 +14,7 @@ from drawn_models import transformers
 from pydantic import Field
 from torch import Tensor
 
-from headway.bundle import Bundle, ClassifierBundle, TaskConfig
+from headway.bundle import Bundle, ClassifierBundle, MaskedLanguageModelBundle, TaskConfig
 from headway.errors import ConfigError
 from headway.interop import ctranslate2 as ctranslate2_export
 from headway.interop import onnx
@@ -23,10 +23,11 @@ from headway.interop.huggingface import exporting as huggingface_export
 from headway.interop.huggingface import masked_exporting, modeling_headway
 from headway.interop.supported import Supported, refuse_unsupported
 from headway.models.classifier import ClassifierConfig
+from headway.models.masked import MaskedConfig
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.nn.blocks import BlockConfig
-from headway.text.base import BOS, EOS, PAD
+from headway.text.base import BOS, EOS, MASK, PAD
 from headway.text.tokenizer import Tokenizer
 
 SOURCE = torch.tensor([[4, 5, 6, 7, EOS], [8, 4, EOS, PAD, PAD]])
@@ -37,9 +38,13 @@ def made(config: Any) -> Any:
     """A model with random weights, so that every part affects the results. Its tokens are letters."""
     tokenizer = Tokenizer("characters", list("abcdefghij"))
     torch.manual_seed(0)
-    if isinstance(config, ClassifierConfig):
+    if isinstance(config, MaskedConfig):
+        tokenizer = Tokenizer("characters", list("abcdefghi"), tags=[MASK])
+        masked = build_model(config, tokenizer.vocab_size, tokenizer.vocab_size)
+        bundle: Any = MaskedLanguageModelBundle(TaskConfig(kind="masked_language_model"), masked.eval(), tokenizer)
+    elif isinstance(config, ClassifierConfig):
         classifier = build_model(config, tokenizer.vocab_size, 3)
-        bundle: Any = ClassifierBundle(TaskConfig(kind="classification"), classifier.eval(), tokenizer, ("a", "b", "c"))
+        bundle = ClassifierBundle(TaskConfig(kind="classification"), classifier.eval(), tokenizer, ("a", "b", "c"))
     else:
         model = build_model(config, tokenizer.vocab_size, tokenizer.vocab_size)
         bundle = Bundle(TaskConfig(), model.eval(), tokenizer, tokenizer)
@@ -49,11 +54,12 @@ def made(config: Any) -> Any:
     return bundle
 
 
-def by_onnxruntime(folder: Path, bundle: Bundle | ClassifierBundle) -> Tensor:
+def by_onnxruntime(folder: Path, bundle: Bundle | ClassifierBundle | MaskedLanguageModelBundle) -> Tensor:
     if isinstance(bundle, Bundle):
         return onnx.OnnxModel.load(folder)(SOURCE, TARGET)
-    session = onnx.open_session(folder / "classifier.onnx")
-    return onnx.run_session(session, ["logits"], ["source"], [SOURCE])[0]
+    masked = isinstance(bundle, MaskedLanguageModelBundle)
+    name, given = ("masked_language_model", "tokens") if masked else ("classifier", "source")
+    return onnx.run_session(onnx.open_session(folder / f"{name}.onnx"), ["logits"], [given], [SOURCE])[0]
 
 
 def by_transformers(folder: Path, bundle: Bundle | ClassifierBundle) -> Tensor:
@@ -97,6 +103,7 @@ EXPORTS: list[tuple[str, type[BlockConfig]]] = [
     ("huggingface", TransformerConfig),
     ("ctranslate2", TransformerConfig),
     ("onnx", ClassifierConfig),
+    ("onnx", MaskedConfig),
     ("huggingface", ClassifierConfig),
 ]
 

@@ -297,7 +297,7 @@ def test_windows_are_saved_and_folders_without_them_have_none(tmp_path: Path) ->
     assert "window" not in str(without.as_dict())
 
 
-@pytest.mark.parametrize("form", ["huggingface", "ctranslate2", "onnx"])
+@pytest.mark.parametrize("form", ["huggingface", "ctranslate2"])  # ONNX has windows
 @pytest.mark.parametrize("name", ["encoder_window", "decoder_window"])
 def test_no_export_ignores_a_window(form: str, name: str, tmp_path: Path) -> None:
     tokenizer = Tokenizer("characters", list("abcdefg"))

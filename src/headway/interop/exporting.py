@@ -28,7 +28,7 @@ ExportFormat = Literal["huggingface", "ctranslate2", "onnx"]
 _FORMATS: dict[type[AnyBundle], tuple[str, tuple[ExportFormat, ...]]] = {  # of models that do not translate
     ClassifierBundle: ("a classifier", ("huggingface", "onnx")),
     LanguageModelBundle: ("a language model", ("huggingface", "ctranslate2")),
-    MaskedLanguageModelBundle: ("a masked language model", ("huggingface",)),
+    MaskedLanguageModelBundle: ("a masked language model", ("huggingface", "onnx")),
 }
 
 
@@ -67,12 +67,10 @@ def export_to(
         what, formats = _FORMATS[type(bundle)]
         if chooses_language:
             raise ConfigError(f"{what} has no languages to choose; leave --source-language and --target-language out")
-        if isinstance(bundle.model, SequenceClassifier):
-            what, formats = "a classifier on a language model", ("huggingface",)
         if export_format not in formats:
             raise ConfigError(f"{what} cannot be exported to {export_format}; choose {' or '.join(formats)}")
     if export_format == "onnx":
-        assert not isinstance(bundle, LanguageModelBundle | MaskedLanguageModelBundle)
+        assert not isinstance(bundle, LanguageModelBundle)
         if chooses_language:
             raise ConfigError(
                 "an ONNX model's languages are chosen at each call; leave --source-language and --target-language out"

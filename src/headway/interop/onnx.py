@@ -2,13 +2,15 @@
 
     config.json, tokenizer files      as in every model folder
     model.safetensors                 the weights in float32, which the graphs refer to
-    encoder.onnx, decoder_step.onnx   a Transformer (:mod:`headway.interop.onnx_graph` documents inputs and outputs)
+    encoder.onnx, decoder_step.onnx   a Transformer (:mod:`headway.interop.onnx_models` documents inputs and outputs)
     classifier.onnx                   a classifier: ``source`` (B, S) -> ``logits`` (B, C)
+    masked_language_model.onnx        a masked language model: ``tokens`` (B, S) -> ``logits`` (B, S, V)
     README.md                         how to use the folder
 
-Headway can still load the folder. It runs an exported classifier with PyTorch: the graph is for programs that have only
-onnxruntime. For Transformers, :class:`OnnxModel` implements the search protocol, so every decoding method works with
-the two sessions. Tensors are converted to NumPy arrays and back only at the inputs and outputs of the sessions.
+Headway can still load the folder. For Transformers, :class:`OnnxModel` implements the search protocol, so every
+decoding method works with the two sessions. Headway runs the other models with PyTorch: their graphs are for programs
+that have only onnxruntime. Tensors are converted to NumPy arrays and back only at the inputs and outputs of the
+sessions.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -26,43 +28,64 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from headway.bundle import Bundle, ClassifierBundle, load_bundle
+from headway.bundle import Bundle, ClassifierBundle, MaskedLanguageModelBundle, load_bundle
 from headway.decode import Step
 from headway.errors import BundleError, ConfigError, LengthError, MissingPackageError
 from headway.interop.model_card import exported_card
-from headway.interop.onnx_graph import OPSET, StoredTensor, classifier_graph, decoder_step_graph, encoder_graph
+from headway.interop.onnx_graph import OPSET, StoredTensor
+from headway.interop.onnx_models import (
+    classifier_graph,
+    decoder_step_graph,
+    encoder_graph,
+    masked_graph,
+    sequence_classifier_graph,
+)
 from headway.interop.supported import ANY, COMMON, GATES, Supported, as_transformer, refuse_unsupported
 from headway.models.classifier import EncoderClassifier
+from headway.models.masked import MaskedTransformer
+from headway.models.sequence_classifier import SequenceClassifier
 from headway.models.transformer import Transformer
-from headway.nn.embedding import pad_sequences
+from headway.nn.embedding import TokenEmbedding, pad_sequences
 from headway.storage import atomic_write_folder
 from headway.text.base import PAD
 
 if TYPE_CHECKING:
+    import onnx
     import onnxruntime
 
 
 _FORMAT = 1  # version of the graphs' inputs and outputs, stored in their metadata
 _WEIGHTS, _ENCODER, _CLASSIFIER = "model.safetensors", "encoder.onnx", "classifier.onnx"
+_MASKED = "masked_language_model.onnx"
 STEP_FILE = "decoder_step.onnx"  # exists only in folders with an exported Transformer
-SUPPORTED: Supported = {  # options of Transformers and of classifiers
+SUPPORTED: Supported = {  # options of all models with blocks
     **COMMON,
-    **dict.fromkeys(("d_key", "d_value", "max_length", "position_offset", "convolution"), ANY),
+    **dict.fromkeys(("d_key", "d_value", "num_kv_heads", "qk_norm", "bias", "norm_kind", "norm_epsilon"), ANY),
+    **dict.fromkeys(("rotary_base", "rotary_fraction", "rotary_scaling", "local_rotary_base"), ANY),
+    **dict.fromkeys(("encoder_window", "decoder_window", "global_every", "num_segments", "parallel"), ANY),
+    **dict.fromkeys(("max_length", "position_offset", "convolution"), ANY),
     **dict.fromkeys(("residual", "scale_embedding", "embedding_norm", "output_bias"), ANY),
     **dict.fromkeys(("masked", "pad_to_max_length"), ANY),
-    "activation": ("relu", "gelu", "silu", *GATES),
+    "activation": ("relu", "gelu", "gelu_tanh", "silu", *GATES),
     "norm": ("post", "pre", "none"),
-    "positions": ("sinusoidal", "learned", "none"),
+    "positions": ("sinusoidal", "learned", "rotary", "none"),
     "sinusoid_layout": ("interleaved", "halves"),
     "sinusoid_spacing": ("paper", "inclusive"),
     "tie": ("all", "target", "none"),
     "pooling": ("mean", "max", "mean_max", "first", "last", "attention"),
 }
+SUPPORTED_HEAD: Supported = {  # options of classifiers on language models, besides those of the language model
+    **dict.fromkeys(("body", "pooled_dropout", "dense_norm"), ANY),
+    "pooling": SUPPORTED["pooling"],
+    "dense": ("none", "tanh", "relu", "gelu"),
+}
+ExportedBundle = Bundle | ClassifierBundle | MaskedLanguageModelBundle
+ExportedModel = Transformer | EncoderClassifier | SequenceClassifier | MaskedTransformer
 _LONGEST_HEADER = 100_000_000  # bytes; the limit of the safetensors library
 _TOLERANCE = 1e-3  # of a logit, relative to its size plus the median size; float32 rounding errors are far smaller
 
 
-def export(bundle: Bundle | ClassifierBundle, folder: Path, *, max_length: int = 1024) -> None:
+def export(bundle: ExportedBundle, folder: Path, *, max_length: int = 1024) -> None:
     """Export ``bundle`` to ONNX. The folder is written completely or not at all.
 
     Before the folder appears, the graphs are run and their logits are compared with the model's.
@@ -70,41 +93,55 @@ def export(bundle: Bundle | ClassifierBundle, folder: Path, *, max_length: int =
     Args:
         bundle: The model, on any device and in any precision. Its weights are written in float32.
         folder: The folder to write; an existing one is replaced.
-        max_length: Maximum sequence length, in tokens, of a Transformer with sinusoidal positions: the graphs contain a
-            table of this length. Transformers with learned positions and classifiers have their own limit.
+        max_length: Maximum sequence length, in tokens, of a Transformer with sinusoidal or rotary positions: the graphs
+            contain a table of this length. Other models have their own limit.
 
     Raises:
         MissingPackageError: onnx or onnxruntime is not installed.
         ConfigError: The graphs do not support an option of the model.
         BundleError: The logits of the graphs differ from the model's.
     """
-    classifier = isinstance(bundle, ClassifierBundle)
-    model = cast("EncoderClassifier", bundle.model) if classifier else as_transformer(cast("Bundle", bundle), "ONNX")
-    refuse_unsupported(model.config, "ONNX", SUPPORTED)
+    model = as_transformer(bundle, "ONNX") if isinstance(bundle, Bundle) else bundle.model
+    if isinstance(model, SequenceClassifier):
+        refuse_unsupported(model.config.body, "ONNX", SUPPORTED)
+        refuse_unsupported(model.config, "ONNX", SUPPORTED_HEAD)
+    else:
+        refuse_unsupported(model.config, "ONNX", SUPPORTED)
     _require("onnx", "onnxruntime")
     if max_length < 2:
         raise ConfigError(f"max_length = {max_length}: expected at least 2, for one token and the end symbol")
-    limit = model.max_length or max_length
-    usage = _classifier_usage(limit) if isinstance(model, EncoderClassifier) else _usage(limit)
+    limit = _limit(model, max_length)
     import onnx
 
     with atomic_write_folder(folder) as aside:
-        floats: Bundle | ClassifierBundle = replace(cast("Any", bundle), model=copy.deepcopy(bundle.model).float())
-        floats.save(aside, exported_card(bundle, "onnxruntime", usage))
-        saved, (stored, signature) = load_bundle(aside).model, _stored_tensors(aside / _WEIGHTS)
-        if isinstance(saved, EncoderClassifier):
-            graphs, facts = {_CLASSIFIER: classifier_graph(saved, stored)}, {}
-        else:
-            assert isinstance(saved, Transformer)
-            graphs = {
-                _ENCODER: encoder_graph(saved, stored, limit),
-                STEP_FILE: decoder_step_graph(saved, stored, limit),
-            }
-            facts = {"headway.format": str(_FORMAT), "headway.max_length": str(limit), "headway.weights": signature}
-        for name, graph in graphs.items():
+        floats: ExportedBundle = replace(cast("Any", bundle), model=copy.deepcopy(bundle.model).float())
+        floats.save(aside, exported_card(bundle, "onnxruntime", _usage(bundle, limit)))
+        saved, (stored, signature) = cast("ExportedModel", load_bundle(aside).model), _stored_tensors(aside / _WEIGHTS)
+        facts = {"headway.format": str(_FORMAT), "headway.max_length": str(limit), "headway.weights": signature}
+        for name, graph in _graphs(saved, stored, limit).items():
             onnx.helper.set_model_props(graph, facts)
             onnx.save_model(graph, aside / name)
         _compare(aside, saved, min(limit, 5))
+
+
+def _limit(model: ExportedModel, max_length: int) -> int:
+    """Return the maximum length of a sequence in tokens; ``max_length`` is that of Transformers without a limit."""
+    if isinstance(model, Transformer):
+        return model.max_length or max_length
+    return model.config.max_length
+
+
+def _graphs(model: ExportedModel, stored: Mapping[str, StoredTensor], limit: int) -> dict[str, onnx.ModelProto]:
+    """Return the graphs of a model by the names of their files."""
+    match model:
+        case EncoderClassifier():
+            return {_CLASSIFIER: classifier_graph(model, stored)}
+        case SequenceClassifier():
+            return {_CLASSIFIER: sequence_classifier_graph(model, stored)}
+        case MaskedTransformer():
+            return {_MASKED: masked_graph(model, stored)}
+        case Transformer():
+            return {_ENCODER: encoder_graph(model, stored, limit), STEP_FILE: decoder_step_graph(model, stored, limit)}
 
 
 @dataclass
@@ -303,17 +340,20 @@ def _stored_tensors(path: Path) -> tuple[dict[str, StoredTensor], str]:
 
 
 @torch.no_grad()
-def _compare(folder: Path, model: Transformer | EncoderClassifier, length: int) -> None:
+def _compare(folder: Path, model: ExportedModel, length: int) -> None:
     """Raise :class:`BundleError` if the graphs' logits differ from those of ``model``.
 
     Causes are an option that the export does not support, or weights that are not finite.
     """
     draws = torch.Generator().manual_seed(1)
-    embedding = model.embedding if isinstance(model, EncoderClassifier) else model.source_embedding
-    source = torch.randint(1, embedding.weight.size(0), (2, length), generator=draws)
+    vocab_size = _source_embedding(model).weight.size(0)
+    source = torch.randint(1, vocab_size, (2, length), generator=draws)
     source[1, length // 2 :] = model.pad
-    if isinstance(model, EncoderClassifier):
+    if isinstance(model, EncoderClassifier | SequenceClassifier):
         (found,) = run_session(open_session(folder / _CLASSIFIER), ["logits"], ["source"], [source])
+        expected = model(source)
+    elif isinstance(model, MaskedTransformer):
+        (found,) = run_session(open_session(folder / _MASKED), ["logits"], ["tokens"], [source])
         expected = model(source)
     else:
         target = torch.randint(1, model.target_embedding.weight.size(0), (2, length), generator=draws)
@@ -326,7 +366,20 @@ def _compare(folder: Path, model: Transformer | EncoderClassifier, length: int) 
         )
 
 
-def _usage(limit: int) -> str:
+def _source_embedding(model: ExportedModel) -> TokenEmbedding:
+    if isinstance(model, Transformer):
+        return model.source_embedding
+    return model.body.embedding if isinstance(model, SequenceClassifier) else model.embedding
+
+
+def _usage(bundle: ExportedBundle, limit: int) -> str:
+    """Return the model card's section on how to use the folder."""
+    if isinstance(bundle, MaskedLanguageModelBundle):
+        return _masked_usage(limit, bundle.tokenizer.mask_id)
+    return _classifier_usage(limit) if isinstance(bundle, ClassifierBundle) else _translation_usage(limit)
+
+
+def _translation_usage(limit: int) -> str:
     """Return the model card's section on how to translate with the folder."""
     return f"""Keep the files together: both graphs (opset {OPSET}, float32) read their weights from `{_WEIGHTS}`.
 Sequences have at most {limit} tokens.
@@ -360,3 +413,22 @@ logits = session.run(["logits"], {{"source": ids}})[0]
 right with 0. `logits` (B, C) are in the order of `labels` in `config.json`. Headway can also load the folder:
 
     headway classify THIS_FOLDER -i input.txt -o output.txt"""
+
+
+def _masked_usage(max_length: int, mask_id: int | None) -> str:
+    """Return the model card's section on how to run the graph of a masked language model."""
+    return f"""Keep the files together: the graph (opset {OPSET}, float32) reads its weights from `{_WEIGHTS}`.
+
+```python
+import onnxruntime
+
+session = onnxruntime.InferenceSession("THIS_FOLDER/{_MASKED}")
+logits = session.run(["logits"], {{"tokens": ids}})[0]
+```
+
+`ids` (B, S) are 64-bit integers: of each text the begin symbol (1), at most {max_length - 2} tokens, of which those to
+fill in are the mask token ({mask_id}), then the end symbol (2), padded on the right with 0. `logits` (B, S, V) are the
+scores of the original token at each position. Headway can also load the folder:
+
+    headway fill THIS_FOLDER "A text with a [MASK]."
+"""

@@ -1,0 +1,263 @@
+"""The layers of Headway's models as ONNX nodes. Each function reads like the module at its path, in inference mode.
+
+Shapes: B sequences, S or T their positions, P earlier positions in a cache, H heads, K width of a query or key per
+head, U width of a value per head, D model, F feed-forward. The residual stream is one matrix of shape (B * T, D).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from headway.errors import BundleError
+from headway.interop.onnx_graph import FLOAT, OnnxGraph
+from headway.interop.supported import GATES
+from headway.nn.blocks import NoNorm, PostNorm, PreNorm
+from headway.nn.embedding import TokenEmbedding
+from headway.nn.norms import RMSNorm
+from headway.nn.positions import NoPositions
+
+Window = tuple[int, int] | None
+"""The number of positions before and after a query that it may attend to, in addition to its own; None means all."""
+
+
+@dataclass(frozen=True)
+class OnnxMask:
+    """An attention mask.
+
+    Attributes:
+        bias: Name of the values that are added to scores, 0 or minus infinity, of shape (B or 1, 1, T or 1, S).
+        output_factor: Name of the factors of attention outputs: 0 for queries that may not attend to any key, else 1.
+            None if there are no such queries.
+    """
+
+    bias: str
+    output_factor: str | None = None
+
+
+def attention_mask(graph: OnnxGraph, conditions: Iterable[str], *, has_empty_rows: bool) -> OnnxMask:
+    """Return the mask of keys that meet all ``conditions``: booleans that broadcast to (B, 1, T, S).
+
+    As in ``nn.attention``, a fully masked row is unmasked to keep its softmax finite, and its result is set to zero.
+    """
+    first, *others = conditions
+    for other in others:
+        first = graph.op("And", first, other)
+    if not has_empty_rows:
+        return OnnxMask(_bias(graph, first))
+    some = graph.op("ReduceMax", graph.op("Cast", first, to=FLOAT), graph.constant([-1]), keepdims=1)
+    return OnnxMask(_bias(graph, graph.op("Or", first, graph.op("Equal", some, graph.constant(0.0)))), some)
+
+
+def _bias(graph: OnnxGraph, attends: str) -> str:
+    return graph.op("Where", attends, graph.constant(0.0), graph.constant(-math.inf))
+
+
+def padding_mask(graph: OnnxGraph, attends: str) -> OnnxMask:
+    """Return the mask for (B, S) booleans, which are False at padding."""
+    return attention_mask(graph, [graph.op("Unsqueeze", attends, graph.constant([1, 2]))], has_empty_rows=True)
+
+
+def window_conditions(graph: OnnxGraph, queries: str, keys: str, window: Window) -> list[str]:
+    """Return the conditions that the keys are in the window around the queries.
+
+    ``queries`` and ``keys`` are positions that broadcast to (B, 1, T, S).
+    """
+    if window is None:
+        return []
+    before, after = window
+    return [
+        graph.op("GreaterOrEqual", keys, graph.op("Sub", queries, graph.constant(before))),
+        graph.op("LessOrEqual", keys, graph.op("Add", queries, graph.constant(after))),
+    ]
+
+
+def embedded(graph: OnnxGraph, path: str, tokens: str) -> str:
+    """Look up ``tokens`` in the embedding at ``path``, and scale their vectors."""
+    embedding = graph.module.get_submodule(path)
+    assert isinstance(embedding, TokenEmbedding)
+    found = graph.op("Gather", graph.weight(f"{path}.weight"), tokens)
+    return found if embedding.scale == 1 else graph.op("Mul", found, graph.constant(embedding.scale))
+
+
+def with_positions(graph: OnnxGraph, path: str, x: str, positions: str, max_length: int) -> str:
+    """Add the vectors of ``positions``, which are below ``max_length``, by the module at ``path``."""
+    if isinstance(graph.module.get_submodule(path), NoPositions):
+        return x
+    return graph.op("Add", x, graph.op("Gather", _position_table(graph, path, max_length), positions))
+
+
+def _position_table(graph: OnnxGraph, path: str, max_length: int) -> str:
+    """Return the vectors that the module at ``path`` adds at positions 0 .. max_length - 1."""
+    if graph.has_weight(name := f"{path}.table"):
+        return graph.weight(name)
+    with torch.no_grad():
+        return graph.constant(graph.module.get_submodule(path)(torch.zeros(1, max_length, graph.config.d_model))[0])
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """The positions by which rotary positions rotate queries and keys.
+
+    Attributes:
+        positions: Name of the positions, which broadcast to (B, H, T).
+        max_length: All positions are below it.
+    """
+
+    positions: str
+    max_length: int
+
+
+def self_attention_block(
+    graph: OnnxGraph, path: str, x: str, attend: Callable[[str], str], *, parallel: bool = False
+) -> str:
+    """Apply the block at ``path``; ``attend`` is its self-attention. If ``parallel``, both sub-layers read x."""
+    first, second = f"{path}.attention_residual", f"{path}.feed_forward_residual"
+    if parallel:
+        attended = attend(norm(graph, f"{first}.norm", x))
+        transformed = feed_forward(graph, path, norm(graph, f"{second}.norm", x))
+        return graph.op("Add", graph.op("Add", x, attended), transformed)
+    x = residual(graph, first, x, attend)
+    return residual(graph, second, x, partial(feed_forward, graph, path))
+
+
+def residual(graph: OnnxGraph, path: str, x: str, sublayer: Callable[[str], str]) -> str:
+    """Apply ``sublayer`` with the residual connection and the norm of the module at ``path``."""
+    around = graph.module.get_submodule(path)
+    assert isinstance(around, (PostNorm, PreNorm, NoNorm))
+    output = sublayer(norm(graph, f"{path}.norm", x) if isinstance(around, PreNorm) else x)
+    summed = graph.op("Add", x, output) if around.residual else output
+    return norm(graph, f"{path}.norm", summed) if isinstance(around, PostNorm) else summed
+
+
+def self_attention(
+    graph: OnnxGraph, path: str, x: str, batch: str, masks: Mapping[Window, OnnxMask], rotation: Rotation
+) -> str:
+    """Attend from all positions of x to all others. ``batch`` is the shape [B], and ``masks`` has one mask per window.
+
+    As in the module, positions rotate queries and keys only if they are rotary.
+    """
+    query, keys, values = heads(graph, path, x, ("query", "key", "value"), batch, rotation=rotation)
+    return attended(graph, path, query, keys, values, masks[graph.attention(path).window])
+
+
+def heads(
+    graph: OnnxGraph,
+    path: str,
+    x: str,
+    parts: tuple[str, ...],
+    batch: str,
+    *,
+    length: int = -1,
+    rotation: Rotation | None = None,
+) -> list[str]:
+    """Project (B * T, D) to queries, keys or values of shape (B, H, T, K or U), with one matrix product.
+
+    ``batch`` is the name of a value, the shape [B]; ``length`` is T. One of them may be -1, which means that it is
+    inferred.
+    """
+    attention = graph.attention(path)
+    counts = [attention.num_heads if part == "query" else attention.num_kv_heads for part in parts]
+    widths = [attention.d_value if part == "value" else attention.d_key for part in parts]
+    sizes = [count * width for count, width in zip(counts, widths, strict=True)]
+    projected = graph.split(_joined_linear(graph, path, parts, x), sizes)
+    found = []
+    for part, value, count, width in zip(parts, projected, counts, widths, strict=True):
+        shape = graph.op("Concat", batch, graph.constant([length, count, width]), axis=0)
+        head = graph.op("Transpose", graph.op("Reshape", value, shape), perm=[0, 2, 1, 3])
+        if part != "value" and getattr(attention, f"{part}_norm") is not None:
+            head = norm(graph, f"{path}.{part}_norm", head)
+        found.append(head if part == "value" else _rotated(graph, path, head, rotation))
+    return found
+
+
+def _rotated(graph: OnnxGraph, path: str, x: str, rotation: Rotation | None) -> str:
+    """Rotate queries or keys (B, H, T, K) to their positions if positions are rotary."""
+    rotary = graph.attention(path).rotary
+    if rotary is None:
+        return x
+    assert rotation is not None
+    rotary.reserve(rotation.max_length)
+    tables = rotary.table[: rotation.max_length].unbind(1)  # cosines; sines with their signs in the rotation
+    cosine, sine = (graph.op("Gather", graph.constant(table.clone()), rotation.positions) for table in tables)
+    swapped = [unit ^ 1 for unit in range(tables[0].size(1))]  # the two units of each pair
+    other = graph.op("Gather", x, graph.constant(swapped), axis=-1)
+    return graph.op("Add", graph.op("Mul", x, cosine), graph.op("Mul", other, sine))
+
+
+def _joined_linear(graph: OnnxGraph, path: str, parts: tuple[str, ...], x: str) -> str:
+    """Apply several linear layers as one. The runtime concatenates their matrices once, when it loads the graph."""
+    kinds = [kind for kind in ("weight", "bias") if graph.has_weight(f"{path}.{parts[0]}.{kind}")]
+    joined = [graph.op("Concat", *(graph.weight(f"{path}.{part}.{kind}") for part in parts), axis=0) for kind in kinds]
+    return graph.op("Gemm", x, *joined, transB=1)
+
+
+def attended(graph: OnnxGraph, path: str, query: str, keys: str, values: str, mask: OnnxMask) -> str:
+    """Attend with (B, H, T, K) queries, concatenate the heads to (B * T, H * U) and project them."""
+    attention = graph.attention(path)
+    grouped, groups = attention.queries_per_key > 1, [attention.num_kv_heads, attention.queries_per_key]
+    query = graph.op("Mul", query, graph.constant(attention.d_key**-0.5))
+    bias, factor = mask.bias, mask.output_factor
+    if grouped:  # (B, heads of keys, queries per key, T, K), so that keys and values need not be repeated
+        query = graph.op("Reshape", query, graph.constant([0, *groups, -1, attention.d_key]))
+        axis = graph.constant([2])
+        keys, values, bias = (graph.op("Unsqueeze", each, axis) for each in (keys, values, bias))
+        factor = factor and graph.op("Unsqueeze", factor, axis)
+    scores = graph.op("MatMul", query, graph.op("Transpose", keys, perm=[0, 1, 2, 4, 3] if grouped else [0, 1, 3, 2]))
+    found = graph.op("MatMul", graph.op("Softmax", graph.op("Add", scores, bias), axis=-1), values)
+    if factor is not None:
+        found = graph.op("Mul", found, factor)
+    found = graph.op("Transpose", found, perm=[0, 3, 1, 2, 4] if grouped else [0, 2, 1, 3])
+    shape = graph.constant([-1, attention.num_heads * attention.d_value])
+    return linear(graph, f"{path}.output", graph.op("Reshape", found, shape))
+
+
+def feed_forward(graph: OnnxGraph, block: str, x: str) -> str:
+    """Apply the feed-forward layer of the block at path ``block``."""
+    path, activation = f"{block}.feed_forward", graph.config.activation
+    inner = linear(graph, f"{path}.inner", x)
+    if activation in GATES:
+        gate = activated(graph, GATES[activation], linear(graph, f"{path}.gate", x))
+        return linear(graph, f"{path}.outer", graph.op("Mul", gate, inner))
+    return linear(graph, f"{path}.outer", activated(graph, activation, inner))
+
+
+def activated(graph: OnnxGraph, activation: str, x: str) -> str:
+    """Apply an activation that is not gated."""
+    match activation:
+        case "relu" | "gelu" | "sigmoid" | "tanh":
+            return graph.op(activation.capitalize(), x)
+        case "gelu_tanh":
+            return graph.op("Gelu", x, approximate="tanh")
+        case "silu":
+            return graph.op("Mul", x, graph.op("Sigmoid", x))
+        case _:
+            raise BundleError(f"activation = {activation!r} is not supported by the ONNX export")
+
+
+def linear(graph: OnnxGraph, path: str, x: str) -> str:
+    """Apply the linear layer at ``path`` to the rows of a matrix."""
+    return graph.op("Gemm", x, graph.weight(f"{path}.weight"), *_bias_weight(graph, path), transB=1)
+
+
+def norm(graph: OnnxGraph, path: str, x: str) -> str:
+    """Apply the norm at ``path`` if the model has one there."""
+    module = graph.module.get_submodule(path)
+    if isinstance(module, nn.Identity):
+        return x
+    weight = graph.weight(f"{path}.weight")
+    if isinstance(module, RMSNorm):
+        square = graph.op("ReduceMean", graph.op("Mul", x, x), graph.constant([-1]), keepdims=1)
+        size = graph.op("Sqrt", graph.op("Add", square, graph.constant(module.epsilon)))
+        return graph.op("Mul", graph.op("Div", x, size), weight)
+    assert isinstance(module, nn.LayerNorm)
+    return graph.op("LayerNormalization", x, weight, *_bias_weight(graph, path), epsilon=module.eps)
+
+
+def _bias_weight(graph: OnnxGraph, path: str) -> list[str]:
+    return [graph.weight(f"{path}.bias")] if graph.has_weight(f"{path}.bias") else []

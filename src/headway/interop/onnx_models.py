@@ -1,0 +1,373 @@
+"""Build the ONNX graphs of whole models, from the layers of :mod:`headway.interop.onnx_layers`.
+
+    Transformer                                  two graphs: the encoder, and one cached decoder step
+    decoder-only language model                  one graph: new tokens, after those whose keys and values are cached
+    masked language model                        one graph
+    classifier, also on a language model         one graph
+
+Shapes: B sentences or texts, S source length, R = B * W rows (the W beams of a sentence are adjacent), T number of new
+tokens, P prefix length, H heads of keys, K width of a query or key per head, U width of a value per head, D model, V
+vocabulary, C classes. Inside the graphs, the residual stream is one matrix of shape (B * S, D), (R, D) or (R * T, D).
+
+Prefixes are aligned at the end. A row that started later than others has masked columns in front, and ``positions``
+determines how many. Appending a token is therefore one concatenation, whatever the lengths of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from headway.interop.onnx_graph import BOOL, FLOAT, INT, OnnxGraph, StoredTensor
+from headway.interop.onnx_layers import (
+    OnnxMask,
+    Rotation,
+    Window,
+    activated,
+    attended,
+    attention_mask,
+    embedded,
+    feed_forward,
+    heads,
+    linear,
+    norm,
+    padding_mask,
+    residual,
+    self_attention,
+    self_attention_block,
+    window_conditions,
+    with_positions,
+)
+from headway.interop.supported import GATES
+from headway.models.classifier import ClassifierConfig, EncoderClassifier
+from headway.models.decoder_only import DecoderOnly
+from headway.models.masked import MaskedTransformer
+from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig
+from headway.models.transformer import Transformer
+from headway.nn.attention import MultiHeadAttention
+from headway.nn.blocks import CausalBlock, CausalStack, DecoderStack, EncoderStack
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def encoder_graph(model: Transformer, locations: Mapping[str, StoredTensor], max_length: int) -> onnx.ModelProto:
+    """Return the graph from ``source`` (B, S) to ``memory_mask`` (B, S) and, for each decoder block N,
+    ``memory_keys.N`` (B, H, S, K) and ``memory_values.N`` (B, H, S, U).
+    """
+    graph = OnnxGraph(model, model.config, locations)
+    source = graph.add_input("source", INT, "sentences", "source_length")
+    attends = _tokens_to_attend_to(graph, source, model.pad)
+    graph.add_output(attends, "memory_mask", BOOL, "sentences", "source_length")
+    sentences, positions = _batch(graph, source), _positions(graph, source)
+    x = with_positions(graph, "source_positions", embedded(graph, "source_embedding", source), positions, max_length)
+    x = _as_matrix(graph, norm(graph, "source_norm", x))
+    memory = _encoded(graph, "encoder", x, sentences, attends, Rotation(positions, max_length))
+    for layer in range(len(model.decoder.blocks)):
+        path = f"decoder.blocks.{layer}.cross_attention"
+        shapes = _cache_shapes(graph, path, "sentences", "source_length")
+        projected = heads(graph, path, memory, ("key", "value"), sentences)
+        for value, (name, shape) in zip(projected, shapes.items(), strict=True):
+            graph.add_output(value, f"memory_{name}.{layer}", FLOAT, *shape)
+    return graph.to_model_proto("encoder")
+
+
+def decoder_step_graph(model: Transformer, locations: Mapping[str, StoredTensor], max_length: int) -> onnx.ModelProto:
+    """Return the graph of one decoder step.
+
+    Its inputs are ``tokens`` (R), ``positions`` (R), ``prefix_keys.N`` (R, H, P, K), ``prefix_values.N`` (R, H, P, U)
+    and the encoder's outputs. Its outputs are ``logits`` (R, V), and ``keys.N`` and ``values.N``, the prefixes of the
+    next step.
+    """
+    graph = OnnxGraph(model, model.config, locations)
+    tokens, positions = graph.add_input("tokens", INT, "rows"), graph.add_input("positions", INT, "rows")
+    attends = graph.add_input("memory_mask", BOOL, "sentences", "source_length")
+    layers = range(len(model.decoder.blocks))
+    prefixes = [_cache_inputs(graph, f"decoder.blocks.{n}.attention", "prefix", n) for n in layers]
+    memories = [_cache_inputs(graph, f"decoder.blocks.{n}.cross_attention", "memory", n) for n in layers]
+    prefix_masks = _prefix_masks(graph, model.decoder, positions, prefixes[0][0], graph.constant([1]))
+    memory_mask, sentences = padding_mask(graph, attends), _batch(graph, attends)
+    rotation = Rotation(graph.op("Unsqueeze", positions, graph.constant([1, 2])), max_length)
+    x = with_positions(graph, "target_positions", embedded(graph, "target_embedding", tokens), positions, max_length)
+    x = norm(graph, "target_norm", x)
+    for layer in layers:
+        path = f"decoder.blocks.{layer}"
+
+        def attend_to_prefix(x: str, layer: int = layer) -> str:
+            rows = graph.constant([-1])
+            return _attended_with_prefix(graph, layer, x, rows, 1, prefixes[layer], prefix_masks, rotation)
+
+        def attend_to_memory(x: str, layer: int = layer, path: str = f"{path}.cross_attention") -> str:
+            # The beams of a sentence share its memory: they are query positions of one batch entry.
+            (query,) = heads(graph, path, x, ("query",), sentences)
+            return attended(graph, path, query, *memories[layer], memory_mask)
+
+        x = residual(graph, f"{path}.attention_residual", x, attend_to_prefix)
+        x = residual(graph, f"{path}.cross_attention_residual", x, attend_to_memory)
+        x = residual(graph, f"{path}.feed_forward_residual", x, partial(feed_forward, graph, path))
+    logits = linear(graph, "projection", norm(graph, "decoder.norm", x))
+    graph.add_output(logits, "logits", FLOAT, "rows", model.projection.out_features)
+    return graph.to_model_proto("decoder_step")
+
+
+def masked_graph(model: MaskedTransformer, locations: Mapping[str, StoredTensor]) -> onnx.ModelProto:
+    """Return the graph from ``tokens`` (B, S), from BOS to EOS, to the ``logits`` (B, S, V) of each position."""
+    graph, config = OnnxGraph(model, model.config, locations), model.config
+    tokens = graph.add_input("tokens", INT, "texts", "length")
+    x = linear(graph, "head.dense", _masked_states(graph, "", model, tokens))
+    x = norm(graph, "head.norm", activated(graph, GATES.get(config.activation, config.activation), x))
+    logits = _as_sequences(graph, linear(graph, "projection", x), tokens)
+    graph.add_output(logits, "logits", FLOAT, "texts", "length", model.projection.out_features)
+    return graph.to_model_proto("masked_language_model")
+
+
+def classifier_graph(model: EncoderClassifier, locations: Mapping[str, StoredTensor]) -> onnx.ModelProto:
+    """Return the graph from ``source`` (B, S), token ids that end in EOS, to ``logits`` (B, C)."""
+    graph, config = OnnxGraph(model, model.config, locations), model.config
+    source = graph.add_input("source", INT, "texts", "source_length")
+    texts = _batch(graph, source)
+    source = _with_padding_and_begin(graph, model, source)
+    # Without masks, padding counts like any other token. No id is -1, so nothing is hidden then.
+    attends = _tokens_to_attend_to(graph, source, model.pad if config.masked else -1)
+    positions, max_length = _positions(graph, source), model.max_length + 1
+    x = with_positions(graph, "positions", embedded(graph, "embedding", source), positions, max_length)
+    if config.convolution:
+        x = _convolved(graph, config.convolution, x, attends)
+    x = _encoded(graph, "encoder", _as_matrix(graph, x), texts, attends, Rotation(positions, max_length))
+    pooled = _pooled(graph, config, _as_sequences(graph, x, source), attends)
+    graph.add_output(linear(graph, "projection", pooled), "logits", FLOAT, "texts", model.num_classes)
+    return graph.to_model_proto("classifier")
+
+
+def sequence_classifier_graph(model: SequenceClassifier, locations: Mapping[str, StoredTensor]) -> onnx.ModelProto:
+    """Return the graph of a classifier on a language model, with the inputs and outputs of :func:`classifier_graph`."""
+    graph, config = OnnxGraph(model, model.config.body, locations), model.config
+    source = graph.add_input("source", INT, "texts", "source_length")
+    tokens = graph.op("Concat", _columns(graph, source, model.bos, 1), source, axis=1)
+    if isinstance(model.body, MaskedTransformer):
+        states = _masked_states(graph, "body.", model.body, tokens)
+    else:
+        states = _causal_states(graph, "body.", model.body, tokens)
+    attends = _tokens_to_attend_to(graph, tokens, model.pad)
+    pooled = _pooled(graph, config, _as_sequences(graph, states, tokens), attends)
+    if config.dense != "none":
+        pooled = norm(graph, "dense_norm", activated(graph, config.dense, linear(graph, "dense", pooled)))
+    graph.add_output(linear(graph, "projection", pooled), "logits", FLOAT, "texts", model.num_classes)
+    return graph.to_model_proto("classifier")
+
+
+def _masked_states(graph: OnnxGraph, body: str, model: MaskedTransformer, tokens: str) -> str:
+    """Return the states (B * S, D) of the masked language model whose weights' names begin with ``body``."""
+    positions, max_length = _positions(graph, tokens), model.config.max_length
+    x = embedded(graph, f"{body}embedding", tokens)
+    x = with_positions(graph, f"{body}positions", x, positions, max_length)
+    if model.segment_embedding is not None:  # all tokens are in segment 0
+        first = graph.op("Gather", graph.weight(f"{body}segment_embedding.weight"), graph.constant(0))
+        x = graph.op("Add", x, first)
+    x = _as_matrix(graph, norm(graph, f"{body}embedding_norm", x))
+    attends = _tokens_to_attend_to(graph, tokens, model.pad)
+    return _encoded(graph, f"{body}encoder", x, _batch(graph, tokens), attends, Rotation(positions, max_length))
+
+
+def _causal_states(graph: OnnxGraph, body: str, model: DecoderOnly, tokens: str) -> str:
+    """Return the states (B * S, D) of the decoder-only language model whose weights' names begin with ``body``."""
+    positions, max_length = _positions(graph, tokens), model.config.max_length
+    x = embedded(graph, f"{body}embedding", tokens)
+    x = _as_matrix(graph, with_positions(graph, f"{body}positions", x, positions, max_length))
+    return _encoded(graph, f"{body}decoder", x, _batch(graph, tokens), None, Rotation(positions, max_length))
+
+
+def _encoded(graph: OnnxGraph, path: str, x: str, batch: str, attends: str | None, rotation: Rotation) -> str:
+    """Apply the stack at ``path`` to a (B * S, D) matrix.
+
+    ``attends`` (B, S) is False at padding; without it, attention is causal. ``batch`` is the shape [B], and
+    ``rotation`` has the positions of one row.
+    """
+    stack = graph.module.get_submodule(path)
+    assert isinstance(stack, EncoderStack | CausalStack)
+    queries = graph.op("Unsqueeze", rotation.positions, graph.constant([0, 1, 3]))
+    keys = graph.op("Unsqueeze", rotation.positions, graph.constant([0, 1, 2]))
+    if attends is None:
+        common = [graph.op("LessOrEqual", keys, queries)]
+    else:
+        common = [graph.op("Unsqueeze", attends, graph.constant([1, 2]))]
+    masks: dict[Window, OnnxMask] = {}
+    for window in _windows(stack):
+        conditions = [*common, *window_conditions(graph, queries, keys, window)]
+        masks[window] = attention_mask(graph, conditions, has_empty_rows=attends is not None)
+    for layer, block in enumerate(stack.blocks):
+        place = f"{path}.blocks.{layer}"
+
+        def attend(x: str, place: str = f"{place}.attention") -> str:
+            return self_attention(graph, place, x, batch, masks, rotation)
+
+        parallel = isinstance(block, CausalBlock) and block.parallel
+        x = self_attention_block(graph, place, x, attend, parallel=parallel)
+    return norm(graph, f"{path}.norm", x)
+
+
+def _windows(stack: EncoderStack | CausalStack | DecoderStack) -> set[Window]:
+    """Return the windows of the self-attention of all blocks."""
+    return {cast("MultiHeadAttention", block.attention).window for block in stack.blocks}
+
+
+def _cache_shapes(graph: OnnxGraph, path: str, batch: str, length: str) -> dict[str, tuple[int | str, ...]]:
+    """Return the shapes of the cached keys and values of the attention layer at ``path``."""
+    attention = graph.attention(path)
+    widths = {"keys": attention.d_key, "values": attention.d_value}
+    return {name: (batch, attention.num_kv_heads, length, width) for name, width in widths.items()}
+
+
+def _cache_inputs(graph: OnnxGraph, path: str, kind: str, layer: int) -> tuple[str, str]:
+    """Declare the inputs for cached keys and values of the attention layer at ``path``, and return their names."""
+    sizes = ("rows", "prefix_length") if kind == "prefix" else ("sentences", "source_length")
+    shapes = _cache_shapes(graph, path, *sizes)
+    keys, values = (graph.add_input(f"{kind}_{name}.{layer}", FLOAT, *shape) for name, shape in shapes.items())
+    return keys, values
+
+
+def _prefix_masks(
+    graph: OnnxGraph, stack: DecoderStack, positions: str, prefix_keys: str, count: str
+) -> dict[Window, OnnxMask]:
+    """Return a mask (R, 1, T, P + T) for each window: a new token attends to its row's prefix and to no later token.
+
+    ``positions`` (R) are those of the first new token of each row, so that many of the last columns of its prefix
+    contain a token. ``count`` is the shape [T].
+    """
+    before = graph.op("Shape", prefix_keys, start=2, end=3)
+    columns = _range(graph, graph.op("Add", before, count))
+    new = graph.op("Add", _range(graph, count), before)
+    queries = graph.op("Unsqueeze", new, graph.constant([0, 1, 3]))
+    keys = graph.op("Unsqueeze", columns, graph.constant([0, 1, 2]))
+    first = graph.op("Unsqueeze", graph.op("Sub", before, positions), graph.constant([1, 2, 3]))
+    common = [graph.op("GreaterOrEqual", keys, first), graph.op("LessOrEqual", keys, queries)]
+    return {
+        window: attention_mask(graph, [*common, *window_conditions(graph, queries, keys, window)], has_empty_rows=False)
+        for window in _windows(stack)
+    }
+
+
+def _attended_with_prefix(
+    graph: OnnxGraph,
+    layer: int,
+    x: str,
+    rows: str,
+    length: int,
+    prefix: tuple[str, str],
+    masks: Mapping[Window, OnnxMask],
+    rotation: Rotation,
+) -> str:
+    """Attend from the new tokens of a decoder block to its prefix and to them; output the prefix of the next call.
+
+    ``rows`` is the shape [R] and ``length`` is T; one of them may be -1.
+    """
+    path = f"decoder.blocks.{layer}.attention"
+    query, *new = heads(graph, path, x, ("query", "key", "value"), rows, length=length, rotation=rotation)
+    keys, values = (graph.op("Concat", *pair, axis=2) for pair in zip(prefix, new, strict=True))
+    shapes = _cache_shapes(graph, path, "rows", "next_length")
+    for grown, (name, shape) in zip((keys, values), shapes.items(), strict=True):
+        graph.add_output(grown, f"{name}.{layer}", FLOAT, *shape)
+    return attended(graph, path, query, keys, values, masks[graph.attention(path).window])
+
+
+def _tokens_to_attend_to(graph: OnnxGraph, tokens: str, hidden_id: int) -> str:
+    return graph.op("Not", graph.op("Equal", tokens, graph.constant(hidden_id)))
+
+
+def _batch(graph: OnnxGraph, tokens: str) -> str:
+    """Return the shape [B] of (B, S) tokens."""
+    return graph.op("Shape", tokens, start=0, end=1)
+
+
+def _positions(graph: OnnxGraph, tokens: str) -> str:
+    """Return the positions (S) of (B, S) tokens, from 0."""
+    return _range(graph, graph.op("Shape", tokens, start=1, end=2))
+
+
+def _range(graph: OnnxGraph, count: str) -> str:
+    """Return 0 .. N - 1, given the shape [N]."""
+    return graph.op("Range", graph.constant(0), graph.op("Squeeze", count), graph.constant(1))
+
+
+def _as_matrix(graph: OnnxGraph, x: str) -> str:
+    """Reshape (B, S, D) to (B * S, D)."""
+    return graph.op("Reshape", x, graph.constant([-1, graph.config.d_model]))
+
+
+def _as_sequences(graph: OnnxGraph, x: str, tokens: str) -> str:
+    """Reshape (B * S, N) to (B, S, N), given (B, S) tokens."""
+    shape = graph.op("Concat", graph.op("Shape", tokens), graph.constant([-1]), axis=0)
+    return graph.op("Reshape", x, shape)
+
+
+def _columns(graph: OnnxGraph, tokens: str, token: int, count: int) -> str:
+    """Return (B, count) ids that are all ``token``, given (B, S) tokens."""
+    shape = graph.op("Concat", _batch(graph, tokens), graph.constant([count]), axis=0)
+    return graph.op("Expand", graph.constant(token), shape)
+
+
+def _with_padding_and_begin(graph: OnnxGraph, model: EncoderClassifier, source: str) -> str:
+    """Pad or truncate (B, S) ids to ``max_length`` and put the begin symbol in front, as the model does."""
+    if model.config.pad_to_max_length:
+        source = graph.op("Concat", source, _columns(graph, source, model.pad, model.max_length), axis=1)
+        ends = graph.constant([0]), graph.constant([model.max_length]), graph.constant([1])
+        source = graph.op("Slice", source, *ends)
+    if model.config.pooling == "first":
+        source = graph.op("Concat", _columns(graph, source, model.bos, 1), source, axis=1)
+    return source
+
+
+def _convolved(graph: OnnxGraph, width: int, x: str, attends: str) -> str:
+    """Apply the residual convolution to (B, S, D)."""
+    x = graph.op("Mul", x, graph.op("Unsqueeze", graph.op("Cast", attends, to=FLOAT), graph.constant([2])))
+    path = "convolution.convolution"
+    weights = graph.weight(f"{path}.weight"), graph.weight(f"{path}.bias")
+    sides = [width // 2, width // 2]
+    neighbors = graph.op("Conv", graph.op("Transpose", x, perm=[0, 2, 1]), *weights, pads=sides)
+    return graph.op("Add", x, graph.op("Transpose", graph.op("Relu", neighbors), perm=[0, 2, 1]))
+
+
+def _pooled(graph: OnnxGraph, config: ClassifierConfig | SequenceClassifierConfig, x: str, attends: str) -> str:
+    """Pool (B, S, D) to (B, P). A text in which no position counts is pooled to zeros."""
+    axes, mask = graph.constant([1, 2]), padding_mask(graph, attends)
+    assert mask.output_factor is not None
+    bias, some = graph.op("Squeeze", mask.bias, axes), graph.op("Squeeze", mask.output_factor, axes)
+    counts, one = graph.op("Cast", attends, to=FLOAT), graph.constant([1])
+
+    def weighted(weights: str) -> str:
+        return graph.op("Squeeze", graph.op("MatMul", graph.op("Unsqueeze", weights, one), x), one)
+
+    def mean() -> str:
+        total = graph.op("Max", graph.op("ReduceSum", counts, one, keepdims=1), graph.constant(1.0))
+        return weighted(graph.op("Div", counts, total))
+
+    def largest() -> str:
+        shifted = graph.op("Add", x, graph.op("Unsqueeze", bias, graph.constant([2])))
+        return graph.op("Mul", graph.op("ReduceMax", shifted, one, keepdims=0), some)
+
+    def one_position() -> str:
+        """Return the vector of the first or last position that counts, selected by one-hot weights."""
+        length = graph.op("Squeeze", graph.op("Shape", x, start=1, end=2))
+        positions = graph.op("Range", graph.constant(0), length, graph.constant(1))
+        last = config.pooling == "last"
+        rank = graph.op("Add", positions, one) if last else graph.op("Sub", length, positions)
+        ranks = graph.op("Mul", counts, graph.op("Cast", rank, to=FLOAT))
+        chosen = graph.op("Equal", positions, graph.op("ArgMax", ranks, axis=1, keepdims=1))
+        return weighted(graph.op("Mul", graph.op("Cast", chosen, to=FLOAT), some))
+
+    match config.pooling:
+        case "mean":
+            return mean()
+        case "max":
+            return largest()
+        case "mean_max":
+            return graph.op("Concat", mean(), largest(), axis=1)
+        case "first" | "last":
+            return one_position()
+        case "attention":
+            rows = graph.op("Reshape", x, graph.constant([-1, config.d_model]))
+            scores = linear(graph, "pooling.question", graph.op("Tanh", linear(graph, "pooling.inner", rows)))
+            scores = graph.op("Reshape", scores, graph.op("Shape", attends))
+            weights = graph.op("Softmax", graph.op("Add", scores, bias), axis=-1)
+            return weighted(graph.op("Mul", weights, some))
