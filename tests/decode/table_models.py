@@ -130,12 +130,21 @@ def log_probability(log_probs: LogProbs, target: Prefix) -> float:
     return math.fsum(log_probs(target[:at])[token] for at, token in enumerate((*target, END)))
 
 
-def assert_same(found: Sequence[Hypothesis], expected: Sequence[Hypothesis], tolerance: float = 1e-4) -> None:
+def never(_prefix: Sequence[int]) -> bool:
+    return False
+
+
+def assert_same(
+    found: Sequence[Hypothesis],
+    expected: Sequence[Hypothesis],
+    tolerance: float = 1e-4,
+    ends: Callable[[Sequence[int]], bool] = never,
+) -> None:
     assert [hypothesis.tokens for hypothesis in found] == [hypothesis.tokens for hypothesis in expected]
     for one, other in zip(found, expected, strict=True):
         assert one.log_probability == pytest.approx(other.log_probability, abs=tolerance)
         assert one.score == pytest.approx(other.score, abs=tolerance)
-        assert len(one.token_log_probabilities) == len(one.tokens) + 1
+        assert len(one.token_log_probabilities) == len(one.tokens) + (not ends(one.tokens))
         assert one.log_probability == pytest.approx(sum(one.token_log_probabilities), abs=tolerance)
         assert (one.finished, one.unmet) == (other.finished, other.unmet)
 
@@ -154,8 +163,9 @@ def plain_beam_search(
     forced: Prefix = (),
     allowed: Allowed = lambda _prefix, _token: True,
     stopping: str = "exact",
+    ends: Callable[[Sequence[int]], bool] = never,
 ) -> list[Hypothesis]:
-    """A reference search: one sentence, plain lists, no cache. ``allowed`` excludes tokens."""
+    """A reference search: one sentence, plain lists, no cache. ``allowed`` excludes tokens; ``ends`` ends targets."""
 
     def penalty(length: int) -> float:
         return ((5 + length) / 6) ** alpha if normalization == "gnmt" else float(length**alpha)
@@ -180,8 +190,12 @@ def plain_beam_search(
                 finished.append(
                     Hypothesis(prefix, log_probability(log_probs, prefix), total / penalty(step + 1), (), natural)
                 )
+            elif ends((*prefix, token)):
+                probability = math.fsum(log_probs(prefix[:at])[each] for at, each in enumerate((*prefix, token)))
+                finished.append(Hypothesis((*prefix, token), probability, total / penalty(step + 1)))
         ordered = ordered[:beam_size] if stopping == "exact" else ordered[: 2 * beam_size]
-        beams = [(total, (*prefix, token)) for total, prefix, token in ordered if token != END][:beam_size]
+        going = [(total, (*prefix, token)) for total, prefix, token in ordered if token != END]
+        beams = [(total, prefix) for total, prefix in going if not ends(prefix)][:beam_size]
         finished.sort(key=lambda hypothesis: -hypothesis.score)
         if not beams or (stopping == "first" and len(finished) >= beam_size):
             break

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from table_models import (
     assert_same,
     log_probability,
     log_probs_of,
+    never,
     numbered,
     plain_beam_search,
     random_distribution,
@@ -164,6 +166,53 @@ def test_equals_the_plain_search(
             forced=request.prefix, allowed=allowed,
         )  # fmt: skip
         assert_same(hypotheses, expected)
+
+
+def ends_after_three(prefix: Sequence[int]) -> bool:
+    """Whether a target ends because 3 follows 3 or 4."""
+    return tuple(prefix[-2:]) in ((3, 3), (4, 3))
+
+
+@pytest.mark.parametrize("stopping", ["exact", "first"])
+@pytest.mark.parametrize("beam_size", [1, 2, 5])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_request_may_end_its_targets_itself(seed: int, beam_size: int, stopping: str) -> None:
+    distribution = random_distribution(seed, 5)
+    rules = [ends_after_three, None, ends_after_three, lambda prefix: tuple(prefix[-1:]) == (4,)]
+    requests = [
+        Request(source=(number,), limit=limit, ends=ends)
+        for number, (limit, ends) in enumerate(zip([6, 6, 1, 3], rules, strict=True))
+    ]
+    options: dict[str, Any] = {"beam_size": beam_size, "length_penalty": 0.5, "stopping": stopping, "n_best": beam_size}
+    found = run(TableModel(distribution), requests, (PAD, BEGIN), **options)
+    for number, (hypotheses, request) in enumerate(zip(found, requests, strict=True)):
+        ends = request.ends or never
+        expected = plain_beam_search(
+            log_probs_of(distribution, number), request.limit, beam_size=beam_size, alpha=0.5, stopping=stopping,
+            n_best=beam_size, allowed=lambda _prefix, token: token not in (PAD, BEGIN), ends=ends,
+        )  # fmt: skip
+        assert_same(hypotheses, expected, ends=ends)
+        for hypothesis in hypotheses:
+            assert not any(ends(hypothesis.tokens[:at]) for at in range(1, len(hypothesis.tokens)))
+        (alone,) = run(TableModel(distribution), [request], (PAD, BEGIN), **options)
+        assert_same(alone, hypotheses, ends=ends)
+
+
+def test_samples_end_where_the_request_ends_them() -> None:
+    """Up to that token they are what they would be without the rule."""
+    plain = Request(source=(0,), limit=12)
+    options: dict[str, Any] = {"sampling": {"seed": 3}, "n_best": 20, "length_penalty": 0.0}
+    model = TableModel(lambda _sentence, _prefix: [0, 0, 0.02, 0.49, 0.49])
+    (whole,) = run(model, [plain], **options)
+    (found,) = run(model, [dataclasses.replace(plain, ends=ends_after_three)], **options)
+
+    def cut(tokens: Prefix) -> Prefix:
+        ends = (at for at in range(1, len(tokens) + 1) if ends_after_three(tokens[:at]))
+        return tokens[: next(ends, len(tokens))]
+
+    assert sorted(one.tokens for one in found) == sorted(cut(one.tokens) for one in whole)
+    assert {len(one.tokens) for one in found} > {2, 3}
+    assert all(one.finished for one in found if ends_after_three(one.tokens))
 
 
 @pytest.mark.parametrize("beam_size", [1, 3, 9])

@@ -6,9 +6,9 @@ tokens.
 
 Each sequence has G groups of W hypotheses. Plain beam search has one group, greedy search one group of one hypothesis,
 diverse beam search several groups, sampling one group of one hypothesis per draw. A step extends the hypotheses by one
-token and keeps W extensions of each group. Those that end with EOS are finished, the others continue. When a sequence
-reaches its length limit, its hypotheses are forced to end. A finished sequence leaves, and new ones may enter between
-any two steps.
+token and keeps W extensions of each group. Those that end with EOS, or with a token after which the request ends them,
+are finished, the others continue. When a sequence reaches its length limit, its hypotheses are forced to end. A
+finished sequence leaves, and new ones may enter between any two steps.
 
 A group stops when one of these conditions is met, depending on the option ``stopping``:
 
@@ -58,8 +58,8 @@ _NOTHING = -1  # padding of shorter hypotheses
 class _EndedRows:
     """The E rows whose hypotheses end in the same step."""
 
-    tokens: Int[Tensor, "E T"]  # right-aligned
-    log_probs: Float[Tensor, "E T1"]  # of the tokens and of EOS
+    tokens: Int[Tensor, "E T"]  # right-aligned; the last one is EOS, unless the request's rule ended the hypothesis
+    log_probs: Float[Tensor, "E T"]
     natural: Bool[Tensor, " E"] | None  # whether the model itself would choose EOS; None if no row was forced to end
 
     @cached_property
@@ -75,7 +75,8 @@ class _Ending:
 
     rows: _EndedRows
     row: int
-    length: int
+    length: int  # tokens before the last one
+    ends_with_eos: bool
     score: float
     coverage: float  # the part of the score that is the coverage penalty
     forced: bool  # whether the length limit ended it
@@ -90,10 +91,10 @@ class _Ending:
     def hypothesis(self) -> Hypothesis:
         """Return the hypothesis, read from the tensors."""
         tokens, log_probs, natural = self.rows.arrays
-        start = tokens.shape[1] - self.length
+        start = tokens.shape[1] - self.length - 1
         own = tuple(log_probs[self.row, start:].tolist())
         return Hypothesis(
-            tokens=tuple(tokens[self.row, start:].tolist()),
+            tokens=tuple(tokens[self.row, start : -1 if self.ends_with_eos else None].tolist()),
             log_probability=math.fsum(own),
             score=self.score,
             token_log_probabilities=own,
@@ -240,6 +241,8 @@ class BeamSearch(Generic[StateT]):
             ends = torch.isin(chosen.tokens, self._tensor(self.other_ends))
             chosen = dataclasses.replace(chosen, tokens=chosen.tokens.masked_fill(ends, self.eos))
         ended = (chosen.tokens == self.eos) & chosen.scores.isfinite()
+        if any(beam.request.ends is not None for beam in self.beams):
+            ended |= self._ended_by_request(chosen)
         self._finish(chosen, ended, natural)
         chosen = dataclasses.replace(chosen, scores=chosen.scores.masked_fill(ended, -torch.inf))
         if self._considered > self.width:
@@ -387,6 +390,21 @@ class BeamSearch(Generic[StateT]):
 
     # From extensions to finished hypotheses.
 
+    def _ended_by_request(self, chosen: Extensions) -> Bool[Tensor, "B G C"]:
+        """Return which extensions end with a token that is not EOS, because the request's own rule ends them."""
+        goes_on = (chosen.tokens != self.eos) & chosen.scores.isfinite()
+        asked = [beam.request.ends is not None for beam in self.beams]
+        where = (goes_on & self._tensor(asked).view(-1, 1, 1)).nonzero(as_tuple=True)
+        extended = torch.cat([self._tokens[self._rows(chosen)[where]], chosen.tokens[where].unsqueeze(1)], 1)
+        found = []
+        for at, tokens in zip(where[0].tolist(), extended.tolist(), strict=True):
+            beam = self.beams[at]
+            assert beam.request.ends is not None
+            found.append(beam.request.ends(tokens[len(tokens) - beam.length - 1 :]))
+        ended = torch.zeros_like(goes_on)
+        ended[where] = self._tensor(found).bool()
+        return ended
+
     def _finish(self, chosen: Extensions, ended: Bool[Tensor, "B G C"], natural: Bool[Tensor, " R"] | None) -> None:
         """Read the scores, collect the hypotheses that end, and close the groups that are done."""
         read = [chosen.scores, ended.to(chosen.scores)]
@@ -424,17 +442,22 @@ class BeamSearch(Generic[StateT]):
         """Add the extensions at ``where`` (sequence, group, extension) to the finished hypotheses of their groups."""
         index = tuple(torch.from_numpy(axis).to(self.scores.device) for axis in where)
         rows = self._rows(chosen)[index]
+        last = chosen.tokens[index]
+        tokens = torch.cat([self._tokens[rows], last.unsqueeze(1)], dim=1)
         log_probs = torch.cat([self._log_probs[rows], chosen.log_probs[index].unsqueeze(1)], dim=1)
-        ended = _EndedRows(self._tokens[rows], log_probs, None if natural is None else natural[rows])
+        ended = _EndedRows(tokens, log_probs, None if natural is None else natural[rows])
         nodes = [0] * len(totals) if chosen.nodes is None else chosen.nodes[index].tolist()
         coverages = [0.0] * len(totals) if penalties is None else penalties.tolist()
-        places = zip(where[0].tolist(), where[1].tolist(), totals.tolist(), coverages, nodes, strict=True)
-        for row, (at, group, total, coverage, node) in enumerate(places):
+        with_eos = [True] * len(totals)
+        if any(beam.request.ends is not None for beam in self.beams):
+            with_eos = (last == self.eos).tolist()
+        places = zip(where[0].tolist(), where[1].tolist(), totals.tolist(), coverages, nodes, with_eos, strict=True)
+        for row, (at, group, total, coverage, node, has_eos) in enumerate(places):
             beam = self.beams[at]
             score = total / self._penalty(beam.length + 1) + coverage
             unmet = beam.constraints.unmet(node) if beam.constraints else ()
             incomplete = beam.constraints is not None and beam.constraints.num_needed_tokens(node) > 0
-            ending = _Ending(ended, row, beam.length, score, coverage, beam.left < 1, unmet, incomplete)
+            ending = _Ending(ended, row, beam.length, has_eos, score, coverage, beam.left < 1, unmet, incomplete)
             beam.finished[group].append(ending)
 
     def _coverage_penalties(self) -> Float[Tensor, "B G W"]:

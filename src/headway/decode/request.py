@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -127,6 +127,8 @@ class Request:
         boundaries: The word boundaries of the vocabulary's tokens, with which the conditions of a :class:`Phrase`
             are checked. None if no phrase has such a condition.
         banned: Token sequences that must not occur after the prefix.
+        ends: Function that returns whether a target ends, without EOS, after the tokens that it has so far. It is
+            called after each token, so that it sees every beginning of a target. None means that only EOS ends one.
         seed: Random seed. Together with the options' seed, ``source`` and ``first``, it determines
             the random draws.
     """
@@ -138,6 +140,7 @@ class Request:
     include: tuple[tuple[Phrase | tuple[int, ...], ...], ...] = ()
     boundaries: WordBoundaries | None = None
     banned: tuple[tuple[int, ...], ...] = ()
+    ends: Callable[[Sequence[int]], bool] | None = None
     seed: int = 0
 
 
@@ -147,11 +150,12 @@ class Hypothesis:
 
     Attributes:
         tokens: Token ids, without BOS and EOS.
-        log_probability: log P(target | source) in nats, EOS included.
+        log_probability: log P(target | source) in nats, EOS included unless :attr:`Request.ends` ended the target.
         score: The ranking score; greater is better. It is the log-probability of the tokens after the forced prefix,
             including the repetition penalty, divided by the length penalty, plus the coverage penalty.
-        token_log_probabilities: Log-probability of each token and of EOS; their sum is ``log_probability``. They are
-            the model's own, without the effects of rules, penalties and temperature.
+        token_log_probabilities: Log-probability of each token and of EOS, unless :attr:`Request.ends` ended the target;
+            their sum is ``log_probability``. They are the model's own, without the effects of rules, penalties and
+            temperature.
         finished: False if the length limit ended the target although the model preferred another token to EOS.
         unmet: Indices of the request's ``include`` constraints that the target does not satisfy.
     """
