@@ -23,7 +23,7 @@ from headway.errors import BundleError, ConfigError, DataError, MissingPackageEr
 from headway.interop.tokenizer_exporting import tokenizer_files
 from headway.predict import Source
 from headway.predict.phrases import contains_any_phrase
-from headway.text.base import EOS, NUM_SPECIAL, UNK, TextTokenizer
+from headway.text.base import EOS, NUM_SPECIAL, UNK, ContinuationDecoder, TextTokenizer
 from headway.text.huggingface import FastTokenizer, tokens_by_id
 from headway.text.imported import ImportedTokenizer
 from headway.text.moses import MosesTokenizer
@@ -239,9 +239,12 @@ def test_any_tokens_are_decoded_as_their_bytes(kind: str, data: st.DataObject) -
     ids = [*made.encode(text), *data.draw(st.lists(some, max_size=8)), *made.encode(text)]
     ids = [index for index in ids if index != UNK]
     decoder, shown = codecs.getincrementaldecoder("utf-8")("replace"), ""
+    parts, joined = ContinuationDecoder(made), ""
     for end, name in enumerate(made.display(ids), start=1):
         shown += decoder.decode(bytes_of([name]))
         assert made.decode_continuation(ids[:end]) == shown
+        joined += parts.decode(ids[end - 1 : end])
+        assert joined == shown
 
 
 @pytest.mark.parametrize("kind", ["bytes", "spm bytes", "gpt_neox", "llama2"])

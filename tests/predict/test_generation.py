@@ -5,12 +5,13 @@ from __future__ import annotations
 import codecs
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from headway.predict import LanguageModel
+from headway.text.base import ContinuationDecoder
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 
@@ -27,6 +28,30 @@ def test_the_bytes_of_any_tokens_can_be_shown_one_after_the_other() -> None:
             data = b"".join(bytes.fromhex(part) if at % 2 else part.encode() for at, part in enumerate(parts))
             shown += decoder.decode(data)
             assert tokenizer.decode_continuation(ids[:end]) == shown
+
+
+@pytest.mark.parametrize("kind", ["bpe", "characters", "whitespace"])
+def test_text_is_decoded_in_parts_in_linear_time(kind: Any) -> None:
+    tokenizer = Tokenizer.train(
+        ["ein rotes Haus, übergroß 漢"] * 9, TokenizerConfig(kind=kind, vocab_size=300), tags=["t"]
+    )
+    draw, decoded = random.Random(0), list[int]()
+    original = tokenizer.decode_continuation
+
+    def counted(ids: Sequence[int], *, final: bool = False) -> str:
+        decoded.append(len(ids))
+        return original(ids, final=final)
+
+    for length in (3, 40, 400):
+        ids = [*draw.choices(range(tokenizer.vocab_size), k=length), *tokenizer.encode("漢 ein")]
+        made, shown = ContinuationDecoder(tokenizer), ""
+        tokenizer.decode_continuation = counted  # type: ignore[method-assign]
+        for at in range(0, len(ids), 2):
+            shown += made.decode(ids[at : at + 2])
+            assert shown == original(ids[: at + 2])
+        tokenizer.decode_continuation = original  # type: ignore[method-assign]
+        assert sum(decoded) < 12 * len(ids)
+        decoded.clear()
 
 
 @pytest.mark.parametrize("kind", ["bpe", "characters"])

@@ -75,12 +75,12 @@ class TextTokenizer(ABC):
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``. Special tokens and tags are skipped."""
 
-    def decode_continuation(self, ids: Sequence[int]) -> str:
+    def decode_continuation(self, ids: Sequence[int], *, final: bool = False) -> str:
         """Return the text that ``ids`` add to a text before them.
 
-        Unlike :meth:`decode`, it begins with a space if its first token does, and an incomplete character at the end is
-        left out. The text of the first tokens is therefore the beginning of the text of all tokens, so that text can be
-        shown while it is generated.
+        Unlike :meth:`decode`, it begins with a space if its first token does, and unless ``final``, an incomplete
+        character at the end is left out. The text of the first tokens is therefore the beginning of the text of all
+        tokens, so that text can be shown while it is generated.
         """
         return self.decode(ids)
 
@@ -149,6 +149,31 @@ class TextTokenizer(ABC):
     @functools.cached_property
     def _content(self) -> str:
         return json.dumps(self._saved(), ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+class ContinuationDecoder:
+    """Decodes the tokens of a continuation a few at a time, in time proportional to their number.
+
+    The joined parts are the text that :meth:`TextTokenizer.decode_continuation` returns for all tokens.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+        # Tokens to decode with the next ones: those after the last complete character, and the last token before them,
+        # on which a space between it and the next one may depend.
+        self._ids: list[int] = []
+        self._length = 0  # characters of their text
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text that ``ids`` add to the tokens before, without an incomplete character at the end."""
+        decode = self._tokenizer.decode_continuation
+        self._ids += ids
+        whole = decode(self._ids)
+        added, self._length = whole[self._length :], len(whole)
+        if decode(self._ids, final=True) == whole and (last := decode(self._ids[-1:])):
+            del self._ids[:-1]
+            self._length = len(last)
+        return added
 
 
 def decode_utf8(data: bytes, *, final: bool) -> str:

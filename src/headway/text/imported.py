@@ -71,8 +71,9 @@ class ImportedTokenizer(TextTokenizer):
     def _saved(self) -> Mapping[str, Any]:
         return {"format": "headway-tokenizer", "version": IMPORTED_FORMAT_VERSION, "kind": self.kind, **self._fields()}
 
-    def decode_continuation(self, ids: Sequence[int]) -> str:
-        """Return the text that ``ids`` add to a text before them, without an incomplete character at the end.
+    def decode_continuation(self, ids: Sequence[int], *, final: bool = False) -> str:
+        """Return the text that ``ids`` add to a text before them; unless ``final``, without an incomplete character at
+        the end.
 
         The libraries remove a space at the beginning of a text, so they decode ids after those of a letter. They do not
         decode bytes, because some libraries lose complete characters that an incomplete one follows.
@@ -84,7 +85,7 @@ class ImportedTokenizer(TextTokenizer):
         for number, (are_bytes, run) in enumerate(runs, start=1):
             if are_bytes:
                 data = b"".join(self._byte_tokens[index] for index in run)
-                parts.append(decode_utf8(data, final=number < len(runs)))
+                parts.append(decode_utf8(data, final=final or number < len(runs)))
             else:
                 parts.append(self._joined([*before, *run])[start:])
         return "".join(parts)

@@ -140,9 +140,11 @@ class Tokenizer(TextTokenizer):
         """Return the text of ``ids``. Special tokens and tags are skipped. Bytes that are not UTF-8 become "�"."""
         return decode_utf8(self._joined(ids), final=True)
 
-    def decode_continuation(self, ids: Sequence[int]) -> str:
-        """Return the text that ``ids`` add to a text before them, without an incomplete character at the end."""
-        return decode_utf8(self._joined(ids), final=False)
+    def decode_continuation(self, ids: Sequence[int], *, final: bool = False) -> str:
+        """Return the text that ``ids`` add to a text before them; unless ``final``, without an incomplete character at
+        the end.
+        """
+        return decode_utf8(self._joined(ids), final=final)
 
     def _joined(self, ids: Sequence[int]) -> bytes:
         """Return the bytes of ``ids``."""
