@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headway.decode.beam import BeamSearch
 from headway.predict import LanguageModel
 from headway.text.base import ContinuationDecoder
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
@@ -79,3 +80,87 @@ def test_the_stop_string_that_is_complete_first_ends_the_text(
     stops = (text[1:6], text[3])
     (found,) = model.generate("ein", seed=seed, stop=stops, **options)
     assert found.text == text[:3] == "".join(model.stream("ein", seed=seed, stop=stops, **options))
+
+
+class TestStopStrings:
+    """Generation ends with the token that completes a stop string."""
+
+    @pytest.mark.parametrize("kind", ["bpe", "characters", "whitespace"])
+    @pytest.mark.parametrize("beyond_context", ["stop", "slide"])
+    def test_tokens_end_where_a_string_is_complete(
+        self, make_language_model: Callable[..., LanguageModel], kind: str, beyond_context: str
+    ) -> None:
+        """Draws depend only on a text's own tokens, so up to there they are those without the stop string."""
+        model = make_language_model(kind, max_length=16)
+        decode = model.bundle.tokenizer.decode_continuation
+        options = {"temperature": 30.0, "max_new_tokens": 40, "beyond_context": beyond_context, "n": 12}
+        prompts = ["ein", "Haus"]
+        stops = ("a", "au", "r H", "é", "�", "s e", "ei")
+        for prompt, stopped, whole in zip(
+            prompts, model.generate(prompts, stop=stops, **options), model.generate(prompts, **options), strict=True
+        ):
+            reasons = {found.finish_reason for found in stopped}
+            assert "stop" in reasons
+            for ids in (found.ids for found in whole):
+                ends = (at for at in range(len(ids)) if any(stop in decode(ids[:at]) for stop in stops))
+                expected = ids[: next(ends, len(ids))]
+                assert [found.ids for found in stopped].count(expected) >= 1
+            alone = model.generate(prompt, stop=stops, **options)
+            assert [found.ids for found in alone] == [found.ids for found in stopped]
+            for found in stopped:
+                assert len(found.token_log_probabilities) == len(found.tokens) == len(found.ids)
+                text = decode(found.ids)
+                first = min((text.find(stop) for stop in stops if stop in text), default=len(text))
+                assert (found.text, found.finish_reason == "stop") == (text[: len(found.text)], first < len(text))
+                assert len(found.text) <= first or found.finish_reason == "stop"
+
+    def test_no_token_is_computed_after_a_string_is_complete(
+        self, make_language_model: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model = make_language_model("characters")
+        options: dict[str, Any] = {"temperature": 30, "max_new_tokens": 25}
+        seeds = (seed for seed in range(50) if len(model.generate("ein", seed=seed, **options)[0].tokens) == 25)
+        options["seed"] = next(seeds)
+        (whole,) = model.generate("ein", **options)
+        steps, step = list[BeamSearch[Any]](), BeamSearch.step
+
+        def counted(search: BeamSearch[Any]) -> Any:
+            steps.append(search)
+            return step(search)
+
+        monkeypatch.setattr(BeamSearch, "step", counted)
+        (found,) = model.generate("ein", stop=(whole.text[3:6],), **options)
+        assert found.text == whole.text[: whole.text.index(whole.text[3:6])]
+        assert len(steps) == len(found.tokens) <= 6
+
+    def test_a_beam_ranks_what_ends_with_a_string_by_its_probability(
+        self, make_language_model: Callable[..., LanguageModel]
+    ) -> None:
+        model = make_language_model("characters", seed=5)
+        found = model.generate("ein", temperature=0, beam_size=4, n=4, max_new_tokens=12, stop=("a", "e"))
+        assert len({each.ids for each in found}) == len(found) > 1
+        totals = [sum(each.token_log_probabilities) for each in found if each.finish_reason == "stop"]
+        assert totals == sorted(totals, reverse=True)
+        assert totals
+        for each in found:
+            assert not {"a", "e"} & set(each.text)
+
+    @pytest.mark.parametrize("form", [1, 2, 3])
+    def test_the_rule_decodes_few_tokens(
+        self, make_language_model: Callable[..., LanguageModel], form: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A stop string over several tokens is found, and the time for a token does not grow with the text."""
+        model = make_language_model()
+        tokenizer = model.bundle.tokenizer
+        ids = tokenizer.encode("é漢 " * 40 * form + "Haus Haus, 漢")
+        sizes, decode = list[int](), type(tokenizer).decode_continuation
+
+        def counted(self: Tokenizer, ids: Sequence[int], *, final: bool = False) -> str:
+            sizes.append(len(ids))
+            return decode(self, ids, final=final)
+
+        monkeypatch.setattr(Tokenizer, "decode_continuation", counted)
+        rule = model._stop_rule(tokenizer.encode("ein rotes"), (" Haus, 漢",))
+        assert [rule(ids[:at]) for at in range(1, len(ids))] == [False] * (len(ids) - 1)
+        assert max(sizes) < 60
+        assert rule(ids)

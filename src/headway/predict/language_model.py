@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,7 +36,7 @@ from headway.predict.results import Source
 from headway.predict.scored_text import ScoredText
 from headway.predict.sequence_scores import StatefulModel, score_sequences, score_sequences_with_state
 from headway.predict.translator import once
-from headway.text.base import BOS, EOS, PAD, UNK, refuse_surrogates
+from headway.text.base import BOS, EOS, PAD, UNK, ContinuationDecoder, refuse_surrogates
 
 Prompt = str | tuple[int, ...]
 """A text, or its token ids without those that the tokenizer puts before every prompt."""
@@ -111,7 +111,8 @@ class Continuation:
 
     Attributes:
         text: The new text, without the prompt, and without an incomplete character at the end.
-        tokens: The new tokens as displayed, without EOS. They include those that a stop string removed from the text.
+        tokens: The new tokens as displayed, without EOS. They include those that a stop string removed from the text,
+            up to the token that completed it.
         token_log_probabilities: Log-probability of each token, in nats, as the model predicts it, whatever the options.
         finish_reason: Whether the model ended the text, a stop string, or the maximum length: that of the options or,
             without sliding, of the context.
@@ -289,7 +290,8 @@ class LanguageModel:
         return TextStream(self._stream(self._prompt_ids(prompt, 1, chosen), chosen))
 
     def _stream(self, prompt_ids: Sequence[int], options: GenerationOptions) -> Generator[str, None, Continuation]:
-        shown, made = 0, _NOTHING_YET
+        decoder, made = ContinuationDecoder(self._tokenizer), _NOTHING_YET
+        shown, held = 0, ""  # characters, and text that may be the beginning of a stop string
         while made is _NOTHING_YET or self._goes_on(made, options):
             steps = self._search_steps(
                 self._search_model(),
@@ -300,22 +302,22 @@ class LanguageModel:
                 banned=_BANNED,
                 other_ends=self.bundle.other_ends,
             )
+            decoded = 0
             with closing(steps):
                 while True:
                     try:
-                        whole = _joined(made, next(steps))
+                        tokens = next(steps).tokens
                     except StopIteration as end:
-                        made = _joined(made, end.value[0])
+                        following = end.value[0]
                         break
-                    text = self._tokenizer.decode_continuation(whole.tokens)
-                    if _first_stop(text, options.stop) is not None:
-                        made = whole
-                        break
-                    # The last characters may be the beginning of a stop string.
-                    final = len(text) - max((_overlap(text, stop) for stop in options.stop), default=0)
-                    if final > shown:
-                        yield text[shown:final]
-                        shown = final
+                    held += decoder.decode(tokens[decoded:])
+                    decoded = len(tokens)
+                    final = len(held) - max((_overlap(held, stop) for stop in options.stop), default=0)
+                    if final:
+                        yield held[:final]
+                        shown, held = shown + final, held[final:]
+            held += decoder.decode(following.tokens[decoded:])
+            made = _joined(made, following)
         continuation = self._continuation(made, options)
         if len(continuation.text) > shown:
             yield continuation.text[shown:]
@@ -504,13 +506,31 @@ class LanguageModel:
             include=phrases_to_include(self._tokenizer, phrases),
             boundaries=word_boundaries(self._tokenizer) if options.include else None,
             banned=banned_ids(self._tokenizer, phrases),
+            ends=self._stop_rule(made, options.stop) if options.stop else None,
         )
+
+    def _stop_rule(self, made: Sequence[int], stops: Sequence[str]) -> Callable[[Sequence[int]], bool]:
+        """Return the rule that ends a continuation of ``made`` with the token that completes a stop string.
+
+        It decodes only the last tokens, unless their text contains a stop string. Enough text comes before the last
+        token, so that a string that this token completes is found. The first three characters may be wrong: parts of a
+        character whose first bytes are not decoded.
+        """
+        decode, needed = self._tokenizer.decode_continuation, max(map(len, stops)) + 3
+
+        def ends(tokens: Sequence[int]) -> bool:
+            whole, size = (*made, *tokens), needed + 1
+            while size < len(whole) and len(decode(whole[-size:-1])) < needed:
+                size *= 2
+            if _first_stop(decode(whole[-size:]), stops) is None:
+                return False
+            return _first_stop(decode(whole), stops) is not None
+
+        return ends
 
     def _goes_on(self, found: Hypothesis, options: GenerationOptions) -> bool:
         """Return whether the end of the context ended a continuation that must go on."""
-        if options.beyond_context == "stop" or found.finished or len(found.tokens) >= options.max_new_tokens:
-            return False
-        return _first_stop(self._tokenizer.decode_continuation(found.tokens), options.stop) is None
+        return options.beyond_context == "slide" and not found.finished and len(found.tokens) < options.max_new_tokens
 
     def _continuation(self, found: Hypothesis, options: GenerationOptions) -> Continuation:
         text = self._tokenizer.decode_continuation(found.tokens)
