@@ -1,0 +1,383 @@
+"""Measure ``headway serve``: throughput, added latency, overload, and memory over many requests.
+
+    python benchmarks/serving.py --output benchmarks/results/serving-DATE.json       # everything
+    python benchmarks/serving.py --parts throughput --rounds 5
+    python benchmarks/serving.py --parts latency,soak --model runs/quickstart-en-de/best --texts FILE
+
+Without ``--model``, a model of the paper's base size with 32,000 tokens and random weights translates sentences of
+random words, of the lengths of a normal corpus; each translation has 20 tokens, because random weights end no sentence.
+The load generator runs on the same machine, over the loopback interface, and its time counts against the service.
+
+Parts:
+
+- throughput: 64 clients that each send one sentence after the other, against ``headway translate`` with the same
+  sentences as a file (its start and end not counted), and against two replicas of FastAPI over CTranslate2 int8, which
+  translate each request on its own or the requests of 10 ms together. They run in turns, round after round; a ratio
+  is the median over the rounds.
+- latency: one client with one sentence at a time, against ``Translator.translate`` in a process of its own with one
+  thread, in turns.
+- overload: requests at random times, at 0.8 times the capacity and then at 4 times. The capacity is what 64 clients
+  get.
+- soak: how much memory the processes gain over many requests, and the same with a planted leak of 1 kB a request.
+"""
+
+import asyncio
+import gc
+import json
+import os
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from http_load import Connection, Reply, closed_loop, open_loop, percentile
+
+from headway.hardware import processor_name
+
+HERE = Path(__file__).resolve().parent
+BEAM, TARGET_LENGTH, CLIENTS, VOCABULARY = 4, 20, 64, 32_000
+SEED = 1
+QUEUE_SECONDS = 4.0  # of the overload: the default
+
+
+class Measured:
+    """The model that is served, and the requests."""
+
+    def __init__(self, folder: Path, source: str, target: str, texts: Sequence[str], max_length: int | None) -> None:
+        self.folder, self.source, self.target, self.texts = folder, source, target, texts
+        self.options: dict[str, Any] = {"beam_size": BEAM} | ({"max_length": max_length} if max_length else {})
+        self.max_length = max_length
+
+    def body(self, text: str) -> dict[str, Any]:
+        """Return the body of a request."""
+        return {"text": text, "source": self.source, "target": self.target, "options": self.options}
+
+
+def random_model(folder: Path) -> Measured:
+    """Make a base model with random weights, its export for CTranslate2, and sentences of random words."""
+    from decoding import make_model
+
+    from headway.models.transformer import TransformerConfig
+
+    make_model(folder, TransformerConfig.preset("base"), VOCABULARY)
+    draw = random.Random(SEED)
+    lengths = [min(60, max(3, round(draw.lognormvariate(2.7, 0.5)))) for _ in range(20_000)]  # median of 15 words
+    texts = [" ".join(f"w{draw.randrange(VOCABULARY - 10)}" for _ in range(length)) for length in lengths]
+    return Measured(folder, "source", "target", texts, TARGET_LENGTH)
+
+
+_LEAKING = """
+import sys
+from headway.cli import main
+from headway.serve.service import Service
+kept, call = [], Service.call
+async def leaking_call(*arguments, **keywords):
+    kept.append(bytearray(1000))
+    return await call(*arguments, **keywords)
+Service.call = leaking_call
+sys.exit(main())
+"""
+
+
+@contextmanager
+def service(
+    folder: Path, *arguments: str, queue_seconds: float = 600.0, leaks: bool = False
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Run the service, and give its process and port."""
+    environment = os.environ | {"HEADWAY_LIMITS__QUEUE_SECONDS": str(queue_seconds)}
+    program = ["-c", _LEAKING] if leaks else ["-m", "headway"]
+    command = [sys.executable, *program, "serve", str(folder), "--port", "0", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stderr is not None
+            port = 0
+            for line in process.stderr:
+                if "headway: serving" in line:
+                    port = int(line.split("http://")[1].split()[0].rpartition(":")[2])
+                    break
+            if not port:
+                raise SystemExit("the service did not start; its messages are above")
+            drain = subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL)
+            yield process, port
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+            drain.wait()
+        finally:
+            process.kill()
+
+
+@contextmanager
+def peer(folder: Path, window_ms: float | None) -> Iterator[list[int]]:
+    """Run two replicas of the peer, and give their ports."""
+    port = free_port()
+    settings = json.dumps({"beam": BEAM, "max_length": TARGET_LENGTH, "window_ms": window_ms})
+    command = [sys.executable, str(HERE / "serving_peers.py"), str(folder), str(port), settings]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, start_new_session=True, env=environment) as process:
+        try:
+            for one in (port, port + 1):
+                wait_for_port(one)
+            yield [port, port + 1]
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def free_port() -> int:
+    """Return a port that is free, and whose successor probably is."""
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
+
+
+def wait_for_port(port: int) -> None:
+    """Wait until something listens."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    raise SystemExit(f"nothing listens on port {port}")
+
+
+def texts_per_second(ports: Sequence[int], path: str, bodies: Sequence[Any]) -> float:
+    """Return how many texts the services translate in a second, with :data:`CLIENTS` clients in all."""
+
+    async def run() -> float:
+        shares = [bodies[at :: len(ports)] for at in range(len(ports))]
+        start = time.perf_counter()
+        found = await asyncio.gather(
+            *(closed_loop(port, path, own, CLIENTS // len(ports)) for port, own in zip(ports, shares, strict=True))
+        )
+        seconds = time.perf_counter() - start
+        for replies, _ in found:
+            refuse_failures(replies)
+        return len(bodies) / seconds
+
+    return asyncio.run(run())
+
+
+def refuse_failures(replies: Sequence[Reply]) -> None:
+    """Stop if a request failed, because the time of failed requests means nothing."""
+    failed = next((reply for reply in replies if reply.status != 200), None)
+    if failed is not None:
+        raise SystemExit(f"status {failed.status}: {failed.body[:300]!r}")
+
+
+def file_seconds(measured: Measured, texts: Sequence[str]) -> float:
+    """Return the time of ``headway translate`` with texts as a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "texts"
+        path.write_text("".join(text + "\n" for text in texts), encoding="utf-8")
+        command = [sys.executable, "-m", "headway", "translate", str(measured.folder), "-i", str(path)]
+        command += ["-o", str(path) + ".out", "--precision", "int8", "--workers", str(os.cpu_count() or 1)]
+        command += ["--beam-size", str(BEAM)]
+        command += ["--max-length", str(measured.max_length)] if measured.max_length else []
+        start = time.perf_counter()
+        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+        return time.perf_counter() - start
+
+
+def measure_throughput(measured: Measured, rounds: int, count: int) -> dict[str, Any]:
+    """Return the texts per second of all contestants, and ratios."""
+    found: dict[str, list[float]] = {"service": [], "file": [], "file with its start": []}
+    texts = list(measured.texts[:count])
+    ours = [measured.body(text) for text in texts]
+    theirs = [{"q": text} for text in texts]
+    has_peer = (measured.folder / "ct2").is_dir()
+    for _ in range(rounds):
+        with service(measured.folder) as (_, port):
+            texts_per_second([port], "/api/v1/translate", ours[:CLIENTS])
+            found["service"].append(texts_per_second([port], "/api/v1/translate", ours))
+        start, whole = file_seconds(measured, texts[:2]), file_seconds(measured, texts)
+        found["file"].append(count / (whole - start))
+        found["file with its start"].append(count / whole)
+        for name, window_ms in (("CTranslate2", None), ("CTranslate2, 10 ms", 10.0)) if has_peer else ():
+            with peer(measured.folder, window_ms) as ports:
+                texts_per_second(ports, "/translate", theirs[:CLIENTS])
+                found.setdefault(name, []).append(texts_per_second(ports, "/translate", theirs))
+        print({name: round(values[-1], 1) for name, values in found.items()}, flush=True)
+    ratios = {
+        f"service / {name}": statistics.median(
+            ours / theirs for ours, theirs in zip(found["service"], values, strict=True)
+        )
+        for name, values in found.items()
+        if name != "service"
+    }
+    return {"texts per second": found, "ratios": ratios, "texts": count}
+
+
+_IN_PROCESS = """
+import json, sys, time
+from headway.decode import DecodingOptions
+from headway.predict import load_translator
+folder, options = sys.argv[1], json.loads(sys.argv[2])
+translator, options = load_translator(folder, precision="int8"), DecodingOptions.parse(options, "options")
+translator.warm_up()
+print("ready", flush=True)
+for line in sys.stdin:
+    text = json.loads(line)
+    start = time.perf_counter()
+    translator.translate(text, options)
+    print(time.perf_counter() - start, flush=True)
+"""
+
+
+def measure_latency(measured: Measured, count: int) -> dict[str, Any]:
+    """Return how much longer a request takes than the same call in a process."""
+    command = [sys.executable, "-c", _IN_PROCESS, str(measured.folder), json.dumps(measured.options)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+
+    async def run(port: int, process: subprocess.Popen[str]) -> tuple[list[float], list[float]]:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        connection, served, inside = Connection("127.0.0.1", port), list[float](), list[float]()
+        for number, text in enumerate(measured.texts[: count + 20]):
+            reply = await connection.post("/api/v1/translate", measured.body(text))
+            refuse_failures([reply])
+            print(json.dumps(text), file=process.stdin, flush=True)
+            seconds = float(process.stdout.readline())
+            if number >= 20:  # the first ones warm up
+                served.append(reply.seconds)
+                inside.append(seconds)
+        connection.close()
+        return served, inside
+
+    with (
+        service(measured.folder) as (_, port),
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process,
+    ):
+        served, inside = asyncio.run(run(port, process))
+        process.kill()
+    added = [1e3 * (ours - theirs) for ours, theirs in zip(served, inside, strict=True)]
+    found = {
+        "service p50 ms": 1e3 * percentile(served, 0.5),
+        "in process p50 ms": 1e3 * percentile(inside, 0.5),
+        "added p50 ms": percentile(added, 0.5),
+        "added p99 ms": percentile(added, 0.99),
+        "p99 - p99 ms": 1e3 * (percentile(served, 0.99) - percentile(inside, 0.99)),
+        "texts": count,
+    }
+    print(found, flush=True)
+    return found
+
+
+def measure_overload(measured: Measured, seconds: float) -> dict[str, Any]:
+    """Return what happens at 0.8 and at 4 times the capacity."""
+    bodies = [measured.body(text) for text in measured.texts]
+
+    def make(number: int) -> Any:
+        return bodies[number % len(bodies)]
+
+    with service(measured.folder, queue_seconds=QUEUE_SECONDS) as (process, port):
+        texts_per_second([port], "/api/v1/translate", bodies[:500])
+        capacity = texts_per_second([port], "/api/v1/translate", bodies[:1500])
+        found: dict[str, Any] = {"capacity": capacity}
+        for name, share in (("0.8", 0.8), ("4", 4.0)):
+            before = anonymous_bytes(process.pid)
+            replies, whole = asyncio.run(
+                open_loop(port, "/api/v1/translate", make, rate=share * capacity, seconds=seconds)
+            )
+            accepted = [reply.seconds for reply in replies if reply.status == 200]
+            refused = [reply for reply in replies if reply.status == 429]
+            found[name] = {
+                "requests": len(replies),
+                "accepted": len(accepted),
+                "refused": len(refused),
+                "other statuses": sorted({reply.status for reply in replies} - {200, 429}),
+                "accepted p50 s": percentile(accepted, 0.5),
+                "accepted p99 s": percentile(accepted, 0.99),
+                "refused p50 s": percentile([reply.seconds for reply in refused], 0.5),
+                "refused p99 s": percentile([reply.seconds for reply in refused], 0.99),
+                "with Retry-After": sum("retry-after" in reply.headers for reply in refused),
+                "goodput / capacity": len(accepted) / whole / capacity,
+                "anonymous memory grew by MB": (anonymous_bytes(process.pid) - before) / 1e6,
+            }
+            print(name, found[name], flush=True)
+    return found
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Return the private anonymous memory of a process and its descendants."""
+    total = 0
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
+        total = sum(1024 * int(line.split()[1]) for line in text.splitlines() if line.startswith("Private_Dirty"))
+        children = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:  # it has ended
+        return 0
+    return total + sum(anonymous_bytes(int(child)) for listed in children for child in listed)
+
+
+def measure_soak(measured: Measured, requests: int) -> dict[str, Any]:
+    """Return how much memory 10,000 requests add."""
+    body = {**measured.body("w1"), "options": {"beam_size": 1, "max_length": 2}}
+    found: dict[str, Any] = {"requests": requests}
+    step = max(requests // 10, 1)
+    for name, leaks in (("as it is", False), ("with the leak", True)):
+        sizes = []
+        with service(measured.folder, "--workers", "1", leaks=leaks) as (process, port):
+            for _ in range(11):
+                replies, _seconds = asyncio.run(closed_loop(port, "/api/v1/translate", [body] * step, 16))
+                refuse_failures(replies)
+                sizes.append(anonymous_bytes(process.pid) / 1e6)
+        # The first tenth fills caches and free lists.
+        found[name] = {"MB after each tenth": sizes, "MB for 10,000 requests": (sizes[-1] - sizes[1]) / step * 1000}
+        print(name, found[name], flush=True)
+    return found
+
+
+def main(
+    model: Annotated[Path | None, typer.Option(help="A trained model. Default: base with random weights.")] = None,
+    source: Annotated[str, typer.Option(help="The model's source language.")] = "en",
+    target: Annotated[str, typer.Option(help="Its target language.")] = "de",
+    texts: Annotated[Path | None, typer.Option(help="Sentences for the trained model, one a line.")] = None,
+    parts: Annotated[str, typer.Option(help="What to measure.")] = "throughput,latency,overload,soak",
+    rounds: Annotated[int, typer.Option(help="Rounds of the throughput.")] = 3,
+    count: Annotated[int, typer.Option(help="Sentences of each round.")] = 2000,
+    seconds: Annotated[float, typer.Option(help="Time of each load of the overload.")] = 60.0,
+    requests: Annotated[int, typer.Option(help="Requests of the soak.")] = 100_000,
+    output: Annotated[Path | None, typer.Option(help="JSON file to write the results to.")] = None,
+) -> None:
+    """Measure and print."""
+    gc.freeze()
+    with tempfile.TemporaryDirectory() as temporary:
+        if model is None:
+            measured = random_model(Path(temporary) / "model")
+        else:
+            lines = (texts.read_text(encoding="utf-8") if texts else "a b c\n").splitlines()
+            measured = Measured(model, source, target, lines, None)
+        results: dict[str, Any] = {
+            "date": datetime.now(UTC).date().isoformat(),
+            "processor": processor_name(),
+            "cores": os.cpu_count(),
+            "model": "base, random weights" if model is None else str(model),
+            "versions": {name: version(name) for name in ("torch", "ctranslate2", "fastapi", "uvicorn")},
+        }
+        measures = {
+            "throughput": lambda: measure_throughput(measured, rounds, count),
+            "latency": lambda: measure_latency(measured, 300),
+            "overload": lambda: measure_overload(measured, seconds),
+            "soak": lambda: measure_soak(measured, requests),
+        }
+        for part in parts.split(","):
+            results[part] = measures[part]()
+    print(json.dumps(results, indent=2))
+    if output is not None:
+        output.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)
