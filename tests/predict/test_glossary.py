@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from headway import kernels
 from headway.decode import DecodingOptions, Sampling
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.predict import Glossary, GlossaryTerm, Source, Translator
+from headway.predict.glossary import model_glossary
 from headway.predict.phrases import WordPhrase
 from headway.text.words import contains_words
 
@@ -232,3 +234,11 @@ def test_errors_are_of_one_kind() -> None:
         Glossary([("das",)])
     with pytest.raises(HeadwayError, match=r"contains a control character"):
         Glossary([("a", "\ud800")])
+
+
+def test_threads_that_need_a_glossary_share_one(make_translator: Make) -> None:
+    tokenizer = make_translator().bundle.target_tokenizer
+    rows = [(f"Haus {number}", "house") for number in range(2000)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: model_glossary(Glossary(rows), tokenizer, None), range(8)))
+    assert all(each is found[0] for each in found)
