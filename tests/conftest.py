@@ -26,7 +26,7 @@ from hypothesis import settings
 from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
-    from headway.predict import LanguageModel, Translator
+    from headway.predict import LanguageModel, MaskedLanguageModel, Translator
     from headway.predict.classifier import Classifier
 
 # Without a deadline, tests do not fail on a busy machine.
@@ -213,5 +213,35 @@ def make_language_model() -> Callable[..., LanguageModel]:
                     weight.mul_(8)
         bundle = LanguageModelBundle(TaskConfig(kind="language_model"), model, tokenizer)
         return LanguageModel(bundle, device="cpu")
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_masked_language_model() -> Callable[..., MaskedLanguageModel]:
+    """Return a function that makes tiny masked language models with random weights.
+
+    The function's arguments are the kind of tokenizer, which is trained on :data:`WORDS`, and model options.
+    """
+
+    def make(kind: str = "bpe", **changes: Any) -> MaskedLanguageModel:
+        from headway.bundle import MaskedLanguageModelBundle, TaskConfig
+        from headway.models.masked import MaskedConfig, MaskedTransformer
+        from headway.predict import MaskedLanguageModel
+        from headway.text.base import MASK
+        from headway.text.tokenizer import Tokenizer, TokenizerConfig
+
+        texts = [" ".join(random.Random(number).sample(WORDS, 6)) for number in range(9)]
+        config = TokenizerConfig.parse({"kind": kind, "vocab_size": 300}, "test")
+        tokenizer = Tokenizer.train(texts, config, tags=[MASK])
+        sizes = {"d_model": 16, "num_heads": 2, "d_ff": 32, "encoder_layers": 2, "max_length": 32}
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            model = MaskedTransformer(MaskedConfig.parse({**sizes, **changes}, "test"), tokenizer.vocab_size)
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight.mul_(4)
+        bundle = MaskedLanguageModelBundle(TaskConfig(kind="masked_language_model"), model, tokenizer)
+        return MaskedLanguageModel(bundle, device="cpu")
 
     return make

@@ -13,7 +13,7 @@ import pytest
 from headway.cli import app
 from headway.inspection.capture import Kind
 from headway.inspection.results import MAX_DRAWN_TOKENS, MAX_WEIGHTS, Inspection
-from headway.predict import LanguageModel, Translator
+from headway.predict import LanguageModel, MaskedLanguageModel, Translator
 from headway.predict.classifier import Classifier
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "inspection.md").read_text(encoding="utf-8")
@@ -25,12 +25,14 @@ def home(
     make_translator: Callable[..., Translator],
     make_classifier: Callable[..., Classifier],
     make_language_model: Callable[..., LanguageModel],
+    make_masked_language_model: Callable[..., MaskedLanguageModel],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     folder = tmp_path_factory.mktemp("guide")
     make_translator().bundle.save(folder / "MODEL", "# Card")
     make_classifier(pooling="attention").bundle.save(folder / "CLASSIFIER", "# Card")
     make_language_model().bundle.save(folder / "LANGUAGE_MODEL", "# Card")
+    make_masked_language_model().bundle.save(folder / "MASKED_MODEL", "# Card")
     return folder
 
 
@@ -42,7 +44,9 @@ def test_its_commands_run(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
         told = capsys.readouterr()
         assert told.out.startswith('{"format"') if " -o - " in command else told.err.startswith("written: "), command
     written = {path.name for path in home.iterdir() if path.is_file()}
-    assert written == {"inspection.html", "heads.png", "head.png", "attention.svg", "seen.json", "continued.json"}
+    assert written == {
+        *("inspection.html", "heads.png", "head.png", "attention.svg", "seen.json", "continued.json", "hidden.json")
+    }
     assert Inspection.from_json((home / "seen.json").read_text(encoding="utf-8")).source == "Das rote Haus."
 
 

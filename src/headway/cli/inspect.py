@@ -14,7 +14,9 @@ from headway.cli.line_io import output_file
 
 def inspect(
     model: options.ModelFolder,
-    source: Annotated[str, typer.Argument(help="The source text, or the prompt of a language model.")],
+    source: Annotated[
+        str, typer.Argument(help="The source text, the prompt of a language model, or a text with or without [MASK].")
+    ],
     target: Annotated[
         str | None,
         typer.Argument(
@@ -50,8 +52,8 @@ def inspect(
     """Show a model's attention in all layers and heads, the alignment and the probabilities for a text.
 
     A page is a single file that needs no network. A picture shows all heads of one kind of attention or, with --layer
-    or --head, one of them enlarged. The model may be a translation model of any architecture, a classifier or a
-    language model, for which a page also shows where the model was unsure.
+    or --head, one of them enlarged. The model may be a translation model of any architecture, a classifier, a language
+    model, for which a page also shows where the model was unsure, or a masked language model.
     """
     from headway.inspection.inspect_text import check_output_format, write_inspection
     from headway.inspection.inspect_text import inspect as inspect_text

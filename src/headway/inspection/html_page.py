@@ -103,6 +103,7 @@ def _content(inspection: Inspection) -> dict[str, Any]:
         "rightToLeft": {side: is_right_to_left(text) for side, text in texts.items()},
         "kinds": [_kind(kind, inspection.maps_of_kind(kind)) for kind in inspection.kinds] if drawn else [],
         "promptLength": inspection.prompt_length,
+        "hiddenPositions": inspection.hidden_positions,
         "logProbability": inspection.log_probability,
         "steps": [
             {

@@ -17,18 +17,19 @@ from headway.inspection.attention_plots import figure
 from headway.inspection.capture import CapturedMap, Kind, capture
 from headway.inspection.html_page import render_html
 from headway.inspection.inspect_language_model import DEFAULT_NEW_TOKENS, inspect_language_model
+from headway.inspection.inspect_masked_language_model import inspect_masked_language_model
 from headway.inspection.inspect_translator import inspect_translation
 from headway.inspection.picture_files import PICTURE_FORMATS, save_picture
 from headway.inspection.results import AttentionMap, Inspection, LabelAttribution, check_attention_size
-from headway.predict import Classifier, LanguageModel, Translator
+from headway.predict import Classifier, LanguageModel, MaskedLanguageModel, Translator
 from headway.predict.predicted_tokens import DEFAULT_ALTERNATIVES
 from headway.storage import atomic_write_text
 
-_NAMES = {"label": "a classifier", "continuation": "a language model"}
+_NAMES = {"label": "a classifier", "continuation": "a language model", "filling": "a masked language model"}
 
 
 def inspect(
-    model: Translator | Classifier | LanguageModel,
+    model: Translator | Classifier | LanguageModel | MaskedLanguageModel,
     source: str,
     target: str | None = None,
     *,
@@ -42,9 +43,10 @@ def inspect(
 
     Args:
         model: A model from ``headway.load``.
-        source: A text that the model can read at once, without splitting it; for a language model, the prompt.
+        source: A text that the model can read at once, without splitting it; for a language model, the prompt; for a
+            masked language model, a text with or without [MASK].
         target: The translation, the continuation of the prompt, or the label to explain. None means the model's own
-            prediction.
+            prediction, and is the only choice for a masked language model.
         name: The model's name, for titles.
         alternatives: Number of most probable tokens to list at each target position. None means five.
         target_language: The language to translate into, if the model has several.
@@ -67,10 +69,17 @@ def inspect(
             target_language=target_language,
             source_language=source_language,
         )
-    if output == "filling":
-        raise ConfigError("inspection of masked language models is not supported; inspect a model of another task")
     if target_language is not None or source_language is not None:
         raise ConfigError(f"{_NAMES[output]} has no languages to choose; leave out --to and --from")
+    if output == "filling":
+        if target is not None:
+            raise ConfigError(f"target {target!r}: a masked language model has none; put [MASK] into the text instead")
+        return inspect_masked_language_model(
+            cast("MaskedLanguageModel", model),
+            source,
+            name=name,
+            alternatives=DEFAULT_ALTERNATIVES if alternatives is None else alternatives,
+        )
     if output == "continuation":
         if target is not None and max_new_tokens is not None:
             raise ConfigError("max_new_tokens has no effect on a given continuation; leave one out (--max-new-tokens)")

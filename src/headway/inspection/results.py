@@ -85,11 +85,15 @@ class Inspection:
         target: The target text, or the continuation of a prompt; None for a classifier.
         target_given: Whether the target was given. Otherwise it is the model's own translation or continuation.
         steps: One entry per target token, and one for EOS. For a language model, the tokens of the prompt come first.
+            For a masked language model, one entry per hidden token.
         alignment: (source token, target token) pairs, counted from 0 in ``source_tokens`` and ``steps``.
         alignment_layer: The layer whose mean attention gives the alignment, counted from 1.
         labels: A classifier's labels and their probabilities, most probable first.
         attribution: A classifier's attribution of the requested label, by default the most probable.
         prompt_length: Number of the first steps that are the prompt of a language model; None for other models.
+        hidden_positions: For a masked language model: the position in ``source_tokens`` of the token that each step
+            predicts. ``target`` is then the text with the most probable token for each [MASK], or None if the text has
+            none. None for other models.
         truncated: Whether the end of the text was cut off because the text exceeds the model's maximum length.
     """
 
@@ -107,10 +111,14 @@ class Inspection:
     attribution: LabelAttribution | None = None
     truncated: bool = False
     prompt_length: int | None = None
+    hidden_positions: tuple[int, ...] | None = None
 
     @property
     def log_probability(self) -> float:
-        """Log-probability of the target given the source, in nats; forced tokens do not count."""
+        """Log-probability of the target given the source, in nats; forced tokens do not count.
+
+        For a masked language model, the sum of the log-probabilities of its steps.
+        """
         return math.fsum(step.log_probability for step in self.steps[self.prompt_length or 0 :] if not step.forced)
 
     @property
@@ -189,7 +197,7 @@ class Inspection:
             for each in self.maps
         ]
         header: dict[str, Any] = {"format": _FORMAT, "version": _VERSION}
-        if self.target is not None:
+        if self.steps:
             header["log_probability"] = _rounded(self.log_probability)
         return json.dumps({**header, **values}, ensure_ascii=False, separators=(",", ":"))
 
@@ -213,6 +221,8 @@ class Inspection:
             values["alignment"] = tuple((source, target) for source, target in values["alignment"])
             if told := values["attribution"]:
                 values["attribution"] = LabelAttribution(told["label"], tuple(told["values"]))
+            if (positions := values.get("hidden_positions")) is not None:
+                values["hidden_positions"] = tuple(positions)
             return cls(**{**values, "source_tokens": tuple(values["source_tokens"]), "maps": maps})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"not an inspection written by headway inspect ({error!r})") from None

@@ -68,6 +68,9 @@ class MaskedLanguageModel:
     Args:
         bundle: The model.
         device: Device to run on. None leaves the model where it is.
+
+    Attributes:
+        mask_id: The id of hidden tokens.
     """
 
     def __init__(self, bundle: MaskedLanguageModelBundle, *, device: str | torch.device | None = None) -> None:
@@ -78,9 +81,9 @@ class MaskedLanguageModel:
         accelerate(bundle.model.to(self.device).eval())
         self._model, self._tokenizer = bundle.model, bundle.tokenizer
         assert bundle.tokenizer.mask_id is not None  # the bundle has checked it
-        self._mask_id = bundle.tokenizer.mask_id
+        self.mask_id = bundle.tokenizer.mask_id
         tags = (bundle.tokenizer.tag_id(tag) for tag in bundle.tokenizer.tags)
-        special = {*range(NUM_SPECIAL), *tags, self._mask_id}
+        special = {*range(NUM_SPECIAL), *tags, self.mask_id}
         self._special_ids = torch.tensor(sorted(special))
 
     @property
@@ -95,6 +98,16 @@ class MaskedLanguageModel:
     def warm_up(self) -> None:
         """Score a short text, so that the model's kernels are compiled."""
         self.score(["a"])
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a text with BOS, EOS, and the id of hidden tokens for each "[MASK]".
+
+        Raises:
+            DataError: The text is not valid Unicode.
+            LengthError: The text is longer than the model's context.
+        """
+        refuse_surrogates(text, 1)
+        return self._template(text.split(MASK))[0]
 
     def fill(self, text: str, top: int = 5, candidates: Sequence[str] | None = None) -> list[Filling]:
         """Return the most probable ways to fill in each "[MASK]" of a text, the best first.
@@ -167,7 +180,7 @@ class MaskedLanguageModel:
         windows = F.pad(ids[:, starts.unsqueeze(1) + torch.arange(width)].flatten(0, 1), (1, 0), value=BOS)
         windows = F.pad(windows, (0, 1), value=EOS)
         hidden = (places - starts + 1).repeat(len(ids))
-        windows[torch.arange(len(windows)), hidden] = self._mask_id
+        windows[torch.arange(len(windows)), hidden] = self.mask_id
         parts = zip(
             *(torch.split(each, self._rows(width + 2)) for each in (windows, hidden, ids.flatten())), strict=True
         )
@@ -175,8 +188,8 @@ class MaskedLanguageModel:
         return torch.cat(found).view_as(ids)
 
     @torch.inference_mode()
-    def _log_probs(self, tokens: Int[Tensor, "N S"], positions: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
-        """Return the log-probabilities of all tokens at one position of each row.
+    def hidden_states(self, tokens: Int[Tensor, "N S"], positions: Int[Tensor, " N"]) -> Float[Tensor, "N D"]:
+        """Return the state at one position of each row from which the output projection computes logits.
 
         All rows have the same length, so that a result does not depend on padding.
         """
@@ -184,9 +197,20 @@ class MaskedLanguageModel:
         rows = self._rows(tokens.size(1))
         for some, at in zip(torch.split(tokens, rows), torch.split(positions, rows), strict=True):
             states = self._model.hidden(some.to(self.device))
-            states = states[torch.arange(len(some), device=self.device), at.to(self.device)]
-            found.append(self._model.projection(self._model.head(states)).float().log_softmax(-1).cpu())
-        log_probs = torch.cat(found)
+            found.append(self._model.head(states[torch.arange(len(some), device=self.device), at.to(self.device)]))
+        return torch.cat(found)
+
+    @torch.inference_mode()
+    def most_probable_tokens(self, states: Float[Tensor, "N D"]) -> list[int]:
+        """Return the most probable token, which is no special token, for each result of :meth:`hidden_states`."""
+        logits = self._model.projection(states).float().cpu().index_fill(1, self._special_ids, -math.inf)
+        return list(map(int, logits.argmax(1)))
+
+    @torch.inference_mode()
+    def _log_probs(self, tokens: Int[Tensor, "N S"], positions: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
+        """Return the log-probabilities of all tokens at one position of each row. All rows have the same length."""
+        states = torch.split(self.hidden_states(tokens, positions), self._rows(tokens.size(1)))
+        log_probs = torch.cat([self._model.projection(some).float().log_softmax(-1).cpu() for some in states])
         if bool(log_probs.isnan().any()):
             raise BundleError("the model's probabilities are NaN: its weights are damaged")
         return log_probs
@@ -205,7 +229,7 @@ class MaskedLanguageModel:
         pieces = self._tokenizer.encode_batch([*before, parts[-1]])
         ids = [BOS]
         for piece in pieces[:-1]:
-            ids += [*piece, self._mask_id]
+            ids += [*piece, self.mask_id]
         ids += [*pieces[-1], EOS]
         self._check_length(len(ids))
         return tuple(ids), spaced
@@ -227,7 +251,7 @@ class MaskedLanguageModel:
     def _best_tokens(self, found: Sequence[_Partial], beam: int) -> list[_Partial]:
         """Return the ``beam`` best ways to fill in the first mask of ``found`` with one token."""
         rows = torch.tensor([each.ids for each in found])
-        places = (rows == self._mask_id).int().argmax(1)
+        places = (rows == self.mask_id).int().argmax(1)
         log_probs = self._log_probs(rows, places).index_fill(1, self._special_ids, -math.inf)
         values, tokens = log_probs.topk(min(beam, log_probs.size(1)))
         extended = [
@@ -244,7 +268,7 @@ class MaskedLanguageModel:
         """Return the ``beam`` best ways to fill in the first mask of ``found`` with a candidate."""
         queries: dict[int, dict[tuple[tuple[int, ...], int], int]] = defaultdict(dict)  # by length; a row and a place
         parts = [
-            (each, word, [_query(each.ids, each.ids.index(self._mask_id), word, done) for done in range(len(word))])
+            (each, word, [_query(each.ids, each.ids.index(self.mask_id), word, done) for done in range(len(word))])
             for each in found
             for word in candidates
         ]
@@ -264,7 +288,7 @@ class MaskedLanguageModel:
         return sorted(extended, key=lambda each: -each.total)[:beam]
 
     def _extended(self, one: _Partial, word: tuple[int, ...], log_probs: tuple[float, ...]) -> _Partial:
-        at = one.ids.index(self._mask_id)
+        at = one.ids.index(self.mask_id)
         return _Partial((*one.ids[:at], *word, *one.ids[at + 1 :]), (*one.words, word), (*one.log_probs, *log_probs))
 
     def _filling(self, found: _Partial) -> Filling:

@@ -110,7 +110,7 @@ function showChoice() {
   const said = sentence(view);
   if (said !== $("said").textContent) $("said").textContent = said; // screen readers read each assignment aloud
   document.querySelectorAll("#steps tbody tr").forEach((line, at) => {
-    line.classList.toggle("chosen", byRow && state.kind.rows === "target" && at === state.row);
+    line.classList.toggle("chosen", byRow && state.kind.rows === predictedSide && rowOf(at) === state.row);
   });
   drawMatrix();
 }

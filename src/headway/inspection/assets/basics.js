@@ -3,6 +3,11 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 
+// A masked language model predicts hidden tokens of the source, and other models the tokens of the target.
+const hides = data.hiddenPositions !== null;
+const predictedSide = hides ? "source" : "target";
+const rowOf = (step) => (hides ? data.hiddenPositions[step] : step);
+
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);

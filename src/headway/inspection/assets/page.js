@@ -6,8 +6,17 @@
 function showFacts() {
   $("model").textContent = `${data.model} · ${data.architecture}`;
   const continues = data.promptLength !== null;
-  const facts = [[continues ? "Prompt" : "Source", data.source]];
-  if (data.target !== null) {
+  const facts = [[hides ? "Text" : continues ? "Prompt" : "Source", data.source]];
+  if (hides && data.target !== null) {
+    facts.push(["With the most probable token for each mask", data.target]);
+  } else if (hides) {
+    facts.push([
+      "Pseudo-log-likelihood",
+      `${data.logProbability.toFixed(3).replace("-", "−")} nats, that is ` +
+        `${percent(Math.exp(data.logProbability / data.steps.length))} per token, each given all others ` +
+        `(geometric mean of ${data.steps.length})`,
+    ]);
+  } else if (data.target !== null) {
     const name = continues ? "Continuation" : "Target";
     const found = continues ? "of the most probable tokens" : "by beam search";
     facts.push([`${name}, ${data.given ? "as given" : found}`, data.target]);
@@ -34,24 +43,31 @@ function bar(value) {
 }
 
 function showSteps() {
-  const rows = data.kinds.length && data.kinds.some((kind) => kind.rows === "target");
+  if (hides) {
+    $("predicted-about").textContent = data.target === null
+      ? "At each position: the token, its probability given all other tokens of the text, and the most probable tokens " +
+        "at that position. Each token was hidden in a pass of its own."
+      : "For each mask: the most probable token, its probability given the text with all masks hidden, and the most " +
+        "probable tokens at that position.";
+  }
+  const rows = data.kinds.length && data.kinds.some((kind) => kind.rows === predictedSide);
   data.steps.forEach((step, at) => {
     const token = data.sides.target[at];
     const others = step.alternatives.map(([other, probability], place) =>
       make("span", place === step.rank - 1 ? { class: "same" } : {},
         isolated(other), " ", make("small", {}, percent(probability))));
     const line = make("tr", {},
-      make("td", {}, String(at + 1)),
+      make("td", {}, String(rowOf(at) + 1)),
       make("td", {}, isolated(token)),
       make("td", {}, step.forced ? "given to the model" : bar(step.probability)),
       make("td", {}, step.forced ? "" : String(step.rank)),
       make("td", {}, make("div", { class: "alternatives" }, ...(step.forced ? [] : others))));
     if (rows) {
-      const choose = (pin) => state.kind.rows === "target" && chooseRow(at, pin);
+      const choose = (pin) => state.kind.rows === predictedSide && chooseRow(rowOf(at), pin);
       line.tabIndex = at ? -1 : 0;
       line.addEventListener("focus", () => choose(true));
       line.addEventListener("pointerenter", () => choose(false));
-      line.addEventListener("pointerleave", () => state.kind.rows === "target" && restore());
+      line.addEventListener("pointerleave", () => state.kind.rows === predictedSide && restore());
     }
     $("steps").tBodies[0].append(line);
   });
