@@ -23,19 +23,9 @@ from torch import Tensor, nn
 
 from headway.config import apply_preset
 from headway.decode.protocol import Step
+from headway.models.language_model_config import INITIAL_STD, LanguageModelConfig
 from headway.nn.attention import KeysValues
-from headway.nn.blocks import (
-    ActivationKind,
-    BlockConfig,
-    CausalBlock,
-    CausalStack,
-    InnerWidth,
-    ModelWidth,
-    NormPlacement,
-    NumHeads,
-    PositionKind,
-    SublayerDropout,
-)
+from headway.nn.blocks import CausalBlock, CausalStack, NormPlacement
 from headway.nn.cache import KVCache
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding, output_projection, pad_sequences
@@ -86,32 +76,21 @@ PRESETS |= {
         "max_length": 131_072,
     },
 }
-_INITIAL_STD = 0.02
 
 
-class DecoderOnlyConfig(BlockConfig):
+class DecoderOnlyConfig(LanguageModelConfig):
     """The sizes and options of a decoder-only language model. The defaults are the form of GPT-2, in a small size."""
 
     kind: Literal["decoder_only"] = Field("decoder_only", description="The architecture.")
-    d_model: ModelWidth = 384
-    num_heads: NumHeads = 6
-    d_ff: InnerWidth = 1536
-    dropout: SublayerDropout = 0.1
-    activation: ActivationKind = "gelu"
     norm: NormPlacement = "pre"
-    positions: PositionKind = "learned"
     decoder_layers: int = Field(6, ge=1, description="Number of blocks.")
     max_length: int = Field(
         256, ge=2, description="Context length in tokens: the length of training blocks, and of learned positions."
     )
-    scale_embedding: bool = Field(False, description="Whether embeddings are multiplied by sqrt(d_model).")
     parallel: bool = Field(
         False, description="Whether both sub-layers of a block read the block's input (GPT-J); needs norm = 'pre'."
     )
     output_bias: bool = Field(False, description="Whether each token's logit has a bias.")
-    tie: Literal["target", "none"] = Field(
-        "target", description="Whether embedding and output projection are one matrix (target) or two (none)."
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -162,13 +141,13 @@ class DecoderOnly(nn.Module):
     def _initialize(self) -> None:
         for module in self.modules():
             if isinstance(module, nn.Linear | TokenEmbedding):
-                nn.init.normal_(module.weight, std=_INITIAL_STD)
+                nn.init.normal_(module.weight, std=INITIAL_STD)
             elif isinstance(module, LearnedPositions):
-                nn.init.normal_(module.table, std=_INITIAL_STD)
+                nn.init.normal_(module.table, std=INITIAL_STD)
         for block in self.decoder.blocks:
             assert isinstance(block, CausalBlock)
             for layer in (block.attention.output, block.feed_forward.outer):
-                nn.init.normal_(layer.weight, std=_INITIAL_STD * (2 * self.config.decoder_layers) ** -0.5)
+                nn.init.normal_(layer.weight, std=INITIAL_STD * (2 * self.config.decoder_layers) ** -0.5)
 
     @property
     def max_length(self) -> int | None:

@@ -25,18 +25,12 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from headway.config import apply_preset
+from headway.models.language_model_config import INITIAL_STD, LanguageModelConfig
 from headway.nn.blocks import (
-    ActivationKind,
     BlockConfig,
     EncoderBlock,
     EncoderStack,
-    InnerWidth,
-    ModelWidth,
     NoNorm,
-    NormPlacement,
-    NumHeads,
-    PositionKind,
-    SublayerDropout,
     activation_function,
     make_norm,
 )
@@ -75,20 +69,12 @@ PRESETS: dict[str, dict[str, Any]] = {
         "max_length": 8192,
     },
 }
-_INITIAL_STD = 0.02
 
 
-class MaskedConfig(BlockConfig):
+class MaskedConfig(LanguageModelConfig):
     """The sizes and options of a masked language model. The defaults are the form of BERT, in a small size."""
 
     kind: Literal["masked"] = Field("masked", description="The architecture.")
-    d_model: ModelWidth = 384
-    num_heads: NumHeads = 6
-    d_ff: InnerWidth = 1536
-    dropout: SublayerDropout = 0.1
-    activation: ActivationKind = "gelu"
-    norm: NormPlacement = "post"
-    positions: PositionKind = "learned"
     encoder_layers: int = Field(6, ge=1, description="Number of blocks.")
     global_every: int | None = Field(
         None,
@@ -106,11 +92,7 @@ class MaskedConfig(BlockConfig):
         0, ge=0, description="Number of learned segment embeddings, such as 2 for pairs of texts; 0 for none."
     )
     embedding_norm: bool = Field(True, description="Whether the sum of the embeddings is normed.")
-    scale_embedding: bool = Field(False, description="Whether embeddings are multiplied by sqrt(d_model).")
     output_bias: bool = Field(True, description="Whether each token's logit has a bias.")
-    tie: Literal["target", "none"] = Field(
-        "target", description="Whether embedding and output projection are one matrix (target) or two (none)."
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -189,16 +171,16 @@ class MaskedTransformer(nn.Module):
     def _initialize(self) -> None:
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding | TokenEmbedding):
-                nn.init.normal_(module.weight, std=_INITIAL_STD)
+                nn.init.normal_(module.weight, std=INITIAL_STD)
             elif isinstance(module, LearnedPositions):
-                nn.init.normal_(module.table, std=_INITIAL_STD)
+                nn.init.normal_(module.table, std=INITIAL_STD)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
         if self.config.norm == "pre":
             for block in self.encoder.blocks:
                 assert isinstance(block, EncoderBlock)
                 for layer in (block.attention.output, block.feed_forward.outer):
-                    nn.init.normal_(layer.weight, std=_INITIAL_STD * (2 * self.config.encoder_layers) ** -0.5)
+                    nn.init.normal_(layer.weight, std=INITIAL_STD * (2 * self.config.encoder_layers) ** -0.5)
 
     @property
     def max_length(self) -> int | None:
