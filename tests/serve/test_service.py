@@ -23,6 +23,10 @@ from running_service import RunningService, running, unpack_model, wait_until
 from headway.decode import DecodingOptions
 from headway.predict import Translator, load_translator
 
+LANGUAGES = [
+    {"code": "de", "name": "German", "targets": []},
+    {"code": "en", "name": "English", "targets": ["de"]},
+]
 TEXTS = ["Ein Hund läuft.", "Zwei Männer", "a b c d e", "Hallo!", "", "Grüße aus dem Süden 🙂"]
 
 
@@ -96,7 +100,7 @@ def test_the_native_api_gives_what_python_gives(http: httpx.Client, translator: 
 def test_it_describes_itself(http: httpx.Client) -> None:
     assert http.get("/health").json() == {"status": "ok"}
     assert http.get("/ready").json() == {"status": "ready"}
-    assert http.get("/languages").json() == [{"code": "en", "name": "English", "targets": ["de"]}]
+    assert http.get("/languages").json() == LANGUAGES
     (model,) = http.get("/api/v1/models").json()
     assert (model["name"], model["kind"]) == ("model", "translation")
     paths = http.get("/api/v1/openapi.json").json()["paths"]
@@ -264,7 +268,7 @@ def test_libretranslatepy(service: RunningService, slash: str, translator: Trans
     expected = translator.translate("Guten Morgen")
     assert client.translate("Guten Morgen", "en", "de") == expected.text
     assert client.detect("Good morning")[0]["language"] == "en"
-    assert client.languages() == [{"code": "en", "name": "English", "targets": ["de"]}]
+    assert client.languages() == LANGUAGES
     with pytest.raises(HTTPError) as refused:
         client.translate("a", "en", "zz")
     assert refused.value.code == 400

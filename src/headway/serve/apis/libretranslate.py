@@ -41,7 +41,7 @@ class _LibreTranslate:
 
     async def translate(self, request: Request) -> Response:
         fields = await read_fields(request)
-        client = self._service.client(_text(fields, "api_key"))
+        client = self._service.client(_key(fields))
         texts, is_list = _texts(fields)
         source, target = _required(fields, "source"), _required(fields, "target")
         if _text(fields, "format") not in (None, "", "text"):
@@ -65,7 +65,7 @@ class _LibreTranslate:
 
     async def detect(self, request: Request) -> Response:
         fields = await read_fields(request)
-        self._service.client(_text(fields, "api_key"))
+        self._service.client(_key(fields))
         texts, _ = _texts(fields)
         return JSONResponse([_confidence(each) for each in await self._service.detect(texts[:1] or [""])])
 
@@ -74,6 +74,8 @@ class _LibreTranslate:
         for model in self._service.models_of_kind("translation"):
             for source in model.source_languages:
                 targets.setdefault(source, set()).update(model.target_languages)
+            for target in model.target_languages:  # clients look for both languages of a pair in this list
+                targets.setdefault(target, set())
         return JSONResponse(
             [
                 {"code": code, "name": english_name(code), "targets": sorted(found)}
@@ -104,7 +106,7 @@ class _LibreTranslate:
 
     async def suggest(self, request: Request) -> Response:
         fields = await read_fields(request)
-        self._service.client(_text(fields, "api_key"))
+        self._service.client(_key(fields))
         return error("Suggestions are disabled on this server.", 403)
 
     async def health(self, _: Request) -> Response:
@@ -114,6 +116,10 @@ class _LibreTranslate:
 def _text(fields: dict[str, Any], name: str) -> str | None:
     value = fields.get(name)
     return value if isinstance(value, str) else None
+
+
+def _key(fields: dict[str, Any]) -> str | None:
+    return _text(fields, "api_key") or _text(fields, "apiKey")  # as the client of npm calls it
 
 
 def _required(fields: dict[str, Any], name: str) -> str:
