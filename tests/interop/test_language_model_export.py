@@ -13,53 +13,21 @@ import torch
 from causal_models import published
 from config_variants import undeclared, variants
 from foreign import transformers
+from own_causal_models import FORMS, LLAMA, YARN, logits, made
 from torch import Tensor
 
-from headway.bundle import LanguageModelBundle, TaskConfig
+from headway.bundle import LanguageModelBundle
 from headway.errors import ConfigError
 from headway.interop.exporting import export_to
 from headway.interop.importing import import_language_model
 from headway.interop.tokenizer_exporting import token_names
-from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
+from headway.models.decoder_only import DecoderOnlyConfig
 from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
 from headway.predict import LanguageModel
 from headway.text.base import BOS, PAD, UNK
-from headway.text.tokenizer import Tokenizer, TokenizerConfig
+from headway.text.tokenizer import Tokenizer
 
 TEXTS = ["abcj", "b a<bos>d", "é"]
-SIZES: dict[str, Any] = {"d_model": 16, "num_heads": 4, "d_ff": 24, "decoder_layers": 2, "max_length": 40}
-LLAMA: dict[str, Any] = {"norm_kind": "rms", "bias": "none", "activation": "swiglu", "positions": "rotary"}
-YARN = {"kind": "yarn", "factor": 4.0, "original_length": 8}
-LLAMA3 = {"kind": "llama3", "factor": 8.0, "original_length": 16, "low_frequency_factor": 1.5}
-FORMS: dict[str, tuple[str, dict[str, Any]]] = {
-    "gpt2": ("gpt2", {}),
-    "gpt2-untied": ("gpt2", {"tie": "none", "activation": "gelu_tanh", "norm_epsilon": 0.1}),
-    "neox": ("gpt_neox", {"positions": "rotary", "rotary_fraction": 0.5, "rotary_base": 300.0, "parallel": True}),
-    "neox-sequential": ("gpt_neox", {"positions": "rotary", "rotary_scaling": {"kind": "linear", "factor": 2.0}}),
-    "llama": ("llama", {**LLAMA, "num_kv_heads": 2, "tie": "none"}),
-    "llama-biases": ("llama", {**LLAMA, "bias": "all", "rotary_scaling": LLAMA3, "activation": "geglu"}),
-    "mistral": ("mistral", {**LLAMA, "decoder_window": 5, "d_key": 6, "d_value": 6, "rotary_scaling": YARN}),
-    "qwen2": ("qwen2", {**LLAMA, "bias": "qkv", "decoder_window": 5}),
-    "qwen3": ("qwen3", {**LLAMA, "qk_norm": True, "d_key": 6, "d_value": 6}),
-    "qwen3-window": ("qwen3", {**LLAMA, "qk_norm": True, "decoder_window": 5, "num_kv_heads": 1}),
-}
-
-
-def made(tokenizer: Any = None, **options: Any) -> LanguageModelBundle:
-    """Return a model with random weights, so that every part affects the logits."""
-    tokenizer = tokenizer or Tokenizer.train(["ab abc abj éa"], TokenizerConfig(vocab_size=300))
-    torch.manual_seed(0)
-    model = DecoderOnly(DecoderOnlyConfig.parse({**SIZES, **options}, "model"), tokenizer.vocab_size)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.copy_(torch.randn_like(weight) * 0.3)
-    return LanguageModelBundle(TaskConfig(kind="language_model"), model.eval(), tokenizer)
-
-
-def logits(model: Any, ids: list[int]) -> Tensor:
-    with torch.inference_mode():
-        found = model(torch.tensor([ids]))
-    return found[0] if isinstance(found, Tensor) else found.logits[0]
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -198,8 +166,6 @@ def test_ctranslate2_computes_the_same_logits_and_text(name: str, tmp_path: Path
 def test_what_ctranslate2_does_not_have_is_named(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         export_to("ctranslate2", made(**options), tmp_path / "ct2")
-    with pytest.raises(ConfigError, match="a language model cannot be exported to onnx; choose huggingface or ctrans"):
-        export_to("onnx", made(), tmp_path / "onnx")
 
 
 @pytest.mark.parametrize(

@@ -365,6 +365,7 @@ def test_weights_of_the_same_layout_may_be_put_in_place(bundle: Bundle, folder: 
 
 def test_its_examples_run(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guide = (Path(__file__).parents[2] / "docs" / "onnx.md").read_text(encoding="utf-8")
+    guide, _, _ = guide.partition("## Language models")  # another test runs the example for language models
     monkeypatch.chdir(tmp_path)
     bundle.save(Path("runs/de-en/best"), "# Card")
     names: dict[str, Any] = {}

@@ -14,7 +14,14 @@ from drawn_models import transformers
 from pydantic import Field
 from torch import Tensor
 
-from headway.bundle import Bundle, ClassifierBundle, MaskedLanguageModelBundle, TaskConfig
+from headway.bundle import (
+    AnyBundle,
+    Bundle,
+    ClassifierBundle,
+    LanguageModelBundle,
+    MaskedLanguageModelBundle,
+    TaskConfig,
+)
 from headway.errors import ConfigError
 from headway.interop import ctranslate2 as ctranslate2_export
 from headway.interop import onnx
@@ -23,6 +30,7 @@ from headway.interop.huggingface import exporting as huggingface_export
 from headway.interop.huggingface import masked_exporting, modeling_headway
 from headway.interop.supported import Supported, refuse_unsupported
 from headway.models.classifier import ClassifierConfig
+from headway.models.decoder_only import DecoderOnlyConfig
 from headway.models.masked import MaskedConfig
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
@@ -42,21 +50,30 @@ def made(config: Any) -> Any:
         tokenizer = Tokenizer("characters", list("abcdefghi"), tags=[MASK])
         masked = build_model(config, tokenizer.vocab_size, tokenizer.vocab_size)
         bundle: Any = MaskedLanguageModelBundle(TaskConfig(kind="masked_language_model"), masked.eval(), tokenizer)
+    elif isinstance(config, DecoderOnlyConfig):
+        model = build_model(config, tokenizer.vocab_size, tokenizer.vocab_size)
+        bundle = LanguageModelBundle(TaskConfig(kind="language_model"), model.eval(), tokenizer)
     elif isinstance(config, ClassifierConfig):
         classifier = build_model(config, tokenizer.vocab_size, 3)
         bundle = ClassifierBundle(TaskConfig(kind="classification"), classifier.eval(), tokenizer, ("a", "b", "c"))
     else:
-        model = build_model(config, tokenizer.vocab_size, tokenizer.vocab_size)
-        bundle = Bundle(TaskConfig(), model.eval(), tokenizer, tokenizer)
+        translator = build_model(config, tokenizer.vocab_size, tokenizer.vocab_size)
+        bundle = Bundle(TaskConfig(), translator.eval(), tokenizer, tokenizer)
     with torch.no_grad():
         for parameter in bundle.model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.3)
     return bundle
 
 
-def by_onnxruntime(folder: Path, bundle: Bundle | ClassifierBundle | MaskedLanguageModelBundle) -> Tensor:
+def by_onnxruntime(folder: Path, bundle: AnyBundle) -> Tensor:
     if isinstance(bundle, Bundle):
         return onnx.OnnxModel.load(folder)(SOURCE, TARGET)
+    if isinstance(bundle, LanguageModelBundle):
+        session = onnx.open_session(folder / "language_model.onnx")
+        shapes = {given.name: given.shape for given in session.get_inputs()[2:]}
+        empty = [torch.empty(2, heads, 0, width) for _, heads, _, width in shapes.values()]
+        inputs = [SOURCE, torch.zeros(2, dtype=torch.long), *empty]
+        return onnx.run_session(session, ["logits"], ["tokens", "positions", *shapes], inputs)[0]
     masked = isinstance(bundle, MaskedLanguageModelBundle)
     name, given = ("masked_language_model", "tokens") if masked else ("classifier", "source")
     return onnx.run_session(onnx.open_session(folder / f"{name}.onnx"), ["logits"], [given], [SOURCE])[0]
@@ -104,6 +121,7 @@ EXPORTS: list[tuple[str, type[BlockConfig]]] = [
     ("ctranslate2", TransformerConfig),
     ("onnx", ClassifierConfig),
     ("onnx", MaskedConfig),
+    ("onnx", DecoderOnlyConfig),
     ("huggingface", ClassifierConfig),
 ]
 

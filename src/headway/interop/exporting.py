@@ -27,7 +27,7 @@ ExportFormat = Literal["huggingface", "ctranslate2", "onnx"]
 
 _FORMATS: dict[type[AnyBundle], tuple[str, tuple[ExportFormat, ...]]] = {  # of models that do not translate
     ClassifierBundle: ("a classifier", ("huggingface", "onnx")),
-    LanguageModelBundle: ("a language model", ("huggingface", "ctranslate2")),
+    LanguageModelBundle: ("a language model", ("huggingface", "ctranslate2", "onnx")),
     MaskedLanguageModelBundle: ("a masked language model", ("huggingface", "onnx")),
 }
 
@@ -70,7 +70,6 @@ def export_to(
         if export_format not in formats:
             raise ConfigError(f"{what} cannot be exported to {export_format}; choose {' or '.join(formats)}")
     if export_format == "onnx":
-        assert not isinstance(bundle, LanguageModelBundle)
         if chooses_language:
             raise ConfigError(
                 "an ONNX model's languages are chosen at each call; leave --source-language and --target-language out"

@@ -4,6 +4,7 @@
     model.safetensors                 the weights in float32, which the graphs refer to
     encoder.onnx, decoder_step.onnx   a Transformer (:mod:`headway.interop.onnx_models` documents inputs and outputs)
     classifier.onnx                   a classifier: ``source`` (B, S) -> ``logits`` (B, C)
+    language_model.onnx               a decoder-only language model, with cached keys and values
     masked_language_model.onnx        a masked language model: ``tokens`` (B, S) -> ``logits`` (B, S, V)
     README.md                         how to use the folder
 
@@ -28,7 +29,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from headway.bundle import Bundle, ClassifierBundle, MaskedLanguageModelBundle, load_bundle
+from headway.bundle import (
+    AnyBundle,
+    Bundle,
+    ClassifierBundle,
+    LanguageModelBundle,
+    MaskedLanguageModelBundle,
+    load_bundle,
+)
 from headway.decode import Step
 from headway.errors import BundleError, ConfigError, LengthError, MissingPackageError
 from headway.interop.model_card import exported_card
@@ -37,17 +45,20 @@ from headway.interop.onnx_models import (
     classifier_graph,
     decoder_step_graph,
     encoder_graph,
+    language_model_graph,
     masked_graph,
     sequence_classifier_graph,
 )
 from headway.interop.supported import ANY, COMMON, GATES, Supported, as_transformer, refuse_unsupported
 from headway.models.classifier import EncoderClassifier
+from headway.models.decoder_only import DecoderOnly
 from headway.models.masked import MaskedTransformer
+from headway.models.recurrent_lm import RecurrentLM
 from headway.models.sequence_classifier import SequenceClassifier
 from headway.models.transformer import Transformer
 from headway.nn.embedding import TokenEmbedding, pad_sequences
 from headway.storage import atomic_write_folder
-from headway.text.base import PAD
+from headway.text.base import EOS, PAD
 
 if TYPE_CHECKING:
     import onnx
@@ -56,7 +67,7 @@ if TYPE_CHECKING:
 
 _FORMAT = 1  # version of the graphs' inputs and outputs, stored in their metadata
 _WEIGHTS, _ENCODER, _CLASSIFIER = "model.safetensors", "encoder.onnx", "classifier.onnx"
-_MASKED = "masked_language_model.onnx"
+_LANGUAGE_MODEL, _MASKED = "language_model.onnx", "masked_language_model.onnx"
 STEP_FILE = "decoder_step.onnx"  # exists only in folders with an exported Transformer
 SUPPORTED: Supported = {  # options of all models with blocks
     **COMMON,
@@ -79,13 +90,12 @@ SUPPORTED_HEAD: Supported = {  # options of classifiers on language models, besi
     "pooling": SUPPORTED["pooling"],
     "dense": ("none", "tanh", "relu", "gelu"),
 }
-ExportedBundle = Bundle | ClassifierBundle | MaskedLanguageModelBundle
-ExportedModel = Transformer | EncoderClassifier | SequenceClassifier | MaskedTransformer
+ExportedModel = Transformer | EncoderClassifier | SequenceClassifier | MaskedTransformer | DecoderOnly
 _LONGEST_HEADER = 100_000_000  # bytes; the limit of the safetensors library
 _TOLERANCE = 1e-3  # of a logit, relative to its size plus the median size; float32 rounding errors are far smaller
 
 
-def export(bundle: ExportedBundle, folder: Path, *, max_length: int = 1024) -> None:
+def export(bundle: AnyBundle, folder: Path, *, max_length: int = 1024) -> None:
     """Export ``bundle`` to ONNX. The folder is written completely or not at all.
 
     Before the folder appears, the graphs are run and their logits are compared with the model's.
@@ -102,6 +112,8 @@ def export(bundle: ExportedBundle, folder: Path, *, max_length: int = 1024) -> N
         BundleError: The logits of the graphs differ from the model's.
     """
     model = as_transformer(bundle, "ONNX") if isinstance(bundle, Bundle) else bundle.model
+    if isinstance(model, RecurrentLM):
+        raise ConfigError(f"model.kind = {model.config.kind!r} cannot be exported to ONNX; supported: decoder_only")
     if isinstance(model, SequenceClassifier):
         refuse_unsupported(model.config.body, "ONNX", SUPPORTED)
         refuse_unsupported(model.config, "ONNX", SUPPORTED_HEAD)
@@ -114,7 +126,7 @@ def export(bundle: ExportedBundle, folder: Path, *, max_length: int = 1024) -> N
     import onnx
 
     with atomic_write_folder(folder) as aside:
-        floats: ExportedBundle = replace(cast("Any", bundle), model=copy.deepcopy(bundle.model).float())
+        floats: AnyBundle = replace(cast("Any", bundle), model=copy.deepcopy(bundle.model).float())
         floats.save(aside, exported_card(bundle, "onnxruntime", _usage(bundle, limit)))
         saved, (stored, signature) = cast("ExportedModel", load_bundle(aside).model), _stored_tensors(aside / _WEIGHTS)
         facts = {"headway.format": str(_FORMAT), "headway.max_length": str(limit), "headway.weights": signature}
@@ -140,6 +152,8 @@ def _graphs(model: ExportedModel, stored: Mapping[str, StoredTensor], limit: int
             return {_CLASSIFIER: sequence_classifier_graph(model, stored)}
         case MaskedTransformer():
             return {_MASKED: masked_graph(model, stored)}
+        case DecoderOnly():
+            return {_LANGUAGE_MODEL: language_model_graph(model, stored)}
         case Transformer():
             return {_ENCODER: encoder_graph(model, stored, limit), STEP_FILE: decoder_step_graph(model, stored, limit)}
 
@@ -355,6 +369,8 @@ def _compare(folder: Path, model: ExportedModel, length: int) -> None:
     elif isinstance(model, MaskedTransformer):
         (found,) = run_session(open_session(folder / _MASKED), ["logits"], ["tokens"], [source])
         expected = model(source)
+    elif isinstance(model, DecoderOnly):
+        found, expected = _logits_in_two_calls(folder / _LANGUAGE_MODEL, source), model(source)
     else:
         target = torch.randint(1, model.target_embedding.weight.size(0), (2, length), generator=draws)
         found, expected = OnnxModel.load(folder)(source, target), model(source, target)
@@ -366,16 +382,33 @@ def _compare(folder: Path, model: ExportedModel, length: int) -> None:
         )
 
 
+def _logits_in_two_calls(path: Path, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
+    """Return the logits of a language model's graph, which reads the second half of each row with a prefix."""
+    session = open_session(path)
+    shapes = {given.name: given.shape for given in session.get_inputs() if given.name.startswith("prefix_")}
+    caches = [torch.empty(len(tokens), heads, 0, width) for _, heads, _, width in shapes.values()]
+    outputs = ["logits", *(name.removeprefix("prefix_") for name in shapes)]
+    logits, position = list[Tensor](), 0
+    for part in torch.tensor_split(tokens, 2, dim=1):
+        positions = torch.full((len(tokens),), position)
+        found, *caches = run_session(session, outputs, ["tokens", "positions", *shapes], [part, positions, *caches])
+        logits.append(found)
+        position += part.size(1)
+    return torch.cat(logits, 1)
+
+
 def _source_embedding(model: ExportedModel) -> TokenEmbedding:
     if isinstance(model, Transformer):
         return model.source_embedding
     return model.body.embedding if isinstance(model, SequenceClassifier) else model.embedding
 
 
-def _usage(bundle: ExportedBundle, limit: int) -> str:
+def _usage(bundle: AnyBundle, limit: int) -> str:
     """Return the model card's section on how to use the folder."""
     if isinstance(bundle, MaskedLanguageModelBundle):
         return _masked_usage(limit, bundle.tokenizer.mask_id)
+    if isinstance(bundle, LanguageModelBundle):
+        return _language_model_usage(limit, bundle)
     return _classifier_usage(limit) if isinstance(bundle, ClassifierBundle) else _translation_usage(limit)
 
 
@@ -413,6 +446,26 @@ logits = session.run(["logits"], {{"source": ids}})[0]
 right with 0. `logits` (B, C) are in the order of `labels` in `config.json`. Headway can also load the folder:
 
     headway classify THIS_FOLDER -i input.txt -o output.txt"""
+
+
+def _language_model_usage(max_length: int, bundle: LanguageModelBundle) -> str:
+    """Return the model card's section on how to run the graph of a language model."""
+    prefix = ", ".join(map(str, bundle.prompt_prefix)) or "nothing"
+    ends = " or ".join(map(str, (EOS, *bundle.other_ends)))
+    return f"""Keep the files together: the graph (opset {OPSET}, float32) reads its weights from `{_WEIGHTS}`.
+A text has at most {max_length} tokens. Before a prompt there is: {prefix}. A text ends with the id {ends}.
+
+`{_LANGUAGE_MODEL}` runs once for a prompt and once for each token after it.
+
+- Inputs: `tokens` (R, T), the new tokens of each row; `positions` (R), the number of tokens before them;
+  `prefix_keys.N` and `prefix_values.N` (R, H, P, K) of each block N, empty (P = 0) at first.
+- Outputs: `logits` (R, T, V) of the token after each new token; `keys.N` and `values.N`, the prefixes of the next call.
+
+Pad prompts of different lengths in front, and set `positions` of the first call to minus the number of padding tokens.
+Headway can also load the folder:
+
+    headway generate THIS_FOLDER "PROMPT"
+"""
 
 
 def _masked_usage(max_length: int, mask_id: int | None) -> str:

@@ -1,9 +1,9 @@
 """Build the ONNX graphs of whole models, from the layers of :mod:`headway.interop.onnx_layers`.
 
-    Transformer                                  two graphs: the encoder, and one cached decoder step
-    decoder-only language model                  one graph: new tokens, after those whose keys and values are cached
-    masked language model                        one graph
-    classifier, also on a language model         one graph
+    Transformer                            two graphs: the encoder, and one decoder step with cached keys and values
+    decoder-only language model            one graph: some new tokens, with cached keys and values of earlier ones
+    masked language model                  one graph
+    classifier, also on a language model   one graph
 
 Shapes: B sentences or texts, S source length, R = B * W rows (the W beams of a sentence are adjacent), T number of new
 tokens, P prefix length, H heads of keys, K width of a query or key per head, U width of a value per head, D model, V
@@ -86,7 +86,8 @@ def decoder_step_graph(model: Transformer, locations: Mapping[str, StoredTensor]
     layers = range(len(model.decoder.blocks))
     prefixes = [_cache_inputs(graph, f"decoder.blocks.{n}.attention", "prefix", n) for n in layers]
     memories = [_cache_inputs(graph, f"decoder.blocks.{n}.cross_attention", "memory", n) for n in layers]
-    prefix_masks = _prefix_masks(graph, model.decoder, positions, prefixes[0][0], graph.constant([1]))
+    one = graph.constant([1])
+    prefix_masks = _prefix_masks(graph, model.decoder, positions, prefixes[0][0], one, has_empty_rows=False)
     memory_mask, sentences = padding_mask(graph, attends), _batch(graph, attends)
     rotation = Rotation(graph.op("Unsqueeze", positions, graph.constant([1, 2])), max_length)
     x = with_positions(graph, "target_positions", embedded(graph, "target_embedding", tokens), positions, max_length)
@@ -109,6 +110,37 @@ def decoder_step_graph(model: Transformer, locations: Mapping[str, StoredTensor]
     logits = linear(graph, "projection", norm(graph, "decoder.norm", x))
     graph.add_output(logits, "logits", FLOAT, "rows", model.projection.out_features)
     return graph.to_model_proto("decoder_step")
+
+
+def language_model_graph(model: DecoderOnly, locations: Mapping[str, StoredTensor]) -> onnx.ModelProto:
+    """Return the graph that reads new tokens of a decoder-only language model, of a prompt or of a text it continues.
+
+    Its inputs are ``tokens`` (R, T), ``positions`` (R) of the first of them, ``prefix_keys.N`` (R, H, P, K) and
+    ``prefix_values.N`` (R, H, P, U). Its outputs are ``logits`` (R, T, V) of the token after each new one, and
+    ``keys.N`` and ``values.N``, the prefixes of the next call. Positions are negative at padding, which is in front of
+    the tokens.
+    """
+    graph, max_length = OnnxGraph(model, model.config, locations), model.config.max_length
+    tokens, first = graph.add_input("tokens", INT, "rows", "length"), graph.add_input("positions", INT, "rows")
+    layers = range(len(model.decoder.blocks))
+    prefixes = [_cache_inputs(graph, f"decoder.blocks.{n}.attention", "prefix", n) for n in layers]
+    rows, count = _batch(graph, tokens), graph.op("Shape", tokens, start=1, end=2)
+    masks = _prefix_masks(graph, model.decoder, first, prefixes[0][0], count, has_empty_rows=True)
+    positions = graph.op("Add", graph.op("Unsqueeze", first, graph.constant([1])), _range(graph, count))
+    positions = graph.op("Max", positions, graph.constant(0))
+    rotation = Rotation(graph.op("Unsqueeze", positions, graph.constant([1])), max_length)
+    x = with_positions(graph, "positions", embedded(graph, "embedding", tokens), positions, max_length)
+    x = _as_matrix(graph, x)
+    for layer, block in zip(layers, model.decoder.blocks, strict=True):
+
+        def attend(x: str, layer: int = layer) -> str:
+            return _attended_with_prefix(graph, layer, x, rows, -1, prefixes[layer], masks, rotation)
+
+        parallel = isinstance(block, CausalBlock) and block.parallel
+        x = self_attention_block(graph, f"decoder.blocks.{layer}", x, attend, parallel=parallel)
+    logits = _as_sequences(graph, linear(graph, "projection", norm(graph, "decoder.norm", x)), tokens)
+    graph.add_output(logits, "logits", FLOAT, "rows", "length", model.projection.out_features)
+    return graph.to_model_proto("language_model")
 
 
 def masked_graph(model: MaskedTransformer, locations: Mapping[str, StoredTensor]) -> onnx.ModelProto:
@@ -228,12 +260,19 @@ def _cache_inputs(graph: OnnxGraph, path: str, kind: str, layer: int) -> tuple[s
 
 
 def _prefix_masks(
-    graph: OnnxGraph, stack: DecoderStack, positions: str, prefix_keys: str, count: str
+    graph: OnnxGraph,
+    stack: DecoderStack | CausalStack,
+    positions: str,
+    prefix_keys: str,
+    count: str,
+    *,
+    has_empty_rows: bool,
 ) -> dict[Window, OnnxMask]:
     """Return a mask (R, 1, T, P + T) for each window: a new token attends to its row's prefix and to no later token.
 
     ``positions`` (R) are those of the first new token of each row, so that many of the last columns of its prefix
-    contain a token. ``count`` is the shape [T].
+    contain a token. If they are negative, as many of its new tokens are padding (``has_empty_rows``). ``count`` is the
+    shape [T].
     """
     before = graph.op("Shape", prefix_keys, start=2, end=3)
     columns = _range(graph, graph.op("Add", before, count))
@@ -242,10 +281,11 @@ def _prefix_masks(
     keys = graph.op("Unsqueeze", columns, graph.constant([0, 1, 2]))
     first = graph.op("Unsqueeze", graph.op("Sub", before, positions), graph.constant([1, 2, 3]))
     common = [graph.op("GreaterOrEqual", keys, first), graph.op("LessOrEqual", keys, queries)]
-    return {
-        window: attention_mask(graph, [*common, *window_conditions(graph, queries, keys, window)], has_empty_rows=False)
-        for window in _windows(stack)
-    }
+    masks: dict[Window, OnnxMask] = {}
+    for window in _windows(stack):
+        conditions = [*common, *window_conditions(graph, queries, keys, window)]
+        masks[window] = attention_mask(graph, conditions, has_empty_rows=has_empty_rows)
+    return masks
 
 
 def _attended_with_prefix(
