@@ -187,8 +187,9 @@ def _key(recipe: Recipe, work: Path) -> str:
     """Hash the recipe and the content of its data files and of the model it starts from, wherever they are."""
     sections = recipe.as_dict()
     folder, hashes = Path(sections["data"].pop("folder")), ContentHashes(work / "inputs.json")
-    if start := recipe.training.start_from:
-        sections["training"]["start_from"] = hashes.hash_file(Path(start) / "model.safetensors")
+    for key in ("start_from", "start_decoder_from"):
+        if start := getattr(recipe.training, key):
+            sections["training"][key] = hashes.hash_file(Path(start) / "model.safetensors")
     corpora = [*recipe.data.train, *([recipe.data.dev] if recipe.data.dev else [])]
     return fingerprint(sections, [hashes.hash_file(folder / file) for corpus in corpora for file in corpus.files])
 

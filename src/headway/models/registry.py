@@ -72,6 +72,7 @@ class Architecture:
             is empty if the model has none.
         presets: Named settings of the configuration, for the documentation.
         starts: For each other task that can start training from this model, by what its models predict: how it does.
+        decoder_start: How the decoder of an encoder-decoder starts from this model. None if it cannot.
     """
 
     config_class: type[AnyConfig]
@@ -82,6 +83,7 @@ class Architecture:
     cross_attentions: Callable[[Model], list[nn.Module]] = lambda _model: []
     presets: dict[str, dict[str, Any]] | None = None
     starts: Mapping[OutputKind, Start] = field(default_factory=dict)
+    decoder_start: Start | None = None
 
 
 def _transformer_blocks(model: Model) -> list[nn.Module]:
@@ -137,6 +139,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         shardable_blocks=_decoder_only_blocks,
         presets=decoder_only.PRESETS,
         starts={"label": _CLASSIFIER_START},
+        decoder_start=Start(transformer.with_decoder, transformer.decoder_weights),
     ),
     "recurrent_lm": Architecture(
         RecurrentLMConfig, RecurrentLM, "continuation", compilable=False, presets=recurrent_lm.PRESETS

@@ -9,7 +9,8 @@ Options cover the paper's own variants and variants from later work: positions (
 ``residual``, the score function of queries and keys (``score``) and their projections (``qk_projection``).
 
 The encoder can be that of a masked language model (:func:`with_encoder`; Rothe et al. 2020, "Leveraging Pre-trained
-Checkpoints for Sequence Generation Tasks", the models BERT2RND and BERTSHARE).
+Checkpoints for Sequence Generation Tasks", the model BERT2RND), and the decoder that of a decoder-only language model
+(:func:`with_decoder`; BERT2GPT there).
 """
 
 from __future__ import annotations
@@ -251,12 +252,18 @@ def _embedding_norm(config: TransformerConfig) -> nn.LayerNorm | RMSNorm | nn.Id
     return make_norm(config) if config.embedding_norm else nn.Identity()
 
 
-# Weights of a masked language model, and of the encoder side of a Transformer, by the beginnings of their names.
+# Beginnings of the names of weights in a language model, and in the encoder or decoder side of a Transformer.
 _ENCODER_NAMES = {
     "embedding.": "source_embedding.",
     "positions.": "source_positions.",
     "embedding_norm.": "source_norm.",
     "encoder.": "encoder.",
+}
+_DECODER_NAMES = {
+    "embedding.": "target_embedding.",
+    "positions.": "target_positions.",
+    "decoder.": "decoder.",
+    "projection.": "projection.",
 }
 
 
@@ -281,14 +288,7 @@ def with_encoder(masked: dict[str, Any]) -> dict[str, Any]:
             f"training.start_from: the masked language model has {found[0]}, which the encoder of a transformer does "
             "not have; start from another model, or without start_from"
         )
-    names = {*BlockConfig.model_fields, "encoder_layers", "scale_embedding", "embedding_norm"} - {"decoder_window"}
-    required = {name: masked.get(name) for name in sorted(names)}
-    if masked["positions"] == "learned":
-        required["max_length"] = masked["max_length"]
-    elif masked["positions"] == "sinusoidal":
-        names = {"sinusoid_layout", "sinusoid_spacing", "position_offset"}
-        required |= {name: TransformerConfig.model_fields[name].default for name in sorted(names)}
-    return {"kind": "transformer", **required}
+    return _required(masked, {"encoder_layers", "embedding_norm"}, without="decoder_window")
 
 
 def encoder_weights(masked: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -296,12 +296,51 @@ def encoder_weights(masked: dict[str, Tensor]) -> dict[str, Tensor]:
 
     The vector of segment 0, which is added to all embeddings of a single text, is added to the learned positions.
     """
-    found = {
-        new + name.removeprefix(old): weight
-        for old, new in _ENCODER_NAMES.items()
-        for name, weight in masked.items()
-        if name.startswith(old)
-    }
+    found = _renamed(masked, _ENCODER_NAMES)
     if (segments := masked.get("segment_embedding.weight")) is not None:
         found["source_positions.table"] = found["source_positions.table"] + segments[0]
     return found
+
+
+def with_decoder(causal: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a Transformer whose decoder is that of a decoder-only model with the options ``causal``.
+
+    Raises:
+        ConfigError: The blocks have an option that a Transformer's decoder does not have.
+    """
+    if causal["parallel"]:
+        raise ConfigError(
+            "training.start_decoder_from: the language model has parallel = true, which the decoder of a transformer "
+            "does not have; start from another model, or leave the key out"
+        )
+    found = _required(causal, {"decoder_layers", "output_bias", "tie"}, without="encoder_window")
+    return {**found, "embedding_norm": False}
+
+
+def decoder_weights(causal: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of the target embedding, the decoder without its attention to the source, and the projection,
+    given those of a decoder-only model.
+    """
+    return _renamed(causal, _DECODER_NAMES)
+
+
+def _required(model: dict[str, Any], own: set[str], *, without: str) -> dict[str, Any]:
+    """Return the options that a Transformer must have if one of its stacks is that of a language model."""
+    names = {*BlockConfig.model_fields, "scale_embedding", *own} - {without}
+    required = {name: model.get(name) for name in sorted(names)}
+    if model["positions"] == "learned":
+        required["max_length"] = model["max_length"]
+    elif model["positions"] == "sinusoidal":
+        names = {"sinusoid_layout", "sinusoid_spacing", "position_offset"}
+        required |= {name: TransformerConfig.model_fields[name].default for name in sorted(names)}
+    return {"kind": "transformer", **required}
+
+
+def _renamed(weights: dict[str, Tensor], names: dict[str, str]) -> dict[str, Tensor]:
+    """Return the weights whose names begin with a key of ``names``, under names that begin with its value instead."""
+    return {
+        new + name.removeprefix(old): weight
+        for old, new in names.items()
+        for name, weight in weights.items()
+        if name.startswith(old)
+    }

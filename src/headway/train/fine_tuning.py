@@ -15,7 +15,7 @@ from torch import nn
 from headway.bundle import load_bundle, load_weights, named_weights, read_config
 from headway.config import flat_items, read_toml, spelling_hint
 from headway.errors import ConfigError
-from headway.models.registry import ARCHITECTURES, Model, architecture_of
+from headway.models.registry import ARCHITECTURES, Model, Start, architecture_of
 from headway.train.prepare import tokenizer_settings
 from headway.train.recipe import Recipe
 from headway.train.snapshot import checkpoint_folders
@@ -59,6 +59,13 @@ def complete_recipe(recipe: RecipeT, run: Path) -> RecipeT:
     if task != recipe.task.kind and other is not None:
         model = other.config(theirs["model"])
         theirs = {**theirs, "task": {**theirs["task"], "kind": recipe.task.kind}, "model": model}
+        if recipe.training.start_decoder_from is not None:
+            theirs |= _with_decoder(Path(start), model, Path(recipe.training.start_decoder_from))
+    elif recipe.training.start_decoder_from is not None and not begun:
+        raise ConfigError(
+            f"training.start_decoder_from: needs a masked language model in training.start_from = {start!r}, but the "
+            f"model there is a {found}; leave the key out"
+        )
     elif task != recipe.task.kind:
         raise ConfigError(f"training.start_from = {start!r}: the model there is for {task}; set task.kind = {task!r}")
     kind = theirs["model"]["kind"]
@@ -70,6 +77,30 @@ def complete_recipe(recipe: RecipeT, run: Path) -> RecipeT:
     merged = {name: _merged(theirs[name], given[name]) for name in sections}
     origin = run / "recipe.toml" if begun else start
     return type(recipe).parse({**recipe.as_dict(), **merged}, f"recipe, with missing keys taken from {origin}")
+
+
+def _with_decoder(start: Path, encoder: dict[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the recipe sections of a model with the decoder in ``folder``.
+
+    Args:
+        start: The folder of the encoder's model.
+        encoder: The options that the model must have because of its encoder.
+        folder: The folder of the decoder's model.
+    """
+    config, origin = read_config(folder), f"training.start_decoder_from = {str(folder)!r}"
+    decoder_start = architecture_of(config.model).decoder_start
+    if decoder_start is None:
+        raise ConfigError(f"{origin}: the model there is a {config.model.kind}; expected a decoder_only model")
+    decoder = decoder_start.config(config.model.as_dict())
+    differing = [
+        f"{key} is {_shown(decoder, key)} there, and {_shown(encoder, key)} in the encoder"
+        for key in encoder.keys() & decoder.keys()
+        if encoder[key] != decoder[key] and not _may_differ(key, encoder)
+    ]
+    if differing:
+        raise ConfigError(f"{origin}: {'; '.join(sorted(differing))}. Choose models with the same options")
+    source, target = (each.load_tokenizers()[0] for each in (read_config(start), config))
+    return {"model": {**decoder, **encoder}, "tokenizer": tokenizer_settings(Tokenizers(source, target))}
 
 
 def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -85,32 +116,48 @@ def _sections_of(folder: Path) -> dict[str, dict[str, Any]]:
     return {"task": config.task.as_dict(), "model": config.model.as_dict(), "tokenizer": tokenizer}
 
 
-def load_initial_weights(model: Model, folder: Path) -> None:
+def load_initial_weights(model: Model, folder: Path, decoder_folder: Path | None = None) -> None:
     """Load the weights of the model in ``folder`` into ``model``, or into the part of it that they fit.
+
+    With ``decoder_folder``, the decoder gets the weights of the decoder-only model in this folder.
 
     The configurations must be equal, except for dropout and, unless positions are learned, ``max_length``. If the model
     in ``folder`` is for another task, only the options in :class:`~headway.models.registry.Start` must be equal. The
     labels of classifiers are not compared here, but when the data are prepared.
     """
     start = load_bundle(folder).model
+    other = None
+    if model.config.kind != start.config.kind:
+        other = architecture_of(start.config).starts[architecture_of(model.config).output]
+    _load_part(model, start, other, folder, "start_from")
+    if decoder_folder is not None:
+        decoder = load_bundle(decoder_folder).model
+        other = architecture_of(decoder.config).decoder_start
+        _load_part(model, decoder, other, decoder_folder, "start_decoder_from")
+
+
+def _load_part(model: Model, start: Model, other: Start | None, folder: Path, key: str) -> None:
+    """Load the weights of ``start``, which is in ``folder``, into the part of ``model`` that ``other`` names.
+
+    None names the whole model. ``key`` is the key of [training] that names the folder.
+    """
     weights, config = named_weights(start), start.config.as_dict()
     if (bias := weights.get("projection.bias")) is not None:
         weights["projection.bias"] = bias.clamp(min=_MIN_BIAS)
-    if model.config.kind != start.config.kind:
-        other = architecture_of(start.config).starts[architecture_of(model.config).output]
+    if other is not None:
         required = {**model.config.as_dict(), **other.config(config)}
-        config = type(model.config).parse(required, f"training.start_from = {str(folder)!r}").as_dict()
+        config = type(model.config).parse(required, f"training.{key} = {str(folder)!r}").as_dict()
         weights = {**named_weights(model), **other.weights(weights)}
     ours, theirs = (dict(flat_items(each)) for each in (model.config.as_dict(), config))
     differing = [
-        f"{key} is {_shown(ours, key)}, the model has {_shown(theirs, key)}"
-        for key in {**ours, **theirs}
-        if ours.get(key) != theirs.get(key) and not _may_differ(key, theirs)
+        f"{name} is {_shown(ours, name)}, the model has {_shown(theirs, name)}"
+        for name in {**ours, **theirs}
+        if ours.get(name) != theirs.get(name) and not _may_differ(name, theirs)
     ]
     if differing:
         raise ConfigError(
-            f"training.start_from = {str(folder)!r}: the recipe's [model] differs: {'; '.join(differing)}. Set these "
-            "keys to the model's values"
+            f"training.{key} = {str(folder)!r}: the recipe's [model] differs: {'; '.join(differing)}. Set these keys "
+            "to the model's values"
         )
     load_weights(model, weights, folder)
 
@@ -123,7 +170,7 @@ def _may_differ(key: str, config: dict[str, Any]) -> bool:
 
 
 def _shown(config: dict[str, Any], key: str) -> str:
-    return repr(config[key]) if key in config else "not set"
+    return "not set" if config.get(key) is None else repr(config[key])
 
 
 def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:

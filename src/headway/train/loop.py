@@ -196,7 +196,8 @@ class _Trainer(Generic[RecipeT]):
         torch.manual_seed(training.seed)
         self.model = accelerate(task.build_model(recipe, prepared))
         if training.start_from is not None and not checkpoint_folders(run / "checkpoints"):
-            load_initial_weights(self.model, Path(training.start_from))
+            decoder = training.start_decoder_from
+            load_initial_weights(self.model, Path(training.start_from), None if decoder is None else Path(decoder))
         freeze(self.model, training.freeze)
         self.sharded = world.uses_sharding(training.sharding)
         trained = deepcopy(self.model) if self.sharded else self.model.to(device)

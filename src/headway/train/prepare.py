@@ -210,9 +210,18 @@ class Preparation:
     def _with_target_tokenizer(self, source: TextTokenizer, read: ExampleReader, columns: Sequence[int]) -> Tokenizers:
         """Return the tokenizer of a language model, whose texts begin with BOS and end with EOS, for the source side.
 
-        The target side has the same tokenizer or, if ``tokenizer.joint`` is False, a new one.
+        The target side has the tokenizer of the language model that the decoder starts from. If there is none, it has
+        the same tokenizer as the source side or, if ``tokenizer.joint`` is False, a new one.
         """
         template = SpecialTokenTemplate(source_prefix=(BOS,))
+        if (decoder := self.recipe.training.start_decoder_from) is not None:
+            target = read_config(Path(decoder)).load_tokenizers()[0]
+            if (source.fingerprint == target.fingerprint) is not self.recipe.tokenizer.joint:
+                raise ConfigError(
+                    f"tokenizer.joint = {self.recipe.tokenizer.joint} does not fit the tokenizers of the two models "
+                    "that training starts from; leave the key out"
+                )
+            return Tokenizers(source, source if self.recipe.tokenizer.joint else target, template)
         if self.recipe.tokenizer.joint:
             return Tokenizers(source, source, template)
         if self.recipe.model.as_dict().get("tie") == "all":

@@ -89,6 +89,12 @@ class TrainingConfig(Config):
         "vocabulary. A classifier may start from a language model, and a translation model from a masked one, which "
         "becomes its encoder. None means training from random weights.",
     )
+    start_decoder_from: str | None = Field(
+        None,
+        description="With start_from, a masked language model: the folder of a decoder-only language model whose "
+        "weights and tokenizer the decoder starts from. Its attention to the source has random weights. The blocks of "
+        "both models must have the same options.",
+    )
     freeze: tuple[str, ...] = Field(
         (), description="Names of weights that are not trained; * matches anything, as in 'encoder.*'."
     )
@@ -168,6 +174,11 @@ class Recipe(Config):
             raise ValueError(
                 f"model.kind = {self.model.kind!r} does not fit task.kind = {self.task.kind!r}; expected "
                 f"{' or '.join(architectures_for(self.output))}"
+            )
+        if training.start_decoder_from is not None and (training.start_from is None or self.output != "tokens"):
+            raise ValueError(
+                "training.start_decoder_from: has no effect without training.start_from, a masked language model that "
+                "becomes the encoder of a translation model; leave the key out"
             )
         if training.compile == "on" and not architecture.compilable:
             raise ValueError(
