@@ -14,6 +14,7 @@ def test_options_win_over_variables_and_these_over_the_file(tmp_path: Path) -> N
     path = tmp_path / "serve.toml"
     path.write_text(
         'port = 1\nhost = "::1"\nworkers = 3\nmodels = [{ path = "m" }]\nlimits.texts = 7\nglossary_folder = "g"\n'
+        'usage_file = "u.json"\n'
     )
     environment = {
         "HEADWAY_PORT": "2",
@@ -26,6 +27,7 @@ def test_options_win_over_variables_and_these_over_the_file(tmp_path: Path) -> N
     assert (config.limits.queue_seconds, config.limits.texts) == (9.5, 7)
     assert config.models[0].path == str(tmp_path / "m")
     assert config.glossary_folder == str(tmp_path / "g")
+    assert config.usage_file == str(tmp_path / "u.json")
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,9 @@ class ServeConfig(Config):
     glossary_folder: str | None = Field(
         None, description="Folder for the glossaries that clients create. Default: they end with the service."
     )
+    usage_file: str | None = Field(
+        None, description="File that keeps the characters of each key. Default: they are counted from the start."
+    )
     limits: LimitsConfig = LimitsConfig()
     keys: tuple[KeyConfig, ...] = Field((), description="API keys. Without any, every request is accepted.")
 
@@ -108,8 +111,9 @@ def read_config(
         ConfigError: A key or value is invalid, or there is no model.
     """
     data = {} if path is None else read_toml(path)
-    if path is not None and isinstance(data.get("glossary_folder"), str):
-        data["glossary_folder"] = str(path.parent / data["glossary_folder"])
+    for key in ("glossary_folder", "usage_file"):
+        if path is not None and isinstance(data.get(key), str):
+            data[key] = str(path.parent / data[key])
     if path is not None and isinstance(data.get("models"), list):
         for model in data["models"]:
             if isinstance(model, dict) and isinstance(model.get("path"), str):

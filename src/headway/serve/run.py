@@ -14,16 +14,18 @@ from pathlib import Path
 import uvicorn
 
 from headway.data.store_builder import num_cores
-from headway.errors import ConfigError, HeadwayError
+from headway.errors import ConfigError, HeadwayError, OutputError
 from headway.serve.app import make_app
 from headway.serve.config import ServeConfig
 from headway.serve.fleet import Fleet
 from headway.serve.glossaries import GlossaryStore
 from headway.serve.service import Service
+from headway.serve.usage import Usage
 
 _log = logging.getLogger("headway.serve")
 _DRAIN_CHECK_S = 0.02
 _WATCH_S = 1.0  # time between two looks at the file of the configuration
+_SAVE_S = 5.0  # time between two writes of the counted characters; a service that is killed loses what came after
 
 
 def run(config: ServeConfig, path: Path | None, reread: Callable[[], ServeConfig]) -> None:
@@ -54,20 +56,33 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
         max_glossaries=config.limits.glossaries,
         max_characters=config.limits.glossary_characters,
     )
+    usage = Usage(Path(config.usage_file) if config.usage_file is not None else None)
+    usage.save()
     await fleet.start()
-    service = Service(config, fleet, workers, glossaries)
+    service = Service(config, fleet, workers, glossaries, usage)
     settings = uvicorn.Config(
         make_app(service), log_config=None, access_log=False, server_header=False, timeout_keep_alive=30
     )
     server = _Server(settings, service)
     reloader = _Reloader(service, workers, path, reread)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.reload)
-    watching = asyncio.ensure_future(reloader.watch())
+    watching = asyncio.gather(reloader.watch(), _save_regularly(usage))
     host, port = listener.getsockname()[:2]
     where = "this machine only" if host.startswith("127.") or host == "::1" else "the network"
     print(f"headway: serving {', '.join(fleet.models)} on http://{host}:{port} ({where})", file=sys.stderr, flush=True)
     await server.serve(sockets=[listener])
     watching.cancel()
+    usage.save()
+
+
+async def _save_regularly(usage: Usage) -> None:
+    """Write the counted characters every few seconds."""
+    while True:
+        await asyncio.sleep(_SAVE_S)
+        try:
+            await asyncio.to_thread(usage.save)
+        except OutputError as error:
+            _log.error("%s", error)
 
 
 class _Server(uvicorn.Server):

@@ -20,6 +20,7 @@ from headway.serve.fleet import Fleet
 from headway.serve.glossaries import Dictionary, GlossaryLines, GlossaryStore, StoredGlossary
 from headway.serve.languages import DetectedLanguage, base_language, detect_language, find_language
 from headway.serve.messages import ModelInfo
+from headway.serve.usage import Usage
 from headway.serve.worker import MAX_JOBS
 
 _PRIORITIES = {"interactive": 0, "bulk": 1}
@@ -89,8 +90,10 @@ class Direction:
 class Service:
     """The models of a configuration, behind a bounded queue."""
 
-    def __init__(self, config: ServeConfig, fleet: Fleet, workers: int, glossaries: GlossaryStore) -> None:
-        self.glossaries = glossaries
+    def __init__(
+        self, config: ServeConfig, fleet: Fleet, workers: int, glossaries: GlossaryStore, usage: Usage
+    ) -> None:
+        self.glossaries, self.usage = glossaries, usage
         self._editing = asyncio.Lock()  # of glossaries
         limits = config.limits
         self.admission = Admission(
@@ -98,7 +101,6 @@ class Service:
         )
         self.is_draining = False
         self.use(config, fleet)
-        self._used: dict[tuple[str, str], int] = {}  # characters, by key and month
         self._recent: dict[str, list[float]] = {}  # times of requests, by key
 
     def use(self, config: ServeConfig, fleet: Fleet) -> None:
@@ -150,7 +152,7 @@ class Service:
 
     def characters_used(self, client: Client) -> int:
         """Return the characters that a client has sent in this month."""
-        return self._used.get((client.name, time.strftime("%Y-%m")), 0)
+        return self.usage.characters(client.name)
 
     # Languages.
 
@@ -332,8 +334,7 @@ class Service:
             raise QuotaExceededError
         tokens = sum(map(estimated_tokens, texts)) + new_tokens
         async with self.admission.enter(tokens, client.name, client.priority):
-            month = client.name, time.strftime("%Y-%m")
-            self._used[month] = self._used.get(month, 0) + characters
+            self.usage.add(client.name, characters)
             try:
                 async with asyncio.timeout(limits.request_seconds):
                     yield

@@ -1,0 +1,93 @@
+"""The characters that keys have used: counted by month, and kept when the service ends."""
+
+from __future__ import annotations
+
+import json
+import time
+from hashlib import sha256
+from pathlib import Path
+
+import httpx
+import pytest
+from running_service import running, unpack_model
+
+from headway.errors import ConfigError, OutputError
+from headway.serve.usage import Usage
+
+
+class Calendar:
+    def __init__(self) -> None:
+        self.month = "2026-11"
+
+    def __call__(self) -> str:
+        return self.month
+
+
+def test_each_month_begins_with_zero(tmp_path: Path) -> None:
+    calendar = Calendar()
+    usage = Usage(tmp_path / "usage.json", calendar)
+    usage.add("one", 5)
+    usage.add("one", 2)
+    usage.add("two", 1)
+    assert [usage.characters(key) for key in ("one", "two", "three")] == [7, 1, 0]
+    usage.save()
+    calendar.month = "2026-12"
+    assert usage.characters("one") == Usage(tmp_path / "usage.json", calendar).characters("one") == 0
+    usage.add("one", 3)
+    assert [usage.characters(key) for key in ("one", "two")] == [3, 0]
+
+
+def test_counts_are_read_again_and_written_only_when_they_change(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "usage.json"
+    usage = Usage(path, Calendar())
+    usage.add("one", 5)
+    usage.save()
+    assert Usage(path, Calendar()).characters("one") == 5
+    path.unlink()
+    usage.save()
+    assert not path.exists()
+    usage.add("one", 1)
+    usage.save()
+    assert Usage(path, Calendar()).characters("one") == 6
+
+
+def test_counts_that_could_not_be_written_are_written_the_next_time(tmp_path: Path) -> None:
+    path = tmp_path / "usage.json"
+    usage = Usage(path, Calendar())
+    usage.add("one", 5)
+    path.mkdir()
+    with pytest.raises(OutputError):
+        usage.save()
+    path.rmdir()
+    usage.save()
+    assert Usage(path, Calendar()).characters("one") == 5
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '{"month": "2026-11"}', '{"month": "a", "characters": {"one": -1}}'])
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "usage.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=r"usage\.json"):
+        Usage(path)
+    assert path.read_text() == content
+
+
+def test_a_quota_survives_a_restart(tmp_path: Path) -> None:
+    key = f'{{ name = "shop", sha256 = "{sha256(b"k").hexdigest()}", characters_per_month = 10 }}'
+    model = unpack_model(tmp_path)
+    path = tmp_path / "serve.toml"
+    path.write_text(f"models = [{{ path = '{model}' }}]\nworkers = 1\nkeys = [{key}]\nusage_file = 'usage.json'\n")
+
+    def statuses(*texts: str) -> list[int]:
+        with running(["--config", str(path)]) as service:
+            body = {"source": "en", "target": "de", "api_key": "k"}
+            found = [httpx.post(f"{service.url}/translate", json=body | {"q": each}).status_code for each in texts]
+            assert service.stop() == 0
+        return found
+
+    assert statuses("1234567") == [200]
+    assert json.loads((tmp_path / "usage.json").read_text()) == {
+        "month": time.strftime("%Y-%m"),
+        "characters": {"shop": 7},
+    }
+    assert statuses("1234", "123", "1") == [429, 200, 429]
