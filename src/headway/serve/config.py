@@ -25,7 +25,9 @@ class ModelConfig(Config):
     source: tuple[str, ...] = Field((), description="Languages that it translates from. Default: those of the model.")
     target: tuple[str, ...] = Field((), description="Languages that it translates into. Default: those of the model.")
     precision: Literal["auto", "float32", "bfloat16", "int8"] = Field(
-        "int8", description="Precision of decoding. Models that do not support int8 need 'auto' or 'float32'."
+        "int8",
+        description="Precision of decoding. Models that do not support int8 need 'auto' or 'float32'. Classifiers and "
+        "masked language models do not decode, and always compute in float32.",
     )
 
 

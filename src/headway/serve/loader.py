@@ -13,6 +13,7 @@ import selectors
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 from headway.errors import HeadwayError
@@ -20,6 +21,7 @@ from headway.serve.messages import Exited, Forked, Loaded, LoadFailed, ModelInfo
 from headway.serve.worker import run_worker
 
 FORK = b"F"
+_DECODING_KINDS = ("translation", "language_model")  # models of other kinds have no precision of decoding
 
 
 def main() -> None:
@@ -42,9 +44,11 @@ def main() -> None:
 
 def _load(spec: ModelSpec) -> Any:
     """Load a model, and use it once, so that its weights are converted and its kernels compiled before the fork."""
+    from headway.bundle import read_config
     from headway.tasks import load
 
-    model = load(spec.folder, **spec.settings)
+    decodes = read_config(Path(spec.folder)).task.kind in _DECODING_KINDS
+    model = load(spec.folder, **(spec.settings if decodes else {}))
     model.warm_up()
     return model
 

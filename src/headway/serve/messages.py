@@ -14,7 +14,7 @@ _LENGTH = struct.Struct("!Q")
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model to load: its name in the service, its folder, and the arguments of :func:`headway.load`."""
+    """A model to load: its name in the service, its folder, and how it decodes (arguments of :func:`headway.load`)."""
 
     name: str
     folder: str

@@ -115,15 +115,15 @@ class Service:
         """Return the models for a kind of task."""
         return [model for model in self.models if model.kind == kind]
 
-    def model(self, name: str | None, kind: str) -> ModelInfo:
-        """Return the model ``name``, or the first one for a kind of task.
+    def model(self, name: str | None, *kinds: str) -> ModelInfo:
+        """Return the model ``name``, or the first one for one of some kinds of tasks.
 
         Raises:
             UnknownModelError: There is none.
         """
-        found = [model for model in self.models_of_kind(kind) if name in (None, model.name)]
+        found = [model for model in self.models if model.kind in kinds and name in (None, model.name)]
         if not found:
-            raise UnknownModelError(name or kind)
+            raise UnknownModelError(name or " or ".join(kinds))
         return found[0]
 
     # Keys.

@@ -89,6 +89,42 @@ class ScoreBody(_Body):
     model: str | None = None
 
 
+class AlternativesBody(_Body):
+    """A source text, and the beginning of its translation."""
+
+    text: str
+    source: str
+    target: str
+    prefix: str = Field("", description="The translation so far. White space at its end is ignored.")
+    count: int = Field(10, ge=1, le=1000, description="Number of tokens.")
+    model: str | None = None
+
+
+class ExplainBody(_Body):
+    """A text whose label is to be explained."""
+
+    text: str
+    label: str | None = Field(None, description="The label to explain. Default: the most probable one.")
+    model: str | None = None
+
+
+class ScoreTextsBody(_Body):
+    """Texts whose probabilities are wanted."""
+
+    text: _Texts
+    model: str | None = Field(None, description="A language model or a masked language model. Default: the first one.")
+
+
+class PerplexityBody(_Body):
+    """Texts that a language model is measured on."""
+
+    text: _Texts
+    model: str | None = None
+    stride: int | None = Field(
+        None, ge=1, description="Tokens between windows, for texts longer than the context. Default: half of it."
+    )
+
+
 class DictionaryBody(_Body):
     """The entries of a glossary for a pair of languages."""
 
@@ -218,6 +254,35 @@ def router(service: Service) -> APIRouter:
         found = await unless_disconnected(request, work)
         return JSONResponse({"scores": [_or_error(each, asdict) for each in found]})
 
+    @api.post("/alternatives")
+    async def alternatives(body: AlternativesBody, request: Request) -> JSONResponse:
+        """Return the most probable next tokens of a translation, best first."""
+        client = client_of(request)
+        direction = service.direction(body.source, body.target, body.model)
+        keywords = {"count": body.count} | direction.arguments
+        texts = [body.text, body.prefix]
+        work = service.call(client, direction.model, "alternatives", texts, *texts, **keywords)
+        found = await unless_disconnected(request, work)
+        return JSONResponse({"alternatives": [asdict(each) for each in found]})
+
+    @api.post("/score-texts")
+    async def score_texts(body: ScoreTextsBody, request: Request) -> JSONResponse:
+        """Return the log-probability of each token of texts, given the tokens before it or, by a masked language model,
+        given all other tokens."""
+        client = client_of(request)
+        texts, model = _listed(body.text), service.model(body.model, "language_model", "masked_language_model")
+        found = await unless_disconnected(request, service.call(client, model, "score", texts, texts))
+        scores = [asdict(each) | {"log_probability": each.log_probability} for each in found]
+        return JSONResponse({"scores": scores})
+
+    @api.post("/perplexity")
+    async def perplexity(body: PerplexityBody, request: Request) -> JSONResponse:
+        """Return how well a language model predicts texts, as perplexity and in bits per byte."""
+        client = client_of(request)
+        texts, model = _listed(body.text), service.model(body.model, "language_model")
+        work = service.call(client, model, "perplexity", texts, texts, stride=body.stride)
+        return JSONResponse(asdict(await unless_disconnected(request, work)))
+
     @api.post("/classify")
     async def classify(body: ClassifyBody, request: Request) -> JSONResponse:
         """Return the label of each text, and the probability of every label."""
@@ -225,6 +290,13 @@ def router(service: Service) -> APIRouter:
         texts, model = _listed(body.text), service.model(body.model, "classification")
         found = await unless_disconnected(request, service.call(client, model, "classify_each", texts, texts))
         return JSONResponse({"classifications": [_or_error(each, asdict) for each in found]})
+
+    @api.post("/explain")
+    async def explain(body: ExplainBody, request: Request) -> JSONResponse:
+        """Return how much each token and word of a text contributes to its label."""
+        client, model = client_of(request), service.model(body.model, "classification")
+        work = service.call(client, model, "explain", [body.text], body.text, body.label)
+        return JSONResponse(asdict(await unless_disconnected(request, work)))
 
     @api.post("/generate", response_model=None)
     async def generate(body: GenerateBody, request: Request) -> Response:

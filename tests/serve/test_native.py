@@ -1,0 +1,129 @@
+"""The native API for all kinds of models: its replies equal those of the Python objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from running_service import running, unpack_model
+
+import headway
+from headway.predict import Classifier, LanguageModel, MaskedLanguageModel
+
+TEXTS = ["ein haus", "zwei rote hunde", "wasser"]
+
+
+@pytest.fixture(scope="module")
+def folders(
+    tmp_path_factory: pytest.TempPathFactory,
+    make_classifier: Callable[..., Classifier],
+    make_language_model: Callable[..., LanguageModel],
+    make_masked_language_model: Callable[..., MaskedLanguageModel],
+) -> dict[str, Path]:
+    """A model of each kind. None was ever trained."""
+    folder = tmp_path_factory.mktemp("served")
+    for name, make in (
+        ("classifier", make_classifier),
+        ("writer", make_language_model),
+        ("filler", make_masked_language_model),
+    ):
+        make().bundle.save(folder / name, "A test.")
+    return {"translator": unpack_model(folder)} | {each: folder / each for each in ("classifier", "writer", "filler")}
+
+
+@pytest.fixture(scope="module")
+def http(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    config = tmp_path_factory.mktemp("config") / "serve.toml"
+    lines = [f'[[models]]\nname = "{name}"\npath = "{folder}"' for name, folder in folders.items()]
+    for at in (0, 2):  # those that decode; the others ignore the default precision
+        lines[at] += '\nprecision = "float32"'
+    config.write_text("\n".join(lines))
+    with (
+        running(["--config", str(config), "--workers", "1"]) as service,
+        httpx.Client(base_url=f"{service.url}/api/v1", timeout=60) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def models(folders: dict[str, Path]) -> dict[str, Any]:
+    return {name: headway.load(folder) for name, folder in folders.items()}
+
+
+def test_alternatives(http: httpx.Client, models: dict[str, Any]) -> None:
+    body = {"text": "Ein Hund", "source": "en", "target": "de", "prefix": "und ", "count": 4}
+    found = http.post("/alternatives", json=body).json()["alternatives"]
+    expected = models["translator"].alternatives("Ein Hund", "und", count=4)
+    assert [each["token"] for each in found] == [each.token for each in expected]
+    assert [each["log_probability"] for each in found] == pytest.approx([each.log_probability for each in expected])
+    found = http.post("/alternatives", json=body | {"count": 1000}).json()["alternatives"]
+    assert len(found) == models["translator"].bundle.target_tokenizer.vocab_size
+
+
+def test_classifications(http: httpx.Client, models: dict[str, Any]) -> None:
+    found = http.post("/classify", json={"text": [*TEXTS, ""]}).json()["classifications"]
+    for ours, theirs in zip(found, models["classifier"].classify(TEXTS), strict=False):
+        assert ours["label"] == theirs.label
+        assert ours["probabilities"] == pytest.approx(theirs.probabilities)
+    assert "empty" in found[-1]["error"]
+
+
+def test_fillings(http: httpx.Client, models: dict[str, Any]) -> None:
+    text = "ein [MASK] hunde"
+    found = http.post("/fill", json={"text": text, "top": 3}).json()["fillings"]
+    expected = models["filler"].fill(text, top=3)
+    assert [each["text"] for each in found] == [each.text for each in expected]
+
+
+def test_explanations_of_labels(http: httpx.Client, models: dict[str, Any]) -> None:
+    classifier = models["classifier"]
+    for label in (None, *classifier.labels):
+        found = http.post("/explain", json={"text": TEXTS[1], "label": label}).json()
+        expected = asdict(classifier.explain(TEXTS[1], label))
+        assert found["label"] == expected["label"]
+        for level in ("tokens", "words"):
+            for ours, theirs in zip(found[level], expected[level], strict=True):
+                assert ours == pytest.approx(theirs)
+
+
+@pytest.mark.parametrize("name", ["writer", "filler"])
+def test_scores_of_texts(http: httpx.Client, models: dict[str, Any], name: str) -> None:
+    found = http.post("/score-texts", json={"text": TEXTS, "model": name}).json()["scores"]
+    for ours, theirs in zip(found, models[name].score(TEXTS), strict=True):
+        assert ours["tokens"] == list(theirs.tokens)
+        assert ours["token_log_probabilities"] == pytest.approx(theirs.token_log_probabilities)
+        assert ours["eos_log_probability"] == pytest.approx(theirs.eos_log_probability)
+        assert ours["log_probability"] == pytest.approx(theirs.log_probability)
+
+
+@pytest.mark.parametrize("stride", [None, 3])
+def test_perplexity(http: httpx.Client, models: dict[str, Any], stride: int | None) -> None:
+    texts = [*TEXTS, "ein haus " * 20]  # longer than the context
+    found = http.post("/perplexity", json={"text": texts, "stride": stride}).json()
+    expected = asdict(models["writer"].perplexity(texts, stride=stride))
+    assert found.pop("signature") == expected.pop("signature")
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("/alternatives", {"text": "a", "source": "en", "target": "de", "count": 0}, 422, "count"),
+        ("/alternatives", {"text": "a", "source": "en", "target": "zz"}, 400, "zz is not supported"),
+        ("/explain", {"text": ""}, 400, "empty"),
+        ("/explain", {"text": "a", "label": "nothing"}, 400, "unknown label 'nothing'"),
+        ("/score-texts", {"text": "a", "model": "translator"}, 404, "There is no model translator"),
+        ("/perplexity", {"text": ["", ""]}, 400, "at least one character"),
+        ("/perplexity", {"text": "a", "stride": 1000}, 400, "stride"),
+        ("/perplexity", {"text": "a", "model": "filler"}, 404, "There is no model filler"),
+    ],
+)
+def test_errors(http: httpx.Client, path: str, body: Any, status: int, message: str) -> None:
+    reply = http.post(path, json=body)
+    assert reply.status_code == status, reply.text
+    assert reply.json()["error"]["status"] == status
+    assert message in reply.json()["error"]["message"]
