@@ -172,6 +172,34 @@ def test_callers_get_equal_shares_and_priorities_come_first(model: Transformer) 
     assert order.index(300) <= 3  # one with the same share as the bulk caller, which has five more
 
 
+def test_low_priority_leaves_half_of_a_batch_to_others(model: Transformer) -> None:
+    """In a batch of at most eight sentences, an interactive one enters at the next step, whatever bulk ones wait."""
+    shared, slow = SharedSearch(max_rows=8), Slow(model)
+
+    def call(priority: int, numbers: Sequence[int]) -> Any:
+        with search_as(Caller(str(priority), priority)):
+            requests = [request(number, 20) for number in numbers]
+            return shared(slow, requests, GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
+
+    with ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(call, 1, range(12))]
+        slow.run(2)
+        wait_until(lambda: slow.steps == 2 and shared.num_waiting == 8)
+        assert shared.num_sequences == 4
+        futures.append(pool.submit(call, 0, range(20, 26)))
+        wait_until(lambda: shared.num_waiting == 14)
+        slow.run(2)  # the step that had already begun, and the next one
+        wait_until(lambda: slow.steps == 4)
+        assert (shared.num_sequences, shared.num_waiting) == (8, 10)
+        slow.run()
+        found = [future.result(20) for future in futures]
+    shared.close()
+    expected = search_all(
+        model, [request(number, 20) for number in range(12)], GREEDY, bos=BOS, eos=EOS, banned=(EOS,), **LIMITS
+    )
+    assert [own[0].tokens for own in found[0]] == [own[0].tokens for own in expected]
+
+
 def test_only_the_request_that_raises_fails(model: Transformer, shared: SharedSearch) -> None:
     slow = Slow(model)
     bad = Request(source=(*request(7).source[:-1], 39, EOS), limit=9)

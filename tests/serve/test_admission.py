@@ -125,3 +125,36 @@ def test_a_job_that_is_canceled_while_it_waits_leaves_no_trace() -> None:
         await asyncio.wait_for(job(), 1)
 
     asyncio.run(check())
+
+
+def test_work_outside_of_the_queue_waits_for_it_and_is_never_in_the_way() -> None:
+    async def check() -> None:
+        clock = Clock()
+        admission = make(clock, slots=2, max_tokens=100)
+        first_rate = admission.rate
+        async with admission.enter(90, "a", 0):
+            assert admission.seconds < 0.5
+            await asyncio.wait_for(admission.wait_until_quiet(), 1)
+            with admission.outside(10**6):  # it refuses nobody
+                async with admission.enter(10, "b", 0):
+                    assert admission.tokens == 100
+                with pytest.raises(OverloadedError):
+                    async with admission.enter(11, "b", 0):
+                        pass
+        admission = make(clock)
+        async with admission.enter(round(first_rate), "a", 0):  # a second of work
+            waiting = asyncio.create_task(admission.wait_until_quiet())
+            await asyncio.sleep(0.12)
+            assert not waiting.done()
+        await asyncio.wait_for(waiting, 1)
+
+    asyncio.run(check())
+
+
+def test_the_speed_is_also_measured_by_work_outside_of_the_queue() -> None:
+    clock = Clock()
+    admission = make(clock)
+    for _ in range(40):
+        with admission.outside(400):
+            clock.now += 8.0
+    assert admission.rate == pytest.approx(50, rel=0.5)

@@ -5,7 +5,8 @@ finished sequences leave and waiting ones enter, whichever call they belong to. 
 options cannot share a batch; their batches advance in turn.
 
 Waiting requests enter by priority, and within a priority so that each caller gets the same number of tokens: a caller
-with one sentence does not wait for all sentences of another one. A call can be canceled, which takes effect before the
+with one sentence does not wait for all sentences of another one. Requests of a lower priority than 0 fill at most half
+of a batch. A call can be canceled, which takes effect before the
 next step. If a step fails, its sequences are decoded again one at a time, so that only the ones that cause the error
 fail.
 """
@@ -36,7 +37,7 @@ class Caller:
 
     Attributes:
         name: Calls with the same name share one caller's share of the tokens.
-        priority: Requests with a lower number enter first.
+        priority: Requests with a lower number enter first. 0 is the highest priority.
         canceled: Set by any thread to end the calls with :class:`concurrent.futures.CancelledError`.
     """
 
@@ -46,6 +47,7 @@ class Caller:
 
 
 _NOBODY = Caller()
+_LOW_PRIORITY_SHARE = 0.5  # of a batch; requests of lower priority leave room, so that others enter at the next step
 _CHECK_S = 1.0  # time between two checks that the searching thread is alive
 _current: ContextVar[Caller] = ContextVar("caller", default=_NOBODY)
 
@@ -308,7 +310,8 @@ class SharedSearch:
             call = min(batch.waiting, key=lambda one: (one.caller.priority, self._served[one.caller.name]))
             at, request = call.waiting[0]
             longest = max(batch.longest, len(request.source))
-            if count and (count + 1) * longest > self.max_batch_tokens:
+            share = _LOW_PRIORITY_SHARE if call.caller.priority else 1.0
+            if count and (count >= share * capacity or (count + 1) * longest > share * self.max_batch_tokens):
                 break
             batch.longest = longest
             call.waiting.popleft()

@@ -5,6 +5,7 @@
     worker      a process that computes: all its requests share batches
     fleet       starts, watches and replaces the workers of a service, and sends them jobs
     admission   who may come in, and when: a bounded queue, quotas, and shares for each key
+    bulk_jobs   bulk texts, which are translated while little else is done
     usage       the characters that each key has used in this month
     service     what the APIs call: texts in, results out
     languages   language codes, and the language of a text

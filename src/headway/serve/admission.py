@@ -2,7 +2,8 @@
 
 The size of a text is estimated from its characters, and the speed of the service from what it has completed, so a
 request is refused before any work is done. At most ``slots`` jobs are with the workers at a time; the others wait, and
-enter so that each key gets the same number of tokens. Interactive requests enter before bulk ones.
+enter so that each key gets the same number of tokens. Interactive requests enter before bulk ones. Work that nobody
+waits for stays outside of the queue, and starts when the queue is short.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import heapq
 import itertools
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 
 _CHARACTERS_PER_TOKEN = 4.0
@@ -22,6 +23,8 @@ _FIRST_RATE = 500.0  # tokens per second, before anything has been measured
 _WINDOW_S = 10.0  # time constant of the measured speed
 _LEAST_BUSY_S = 1.0  # a shorter time says too little
 _HALF_LIFE_S = 20.0  # of an earlier, higher speed
+_QUIET_S = 0.5  # a queue that is shorter leaves time for other work
+_QUIET_CHECK_S = 0.05
 
 
 class RetryLaterError(Exception):
@@ -67,6 +70,7 @@ class Admission:
         self._slots, self._max_tokens, self._max_seconds, self._clock = slots, max_tokens, max_seconds, clock
         self.tokens = 0  # of all jobs that are not finished
         self.num_jobs = 0
+        self._num_outside = 0  # jobs that are not in the queue
         self._num_inside = 0
         self._queue: list[_Waiting] = []
         self._served: dict[str, float] = {}
@@ -90,7 +94,7 @@ class Admission:
         """Bring the sums up to the present time."""
         now = self._clock()
         passed, self._measured_at = now - self._measured_at, now
-        if self.num_jobs and passed > 0:
+        if (self.num_jobs or self._num_outside) and passed > 0:
             if self._busy_s >= _LEAST_BUSY_S:
                 self._earlier_rate = max(self._earlier_rate, self._busy_tokens / self._busy_s)
             self._earlier_rate *= 0.5 ** (passed / _HALF_LIFE_S)
@@ -136,6 +140,24 @@ class Admission:
             self._present[caller] -= 1
             if not self._present[caller]:
                 del self._present[caller], self._served[caller]
+
+    async def wait_until_quiet(self) -> None:
+        """Wait until the queue is so short that work outside of it delays nobody."""
+        while self.seconds > _QUIET_S:
+            await asyncio.sleep(_QUIET_CHECK_S)
+
+    @contextlib.contextmanager
+    def outside(self, tokens: int) -> Iterator[None]:
+        """Do work that is not in the queue. It only counts for the measured speed, and no request is refused for it."""
+        self._measure()
+        self._num_outside += 1
+        try:
+            yield
+            self._measure()
+            self._busy_tokens += tokens
+        finally:
+            self._measure()
+            self._num_outside -= 1
 
     async def _wait_for_slot(self, tokens: int, caller: str, priority: int) -> None:
         waiting = _Waiting(priority, self._served[caller], next(self._arrivals), asyncio.Future())

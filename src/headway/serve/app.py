@@ -24,6 +24,7 @@ from headway.errors import HeadwayError
 from headway.serve.admission import OverloadedError, RetryLaterError
 from headway.serve.apis import deepl, libretranslate, native, openai
 from headway.serve.apis.requests import BadRequestError
+from headway.serve.bulk_jobs import JobNotDoneError, JobsFullError, UnknownJobError
 from headway.serve.fleet import UnavailableError
 from headway.serve.glossaries import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
 from headway.serve.messages import WorkerError
@@ -102,6 +103,9 @@ _ERRORS: dict[type[Exception], tuple[int, str]] = {
     OverloadedError: (429, "The service is busy; try again later"),
     UnknownLanguageError: (400, "{} is not supported"),
     UnknownModelError: (404, "There is no model {}"),
+    UnknownJobError: (404, "There is no job {}"),
+    JobNotDoneError: (409, "The job is {}"),
+    JobsFullError: (429, "This key has too many jobs; delete those that are done, or try again later"),
     UnknownGlossaryError: (404, "There is no glossary {}"),
     UnknownDictionaryError: (400, "The glossary has no dictionary for {}"),
     GlossariesFullError: (413, "{}"),
@@ -166,7 +170,8 @@ class _Guard:
 
     def __init__(self, app: ASGIApp, service: Service, metrics: _Metrics) -> None:
         self._app, self._service, self._metrics = app, service, metrics
-        self._limit = service.config.limits.body_bytes
+        limits = service.config.limits
+        self._limit, self._job_limit = limits.body_bytes, max(limits.body_bytes, limits.job_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -174,7 +179,8 @@ class _Guard:
             return
         start, number, status = time.perf_counter(), uuid.uuid4().hex, 0
         headers = dict(scope["headers"])
-        refusal = self._refusal(scope["path"], headers)
+        limit = self._job_limit if scope["path"] == native.JOBS_PATH else self._limit
+        refusal = self._refusal(scope["path"], headers, limit)
         size = 0
 
         async def limited_receive() -> Message:
@@ -182,8 +188,8 @@ class _Guard:
             message = await receive()
             if message["type"] == "http.request":
                 size += len(message.get("body", b""))
-                if size > self._limit:
-                    raise TooLargeError(f"a body of more than {self._limit:,} bytes")
+                if size > limit:
+                    raise TooLargeError(f"a body of more than {limit:,} bytes")
             return message
 
         async def counted_send(message: Message) -> None:
@@ -211,7 +217,7 @@ class _Guard:
                 )
             )  # fmt: skip
 
-    def _refusal(self, path: str, headers: dict[bytes, bytes]) -> Response | None:
+    def _refusal(self, path: str, headers: dict[bytes, bytes], limit: int) -> Response | None:
         form = _api(path).error
         host = headers.get(b"host", b"").decode("latin-1")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
@@ -219,8 +225,8 @@ class _Guard:
         if name.lower() not in known and "*" not in known:
             return form("This host is not served; see allowed_hosts", 421, None)
         length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self._limit:
-            return form(f"A body of more than {self._limit:,} bytes", 413, None)
+        if length.isdigit() and int(length) > limit:
+            return form(f"A body of more than {limit:,} bytes", 413, None)
         if self._service.is_draining and path not in ("/health", "/ready", "/metrics"):
             return form("The service is ending", 503, {"Retry-After": "5", "Connection": "close"})
         return None
@@ -259,6 +265,8 @@ class _Metrics:
                 lambda: sum(x.num_sequences for x in service.fleet.states),
             ),
             ("headway_memory_bytes", "Memory that the workers do not share.", lambda: service.fleet.private_bytes()),
+            ("headway_jobs", "Jobs for bulk texts that are not finished.", lambda: service.jobs.num_unfinished),
+            ("headway_job_bytes", "Memory of texts and results of jobs.", lambda: service.jobs.num_bytes),
             ("headway_cache_bytes", "Size of the cache of translations.", lambda: service.cache.num_bytes),
             ("headway_cache_hits", "Translations taken from the cache.", lambda: service.cache.num_hits),
         ):

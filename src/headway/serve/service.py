@@ -14,6 +14,7 @@ from typing import Any
 
 from headway.errors import HeadwayError
 from headway.serve.admission import Admission, RetryLaterError, estimated_tokens
+from headway.serve.bulk_jobs import BulkJob, BulkJobs, BulkWork
 from headway.serve.cache import ResultCache
 from headway.serve.config import KeyConfig, ModelConfig, ServeConfig, model_name
 from headway.serve.fleet import Fleet
@@ -24,6 +25,8 @@ from headway.serve.usage import Usage
 from headway.serve.worker import MAX_JOBS
 
 _PRIORITIES = {"interactive": 0, "bulk": 1}
+_BACKGROUND = max(_PRIORITIES.values()) + 1
+_GROUPS_PER_WORKER = 2  # of texts of jobs
 _MINUTE_S = 60.0
 
 
@@ -57,14 +60,23 @@ class TimedOutError(Exception):
 
 @dataclass
 class Client:
-    """Who sends a request: an API key, or anyone if there are no keys."""
+    """Who sends a request: an API key, or anyone if there are no keys.
+
+    Attributes:
+        name: The name of the key.
+        key: The key.
+        in_background: Whether the work belongs to a job, which has passed all limits already.
+    """
 
     name: str
     key: KeyConfig | None = None
+    in_background: bool = False
 
     @property
     def priority(self) -> int:
-        """The priority of the client's jobs; lower numbers come first."""
+        """The priority of the client's work; lower numbers come first."""
+        if self.in_background:
+            return _BACKGROUND
         return 0 if self.key is None else _PRIORITIES[self.key.priority]
 
 
@@ -99,6 +111,7 @@ class Service:
         self.admission = Admission(
             slots=workers * MAX_JOBS, max_tokens=limits.queue_tokens, max_seconds=limits.queue_seconds
         )
+        self.jobs = BulkJobs(self.admission, workers * _GROUPS_PER_WORKER)
         self.is_draining = False
         self.use(config, fleet)
         self._recent: dict[str, list[float]] = {}  # times of requests, by key
@@ -321,18 +334,50 @@ class Service:
             async for part in parts:
                 yield part
 
+    def add_job(self, client: Client, texts: Sequence[str], work: BulkWork) -> BulkJob:
+        """Add a job for bulk texts. All its characters are counted now.
+
+        Args:
+            client: Who sends it.
+            texts: The texts.
+            work: What is done with them. It calls this service with ``in_background`` set for the client.
+
+        Raises:
+            JobsFullError: The client has too many jobs, or they are too large.
+            QuotaExceededError: The client's characters are used up.
+            TooLargeError: There are too many texts or characters.
+        """
+        limits, characters, longest = self.config.limits, sum(map(len, texts)), max(map(len, texts), default=0)
+        if len(texts) > limits.job_texts:
+            raise TooLargeError(f"{len(texts):,} texts in one job; at most {limits.job_texts:,} are accepted")
+        if characters > limits.job_characters:
+            raise TooLargeError(f"{characters:,} characters in one job; at most {limits.job_characters:,} are accepted")
+        if longest > limits.characters:
+            raise TooLargeError(f"a text has {longest:,} characters; at most {limits.characters:,} are accepted")
+        self._check_quota(client, characters)
+        job = self.jobs.add(client.name, texts, work, limits)
+        self.usage.add(client.name, characters)
+        return job
+
+    def _check_quota(self, client: Client, characters: int) -> None:
+        quota = None if client.key is None else client.key.characters_per_month
+        if quota is not None and self.characters_used(client) + characters > quota:
+            raise QuotaExceededError
+
     @asynccontextmanager
     async def _admitted(self, client: Client, texts: Sequence[str], new_tokens: int) -> AsyncIterator[None]:
         """Let work wait for its place, count it, and end it when its time is over."""
+        tokens = sum(map(estimated_tokens, texts)) + new_tokens
+        if client.in_background:
+            with self.admission.outside(tokens):
+                yield
+            return
         limits, characters = self.config.limits, sum(map(len, texts))
         if len(texts) > limits.texts:
             raise TooLargeError(f"{len(texts):,} texts in one request; at most {limits.texts:,} are accepted")
         if characters > limits.characters:
             raise TooLargeError(f"{characters:,} characters in one request; at most {limits.characters:,} are accepted")
-        quota = None if client.key is None else client.key.characters_per_month
-        if quota is not None and self.characters_used(client) + characters > quota:
-            raise QuotaExceededError
-        tokens = sum(map(estimated_tokens, texts)) + new_tokens
+        self._check_quota(client, characters)
         async with self.admission.enter(tokens, client.name, client.priority):
             self.usage.add(client.name, characters)
             try:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from headway.decode.request import DecodingOptions
@@ -18,10 +20,13 @@ from headway.predict import GenerationOptions
 from headway.predict.results import Candidate, Source, Translation
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.requests import BadRequestError, unless_disconnected
+from headway.serve.bulk_jobs import BulkJob
 from headway.serve.glossaries import Dictionary, StoredGlossary
 from headway.serve.languages import english_name
-from headway.serve.service import Client, Service
+from headway.serve.service import Client, Service, UnknownLanguageError
 
+JOBS_PATH = "/api/v1/jobs"
+_RESULTS_PER_PART = 256  # of a reply
 _Texts = Annotated[str | list[str], Field(description="A text, or a list of texts.")]
 
 
@@ -29,10 +34,9 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class TranslateBody(_Body):
-    """Texts to translate, and how."""
+class _TranslationBody(_Body):
+    """How to translate texts."""
 
-    text: _Texts
     source: str = Field("auto", description="The language of the texts; auto detects that of each text.")
     target: str = Field(description="The language to translate into.")
     model: str | None = Field(None, description="The name of a model. Default: the first one for the languages.")
@@ -45,11 +49,23 @@ class TranslateBody(_Body):
         [], description="Phrases that each translation contains as whole words; a list gives alternatives."
     )
     ban: list[str] = Field([], description="Phrases that no translation contains.")
+    glossary: str | None = Field(None, description="The id of a glossary that has a dictionary for the languages.")
+
+
+class TranslateBody(_TranslationBody):
+    """Texts to translate, and how."""
+
+    text: _Texts
     stream: bool = Field(
         False,
         description="Whether to send each translation, in any order, as a server-sent event as soon as it is there.",
     )
-    glossary: str | None = Field(None, description="The id of a glossary that has a dictionary for the languages.")
+
+
+class JobBody(_TranslationBody):
+    """Many texts to translate, and how."""
+
+    text: list[str]
 
 
 class ClassifyBody(_Body):
@@ -158,6 +174,24 @@ def router(service: Service) -> APIRouter:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         return service.client(key.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key"))
 
+    def translation(client: Client, body: _TranslationBody) -> Callable[[Sequence[str]], Awaitable[list[Any]]]:
+        """Return a function that translates texts as a request says."""
+        options = DecodingOptions.parse(body.options, "options")
+        include = tuple(each if isinstance(each, str) else tuple(each) for each in body.include)
+        languages = body.source, body.target, body.model
+        glossary = None if body.glossary is None else service.glossaries.get(client.name, body.glossary)
+
+        async def translate(texts: Sequence[str]) -> list[dict[str, Any]]:
+            sources = [Source(text, body.prefix, include, tuple(body.ban)) for text in texts]
+            found = service.translate(client, sources, *languages, glossary, options=options, alignment=body.alignment)
+            results, detected = await found
+            answers = [_translation(each) for each in results]
+            for one, language in zip(answers, detected or (), strict=False):
+                one["detected"] = asdict(language)
+            return answers
+
+        return translate
+
     @api.get("/models")
     async def models(request: Request) -> list[dict[str, Any]]:
         """Return the models: what each does, and for which languages."""
@@ -185,26 +219,13 @@ def router(service: Service) -> APIRouter:
     @api.post("/translate", response_model=None)
     async def translate(body: TranslateBody, request: Request) -> Response:
         """Translate texts. Each reply is what the text gets alone."""
-        client = client_of(request)
-        options = DecodingOptions.parse(body.options, "options")
-        include = tuple(each if isinstance(each, str) else tuple(each) for each in body.include)
-        sources = [Source(text, body.prefix, include, tuple(body.ban)) for text in _listed(body.text)]
-        languages = body.source, body.target, body.model
-        glossary = None if body.glossary is None else service.glossaries.get(client.name, body.glossary)
-
-        async def answer(sources: Sequence[Source]) -> list[dict[str, Any]]:
-            found = service.translate(client, sources, *languages, glossary, options=options, alignment=body.alignment)
-            results, detected = await found
-            answers = [_translation(each) for each in results]
-            for one, language in zip(answers, detected or (), strict=False):
-                one["detected"] = asdict(language)
-            return answers
+        answer, texts = translation(client_of(request), body), _listed(body.text)
 
         async def events() -> AsyncGenerator[dict[str, Any]]:
             async def one(index: int) -> dict[str, Any]:
-                return {"index": index, "translation": (await answer(sources[index : index + 1]))[0]}
+                return {"index": index, "translation": (await answer([texts[index]]))[0]}
 
-            tasks = [asyncio.ensure_future(one(index)) for index in range(len(sources))]
+            tasks = [asyncio.ensure_future(one(index)) for index in range(len(texts))]
             try:
                 for task in asyncio.as_completed(tasks):
                     yield await task
@@ -215,7 +236,53 @@ def router(service: Service) -> APIRouter:
 
         if body.stream:
             return EventStream(events(), _error_value)
-        return JSONResponse({"translations": await unless_disconnected(request, answer(sources))})
+        return JSONResponse({"translations": await unless_disconnected(request, answer(texts))})
+
+    @api.post("/jobs", status_code=201)
+    async def create_job(body: JobBody, request: Request) -> dict[str, Any]:
+        """Translate many texts later, while the service has little else to do.
+
+        A text that cannot be translated has an error in its place. Only the key that created a job sees it.
+        """
+        client = client_of(request)
+        if body.source != "auto":
+            service.direction(body.source, body.target, body.model)
+        answer = translation(replace(client, in_background=True), body)
+
+        async def work(texts: Sequence[str]) -> list[bytes]:
+            try:
+                answers = await answer(texts)
+            except UnknownLanguageError as error:  # of a text whose language was detected
+                if len(texts) > 1:
+                    raise
+                answers = [{"error": f"{error} is not supported"}]
+            return [json.dumps(each, ensure_ascii=False).encode() for each in answers]
+
+        return _job(service.add_job(client, body.text, work))
+
+    @api.get("/jobs/{identifier}")
+    async def job(identifier: str, request: Request) -> dict[str, Any]:
+        """Return the progress of a job."""
+        return _job(service.jobs.get(client_of(request).name, identifier))
+
+    @api.get("/jobs/{identifier}/result", response_model=None)
+    async def job_result(identifier: str, request: Request) -> Response:
+        """Return the translations of a job that is done, in the order of its texts."""
+        results = service.jobs.get(client_of(request).name, identifier).results()
+
+        async def parts() -> AsyncGenerator[bytes]:
+            yield b'{"translations": ['
+            for start in range(0, len(results), _RESULTS_PER_PART):
+                part = b", ".join(results[start : start + _RESULTS_PER_PART])
+                yield b", " + part if start else part
+            yield b"]}"
+
+        return StreamingResponse(parts(), media_type="application/json")
+
+    @api.delete("/jobs/{identifier}", status_code=204)
+    async def delete_job(identifier: str, request: Request) -> None:
+        """Cancel a job and delete its result."""
+        service.jobs.remove(service.jobs.get(client_of(request).name, identifier))
 
     @api.post("/glossaries", status_code=201)
     async def create_glossary(body: GlossaryBody, request: Request) -> dict[str, Any]:
@@ -347,6 +414,17 @@ def _listed(text: str | list[str]) -> list[str]:
 
 def _or_error(result: Any, convert: Any) -> dict[str, Any]:
     return {"error": str(result)} if isinstance(result, HeadwayError) else convert(result)
+
+
+def _job(job: BulkJob) -> dict[str, Any]:
+    counts = {"num_texts": job.num_texts, "num_done": job.num_done}
+    times = {"created": _time(job.created), "ended": _time(job.ended), "expires": _time(job.expires)}
+    return {"id": job.id, "status": job.status, **counts, **times, "error": job.error}
+
+
+def _time(seconds: float | None) -> str | None:
+    """Return seconds since 1970 in the form of ISO 8601."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def _glossary(glossary: StoredGlossary) -> dict[str, Any]:

@@ -1,0 +1,256 @@
+"""Jobs for bulk texts, whose results clients fetch later.
+
+The texts of a job are given to the workers in small groups, and a group starts only when little other work waits. So
+jobs use the time that requests leave, and do not delay them. Each key gets the same number of tokens, and the jobs of a
+key are done in the order of their arrival. Jobs are kept in memory: they end with the service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from headway.errors import HeadwayError
+from headway.serve.admission import Admission, RetryLaterError, estimated_tokens
+from headway.serve.config import LimitsConfig
+
+_log = logging.getLogger("headway.serve")
+_GROUP_TOKENS = 512  # of the texts that are given to a worker together, unless one text is longer
+_GROUP_TEXTS = 64
+_RETRY_S = 60  # for a key whose jobs are all unfinished
+
+BulkWork = Callable[[Sequence[str]], Awaitable[Sequence[bytes]]]
+"""Returns the result of each text, as JSON."""
+
+
+class UnknownJobError(Exception):
+    """There is no job with this id, or it belongs to another key."""
+
+
+class JobNotDoneError(Exception):
+    """The job has no result. The message is its status."""
+
+
+class JobsFullError(RetryLaterError):
+    """The key has as many jobs as the service keeps, or they use as much memory as it has for them."""
+
+
+@dataclass(eq=False)
+class BulkJob:
+    """A job.
+
+    Attributes:
+        id: Identifies the job.
+        owner: The name of the key that created it. Only this key can use it.
+        work: What is done with its texts.
+        limits: The limits at the time of its creation.
+        items: A text, or as soon as it is there its result.
+        num_bytes: The memory of the items.
+        num_started: Number of texts that were given to workers.
+        num_done: Number of results.
+        created: Time of its creation, in seconds since 1970.
+        ended: Time of its end.
+        error: Why it has failed.
+    """
+
+    id: str
+    owner: str
+    work: BulkWork
+    limits: LimitsConfig
+    items: list[str | bytes]
+    num_bytes: int
+    num_texts: int
+    num_started: int = 0
+    num_done: int = 0
+    created: float = field(default_factory=time.time)
+    ended: float | None = None
+    error: str | None = None
+    running: set[asyncio.Task[None]] = field(default_factory=set)
+    expiry: asyncio.TimerHandle | None = None
+
+    @property
+    def status(self) -> str:
+        """What the job does: waiting, running, done or failed."""
+        if self.ended is not None:
+            return "done" if self.error is None else "failed"
+        return "running" if self.num_started else "waiting"
+
+    @property
+    def expires(self) -> float | None:
+        """The time at which the job is forgotten, in seconds since 1970; None before its end."""
+        return None if self.ended is None else self.ended + self.limits.job_seconds
+
+    @property
+    def has_waiting_texts(self) -> bool:
+        """Whether there are texts that no worker was given."""
+        return self.ended is None and self.num_started < self.num_texts
+
+    def results(self) -> list[bytes]:
+        """Return the result of each text, as JSON.
+
+        Raises:
+            JobNotDoneError: The job is not done.
+        """
+        if self.status != "done":
+            raise JobNotDoneError(self.status if self.error is None else f"{self.status}: {self.error}")
+        return [item for item in self.items if isinstance(item, bytes)]
+
+    def take_group(self) -> tuple[int, list[str]]:
+        """Return the next texts for a worker, and the position of the first."""
+        start, texts, tokens = self.num_started, list[str](), 0
+        for text in self.items[start : start + _GROUP_TEXTS]:
+            assert isinstance(text, str)
+            tokens += estimated_tokens(text)
+            if texts and tokens > _GROUP_TOKENS:
+                break
+            texts.append(text)
+        self.num_started += len(texts)
+        return start, texts
+
+    def store(self, start: int, results: Sequence[bytes]) -> None:
+        """Replace texts by their results."""
+        for at, result in enumerate(results, start):
+            self.num_bytes += sys.getsizeof(result) - sys.getsizeof(self.items[at])
+            self.items[at] = result
+        self.num_done += len(results)
+
+    def cancel(self) -> None:
+        """End the work on its texts, and forget them."""
+        for task in self.running - {asyncio.current_task()}:
+            task.cancel()
+        self.items, self.num_bytes = [], 0
+
+
+class BulkJobs:
+    """The jobs of a service.
+
+    Args:
+        admission: The queue of the other work.
+        max_groups: Maximum number of groups of texts that the workers have at a time.
+    """
+
+    def __init__(self, admission: Admission, max_groups: int) -> None:
+        self._admission, self._max_groups = admission, max_groups
+        self._jobs: dict[str, BulkJob] = {}  # in the order of their arrival
+        self._served: dict[str, int] = {}  # tokens that each key with waiting texts has got
+        self._num_runners = 0
+        self._runners: set[asyncio.Task[None]] = set()
+
+    @property
+    def num_unfinished(self) -> int:
+        """The number of jobs that have not ended."""
+        return sum(job.ended is None for job in self._jobs.values())
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory of all texts and results."""
+        return sum(job.num_bytes for job in self._jobs.values())
+
+    def add(self, owner: str, texts: Sequence[str], work: BulkWork, limits: LimitsConfig) -> BulkJob:
+        """Add a job.
+
+        Raises:
+            JobsFullError: The owner has too many jobs, or they are too large.
+        """
+        size = sum(map(sys.getsizeof, texts))
+        own = [job for job in self._jobs.values() if job.owner == owner]
+        if len(own) >= limits.jobs or sum(job.num_bytes for job in own) + size > limits.job_mb * 1e6:
+            ends = [job.expires - time.time() for job in own if job.expires is not None]
+            raise JobsFullError(max(1, math.ceil(min(ends, default=_RETRY_S))))
+        job = BulkJob(str(uuid.uuid4()), owner, work, limits, list(texts), size, len(texts))
+        self._jobs[job.id] = job
+        if not texts:
+            self._end(job)
+        while self._num_runners < self._max_groups:
+            self._num_runners += 1
+            runner = asyncio.ensure_future(self._run())
+            self._runners.add(runner)
+            runner.add_done_callback(self._runners.discard)
+        return job
+
+    def get(self, owner: str, identifier: str) -> BulkJob:
+        """Return a job.
+
+        Raises:
+            UnknownJobError: There is none with this id, or it has another owner.
+        """
+        found = self._jobs.get(identifier)
+        if found is None or found.owner != owner:
+            raise UnknownJobError(identifier)
+        return found
+
+    def remove(self, job: BulkJob) -> None:
+        """Cancel a job and forget it."""
+        self._jobs.pop(job.id, None)
+        if job.expiry is not None:
+            job.expiry.cancel()
+        job.cancel()
+        if job.ended is None:
+            job.ended = time.time()
+
+    async def _run(self) -> None:
+        """Give groups of texts to the workers, one at a time, until no texts are left."""
+        try:
+            while True:
+                await self._admission.wait_until_quiet()
+                job = self._next()
+                if job is None:
+                    return
+                start, texts = job.take_group()
+                self._served[job.owner] += sum(map(estimated_tokens, texts))
+                task = asyncio.ensure_future(self._do(job, start, texts))
+                job.running.add(task)
+                await asyncio.wait([task])
+                job.running.discard(task)
+        finally:
+            self._num_runners -= 1
+
+    def _next(self) -> BulkJob | None:
+        """Return the oldest job with waiting texts, of the key that has got the fewest tokens."""
+        waiting = [job for job in self._jobs.values() if job.has_waiting_texts]
+        owners = {job.owner for job in waiting}
+        # A new key has no claim on the time before it came.
+        least = min((tokens for owner, tokens in self._served.items() if owner in owners), default=0)
+        self._served = {owner: self._served.get(owner, least) for owner in owners}
+        return min(waiting, key=lambda job: self._served[job.owner], default=None)
+
+    async def _do(self, job: BulkJob, start: int, texts: Sequence[str]) -> None:
+        try:
+            results = await self._results(job, texts)
+        except HeadwayError as error:
+            self._end(job, str(error))
+            return
+        if job.ended is not None:
+            return
+        job.store(start, results)
+        if sum(each.num_bytes for each in self._jobs.values() if each.owner == job.owner) > job.limits.job_mb * 1e6:
+            self._end(job, f"the jobs of this key need more than {job.limits.job_mb:g} MB; delete those that are done")
+        elif job.num_done == job.num_texts:
+            self._end(job)
+
+    async def _results(self, job: BulkJob, texts: Sequence[str]) -> list[bytes]:
+        """Return the results of texts. A text that causes a failure fails alone."""
+        try:
+            return list(await job.work(texts))
+        except HeadwayError:
+            raise
+        except Exception as error:
+            if len(texts) == 1:
+                _log.warning("a text of a job has failed: %r", error)
+                return [json.dumps({"error": "This text could not be processed"}).encode()]
+        return [result for text in texts for result in await self._results(job, [text])]
+
+    def _end(self, job: BulkJob, error: str | None = None) -> None:
+        if job.ended is not None:
+            return
+        job.ended, job.error = time.time(), error
+        if error is not None:
+            job.cancel()
+        job.expiry = asyncio.get_running_loop().call_later(job.limits.job_seconds, self.remove, job)
