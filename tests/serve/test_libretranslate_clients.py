@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import pytest
+from running_clients import HERE, KEY, WRONG_KEY, call, call_python, install_node, install_python, write_config
 from running_service import RunningService, running, unpack_model
 
 from headway.predict import Translator, load_translator
 
 pytestmark = pytest.mark.slow
-HERE = Path(__file__).parent
-KEY, WRONG_KEY = "0123456789abcdef", "wrong"
 TEXTS = ["Guten Morgen", "Grüße – 5 & 6?", "Zwei\nZeilen"]
 AUTO = "Good morning to all of you"
 PYTHON_CLIENTS = ("deep-translator==1.11.4", "translate==3.8.1")
@@ -34,8 +27,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def service(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     config = tmp_path_factory.mktemp("config") / "serve.toml"
-    key = f'{{ name = "one", sha256 = "{sha256(KEY.encode()).hexdigest()}" }}'
-    config.write_text(f"models = [{{ path = '{model_folder}' }}]\nworkers = 1\nkeys = [{key}]\n")
+    write_config(config, model_folder)
     with running(["--config", str(config)]) as found:
         yield found
 
@@ -45,27 +37,10 @@ def translator(model_folder: Path) -> Translator:
     return load_translator(model_folder, precision="int8")
 
 
-def install(*command: str) -> None:
-    """Run an installation, without which the test is skipped."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"{command[0]} cannot install the clients: {done.stderr[-200:]}")
-
-
-def call(*command: str, **environment: str) -> Any:
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, env=os.environ | environment
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 def test_clients_in_python(service: RunningService, translator: Translator, tmp_path: Path) -> None:
-    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--target", str(tmp_path))
-    install(*pip, *PYTHON_CLIENTS)
-    install(*pip, "--no-deps", "argostranslate==1.11.0")  # its client needs none of its models
-    script = str(HERE / "libretranslate_clients.py")
-    found = call(sys.executable, script, service.url, KEY, WRONG_KEY, PYTHONPATH=str(tmp_path))
+    install_python(tmp_path, *PYTHON_CLIENTS)
+    install_python(tmp_path, "--no-deps", "argostranslate==1.11.0")  # its client needs none of its models
+    found = call_python("libretranslate_clients.py", tmp_path, service.url, KEY, WRONG_KEY)
     texts, auto = [each.text for each in translator.translate(TEXTS)], translator.translate(AUTO).text
     for name in ("argostranslate", "argostranslate/", "deep_translator", "translate"):
         assert found[name]["texts"] == texts, name
@@ -85,7 +60,7 @@ def test_clients_in_python(service: RunningService, translator: Translator, tmp_
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="needs Node.js")
 def test_clients_in_javascript(service: RunningService, translator: Translator, tmp_path: Path) -> None:
-    install("npm", "install", "--no-audit", "--no-fund", "--prefix", str(tmp_path), *NODE_CLIENTS)
+    install_node(tmp_path, *NODE_CLIENTS)
     script = shutil.copy(HERE / "libretranslate_clients.mjs", tmp_path)
     found = call("node", str(script), service.url, KEY, WRONG_KEY)
     texts = [each.text for each in translator.translate(TEXTS)]

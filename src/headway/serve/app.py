@@ -7,7 +7,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import prometheus_client
@@ -17,14 +17,16 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headway import __version__
 from headway.errors import HeadwayError
 from headway.serve.admission import OverloadedError, RetryLaterError
-from headway.serve.apis import deepl, libretranslate, native, openai
-from headway.serve.apis.requests import BadRequestError
+from headway.serve.apis import azure, deepl, libretranslate, native, openai
+from headway.serve.apis.requests import BadRequestError, RefusedError
 from headway.serve.bulk_jobs import JobNotDoneError, JobsFullError, UnknownJobError
+from headway.serve.dispatch import NATIVE, api_of, routed_path
 from headway.serve.fleet import UnavailableError
 from headway.serve.glossaries import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
 from headway.serve.messages import WorkerError
@@ -63,7 +65,9 @@ def make_app(service: Service) -> ASGIApp:
     )
     metrics = _Metrics(service)
     app.include_router(native.router(service))
-    app.router.routes.extend([*libretranslate.routes(service), *deepl.routes(service), *openai.routes(service)])
+    for name, api in _APIS.items():
+        for route in api.routes(service):
+            app.router.routes.append(Route(f"/{name}{route.path}", route.endpoint, methods=list(route.methods or ())))
 
     @app.get("/ready", include_in_schema=False)
     async def ready() -> JSONResponse:
@@ -82,6 +86,7 @@ def make_app(service: Service) -> ASGIApp:
 
     for kind in _ERRORS:
         app.add_exception_handler(kind, _answer_error)
+    app.add_exception_handler(RefusedError, _answer_refused)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(RequestValidationError, _answer_http_error)
     guarded: ASGIApp = _Guard(app, service, metrics)
@@ -92,7 +97,7 @@ def make_app(service: Service) -> ASGIApp:
     return guarded
 
 
-# Errors, in the form of the API that the path belongs to.
+# Errors, in the form of the API that the request is meant for.
 
 _ERRORS: dict[type[Exception], tuple[int, str]] = {
     BadRequestError: (400, "{}"),
@@ -118,33 +123,36 @@ _ERRORS: dict[type[Exception], tuple[int, str]] = {
 }
 
 
+def _no_routes(_: Service) -> Sequence[Route]:
+    return ()  # the native API is a router of FastAPI, which describes it
+
+
 @dataclass(frozen=True)
 class _Api:
-    """An API: its name in metrics, the beginnings of its paths, the form of its errors, and statuses of its own."""
+    """An API: its routes, the form of its errors, and its own statuses for some of them."""
 
-    name: str
-    prefix: str | tuple[str, ...]
     error: Callable[[str, int, dict[str, str] | None], Response]
+    routes: Callable[[Service], Sequence[Route]]
     statuses: Mapping[type[Exception], int] = field(default_factory=dict)
 
 
-_APIS = (
-    _Api("native", "/api/", native.error),
-    _Api("openai", "/v1/", openai.error, {BadKeyError: 401}),
-    _Api("deepl", ("/v2/", "/v3/"), deepl.error, {QuotaExceededError: 456, UnknownDictionaryError: 404}),
-    _Api("libretranslate", "/", libretranslate.error),
-)
+_APIS = {
+    NATIVE: _Api(native.error, _no_routes),
+    "openai": _Api(openai.error, openai.routes, {BadKeyError: 401}),
+    "deepl": _Api(deepl.error, deepl.routes, {QuotaExceededError: 456, UnknownDictionaryError: 404}),
+    "azure": _Api(azure.error, azure.routes, {BadKeyError: 401, QuotaExceededError: 403}),
+    "libretranslate": _Api(libretranslate.error, libretranslate.routes),
+}
 
 
-def _api(path: str) -> _Api:
-    """Return the API that a path belongs to."""
-    return next(api for api in _APIS if path.startswith(api.prefix))
+def _api(request: Request) -> _Api:
+    return _APIS[request.state.api]
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
     kind = next(kind for kind in _ERRORS if isinstance(error, kind))
     status, template = _ERRORS[kind]
-    api = _api(request.url.path)
+    api = _api(request)
     status = api.statuses.get(kind, status)
     headers = {}
     if isinstance(error, RetryLaterError):
@@ -160,9 +168,14 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     """Answer an unknown path or method, or a body that does not fit the native API."""
     if isinstance(error, RequestValidationError):
         problems = [f"{'.'.join(map(str, each['loc'][1:])) or 'body'}: {each['msg']}" for each in error.errors()]
-        return _api(request.url.path).error("; ".join(problems), 422, None)
+        return _api(request).error("; ".join(problems), 422, None)
     assert isinstance(error, HTTPException)
-    return _api(request.url.path).error(str(error.detail), error.status_code, dict(error.headers or {}))
+    return _api(request).error(str(error.detail), error.status_code, dict(error.headers or {}))
+
+
+async def _answer_refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RefusedError)
+    return error.response
 
 
 class _Guard:
@@ -178,9 +191,10 @@ class _Guard:
             await self._app(scope, receive, send)
             return
         start, number, status = time.perf_counter(), uuid.uuid4().hex, 0
-        headers = dict(scope["headers"])
-        limit = self._job_limit if scope["path"] == native.JOBS_PATH else self._limit
-        refusal = self._refusal(scope["path"], headers, limit)
+        path, api = scope["path"], api_of(scope)
+        limit = self._job_limit if path == native.JOBS_PATH else self._limit
+        refusal = self._refusal(path, api, dict(scope["headers"]), limit)
+        scope = {**scope, "path": routed_path(path, api), "state": {**scope.get("state", {}), "api": api}}
         size = 0
 
         async def limited_receive() -> Message:
@@ -196,7 +210,7 @@ class _Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                self._metrics.count_start(scope["path"], time.perf_counter() - start)
+                self._metrics.count_start(api, time.perf_counter() - start)
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", number.encode())]
             await send(message)
 
@@ -209,16 +223,16 @@ class _Guard:
         finally:
             self._metrics.open_requests -= 1
             seconds = time.perf_counter() - start
-            self._metrics.count(scope["path"], status, seconds)
+            self._metrics.count(api, status, seconds)
             _log.info(
                 json.dumps(
-                    {"id": number, "method": scope["method"], "path": scope["path"], "status": status,
+                    {"id": number, "method": scope["method"], "path": path, "status": status,
                      "seconds": round(seconds, 4)}
                 )
             )  # fmt: skip
 
-    def _refusal(self, path: str, headers: dict[bytes, bytes], limit: int) -> Response | None:
-        form = _api(path).error
+    def _refusal(self, path: str, api: str, headers: dict[bytes, bytes], limit: int) -> Response | None:
+        form = _APIS[api].error
         host = headers.get(b"host", b"").decode("latin-1")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         known = (*_LOCAL_HOSTS, *self._service.config.allowed_hosts, self._service.config.host)
@@ -272,13 +286,12 @@ class _Metrics:
         ):
             prometheus_client.Gauge(name, text, registry=self._registry).set_function(value)
 
-    def count_start(self, path: str, seconds: float) -> None:
+    def count_start(self, api: str, seconds: float) -> None:
         """Count the beginning of a reply."""
-        self._first_seconds.labels(_api(path).name).observe(seconds)
+        self._first_seconds.labels(api).observe(seconds)
 
-    def count(self, path: str, status: int, seconds: float) -> None:
+    def count(self, api: str, status: int, seconds: float) -> None:
         """Count a request."""
-        api = _api(path).name
         self._requests.labels(api, str(status)).inc()
         self._seconds.labels(api).observe(seconds)
 

@@ -27,6 +27,15 @@ _ENGLISH_NAMES = {
     "sr": "Serbian", "sv": "Swedish", "th": "Thai", "tr": "Turkish", "uk": "Ukrainian", "vi": "Vietnamese",
     "zh": "Chinese",
 }  # fmt: skip
+_NATIVE_NAMES = {
+    "ar": "العربية", "bg": "Български", "ca": "Català", "cs": "Čeština", "da": "Dansk", "de": "Deutsch",
+    "el": "Ελληνικά", "en": "English", "es": "Español", "et": "Eesti", "fa": "فارسی", "fi": "Suomi", "fr": "Français",
+    "he": "עברית", "hi": "हिन्दी", "hr": "Hrvatski", "hu": "Magyar", "id": "Indonesia", "it": "Italiano",
+    "ja": "日本語", "ko": "한국어", "lt": "Lietuvių", "lv": "Latviešu", "nb": "Norsk bokmål", "nl": "Nederlands",
+    "pl": "Polski", "pt": "Português", "ro": "Română", "ru": "Русский", "sk": "Slovenčina", "sl": "Slovenščina",
+    "sr": "Српски", "sv": "Svenska", "th": "ไทย", "tr": "Türkçe", "uk": "Українська", "vi": "Tiếng Việt", "zh": "中文",
+}  # fmt: skip
+_RIGHT_TO_LEFT = ("ar", "fa", "he", "ur", "yi")
 _PARTS = re.compile(r"[-_]")
 
 
@@ -69,6 +78,16 @@ def find_language(code: str, known: Iterable[str]) -> str | None:
 def english_name(code: str) -> str:
     """Return the English name of a language, or its code if the name is not known."""
     return _ENGLISH_NAMES.get(base_language(code), code)
+
+
+def native_name(code: str) -> str:
+    """Return the name that a language gives itself, or its English name if that is not known."""
+    return _NATIVE_NAMES.get(base_language(code), english_name(code))
+
+
+def is_right_to_left(code: str) -> bool:
+    """Return whether a language is written from right to left."""
+    return base_language(code) in _RIGHT_TO_LEFT
 
 
 def detect_language(text: str, among: Collection[str] = ()) -> DetectedLanguage:

@@ -11,12 +11,21 @@ from urllib.parse import parse_qsl
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 T = TypeVar("T")
 
 
 class BadRequestError(Exception):
     """The request is not what the API expects; the message says why."""
+
+
+class RefusedError(Exception):
+    """The request gets a reply that only its API has, such as an error with a code of its own."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__()
+        self.response = response
 
 
 async def read_fields(request: Request) -> dict[str, Any]:
@@ -47,16 +56,25 @@ async def read_fields(request: Request) -> dict[str, Any]:
     return fields | parse_json_object(body)
 
 
+def parse_json(body: bytes) -> Any:
+    """Parse a JSON body.
+
+    Raises:
+        BadRequestError: It is not valid.
+    """
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):  # not JSON, not UTF-8, or nested too deeply
+        raise BadRequestError("the body is not valid JSON") from None
+
+
 def parse_json_object(body: bytes) -> dict[str, Any]:
     """Parse a body that must be a JSON object.
 
     Raises:
         BadRequestError: It is not.
     """
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):  # not JSON, not UTF-8, or nested too deeply
-        raise BadRequestError("the body is not valid JSON") from None
+    found = parse_json(body)
     if not isinstance(found, dict):
         raise BadRequestError("the body is not a JSON object")
     return found

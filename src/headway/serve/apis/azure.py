@@ -1,0 +1,371 @@
+"""The API of Azure AI Translator, versions 3.0 and 2026-06-06: translate, detect (3.0 only) and languages.
+
+See https://learn.microsoft.com/azure/ai-services/translator/text-translation. The query parameter ``api-version`` tells
+the versions apart. Version 3.0 has its options in the query and a list of texts in the body; in version 2026-06-06 each
+text has its own language, options and targets.
+
+Options that models here do not have are refused if they would change the translation (scripts, tone, gender,
+profanities, example translations), and accepted if a general model may stand in for them, as in the original
+(``category``, ``deploymentName`` unless ``allowFallback`` is false).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, RootModel, ValidationError
+from pydantic.alias_generators import to_camel
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headway.predict.results import Translation
+from headway.serve.apis.requests import BadRequestError, RefusedError, parse_json, unless_disconnected
+from headway.serve.languages import (
+    DetectedLanguage,
+    english_name,
+    find_language,
+    is_right_to_left,
+    native_name,
+)
+from headway.serve.service import Client, Service, UnknownLanguageError, first_error
+
+_V3, _V2026 = "3.0", "2026-06-06"
+_FLAGS = {"true": True, "false": False}
+_SCOPES = ("translation", "transliteration", "dictionary", "models")
+# Codes of errors whose status alone does not tell them. Their first three digits are the status of the reply.
+_QUOTA, _TOO_LARGE, _BAD_VERSION, _BAD_BODY, _BAD_TEXT = 403001, 400077, 400021, 400074, 400005
+_BAD_SOURCE, _BAD_TARGET, _BAD_TEXT_TYPE, _NO_CUSTOM_MODEL, _BAD_SCOPE = 400035, 400036, 400071, 400079, 400001
+_BAD_REQUEST = 400000
+_CODES = {403: _QUOTA, 413: _TOO_LARGE}
+_ModelT = TypeVar("_ModelT", bound=BaseModel)
+
+
+def routes(service: Service) -> list[Route]:
+    """Return the routes of the API."""
+    api = _Azure(service)
+    return [
+        Route("/translate", api.translate, methods=["POST"]),
+        Route("/detect", api.detect, methods=["POST"]),
+        Route("/languages", api.languages, methods=["GET"]),
+    ]
+
+
+def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """Return an error in the form of this API."""
+    return _error(_CODES.get(status, status * 1000), message, headers)
+
+
+def _error(code: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": {"code": code, "message": message}}, code // 1000, headers)
+
+
+class _Item(BaseModel):
+    """A text of version 3.0."""
+
+    text: str = Field(validation_alias=AliasChoices("Text", "text"))
+
+
+class _Items(RootModel[list[_Item]]):
+    pass
+
+
+class _CamelCase(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel)
+
+
+class _Target(_CamelCase):
+    """A language of version 2026-06-06 to translate into, and how."""
+
+    language: str
+    script: str | None = None
+    profanity_action: str | None = None
+    deployment_name: str | None = None
+    allow_fallback: bool = True
+    tone: str | None = None
+    gender: str | None = None
+    adaptive_dataset_id: str | None = None
+    reference_text_pairs: list[Any] | None = None
+
+    def check(self) -> None:
+        """Refuse what no model here can do."""
+        _check_profanity(self.profanity_action)
+        _check_model(self.deployment_name, self.allow_fallback)
+        for name, value in (
+            ("script", self.script),
+            ("tone", self.tone if self.tone != "neutral" else None),
+            ("gender", self.gender if self.gender != "neutral" else None),
+            ("adaptiveDatasetId", self.adaptive_dataset_id),
+            ("referenceTextPairs", self.reference_text_pairs),
+        ):
+            if value:
+                raise _refused(_BAD_REQUEST, f"{name} is not supported")
+
+
+class _Input(_CamelCase):
+    """A text of version 2026-06-06."""
+
+    text: str
+    language: str | None = None
+    script: str | None = None
+    text_type: str | None = None
+    targets: Annotated[list[_Target], Field(min_length=1)]
+
+
+class _Inputs(BaseModel):
+    inputs: list[_Input]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A text to translate into one language. ``source`` is "auto" if its language is to be detected."""
+
+    text: str
+    source: str
+    target: str
+
+
+@dataclass(frozen=True)
+class _Done:
+    """The translation of a job, and the language that was detected."""
+
+    translation: Translation
+    detected: DetectedLanguage | None
+
+
+class _Azure:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def translate(self, request: Request) -> Response:
+        version, client = _version(request), self._client(request)
+        body = await request.body()
+        if version == _V3:
+            return await self._translate_v3(request, client, _parsed(_Items, body).root)
+        return await self._translate_v2026(request, client, _parsed(_Inputs, body).inputs)
+
+    async def _translate_v3(self, request: Request, client: Client, items: Sequence[_Item]) -> Response:
+        query = request.query_params
+        targets, source = [each for each in query.getlist("to") if each], query.get("from") or "auto"
+        if not targets:
+            raise _refused(_BAD_TARGET, "The target language is missing")
+        _check_profanity(query.get("profanityAction"))
+        _check_model(query.get("category"), _flag(request, "allowFallback", True))
+        _check_text_type(query.get("textType"))
+        for name in ("fromScript", "toScript"):
+            if query.get(name):
+                raise _refused(_BAD_REQUEST, f"{name} is not supported")
+        if _flag(request, "includeSentenceLength", False):
+            raise _refused(_BAD_REQUEST, "includeSentenceLength is not supported")
+        aligned = _flag(request, "includeAlignment", False)
+        jobs = [_Job(item.text, source, target) for item in items for target in targets]
+        found = iter(await unless_disconnected(request, self._run(client, jobs, alignment=aligned)))
+
+        def answer(target: str, done: _Done) -> dict[str, Any]:
+            own: dict[str, Any] = {"text": done.translation.text, "to": target}
+            return own | {"alignment": {"proj": _projection(done.translation)}} if aligned else own
+
+        answers = []
+        for _ in items:
+            own = [next(found) for _ in targets]
+            answers.append(_with_language([answer(*each) for each in zip(targets, own, strict=True)], own))
+        return JSONResponse(answers, headers=_usage(jobs))
+
+    async def _translate_v2026(self, request: Request, client: Client, inputs: Sequence[_Input]) -> Response:
+        for each in inputs:
+            _check_text_type(each.text_type)
+            if each.script:
+                raise _refused(_BAD_REQUEST, "script is not supported")
+            for target in each.targets:
+                target.check()
+        jobs = [_Job(each.text, each.language or "auto", target.language) for each in inputs for target in each.targets]
+        found = iter(await unless_disconnected(request, self._run(client, jobs)))
+        answers = []
+        for each in inputs:
+            own = [next(found) for _ in each.targets]
+            translations = [
+                {"language": target.language, "sourceCharacters": len(each.text), "text": done.translation.text}
+                for target, done in zip(each.targets, own, strict=True)
+            ]
+            answers.append(_with_language(translations, own))
+        return JSONResponse({"value": answers}, headers=_usage(jobs))
+
+    async def _run(self, client: Client, jobs: Sequence[_Job], *, alignment: bool = False) -> list[_Done]:
+        """Translate each job; those with the same languages together."""
+
+        async def translate(source: str, target: str, texts: Sequence[str]) -> list[_Done]:
+            try:
+                found, detected = await self._service.translate(client, texts, source, target, alignment=alignment)
+            except UnknownLanguageError:
+                models = self._service.models_of_kind("translation")
+                known = chain.from_iterable(model.source_languages for model in models)
+                if source != "auto" and find_language(source, known) is None:
+                    raise _refused(_BAD_SOURCE, "The source language is not valid") from None
+                raise _refused(_BAD_TARGET, "The target language is not valid") from None
+            if (failed := first_error(found)) is not None:
+                raise _refused(_BAD_TEXT, str(failed))
+            languages: Sequence[DetectedLanguage | None] = detected or [None] * len(texts)
+            return [_Done(*each) for each in zip(found, languages, strict=True)]
+
+        groups: dict[tuple[str, str], list[int]] = {}
+        for number, job in enumerate(jobs):
+            groups.setdefault((job.source, job.target), []).append(number)
+        tasks = [
+            asyncio.ensure_future(translate(*languages, [jobs[number].text for number in numbers]))
+            for languages, numbers in groups.items()
+        ]
+        try:
+            found = await asyncio.gather(*tasks)
+        finally:  # if one fails, or the client disconnects
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        numbers, results = chain.from_iterable(groups.values()), chain.from_iterable(found)
+        return [result for _, result in sorted(zip(numbers, results, strict=True), key=lambda pair: pair[0])]
+
+    async def detect(self, request: Request) -> Response:
+        if _version(request) != _V3:
+            return error("This version does not detect languages; translate does", 404)
+        self._client(request)
+        items = _parsed(_Items, await request.body()).root
+        return JSONResponse(
+            [
+                {
+                    "language": each.code,
+                    "score": each.confidence,
+                    "isTranslationSupported": True,
+                    "isTransliterationSupported": False,
+                }
+                for each in await self._service.detect([item.text for item in items])
+            ]
+        )
+
+    async def languages(self, request: Request) -> Response:
+        is_v3 = _version(request) == _V3
+        scopes = request.query_params.get("scope", "").lower()
+        wanted = [each.strip() for each in scopes.split(",") if each.strip()] or list(_SCOPES)
+        if not set(wanted) <= set(_SCOPES):
+            raise _refused(_BAD_SCOPE, f"scope is not valid; it may be {', '.join(_SCOPES)}")
+        codes = {
+            code
+            for model in self._service.models_of_kind("translation")
+            for code in (*model.source_languages, *model.target_languages)
+        }
+        known: dict[str, Any] = {
+            code: {
+                "name": english_name(code),
+                "nativeName": native_name(code),
+                "dir": "rtl" if is_right_to_left(code) else "ltr",
+            }
+            | ({} if is_v3 else {"models": []})
+            for code in sorted(codes)
+        }
+        found = {"translation": known, "transliteration": {}, "dictionary" if is_v3 else "models": {} if is_v3 else []}
+        return JSONResponse({scope: value for scope, value in found.items() if scope in wanted})
+
+    def _client(self, request: Request) -> Client:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        key = request.headers.get("ocp-apim-subscription-key") or request.query_params.get("Subscription-Key")
+        return self._service.client(key or (token.strip() if scheme.lower() == "bearer" else None))
+
+
+# Reading requests.
+
+
+def _refused(code: int, message: str) -> RefusedError:
+    return RefusedError(_error(code, message.encode("utf-8", "backslashreplace").decode()))
+
+
+def _version(request: Request) -> str:
+    version = request.query_params.get("api-version")
+    if version not in (_V3, _V2026):
+        raise _refused(_BAD_VERSION, f"The API version is missing or invalid; it may be {_V3} or {_V2026}")
+    return version
+
+
+def _parsed(kind: type[_ModelT], body: bytes) -> _ModelT:
+    try:
+        return kind.model_validate(parse_json(body))
+    except BadRequestError as problem:
+        raise _refused(_BAD_BODY, str(problem)) from None
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        place = ".".join(str(each) for each in first["loc"]) or "the body"
+        raise _refused(_BAD_REQUEST, f"{place}: {first['msg']}") from None
+
+
+def _flag(request: Request, name: str, default: bool) -> bool:
+    value = request.query_params.get(name)
+    found = default if value is None else _FLAGS.get(value.lower())
+    if found is None:
+        raise _refused(_BAD_REQUEST, f"{name} is neither true nor false")
+    return found
+
+
+def _check_text_type(value: str | None) -> None:
+    if value and value.lower() != "plain":
+        raise _refused(_BAD_TEXT_TYPE, "textType is not valid; only plain text is supported")
+
+
+def _check_profanity(action: str | None) -> None:
+    if action and action.lower() != "noaction":
+        raise _refused(_BAD_REQUEST, "profanityAction is not supported")
+
+
+def _check_model(name: str | None, allow_fallback: bool) -> None:
+    """Refuse a custom model for which the general one must not stand in."""
+    if name and name.lower() != "general" and not allow_fallback:
+        raise _refused(_NO_CUSTOM_MODEL, f"There is no custom model {name}")
+
+
+# Writing replies.
+
+
+def _usage(jobs: Sequence[_Job]) -> dict[str, str]:
+    return {"X-Metered-Usage": str(sum(len(job.text) for job in jobs))}
+
+
+def _with_language(translations: list[dict[str, Any]], done: Sequence[_Done]) -> dict[str, Any]:
+    """Return the answer to a text, with its language if this was detected."""
+    detected = done[0].detected
+    answer: dict[str, Any] = {"translations": translations}
+    if detected is not None:
+        answer["detectedLanguage"] = {"language": detected.code, "score": detected.confidence}
+    return answer
+
+
+def _projection(translation: Translation) -> str:
+    """Return the aligned words as ``FIRST:LAST-FIRST:LAST`` of source and target, separated by spaces.
+
+    The numbers are indices of characters. Tokens that are not found in the text, such as half a character, are left
+    out.
+    """
+    best = translation.candidates[0]
+    if best.alignment is None:
+        return ""
+    sources = _words(translation.source, best.alignment.source_tokens)
+    targets = _words(best.text, best.tokens)
+    pairs = {(sources[source], targets[target]) for source, target in best.alignment.pairs}
+    found = sorted((source, target) for source, target in pairs if source is not None and target is not None)
+    return " ".join(f"{source[0]}:{source[1] - 1}-{target[0]}:{target[1] - 1}" for source, target in found)
+
+
+def _words(text: str, tokens: Sequence[str]) -> list[tuple[int, int] | None]:
+    """Return the span of the word in which each token begins, or None."""
+    spans = [word.span() for word in re.finditer(r"\S+", text)]
+    word_at = {position: span for span in spans for position in range(*span)}
+    found: list[tuple[int, int] | None] = []
+    position = 0
+    for token in map(str.strip, tokens):
+        at = text.find(token, position) if token else -1
+        if at < 0 or text[position:at].strip():
+            found.append(None)
+        else:
+            found.append(word_at[at])
+            position = at + len(token)
+    return found

@@ -1,0 +1,136 @@
+"""Every valid request is recognized as one for its API, and for no other."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.types import Scope
+
+from headway.serve.dispatch import api_of, routed_path
+
+_TEXTS = st.text(max_size=20)
+_CODES = st.sampled_from(["de", "en-US", "auto", "zh-Hant"])
+_KEYS = st.text("abc019", min_size=1)
+_COMMON_HEADERS = st.fixed_dictionaries(
+    {}, optional={"accept": st.just("*/*"), "user-agent": _KEYS, "authorization": _KEYS.map("Bearer {}".format)}
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    api: str
+    method: str
+    path: str
+    query: dict[str, Any] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+    @property
+    def scope(self) -> Scope:
+        return {
+            "type": "http",
+            "method": self.method,
+            "path": self.path,
+            "query_string": urlencode(self.query, doseq=True, errors="surrogatepass").encode(),
+            "headers": [(name.encode(), value.encode()) for name, value in self.headers.items()],
+        }
+
+
+@st.composite
+def with_fields(draw: st.DrawFn, api: str, path: str, fields: st.SearchStrategy[dict[str, Any]]) -> Request:
+    """Return requests with the same fields as JSON, as a form and in the query string."""
+    headers, found = dict(draw(_COMMON_HEADERS)), draw(fields)
+    kind = draw(st.sampled_from(["json", "form", "query"]))
+    if kind == "query":
+        return Request(api, "POST", path, found, headers)
+    if kind == "form":
+        form = urlencode(found, doseq=True).encode()
+        return Request(api, "POST", path, {}, headers | {"content-type": "application/x-www-form-urlencoded"}, form)
+    return Request(api, "POST", path, {}, headers | {"content-type": "application/json"}, json.dumps(found).encode())
+
+
+@st.composite
+def bare(draw: st.DrawFn, api: str, method: str, *paths: str) -> Request:
+    return Request(api, method, draw(st.sampled_from(paths)), {}, draw(_COMMON_HEADERS))
+
+
+def libretranslate() -> st.SearchStrategy[Request]:
+    q = _TEXTS | st.lists(_TEXTS, min_size=1, max_size=3)
+    more = {"api_key": _KEYS, "format": st.sampled_from(["text", "html"]), "alternatives": st.integers(0, 3)}
+    translate = st.fixed_dictionaries({"q": q, "source": _CODES, "target": _CODES}, optional=more)
+    detect = st.fixed_dictionaries({"q": q}, optional={"api_key": _KEYS})
+    name = "libretranslate"
+    return st.one_of(
+        with_fields(name, "/translate", translate),
+        with_fields(name, "/detect", detect),
+        bare(name, "GET", "/languages", "/health", "/frontend/settings"),
+    )
+
+
+@st.composite
+def azure(draw: st.DrawFn) -> Request:
+    version = draw(st.sampled_from(["3.0", "2026-06-06"]))
+    path = draw(st.sampled_from(["/translate", "/detect", "/languages"]))
+    query: dict[str, Any] = {"to": draw(st.lists(_CODES)), "from": draw(_CODES), "api-version": version}
+    headers: dict[str, str] = dict(draw(_COMMON_HEADERS))
+    if draw(st.booleans()):
+        headers["ocp-apim-subscription-key"] = draw(_KEYS)
+    texts = draw(st.lists(_TEXTS, min_size=1, max_size=3))
+    name = draw(st.sampled_from(["Text", "text"]))
+    body: Any = [{name: text} for text in texts]
+    if version != "3.0":
+        body = {"inputs": [{"text": text, "targets": [{"language": draw(_CODES)}]} for text in texts]}
+    content = b"" if path == "/languages" else json.dumps(body).encode()
+    method = "GET" if path == "/languages" else "POST"
+    return Request("azure", method, path, query, headers, content)
+
+
+def deepl() -> st.SearchStrategy[Request]:
+    fields = st.fixed_dictionaries(
+        {"text": st.lists(_TEXTS, min_size=1, max_size=3), "target_lang": _CODES},
+        optional={"source_lang": _CODES, "auth_key": _KEYS},
+    )
+    paths = "/v2/languages", "/v2/usage", "/v2/glossaries", "/v3/glossaries", "/v3/glossaries/x/entries"
+    return with_fields("deepl", "/v2/translate", fields) | bare("deepl", "GET", *paths)
+
+
+def openai() -> st.SearchStrategy[Request]:
+    return bare("openai", "POST", "/v1/completions", "/v1/chat/completions") | bare("openai", "GET", "/v1/models")
+
+
+def native() -> st.SearchStrategy[Request]:
+    return bare("native", "POST", "/api/v1/translate", "/api/v1/detect") | bare("native", "GET", "/ready", "/metrics")
+
+
+REQUESTS = st.one_of(libretranslate(), azure(), deepl(), openai(), native())
+
+
+@given(REQUESTS)
+def test_no_valid_request_is_taken_for_another_api(request: Request) -> None:
+    assert api_of(request.scope) == request.api
+
+
+@given(REQUESTS, st.sampled_from(["libretranslate", "azure", "deepl", "openai"]))
+def test_a_prefix_decides(request: Request, prefix: str) -> None:
+    scope: Scope = {**request.scope, "path": f"/{prefix}{request.path}"}
+    assert api_of(scope) == prefix
+    assert routed_path(scope["path"], prefix) == scope["path"]
+
+
+@pytest.mark.parametrize(
+    ("path", "api", "routed"),
+    [
+        ("/translate", "azure", "/azure/translate"),
+        ("/azure", "libretranslate", "/libretranslate/azure"),
+        ("/api/v1/models", "native", "/api/v1/models"),
+        ("", "libretranslate", "/libretranslate"),
+    ],
+)
+def test_requests_are_routed_to_the_path_with_the_prefix(path: str, api: str, routed: str) -> None:
+    assert routed_path(path, api) == routed
