@@ -1,0 +1,157 @@
+"""What operators see: /ready in every state of the service, and the figures of /metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from running_service import running, unpack_model, wait_until
+
+from headway.serve.app import make_app
+from headway.serve.config import LimitsConfig, ModelConfig, ServeConfig
+from headway.serve.fleet import Fleet
+from headway.serve.glossaries import GlossaryStore
+from headway.serve.messages import ModelInfo, Pong
+from headway.serve.service import Service
+from headway.serve.usage import Usage
+
+
+class Workers(Fleet):
+    """Worker processes that a test imagines."""
+
+    def __init__(self) -> None:
+        super().__init__([], workers=2)
+        self.models = {"model": ModelInfo("model", "translation", ("en",), ("de",))}
+        self.ready = 2
+
+    @property
+    def num_ready(self) -> int:
+        return self.ready
+
+    @property
+    def states(self) -> list[Pong]:
+        return [Pong(0.0, 3, 0, 1), Pong(0.0, 4, 0, 1)]
+
+    def private_bytes(self) -> int:
+        return 1000
+
+    async def call(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("a defect that the reply does not describe")
+
+
+def check(test: Callable[[httpx.AsyncClient, Service, Workers], Awaitable[None]]) -> None:
+    """Run a test with a client of an application that has no workers."""
+
+    async def run() -> None:
+        config, workers = ServeConfig(models=(ModelConfig(path="model"),), limits=LimitsConfig()), Workers()
+        glossaries = GlossaryStore(None, max_glossaries=0, max_characters=0)
+        service = Service(config, workers, 2, glossaries, Usage(None))
+        transport = httpx.ASGITransport(make_app(service), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            await test(http, service, workers)
+
+    asyncio.run(run())
+
+
+async def metrics(http: httpx.AsyncClient) -> dict[Any, float]:
+    """Return the samples of /metrics by name, followed by the values of the labels."""
+    return parsed((await http.get("/metrics")).text)
+
+
+def parsed(text: str) -> dict[Any, float]:
+    families = text_string_to_metric_families(text)
+    samples = [sample for family in families for sample in family.samples]
+    return {(each.name, *each.labels.values()) if each.labels else each.name: each.value for each in samples}
+
+
+def test_ready_says_why_not() -> None:
+    async def test(http: httpx.AsyncClient, service: Service, workers: Workers) -> None:
+        async def state() -> tuple[int, str, str | None]:
+            reply = await http.get("/ready")
+            return reply.status_code, reply.json()["status"], reply.json().get("reason")
+
+        assert await state() == (200, "ready", None)
+        workers.ready = 1
+        assert await state() == (200, "degraded", "1 of 2 workers are ready")
+        workers.ready = 0
+        assert await state() == (503, "unavailable", "no worker is ready")
+        assert (await metrics(http))["headway_workers_ready"] == 0
+        workers.ready, service.is_draining = 2, True
+        assert await state() == (503, "unavailable", "the service is ending")
+        assert (await http.get("/health")).json() == {"status": "ok"}  # the process is alive
+        refused = await http.get("/languages")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+
+    check(test)
+
+
+def test_metrics_count_requests_by_api_and_status() -> None:
+    async def test(http: httpx.AsyncClient, _: Service, __: Workers) -> None:
+        for path in ("/languages", "/languages", "/nothing", "/api/v1/models", "/v2/usage", "/v1/models"):
+            await http.get(path)
+        failed = await http.post("/api/v1/translate", json={"text": "a", "source": "en", "target": "de"})
+        assert (failed.status_code, failed.json()["error"]["message"]) == (500, "Internal error")
+        found = await metrics(http)
+        counted = {key[1:]: value for key, value in found.items() if key[0] == "headway_requests_total"}
+        assert counted == {
+            ("libretranslate", "200"): 2,
+            ("libretranslate", "404"): 1,
+            ("native", "200"): 1,
+            ("native", "500"): 1,
+            ("deepl", "403"): 1,
+            ("openai", "200"): 1,
+        }
+        for name in ("headway_request_seconds_count", "headway_first_byte_seconds_count"):
+            assert found[name, "libretranslate"] == 3
+            assert found[name, "native"] == 2
+
+    check(test)
+
+
+def test_metrics_show_the_queue_and_the_workers() -> None:
+    async def test(http: httpx.AsyncClient, service: Service, workers: Workers) -> None:
+        async with service.admission.enter(120, "someone", 0):
+            workers.restarts = 7
+            found = await metrics(http)
+            assert found["headway_queue_tokens"] == 120
+            assert found["headway_queue_seconds"] == pytest.approx(120 / service.admission.rate, rel=0.1)
+        expected = {
+            "headway_open_requests": 1,  # the one that asks
+            "headway_worker_restarts": 7,
+            "headway_batch_sequences": 7,
+            "headway_memory_bytes": 1000,
+            "headway_workers_ready": 2,
+            "headway_jobs": 0,
+        }
+        assert {name: found[name] for name in expected} == expected
+        assert (await metrics(http))["headway_queue_tokens"] == 0
+
+    check(test)
+
+
+def test_a_service_without_a_worker_is_not_ready_until_it_has_another(tmp_path: Path) -> None:
+    with (
+        running([str(unpack_model(tmp_path)), "--workers", "1"]) as service,
+        httpx.Client(base_url=service.url) as http,
+    ):
+        reply = http.post("/translate", json={"q": "a b", "source": "en", "target": "de"}, timeout=60)
+        assert reply.status_code == 200
+        before = parsed(http.get("/metrics").text)
+        assert before["headway_requests_total", "libretranslate", "200"] == 1
+        assert before["headway_memory_bytes"] > 0
+        (loader,) = Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children").read_text().split()
+        (worker,) = Path(f"/proc/{loader}/task/{loader}/children").read_text().split()
+        os.kill(int(loader), signal.SIGSTOP)  # so that the next worker comes later
+        os.kill(int(worker), signal.SIGKILL)
+        wait_until(lambda: http.get("/ready").status_code == 503, 1)
+        assert http.get("/ready").json() == {"status": "unavailable", "reason": "no worker is ready"}
+        os.kill(int(loader), signal.SIGCONT)
+        wait_until(lambda: http.get("/ready").json() == {"status": "ready"})
+        assert parsed(http.get("/metrics").text)["headway_worker_restarts"] == 1
