@@ -217,7 +217,7 @@ class _TranslationCache:
             limit = min(limit, bundle.model.max_length - bundle.token_template.fill(**chunk.languages).source_overhead)
         lengths = map(len, bundle.source_tokenizer.encode_batch(sources))
         short = [source if length <= limit else "" for source, length in zip(sources, lengths, strict=True)]
-        found = self._translator.translate(short, self._options, **chunk.languages)
+        found = self._translator.translate(short, self._options, **chunk.languages, protect=False)
         texts = {source: translation.text for source, translation in zip(sources, found, strict=True)}
         targets = [texts[source] for source in chunk.sources]
         atomic_write_text(self.path(chunk), json.dumps(targets, ensure_ascii=False))

@@ -58,7 +58,7 @@ def inspect_translation(
     given = target is not None
     if target is None:
         found = translator.translate(
-            source, options, target_language=target_language, source_language=source_language
+            source, options, target_language=target_language, source_language=source_language, protect=False
         ).candidates[0]
         target, target_ids = found.text, list(found.ids)
     else:

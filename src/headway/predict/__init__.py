@@ -5,6 +5,9 @@ translation, in the order in which they are used:
 
 - :mod:`~headway.predict.text_translator`: the interface, ``translate`` and ``translate_lines``.
 - :mod:`~headway.predict.translator`: Translator, the class that combines the steps below.
+- :mod:`~headway.predict.marked_translation`: translates the segments of texts with markup
+  (:mod:`~headway.predict.markup`) or placeholders (:mod:`~headway.predict.placeholders`), and puts tags and
+  placeholders into the translations (:mod:`~headway.predict.marked_text`).
 - :mod:`~headway.predict.plan`: converts texts to search requests (:mod:`~headway.predict.segment` splits long texts,
   :mod:`~headway.predict.phrases` tokenizes prefixes, terminology and banned phrases), and merges the candidates of a
   text's parts into its translation.
@@ -39,6 +42,7 @@ from headway.predict.language_model import (
     TextStream,
     load_language_model,
 )
+from headway.predict.markup import MarkupKind, MarkupOptions
 from headway.predict.masked_language_model import Filling, MaskedLanguageModel, load_masked_language_model
 from headway.predict.noisy_channel import (
     NoisyChannelWeights,
@@ -77,6 +81,8 @@ __all__ = [
     "Glossary",
     "GlossaryTerm",
     "LanguageModel",
+    "MarkupKind",
+    "MarkupOptions",
     "MaskedLanguageModel",
     "NoisyChannelWeights",
     "Perplexity",

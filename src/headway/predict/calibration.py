@@ -172,7 +172,9 @@ def calibrate(
     sources = [source for source in sources if source.strip()][:: max(1, -(-len(sources) // _MAX_TEXTS))]
     # Greedy search and beam search find translations of different probability. The less probable one is used.
     greedy, beam = (
-        translator.translate_each(sources, options, target_language=target_language, source_language=source_language)
+        translator.translate_each(
+            sources, options, target_language=target_language, source_language=source_language, protect=False
+        )
         for options in (DecodingOptions(beam_size=1), DecodingOptions())
     )
     translated = [

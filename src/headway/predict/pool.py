@@ -24,6 +24,7 @@ from typing import Any
 from headway.decode import DecodingOptions
 from headway.errors import ConfigError, HeadwayError
 from headway.predict.glossary import Glossary
+from headway.predict.markup import MarkupKind, MarkupOptions
 from headway.predict.results import Candidate, Source, Translation, WordAlignment
 from headway.predict.text_translator import PAPER_OPTIONS, TextTranslator
 
@@ -88,11 +89,13 @@ class TranslatorPool(TextTranslator):
         source_language: str | None = None,
         alignment: bool = False,
         glossary: Glossary | None = None,
+        markup: MarkupOptions | MarkupKind | None = None,
+        protect: bool = True,
     ) -> list[Translation | HeadwayError]:
         """Translate each text; see :meth:`TextTranslator.translate_each`."""
         keywords = {
             "target_language": target_language, "source_language": source_language, "alignment": alignment,
-            "glossary": glossary,
+            "glossary": glossary, "markup": markup, "protect": protect,
         }  # fmt: skip
         sizes = [len(text if isinstance(text, str) else text.text) for text in texts]
         shares = _shares(sizes, self._workers)

@@ -11,6 +11,7 @@ from headway.decode import DecodingOptions
 from headway.deprecation import renamed_method
 from headway.errors import HeadwayError
 from headway.predict.glossary import Glossary
+from headway.predict.markup import MarkupKind, MarkupOptions
 from headway.predict.results import Candidate, Source, Translation, WordAlignment, process_lines, raise_first_error
 
 PAPER_OPTIONS = DecodingOptions()  # section 6.1
@@ -31,6 +32,8 @@ class TextTranslator(ABC):
         source_language: str | None = None,
         alignment: bool = False,
         glossary: Glossary | None = None,
+        markup: MarkupOptions | MarkupKind | None = None,
+        protect: bool = True,
     ) -> list[Translation | HeadwayError]:
         """Translate a list of texts. A text that cannot be translated is represented by its error.
 
@@ -53,6 +56,8 @@ class TextTranslator(ABC):
         source_language: str | None = ...,
         alignment: bool = ...,
         glossary: Glossary | None = ...,
+        markup: MarkupOptions | MarkupKind | None = ...,
+        protect: bool = ...,
     ) -> Translation: ...
     @overload
     def translate(
@@ -64,6 +69,8 @@ class TextTranslator(ABC):
         source_language: str | None = ...,
         alignment: bool = ...,
         glossary: Glossary | None = ...,
+        markup: MarkupOptions | MarkupKind | None = ...,
+        protect: bool = ...,
     ) -> list[Translation]: ...
     def translate(
         self,
@@ -74,6 +81,8 @@ class TextTranslator(ABC):
         source_language: str | None = None,
         alignment: bool = False,
         glossary: Glossary | None = None,
+        markup: MarkupOptions | MarkupKind | None = None,
+        protect: bool = True,
     ) -> Translation | list[Translation]:
         """Translate one text or a list of texts.
 
@@ -84,6 +93,11 @@ class TextTranslator(ABC):
             source_language: The language of the sources, for imported models that need it.
             alignment: Whether to align each target token to a source token.
             glossary: Required translations of certain source phrases.
+            markup: The syntax of the sources: "html" or "xml", or options. Tags are kept, and inline tags enclose the
+                translations of the words that they enclose in the source. None means that the sources are plain text.
+            protect: Whether placeholders, URLs, e-mail addresses, numbers with units, emoji, Markdown and line breaks
+                are kept; see :mod:`headway.predict.placeholders`. A source that contains none of them is translated as
+                if this were False.
 
         Raises:
             HeadwayError: A text cannot be translated. For a list, the message contains the number of the text, counted
@@ -98,6 +112,8 @@ class TextTranslator(ABC):
             source_language=source_language,
             alignment=alignment,
             glossary=glossary,
+            markup=markup,
+            protect=protect,
         )
         results = raise_first_error(found, None if single else "text", 1)
         return results[0] if single else results
@@ -111,6 +127,8 @@ class TextTranslator(ABC):
         source_language: str | None = None,
         alignment: bool = False,
         glossary: Glossary | None = None,
+        markup: MarkupOptions | MarkupKind | None = None,
+        protect: bool = True,
     ) -> Iterator[Translation]:
         """Translate a stream in order, reading ahead to batch sentences of similar length.
 
@@ -126,5 +144,7 @@ class TextTranslator(ABC):
             source_language=source_language,
             alignment=alignment,
             glossary=glossary,
+            markup=markup,
+            protect=protect,
         )
         return process_lines(lines, self.lines_ahead, translate)

@@ -25,12 +25,14 @@ from headway.deprecation import renamed_arguments
 from headway.engine import Precision, Shortlist, choose_precision, to_search_model, unsupported_reason
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.interop.onnx import STEP_FILE, OnnxModel
-from headway.models.registry import TranslationModel
+from headway.models.registry import TranslationModel, architecture_of
 from headway.nn.attention import attention_is_observed
 from headway.predict.alignment import alignment_module, to_word_alignment, tokens_to_words
 from headway.predict.calibration import Calibration, read_calibration
 from headway.predict.find_candidates import CandidateFinder
 from headway.predict.glossary import Glossary, ModelGlossary, model_glossary
+from headway.predict.marked_translation import MarkedTranslation
+from headway.predict.markup import MarkupKind, MarkupOptions
 from headway.predict.plan import RequestBuilder, TranslationPlan, encode_each, merge_parts
 from headway.predict.results import (
     Candidate,
@@ -210,17 +212,42 @@ class Translator(TextTranslator):
         source_language: str | None = None,
         alignment: bool = False,
         glossary: Glossary | None = None,
+        markup: MarkupOptions | MarkupKind | None = None,
+        protect: bool = True,
     ) -> list[Translation | HeadwayError]:
         """Translate a list of texts. A text that cannot be translated is represented by its error."""
-        special = self.bundle.token_template.fill(source_language=source_language, target_language=target_language)
         if alignment:
             alignment_module(self.bundle.model, self.alignment_layer)  # raises an error if it does not exist
+
+        def translate(sources: Sequence[Source], aligned: Sequence[bool]) -> list[Translation | HeadwayError]:
+            return self._translate_unmarked(sources, options, target_language, source_language, aligned, glossary)
+
+        marked = MarkedTranslation(
+            translate,
+            markup=MarkupOptions.of(markup),
+            protect=protect,
+            alignment=alignment,
+            can_align=bool(architecture_of(self.bundle.model.config).cross_attentions(self.bundle.model)),
+        )
+        return marked.translate_each([Source(text) if isinstance(text, str) else text for text in texts])
+
+    def _translate_unmarked(
+        self,
+        sources: Sequence[Source],
+        options: DecodingOptions,
+        target_language: str | None,
+        source_language: str | None,
+        aligned: Sequence[bool],
+        glossary: Glossary | None,
+    ) -> list[Translation | HeadwayError]:
+        """Translate texts without markup and placeholders. ``aligned`` tells which ones need an alignment."""
+        special = self.bundle.token_template.fill(source_language=source_language, target_language=target_language)
         task = self.bundle.task
         languages = source_language or task.source_language, target_language or task.target_language
         positions = self._model.max_length
         terms = self._model_glossary(glossary, options, positions) if glossary is not None else None
         builder = RequestBuilder(self.bundle, special, options, self.max_source_tokens, positions, languages[0], terms)
-        plans = builder.plan_each([Source(text) if isinstance(text, str) else text for text in texts])
+        plans = builder.plan_each(sources)
         parts = [part for plan in plans if isinstance(plan, TranslationPlan) for part in plan.requests]
         if options.coverage_penalty and self._has_shortlist:
             raise ConfigError("a coverage penalty cannot be combined with a shortlist; leave one of them out")
@@ -237,9 +264,13 @@ class Translator(TextTranslator):
             self._search_all,
         )
         found = finder.find(parts)
-        if alignment:
+        counts = [len(plan.requests) if isinstance(plan, TranslationPlan) else 0 for plan in plans]
+        part_aligned = [align for align, count in zip(aligned, counts, strict=True) for _ in range(count)]
+        if chosen := [at for at, align in enumerate(part_aligned) if align]:
             self._accelerated()
-            found = finder.align(parts, found, self.alignment_layer)
+            own_parts, own_found = [parts[at] for at in chosen], [found[at] for at in chosen]
+            for at, each in zip(chosen, finder.align(own_parts, own_found, self.alignment_layer), strict=True):
+                found[at] = each
         candidates = iter(found)
         calibration, wanted = self.calibration, (source_language, target_language)
         if calibration and (calibration.source_language, calibration.target_language) != wanted:

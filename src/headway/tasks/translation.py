@@ -177,6 +177,7 @@ class TranslationTask:
             DecodingOptions(beam_size=validation.beam_size),
             source_language=dev.source_language,
             target_language=dev.target_language,
+            protect=False,
         )
         return [bleu([translation.text for translation in translations], [target for _, target in examples])]
 

@@ -70,6 +70,12 @@ def split_words(text: str) -> list[str]:
     return [" " if part.isspace() else part for part in parts]
 
 
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Return the start and end of each word and each single character of a text, except white space."""
+    pattern = _LATIN_PARTS if _LATIN.fullmatch(text) else _pattern(_PARTS)
+    return [match.span() for match in pattern.finditer(text) if not match.group().isspace()]
+
+
 @cache
 def _pattern(pattern: str) -> Any:
     import regex  # loaded only if there are phrases
