@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from io import BufferedIOBase
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import assert_refused, run, write_lines
@@ -23,6 +24,7 @@ from headway.predict import Candidate, Glossary, Source, Translation, Translator
 
 Make = Callable[..., Translator]
 LINES = ["das rote Haus", "ein Baum", "der Baum und das Haus"]
+MARKED = ["das <b>rote</b> Haus &amp; {x}", "<p>ein Baum", "das Haus"]
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +51,23 @@ def stdin(*lines: str) -> bytes:
 
 def objects(out: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in out.splitlines()]
+
+
+class TestMarkup:
+    @pytest.mark.parametrize(
+        ("words", "keywords"),
+        [
+            ([], {}),
+            (["--markup", "html"], {"markup": "html"}),
+            (["--markup", "xml", "--no-protect"], {"markup": "xml", "protect": False}),
+            (["--no-protect"], {"protect": False}),
+            (["--markup", "html", "--workers", 2], {"markup": "html"}),
+        ],
+    )
+    def test_lines_are_those_of_python(self, folder: Path, words: list[object], keywords: dict[str, Any]) -> None:
+        found = run("translate", folder / "bytes", *words, stdin=stdin(*MARKED)).out.splitlines()
+        expected = load_translator(folder / "bytes").translate(MARKED, **keywords)
+        assert found == [line_io.one_line(each.text) for each in expected]
 
 
 class TestOptions:

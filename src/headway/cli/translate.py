@@ -53,6 +53,16 @@ def translate(
             "ignore or exact, for case. If a sentence contains the source, its translation must contain the target."
         ),
     ] = None,
+    markup: Annotated[
+        Literal["html", "xml"] | None,
+        typer.Option(help="Each text is HTML or XML. Tags are kept, and inline tags enclose the translated words."),
+    ] = None,
+    protect: Annotated[
+        bool,
+        typer.Option(
+            help="Keep placeholders, URLs, e-mail addresses, numbers with units, emoji, Markdown and line breaks."
+        ),
+    ] = True,
     mbr: Annotated[
         bool, typer.Option("--mbr", help="Choose the one of the --n-best candidates closest to the others by chrF.")
     ] = False,
@@ -130,7 +140,14 @@ def translate(
         with closing(lines):
             for sources, results in lines:
                 results += translator.translate_each(
-                    sources, search, target_language=to, source_language=from_, alignment=alignment, glossary=terms
+                    sources,
+                    search,
+                    target_language=to,
+                    source_language=from_,
+                    alignment=alignment,
+                    glossary=terms,
+                    markup=markup,
+                    protect=protect,
                 )
                 if mbr:
                     results[:] = [_by_agreement(each, search) for each in results]
