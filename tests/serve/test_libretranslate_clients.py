@@ -66,6 +66,7 @@ def test_clients_in_javascript(service: RunningService, translator: Translator, 
     texts = [each.text for each in translator.translate(TEXTS)]
     assert found["libretranslate"]["texts"] == texts
     assert found["libretranslate"]["auto"] == translator.translate(AUTO).text
+    assert found["libretranslate"]["html"] == translator.translate("<b>Guten</b> Morgen", markup="html").text
     assert found["libretranslate"]["unknown"] == "TypeError: This language was not found/does not exist."
     assert found["libretranslate"]["wrongKey"] is None
     assert found["translate"]["texts"] == texts

@@ -21,7 +21,7 @@ from libretranslatepy import LibreTranslateAPI
 from running_service import RunningService, running, unpack_model, wait_until
 
 from headway.decode import DecodingOptions
-from headway.predict import Translator, load_translator
+from headway.predict import MarkupOptions, Translator, load_translator
 
 LANGUAGES = [
     {"code": "de", "name": "German", "targets": []},
@@ -97,6 +97,30 @@ def test_the_native_api_gives_what_python_gives(http: httpx.Client, translator: 
     assert score["log_probability"] == pytest.approx(translator.score(["Hallo"], ["Welt"])[0].log_probability)
 
 
+MARKED = ["<p>Ein <b>Hund</b> läuft.</p><p>a &amp; b</p>", "a <br> b <code>c</code> d {name}", "<b>Hallo</i>", ""]
+
+
+@pytest.mark.parametrize("source", ["en", "auto"])
+def test_html_of_libretranslate(http: httpx.Client, translator: Translator, source: str) -> None:
+    body = {"q": MARKED, "source": source, "target": "de", "format": "html"}
+    expected = [each.text for each in translator.translate(MARKED, markup="html")]
+    assert http.post("/translate", json=body).json()["translatedText"] == expected
+    assert expected[0].count("<b>") == expected[0].count("</b>") == 1
+    body = {"q": "a <x", "source": source, "target": "de", "format": "text"}
+    assert http.post("/translate", json=body).json()["translatedText"] == translator.translate("a <x").text
+
+
+@pytest.mark.parametrize(
+    ("markup", "protect"), [("html", True), (None, False), ({"kind": "xml", "splitting_tags": ["b"]}, True)]
+)
+def test_markup_of_the_native_api(http: httpx.Client, translator: Translator, markup: Any, protect: bool) -> None:
+    body = {"text": MARKED, "source": "en", "target": "de", "markup": markup, "protect": protect}
+    options = MarkupOptions.model_validate(markup) if isinstance(markup, dict) else markup
+    expected = translator.translate(MARKED, markup=options, protect=protect)
+    found = http.post("/api/v1/translate", json=body).json()["translations"]
+    assert [each["text"] for each in found] == [each.text for each in expected]
+
+
 def test_it_describes_itself(http: httpx.Client) -> None:
     assert http.get("/health").json() == {"status": "ok"}
     assert http.get("/ready").json() == {"status": "ready"}
@@ -119,9 +143,16 @@ def test_it_describes_itself(http: httpx.Client) -> None:
         (
             "POST",
             "/translate",
-            {"json": {"q": "<b>a</b>", "source": "en", "target": "de", "format": "html"}},
+            {"json": {"q": "a", "source": "en", "target": "de", "format": "markdown"}},
             400,
-            "html format is not supported",
+            "markdown format is not supported",
+        ),
+        (
+            "POST",
+            "/translate",
+            {"json": {"q": "a", "source": "en", "target": "de", "format": ["html"]}},
+            400,
+            "['html'] format is not supported",
         ),
         ("POST", "/translate", {"json": {"q": 5, "source": "en", "target": "de"}}, 400, None),
         ("POST", "/translate", {"json": {"q": ["a", 5], "source": "en", "target": "de"}}, 400, None),
@@ -166,6 +197,8 @@ def test_errors_of_libretranslate(
     ("path", "body", "status"),
     [
         ("/api/v1/translate", {"text": 5, "target": "de"}, 422),
+        ("/api/v1/translate", {"text": "a", "target": "de", "markup": "markdown"}, 422),
+        ("/api/v1/translate", {"text": "a", "target": "de", "markup": {"kind": "xml", "tags": []}}, 422),
         ("/api/v1/translate", {"text": "a", "target": "de", "sorce": "en"}, 422),
         ("/api/v1/translate", {"text": "a", "source": "en", "target": "zz"}, 400),
         ("/api/v1/translate", {"text": "a", "source": "en", "target": "de", "options": {"beam_size": 0}}, 400),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.errors import HeadwayError
+from headway.predict.markup import MarkupOptions, text_without_markup
 from headway.serve.admission import Admission, RetryLaterError, estimated_tokens
 from headway.serve.bulk_jobs import BulkJob, BulkJobs, BulkWork
 from headway.serve.cache import ResultCache
@@ -270,7 +271,11 @@ class Service:
             UnavailableError: No worker could do it.
         """
         plain = [text if isinstance(text, str) else text.text for text in texts]
-        detected = await self.detect(plain) if source == "auto" else None
+        detected = None
+        if source == "auto":
+            markup = MarkupOptions.of(keywords.get("markup"))
+            readable = plain if markup is None else [text_without_markup(text, markup) for text in plain]
+            detected = await self.detect(readable)
         codes = [source] * len(texts) if detected is None else [each.code for each in detected]
         results: dict[int, Any] = {}
         for code in dict.fromkeys(codes):

@@ -44,14 +44,17 @@ class _LibreTranslate:
         client = self._service.client(_key(fields))
         texts, is_list = _texts(fields)
         source, target = _required(fields, "source"), _required(fields, "target")
-        if _text(fields, "format") not in (None, "", "text"):
-            raise BadRequestError(f"{fields['format']} format is not supported")
+        format_ = fields.get("format") or "text"
+        if format_ not in ("text", "html"):
+            raise BadRequestError(f"{format_} format is not supported")
         alternatives = _alternatives(fields)
         options = DecodingOptions()
         if alternatives:
             width = max(options.beam_size, alternatives + 1)
             options = options.model_copy(update={"beam_size": width, "n_best": alternatives + 1})
-        work = self._service.translate(client, texts, source, target, options=options)
+        work = self._service.translate(
+            client, texts, source, target, options=options, markup="html" if format_ == "html" else None
+        )
         found, detected = await unless_disconnected(request, work)
         if (failed := first_error(found)) is not None:
             raise BadRequestError(str(failed))

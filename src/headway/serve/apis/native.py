@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from headway.decode.request import DecodingOptions
 from headway.errors import HeadwayError
 from headway.predict import GenerationOptions
+from headway.predict.markup import MarkupKind, MarkupOptions
 from headway.predict.results import Candidate, Source, Translation
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.requests import BadRequestError, unless_disconnected
@@ -50,6 +51,14 @@ class _TranslationBody(_Body):
     )
     ban: list[str] = Field([], description="Phrases that no translation contains.")
     glossary: str | None = Field(None, description="The id of a glossary that has a dictionary for the languages.")
+    markup: MarkupKind | MarkupOptions | None = Field(
+        None, description="The syntax of the texts, whose tags are kept: html, xml or options. Default: plain text."
+    )
+    protect: bool = Field(
+        True,
+        description="Whether placeholders, URLs, e-mail addresses, numbers with units, emoji, Markdown and line breaks "
+        "are kept.",
+    )
 
 
 class TranslateBody(_TranslationBody):
@@ -183,8 +192,8 @@ def router(service: Service) -> APIRouter:
 
         async def translate(texts: Sequence[str]) -> list[dict[str, Any]]:
             sources = [Source(text, body.prefix, include, tuple(body.ban)) for text in texts]
-            found = service.translate(client, sources, *languages, glossary, options=options, alignment=body.alignment)
-            results, detected = await found
+            how: dict[str, Any] = {"alignment": body.alignment, "markup": body.markup, "protect": body.protect}
+            results, detected = await service.translate(client, sources, *languages, glossary, options=options, **how)
             answers = [_translation(each) for each in results]
             for one, language in zip(answers, detected or (), strict=False):
                 one["detected"] = asdict(language)
