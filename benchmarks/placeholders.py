@@ -1,0 +1,220 @@
+"""Measure how placeholders come out of translations, and what they do to the rest of the text.
+
+    python benchmarks/placeholders.py MODEL --source test.de --reference test.en
+    python benchmarks/placeholders.py MODEL --source F --reference F --sentences 2000 --output F.json
+
+Placeholders, URLs, e-mail addresses, numbers with units, emoji and code are inserted between the words of sentences,
+one or two in each. The first table counts the sentences in which all of them are intact and occur exactly once, and
+gives the BLEU of the rest: the translation without what was inserted, against the reference of the sentence. It should
+be that of the sentences as they were. The rows are:
+
+- the sentences as they were;
+- "copied by the model": the model alone, without protection;
+- "stand-ins": each placeholder is replaced by a word before translation, and put back if the translation contains the
+  word exactly once;
+- "removed": placeholders are always removed and inserted by alignment;
+- "Headway": what ``translate`` does by default, the first and the last of these in turn.
+
+The second table is the same for sentences in which a placeholder replaces a word with a capital letter other than the
+first, in German a noun. Without it, the sentence has lost a word; BLEU is measured against the whole reference, which
+no translation can reach.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from headway.evaluate import bleu
+from headway.predict import Source, Translation, Translator, load_translator
+from headway.predict.marked_translation import MarkedTranslation
+from headway.predict.placeholders import keeps_placeholders, parse_plain_text, placeholder_counts
+
+PLACEHOLDERS = [
+    "{name}",
+    "{0}",
+    "{{ user }}",
+    "${total}",
+    "%s",
+    "%1$d",
+    "%(count)s",
+    "{n, plural, one {# x} other {# y}}",
+]
+OTHERS = [
+    "https://example.org/a_b?c=1",
+    "www.example.de",
+    "info@example.org",
+    "5 km",
+    "12,5 %",
+    "🎉",
+    "👍🏽",
+    "`ls -l`",
+]
+STAND_INS = ["Anna", "Berlin"]  # the words that stand for the first and the second placeholder
+
+
+@dataclass(frozen=True)
+class Row:
+    """The result of one way to translate.
+
+    Attributes:
+        name: The way.
+        intact: Share of the sentences in which every placeholder occurs exactly once.
+        bleu: BLEU of the translations without placeholders.
+    """
+
+    name: str
+    intact: float
+    bleu: str
+
+
+def insert(sentence: str, dice: random.Random) -> tuple[str, list[str]]:
+    """Insert one or two things between the words of a sentence. Also return them."""
+    words = sentence.split()
+    chosen = dice.sample(PLACEHOLDERS + OTHERS, dice.choice((1, 2)))
+    for each in chosen:
+        words.insert(dice.randrange(len(words)), each)  # never after the last word, which ends with a full stop
+    return " ".join(words), chosen
+
+
+def replace_noun(sentence: str, dice: random.Random) -> tuple[str, list[str]] | None:
+    """Replace a word with a capital letter. Return None if there is none but the first."""
+    words = sentence.split()
+    nouns = [at for at, word in enumerate(words) if at and word[:1].isupper()]
+    if not nouns:
+        return None
+    at, chosen = dice.choice(nouns), dice.choice(PLACEHOLDERS)
+    words[at] = chosen + re.sub(r"^\w+", "", words[at])
+    return " ".join(words), [chosen]
+
+
+def rest_of(text: str, inserted: Sequence[str]) -> str:
+    """Return a translation without what was inserted, in any of its forms."""
+    for each in inserted:
+        text = text.replace(each, "")
+    for each in (*STAND_INS, *(number for text in inserted for number in re.findall(r"^\d\S*", text))):
+        text = re.sub(rf"\b{re.escape(each)}\b", "", text)
+    return re.sub(r"\s+([.,!?])", r"\1", " ".join(text.split()))
+
+
+def is_intact(source: str, inserted: Sequence[str], target: str) -> bool:
+    """Return whether everything that was inserted occurs exactly once. Of numbers only the digits count."""
+    names = [each for each in inserted if not each[0].isdigit()]
+    return all(placeholder_counts(target)[each] == 1 for each in names) and keeps_placeholders(source, target)
+
+
+def without_protection(translator: Translator, sources: Sequence[str]) -> list[str]:
+    """Return what the model makes of the sources."""
+    return [each.text for each in translator.translate(sources, protect=False)]
+
+
+def with_stand_ins(translator: Translator, inserted: Sequence[Sequence[str]], sources: Sequence[str]) -> list[str]:
+    """Return the translations of the sources with stand-ins, which are put back where they occur once."""
+    replaced = []
+    for source, own in zip(sources, inserted, strict=True):
+        for each, word in zip(own, STAND_INS, strict=False):
+            source = source.replace(each, word)
+        replaced.append(source)
+    found = without_protection(translator, replaced)
+    results = []
+    for target, own in zip(found, inserted, strict=True):
+        for each, word in zip(own, STAND_INS, strict=False):
+            if target.count(word) == 1:
+                target = target.replace(word, each)
+        results.append(target)
+    return results
+
+
+def removed(translator: Translator, sources: Sequence[str]) -> list[str]:
+    """Return the translations in which every placeholder is inserted by alignment."""
+
+    class Removing(MarkedTranslation):
+        def parse(self, text: str):  # type: ignore[no-untyped-def]
+            document = parse_plain_text(text)
+            return document and document.without_placeholders()
+
+    translate = partial(_translate_unmarked, translator)
+    marked = Removing(translate, markup=None, protect=True, alignment=False, can_align=True)
+    found = marked.translate_each([Source(source) for source in sources])
+    return [each.text for each in found if isinstance(each, Translation)]
+
+
+def _translate_unmarked(
+    translator: Translator, sources: Sequence[Source], aligned: Sequence[bool]
+) -> list[Translation]:
+    return translator.translate(list(sources), protect=False, alignment=any(aligned))
+
+
+def by_default(translator: Translator, sources: Sequence[str]) -> list[str]:
+    """Return the translations of Headway."""
+    return [each.text for each in translator.translate(sources)]
+
+
+def measure(translator: Translator, cases: Sequence[tuple[str, str, list[str], str]]) -> list[Row]:
+    """Return a row for each way. A case has a sentence, the sentence with placeholders, these, and the reference."""
+    plain, sources, inserted, references = (list(each) for each in zip(*cases, strict=True))
+    ways: dict[str, Callable[[Sequence[str]], list[str]]] = {
+        "copied by the model": partial(without_protection, translator),
+        "stand-ins": partial(with_stand_ins, translator, inserted),
+        "removed": partial(removed, translator),
+        "Headway": partial(by_default, translator),
+    }
+    rows = [Row("sentences as they were", 1.0, str(bleu(without_protection(translator, plain), references)))]
+    for name, way in ways.items():
+        targets = way(sources)
+        intact = sum(map(is_intact, sources, inserted, targets)) / len(targets)
+        rows.append(Row(name, intact, str(bleu(list(map(rest_of, targets, inserted)), references))))
+    return rows
+
+
+def show(title: str, rows: Sequence[Row]) -> None:
+    """Print a table."""
+    print(f"\n{title}")
+    for row in rows:
+        print(f"  {row.name:<24} intact {100 * row.intact:6.2f} %   {row.bleu}")
+
+
+def main() -> None:
+    """Measure, print, and write the result if a file is given."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--source", type=Path, required=True)
+    parser.add_argument("--reference", type=Path, required=True)
+    parser.add_argument("--sentences", type=int, default=2_000)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    translator = load_translator(arguments.model)
+    pairs = list(
+        zip(*(path.read_text("utf-8").splitlines() for path in (arguments.source, arguments.reference)), strict=True)
+    )[: arguments.sentences]
+    pairs = [(source, target) for source, target in pairs if source.split() and parse_plain_text(source) is None]
+    dice = random.Random(1)
+    inserted = [(source, *insert(source, dice), target) for source, target in pairs]
+    nouns = [(source, *found, target) for source, target in pairs if (found := replace_noun(source, dice)) is not None]
+    tables = {"inserted": measure(translator, inserted), "in place of a noun": measure(translator, nouns)}
+    show(f"{len(inserted):,} sentences with inserted placeholders", tables["inserted"])
+    show(f"{len(nouns):,} sentences with a placeholder in place of a noun", tables["in place of a noun"])
+    if arguments.output:
+        result = {
+            "date": datetime.now(UTC).date().isoformat(),
+            "machine": platform.processor() or platform.machine(),
+            "torch": torch.__version__,
+            "model": arguments.model.name,
+            "sentences": [len(inserted), len(nouns)],
+            "rows": {name: [asdict(row) for row in rows] for name, rows in tables.items()},
+        }
+        arguments.output.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
