@@ -107,18 +107,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     texts = Asked()
     translate = Translator.translate
 
-    def observed(
-        self: Translator,
-        text: list[str],
-        options: DecodingOptions,
-        *,
-        source_language: str | None,
-        target_language: str | None,
-    ) -> list[Translation]:
+    def observed(self: Translator, text: list[str], options: DecodingOptions, **keywords: Any) -> list[Translation]:
+        assert not text or not keywords["protect"]  # the student learns from the model's own translations
         texts.extend(text)
         if len(texts) > texts.limit:
             raise KeyboardInterrupt
-        return translate(self, text, options, source_language=source_language, target_language=target_language)
+        return translate(self, text, options, **keywords)
 
     monkeypatch.setattr(Translator, "translate", observed)
     return texts

@@ -95,7 +95,8 @@ def ours(bundle: Bundle, texts: list[str], beam_size: int, target_language: str 
     options = DecodingOptions(
         beam_size=beam_size, length_penalty=1.0, normalization="average", stopping="first", max_length=LIMIT
     )
-    found = Translator(bundle, avoid_flagged=False).translate(texts, options, target_language=target_language)
+    translator = Translator(bundle, avoid_flagged=False)
+    found = translator.translate(texts, options, target_language=target_language, protect=False)
     return [each.text for each in found]
 
 
