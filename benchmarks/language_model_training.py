@@ -1,13 +1,15 @@
 """Compare the speed of training a GPT with nanoGPT's train.py and with the Trainer of Hugging Face's transformers.
 
 All train a GPT of 6 blocks of 384 units and 6 heads on blocks of 256 characters of one text, 64 blocks a step, with
-dropout 0.2 and AdamW. Every contestant is a process of its own. They run in turns: all but one are stopped (SIGSTOP),
-so that other load on the machine affects all of them. The step during which a contestant was stopped does not count.
+dropout 0.2 and AdamW. The peers also drop attention weights; ours does so as well ("like for like"), and without it
+("best"). Every contestant is a process of its own. Each peer is measured together with ours: they run in turns, and all
+but one are stopped (SIGSTOP), so that other load on the machine affects all of them. The step during which a contestant
+was stopped does not count. All peers at once would need more than 20 GB of memory.
 
 nanoGPT runs with the command for a CPU of its README, at these sizes, without and with torch.compile. On a CPU it
 computes in float32 only; for the comparison in bfloat16, its autocast is switched on by a change of one line. The
 Trainer, which needs the package accelerate, reads blocks from memory. Ours is ``headway train`` with the same model
-(GPT-2's form). "best" is our fastest precision against the peers' defaults, which are float32.
+(GPT-2's form). The last ratio is that of our fastest form and the peers' defaults, which are float32.
 
 The matrix-product peak is what PyTorch's product of two bfloat16 matrices of 2,048 x 2,048 reaches in the same turns.
 
@@ -19,6 +21,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -26,10 +29,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
-from itertools import accumulate
+from itertools import accumulate, product
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +77,8 @@ class Contestant:
     def __init__(self, command: Sequence[str], folder: Path, times: Callable[[], list[float]], threads: int) -> None:
         self.times, self.seconds = times, list[float]()
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-        with (folder / "log.txt").open("w", encoding="utf-8") as log:
+        self._log = folder / "log.txt"
+        with self._log.open("w", encoding="utf-8") as log:
             self._process = subprocess.Popen(
                 command, cwd=folder, stdout=log, stderr=log, env=environment, start_new_session=True
             )
@@ -84,14 +89,18 @@ class Contestant:
         before, end = len(self.times()), time.perf_counter() + limit_s
         while len(found := self.times()) < before + steps + 1:
             if self._process.poll() is not None or time.perf_counter() > end:
-                raise RuntimeError(f"no step in {limit_s} s, or the process ended: {self._process.args!r}")
+                status = self._process.poll()
+                what = f"no step in {limit_s} s" if status is None else f"ended with status {status}"
+                raise RuntimeError(f"{what}: {self._process.args!r}\n{self._log.read_text(encoding='utf-8')[-2000:]}")
             time.sleep(0.05)
         self._signal(signal.SIGSTOP)
         self.seconds += np.diff(found[before : before + steps + 1]).tolist()
 
     def stop(self) -> None:
         """End the process and its children."""
-        self._signal(signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            self._signal(signal.SIGKILL)
+        self._process.wait()
 
     def _signal(self, number: signal.Signals) -> None:
         os.killpg(self._process.pid, number)
@@ -114,25 +123,27 @@ def _headway_times(path: Path) -> list[float]:
     return [record["elapsed_s"] for record in records if record["kind"] == "train"]
 
 
-def contestants(folder: Path, nanogpt: Path, text: Path, threads: int) -> dict[str, Contestant]:
-    """Start all contestants, stopped as soon as they have begun."""
+def contestants(folder: Path, nanogpt: Path, text: Path, threads: int) -> dict[str, Callable[[], Contestant]]:
+    """Return functions that start the contestants."""
     characters = text.read_text(encoding="utf-8")
     numbers = {each: at for at, each in enumerate(sorted(set(characters)))}
     ids = [numbers[each] for each in characters]
-    running = {}
-    for precision in ("float32", "bfloat16"):
-        own = folder / f"headway-{precision}"
+    found: dict[str, Callable[[], Contestant]] = {}
+    for precision, attention_dropout in product(("float32", "bfloat16"), (DROPOUT, 0.0)):
+        name = f"headway {precision}" + ("" if attention_dropout else " best")
+        own = folder / name.replace(" ", "-")
         own.mkdir()
         (own / "recipe.toml").write_text(
             f'[task]\nkind = "language_model"\n[data]\ntrain = [{{ files = ["{text.resolve()}"] }}]\n'
             f'max_tokens = {BATCH * CONTEXT}\n[tokenizer]\nkind = "characters"\n[model]\nd_model = {WIDTH}\n'
             f"num_heads = {HEADS}\nd_ff = {4 * WIDTH}\ndecoder_layers = {LAYERS}\nmax_length = {CONTEXT}\n"
-            f"dropout = {DROPOUT}\nattention_dropout = 0.0\n[training]\nprecision = '{precision}'\nlog_every = 1\n"
+            f"dropout = {DROPOUT}\nattention_dropout = {attention_dropout}\n"
+            f"[training]\nprecision = '{precision}'\nlog_every = 1\n"
             '[optimizer]\nschedule = "constant"\nlearning_rate = 1e-3\nweight_decay = 0.1\nclip_norm = 1.0\n'
         )
         command = [sys.executable, "-m", "headway", "train", "recipe.toml", "--run", "run"]
         metrics = own / "run" / "metrics.jsonl"
-        running[f"headway {precision}"] = Contestant(command, own, partial(_headway_times, metrics), threads)
+        found[name] = partial(Contestant, command, own, partial(_headway_times, metrics), threads)
     program = (nanogpt / "train.py").read_text(encoding="utf-8")
     autocast = program.replace("nullcontext() if device_type == 'cpu' else ", "")
     assert autocast != program
@@ -158,7 +169,7 @@ def contestants(folder: Path, nanogpt: Path, text: Path, threads: int) -> dict[s
         }  # fmt: skip
         command = [sys.executable, "-u", "train.py", *(f"--{key}={value}" for key, value in sizes.items()), *options]
         log = own / "log.txt"
-        running[name] = Contestant(command, own, partial(_nanogpt_times, log), threads)
+        found[name] = partial(Contestant, command, own, partial(_nanogpt_times, log), threads)
     header = f"WIDTH, HEADS, LAYERS, CONTEXT, BATCH, DROPOUT = {(WIDTH, HEADS, LAYERS, CONTEXT, BATCH, DROPOUT)}\n"
     for name, code, arguments in (
         ("trainer float32", header + TRAINER, ["float32"]),
@@ -171,24 +182,47 @@ def contestants(folder: Path, nanogpt: Path, text: Path, threads: int) -> dict[s
         (own / "program.py").write_text(code, encoding="utf-8")
         log = own / "log.txt"
         command = [sys.executable, "program.py", *arguments]
-        running[name] = Contestant(command, own, partial(_printed, log), threads)
-    return running
+        found[name] = partial(Contestant, command, own, partial(_printed, log), threads)
+    return found
 
 
-def ratios(seconds: dict[str, float]) -> dict[str, float]:
-    """Return the time of the fastest peer of each kind divided by ours."""
+def measure(starters: dict[str, Callable[[], Contestant]], rounds: int, steps: int) -> dict[str, float]:
+    """Return the median time of a step of each contestant, which run in turns."""
+    running: dict[str, Contestant] = {}
+    try:
+        for name, start in starters.items():
+            running[name] = start()
+            running[name].turn(1, 600)  # starts, compiles and warms up
+            running[name].seconds.clear()
+        for _ in range(rounds):
+            for each in running.values():
+                each.turn(steps, 600)
+    finally:
+        for each in running.values():
+            each.stop()
+    return {name: statistics.median(each.seconds) for name, each in running.items()}
 
-    def fastest(*names: str) -> float:
-        return min(value for name, value in seconds.items() if name.startswith(names))
 
-    ours = {precision: seconds[f"headway {precision}"] for precision in ("float32", "bfloat16")}
-    return {
-        "float32 against nanoGPT": fastest("nanogpt float32") / ours["float32"],
-        "bfloat16 against nanoGPT": fastest("nanogpt bfloat16") / ours["bfloat16"],
-        "float32 against Trainer": seconds["trainer float32"] / ours["float32"],
-        "bfloat16 against Trainer": seconds["trainer bfloat16"] / ours["bfloat16"],
-        "best against nanoGPT's default": fastest("nanogpt float32") / min(ours.values()),
-        "best against Trainer's default": seconds["trainer float32"] / min(ours.values()),
+def ratios(found: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Return the time of a peer divided by ours, for the fastest form of each peer.
+
+    Args:
+        found: For each peer, the seconds of a step of the peer and of ours in the same turns.
+    """
+
+    def fastest(peer: str, *ours: str) -> float:
+        """Return the least ratio of all forms of a peer to the fastest of ours."""
+        forms = {name: seconds for name, seconds in found.items() if name.startswith(peer)}
+        return min(seconds[name] / min(seconds[each] for each in ours) for name, seconds in forms.items())
+
+    every = [f"headway {precision}{form}" for precision in ("float32", "bfloat16") for form in ("", " best")]
+    result = {
+        f"{precision} against {peer}": fastest(f"{peer} {precision}", f"headway {precision}")
+        for peer in ("nanogpt", "trainer")
+        for precision in ("float32", "bfloat16")
+    }
+    return result | {
+        f"best against {peer}'s default": fastest(f"{peer} float32", *every) for peer in ("nanogpt", "trainer")
     }
 
 
@@ -203,27 +237,22 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        running = contestants(Path(name), arguments.nanogpt, arguments.text, arguments.threads)
-        try:
-            for each in running.values():
-                each._signal(signal.SIGSTOP)
-            for each in running.values():
-                each.turn(1, 300)  # starts, compiles and warms up
-                each.seconds.clear()
-            for _ in range(arguments.rounds):
-                for each in running.values():
-                    each.turn(arguments.steps, 300)
-        finally:
-            for each in running.values():
-                each.stop()
-    seconds = {name: statistics.median(each.seconds) for name, each in running.items()}
-    peak = 8 * 2 * 2048**3 / seconds.pop("peak")
+        starters = contestants(Path(name), arguments.nanogpt, arguments.text, arguments.threads)
+        ours = {each: start for each, start in starters.items() if each.startswith("headway")}
+        seconds = {}
+        for peer in starters.keys() - ours.keys():
+            seconds[peer] = measure(ours | {peer: starters[peer]}, arguments.rounds, arguments.steps)
+            print(peer, seconds[peer], flush=True)
+            for each in ours:
+                shutil.rmtree(Path(name) / each.replace(" ", "-") / "run")
     weights = 12 * LAYERS * WIDTH**2
     flop = BATCH * CONTEXT * (6 * weights + 6 * LAYERS * CONTEXT * WIDTH)  # attention to half of the block on average
+    beside_peak = seconds.pop("peak")
+    peak = 8 * 2 * 2048**3 / beside_peak.pop("peak")
     found: dict[str, Any] = {
         "ratios": ratios(seconds),
-        "tokens_per_s": {name: BATCH * CONTEXT / value for name, value in seconds.items()},
-        "share_of_peak": flop / seconds["headway bfloat16"] / peak,
+        "seconds of a step": seconds,
+        "share_of_peak": flop / min(beside_peak.values()) / peak,
         "peak_gflop_per_s": peak / 1e9,
     }
     print(json.dumps(found, indent=1))
