@@ -2,10 +2,11 @@
 
     make soak                                           50 kills
     python tests/soak.py --kills 5 --data FOLDER        fewer kills, or another copy of the corpus
+    python tests/soak.py --recipe shakespeare-quick     a language model instead of a translation model
 
-The script trains the Multi30k recipe (with dropout, the machine's default precision and two threads), with two batches
-per step and a checkpoint every second step, so that 50 kills take only minutes. A third of the kills are during a save,
-which leaves an unfinished folder. At the end, weights, moments, both model folders, metrics and the remaining
+The script trains a recipe (with dropout, the machine's default precision and two threads), with two batches per step
+and a checkpoint every second step, so that 50 kills take only minutes. A third of the kills are during a save, which
+leaves an unfinished folder. At the end, weights, moments, both model folders, metrics and the remaining
 checkpoints must be equal bit for bit.
 """
 
@@ -142,14 +143,22 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
         yield {key: value for key, value in json.loads(line).items() if key not in CLOCK}
 
 
-def _command(run: Path, data: Path, folder: Path, steps: int) -> list[str]:
+RECIPES = {  # the folder of its data, and the files of the development set
+    "multi30k-de-en": ("multi30k", ("val.de", "val.en")),
+    "shakespeare-quick": ("tinyshakespeare", ("val.txt",)),
+}
+
+
+def _command(name: str, run: Path, data: Path, folder: Path, steps: int) -> list[str]:
     """Return the training command: fewer steps, and a small development set because it is scored often."""
-    for side in ("de", "en"):
-        lines = (data / f"val.{side}").read_text(encoding="utf-8").splitlines(keepends=True)[:20]
-        (folder / f"dev.{side}").write_text("".join(lines), encoding="utf-8")
+    short = []
+    for file in RECIPES[name][1]:
+        lines = (data / file).read_text(encoding="utf-8").splitlines(keepends=True)[:20]
+        (folder / file).write_text("".join(lines), encoding="utf-8")
+        short.append(str(folder / file))
     settings = {
         "data.folder": data,
-        "data.dev.files": json.dumps([str(folder / "dev.de"), str(folder / "dev.en")]),
+        "data.dev.files": json.dumps(short),
         "training.steps": steps,
         "training.accumulate": 2,
         "training.log_every": 3,
@@ -159,7 +168,7 @@ def _command(run: Path, data: Path, folder: Path, steps: int) -> list[str]:
         "checkpoints.keep_best": 2,
     }
     assignments = [f"--set={key}={value}" for key, value in settings.items()]
-    recipe = ROOT / "recipes" / "multi30k-de-en.toml"
+    recipe = ROOT / "recipes" / f"{name}.toml"
     return [sys.executable, "-m", "headway", "train", str(recipe), "--run", str(run), *assignments]
 
 
@@ -169,10 +178,13 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "multi30k")
+    parser.add_argument("--recipe", choices=RECIPES, default="multi30k-de-en")
+    parser.add_argument("--data", type=Path, help="the folder of the recipe's data")
     options = parser.parse_args()
-    if not (options.data / "train.de").is_file():
-        print(f"{options.data}: no train.de there; give the folder of Multi30k with --data", file=sys.stderr)
+    corpus, files = RECIPES[options.recipe]
+    data = options.data or ROOT.parent / "shared" / "data" / corpus
+    if not (data / files[0]).is_file():
+        print(f"{data}: no {files[0]} there; give the folder of the corpus with --data", file=sys.stderr)
         return 2
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
@@ -180,7 +192,7 @@ def main() -> int:
         runs = [folder / "straight", folder / "killed"]
         straight, killer = (
             Killer(
-                _command(run, options.data.resolve(), folder, options.steps),
+                _command(options.recipe, run, data.resolve(), folder, options.steps),
                 run,
                 options.steps,
                 2.0,
