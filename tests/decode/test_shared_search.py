@@ -172,32 +172,55 @@ def test_callers_get_equal_shares_and_priorities_come_first(model: Transformer) 
     assert order.index(300) <= 3  # one with the same share as the bulk caller, which has five more
 
 
-def test_low_priority_leaves_half_of_a_batch_to_others(model: Transformer) -> None:
-    """In a batch of at most eight sentences, an interactive one enters at the next step, whatever bulk ones wait."""
-    shared, slow = SharedSearch(max_rows=8), Slow(model)
+def test_low_priority_waits_for_others(model: Transformer) -> None:
+    """Sentences of low priority stand still while others are decoded, except for a tenth of the time."""
+    shared, slow = SharedSearch(max_rows=32), Slow(model)
 
     def call(priority: int, numbers: Sequence[int]) -> Any:
         with search_as(Caller(str(priority), priority)):
-            requests = [request(number, 20) for number in numbers]
+            requests = [request(number, 100) for number in numbers]
             return shared(slow, requests, GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
 
     with ThreadPoolExecutor(2) as pool:
-        futures = [pool.submit(call, 1, range(12))]
+        bulk = pool.submit(call, 1, range(12))
         slow.run(2)
         wait_until(lambda: slow.steps == 2 and shared.num_waiting == 8)
-        assert shared.num_sequences == 4
-        futures.append(pool.submit(call, 0, range(20, 26)))
+        assert shared.num_sequences == 4  # an eighth of a batch
+        urgent = pool.submit(call, 0, range(20, 26))
         wait_until(lambda: shared.num_waiting == 14)
-        slow.run(2)  # the step that had already begun, and the next one
-        wait_until(lambda: slow.steps == 4)
-        assert (shared.num_sequences, shared.num_waiting) == (8, 10)
         slow.run()
-        found = [future.result(20) for future in futures]
+        found = urgent.result(20)
+        steps = slow.steps
+        assert not bulk.done()
+        assert steps < 2 + 100 + 50  # 100 of its own
+        found = [*bulk.result(20), *found]
     shared.close()
-    expected = search_all(
-        model, [request(number, 20) for number in range(12)], GREEDY, bos=BOS, eos=EOS, banned=(EOS,), **LIMITS
-    )
-    assert [own[0].tokens for own in found[0]] == [own[0].tokens for own in expected]
+    requests = [request(number, 100) for number in (*range(12), *range(20, 26))]
+    expected = search_all(model, requests, GREEDY, bos=BOS, eos=EOS, banned=(EOS,), **LIMITS)
+    assert [own[0].tokens for own in found] == [own[0].tokens for own in expected]
+
+
+def test_low_priority_advances_even_while_there_are_always_others(model: Transformer) -> None:
+    shared = SharedSearch()
+    over = threading.Event()
+
+    def call(priority: int, number: int, limit: int) -> Any:
+        with search_as(Caller(str(priority), priority)):
+            return shared(model, [request(number, limit)], GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
+
+    def others() -> None:
+        while not over.is_set():
+            call(0, 1, 50)
+
+    with ThreadPoolExecutor(3) as pool:
+        busy = [pool.submit(others) for _ in range(2)]
+        try:
+            call(1, 2, 20)
+        finally:
+            over.set()
+        for each in busy:
+            each.result(20)
+    shared.close()
 
 
 def test_only_the_request_that_raises_fails(model: Transformer, shared: SharedSearch) -> None:

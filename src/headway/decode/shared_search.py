@@ -5,10 +5,10 @@ finished sequences leave and waiting ones enter, whichever call they belong to. 
 options cannot share a batch; their batches advance in turn.
 
 Waiting requests enter by priority, and within a priority so that each caller gets the same number of tokens: a caller
-with one sentence does not wait for all sentences of another one. Requests of a lower priority than 0 fill at most half
-of a batch. A call can be canceled, which takes effect before the
-next step. If a step fails, its sequences are decoded again one at a time, so that only the ones that cause the error
-fail.
+with one sentence does not wait for all sentences of another one. Requests of a lower priority than 0 have batches of
+their own. These are small, so that their steps are short, and get a tenth of the time while there are others. A call
+can be canceled, which takes effect before the next step. If a step fails, its sequences are decoded again one at a
+time, so that only the ones that cause the error fail.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Caller:
 
 
 _NOBODY = Caller()
-_LOW_PRIORITY_SHARE = 0.5  # of a batch; requests of lower priority leave room, so that others enter at the next step
+_LOW_PRIORITY_SIZE = 0.125  # of a whole batch: others wait for the end of one step
+_LOW_PRIORITY_TIME = 0.1  # of the time while there are others
 _CHECK_S = 1.0  # time between two checks that the searching thread is alive
 _current: ContextVar[Caller] = ContextVar("caller", default=_NOBODY)
 
@@ -109,8 +110,8 @@ class _Sequence:
 class _Batch:
     """The sequences that are decoded together, and the calls with requests that wait to join them."""
 
-    def __init__(self, make: Callable[[], BeamSearch[Any]]) -> None:
-        self.make = make
+    def __init__(self, make: Callable[[], BeamSearch[Any]], has_low_priority: bool) -> None:
+        self.make, self.has_low_priority = make, has_low_priority
         self.search = make()
         self.active: dict[int, _Sequence] = {}  # by the key in the search
         self.waiting: list[_Call] = []  # in the order of their arrival
@@ -136,6 +137,7 @@ class SharedSearch:
         self._batches: dict[Any, _Batch] = {}
         self._served: dict[str, int] = {}  # tokens that each present caller has got
         self._keys = itertools.count()  # of sequences in their search
+        self._low_priority_s = 0.0  # time that steps of low priority may take while there are others
         self._closed = False
         self.num_steps = 0
         self.step_started: float | None = None  # time of the monotonic clock at which the present step began
@@ -221,7 +223,8 @@ class SharedSearch:
         for _, request in call.waiting:
             check_request(request, options, eos)
         caller = call.caller
-        key = id(model), options, bos, eos, tuple(banned), tuple(other_ends)
+        has_low_priority = caller.priority > 0
+        key = id(model), options, bos, eos, tuple(banned), tuple(other_ends), has_low_priority
 
         def make() -> BeamSearch[Any]:
             return BeamSearch(model, options, bos=bos, eos=eos, banned=banned, other_ends=other_ends)
@@ -231,7 +234,7 @@ class SharedSearch:
                 raise HeadwayError("this search has been closed")
             batch = self._batches.get(key)
             if batch is None:
-                batch = self._batches[key] = _Batch(make)
+                batch = self._batches[key] = _Batch(make, has_low_priority)
             batch.waiting.append(call)
             if caller.name not in self._served:  # a new caller has no claim on the time before it came
                 self._served[caller.name] = min(self._served.values(), default=0)
@@ -272,17 +275,28 @@ class SharedSearch:
                 while not self._batches and not self._closed:
                     self._changed.wait()
                     self._drop_ended_calls()
-                batches = list(self._batches.values())
+                batches = self._due_batches()
                 if self._closed:
                     break
                 entering = [self._choose(batch) for batch in batches]
             for batch, sequences in zip(batches, entering, strict=True):
-                self.step_started = time.monotonic()
+                started = self.step_started = time.monotonic()
                 self._advance(batch, sequences)
                 self.num_steps += 1
+                seconds = time.monotonic() - started
+                self._low_priority_s += -seconds if batch.has_low_priority else _LOW_PRIORITY_TIME * seconds
             self.step_started = None
-        for call in (call for batch in batches for call in batch.calls):
+        for call in (call for batch in self._batches.values() for call in batch.calls):
             call.fail(HeadwayError("this search has been closed"))
+
+    def _due_batches(self) -> list[_Batch]:
+        """Return the batches that advance now: those of low priority only if no others exist or their time has come."""
+        batches = list(self._batches.values())
+        first = [batch for batch in batches if not batch.has_low_priority]
+        if not first or len(first) == len(batches):
+            self._low_priority_s = 0.0
+            return batches
+        return batches if self._low_priority_s > 0 else first
 
     def _drop_ended_calls(self) -> None:
         """Remove the requests of canceled calls, batches without requests, and callers that are gone."""
@@ -302,7 +316,9 @@ class SharedSearch:
 
     def _choose(self, batch: _Batch) -> dict[int, _Sequence]:
         """Take the requests that enter now from those that wait."""
-        capacity = max(1, self.max_rows // batch.search.rows_per_sequence)
+        size = _LOW_PRIORITY_SIZE if batch.has_low_priority else 1.0
+        capacity = max(1, int(size * self.max_rows) // batch.search.rows_per_sequence)
+        max_tokens = size * self.max_batch_tokens
         if not batch.active:
             batch.longest = 0
         chosen: dict[int, _Sequence] = {}
@@ -310,8 +326,7 @@ class SharedSearch:
             call = min(batch.waiting, key=lambda one: (one.caller.priority, self._served[one.caller.name]))
             at, request = call.waiting[0]
             longest = max(batch.longest, len(request.source))
-            share = _LOW_PRIORITY_SHARE if call.caller.priority else 1.0
-            if count and (count >= share * capacity or (count + 1) * longest > share * self.max_batch_tokens):
+            if count and (count + 1) * longest > max_tokens:
                 break
             batch.longest = longest
             call.waiting.popleft()
