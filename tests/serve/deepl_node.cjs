@@ -18,6 +18,7 @@ async function translations() {
     one: await client.translateText("Ein Hund.", "en", "de"),
     list: (await client.translateText(["Ein Hund.", "Hallo Welt. Guten Morgen!"], "en", "de", options)).map((each) => each.text),
     whole: (await client.translateText("Hallo Welt. Guten Morgen!", "en", "de", { splitSentences: "off" })).text,
+    html: (await client.translateText("<p>Ein <b>Hund</b>.</p>", "en", "de", { tagHandling: "html", ignoreTags: ["i", "u"] })).text,
     detected: await client.translateText("Guten Morgen, wie geht es Ihnen?", null, "en-US"),
     formality: await refusal(client.translateText("Hallo!", "en", "de", { formality: "more" })),
     unknown: await refusal(client.translateText("Hallo!", "en", "zz")),

@@ -20,7 +20,7 @@ import pytest
 from deepl.api_data import GlossaryInfo, ModelType, MultilingualGlossaryDictionaryEntries
 from running_service import RunningService, running, unpack_model
 
-from headway.predict import Source, Translator, load_translator
+from headway.predict import MarkupOptions, Source, Translation, Translator, load_translator
 from headway.predict.phrases import WordPhrase
 from headway.serve.apis.deepl_glossaries import _escaped, _unescaped
 
@@ -132,16 +132,46 @@ def test_splitting(client: deepl.DeepLClient, translator: Translator) -> None:
         return text_of(client.translate_text(text, source_lang="EN", target_lang="DE", split_sentences=how))
 
     text = "Hallo Welt. Guten Morgen!"
-    whole, parts = translator.translate(text).text, [each.text for each in translator.translate(text.split(". "))]
+    whole = translator.translate(text).text
     assert translate(text, "0") == whole
     assert translate(text, "1") == " ".join(expected(translator, ["Hallo Welt.", "Guten Morgen!"])) != whole
     assert translate("Ein\n Hund. \r\n\n Zwei.", "nonewlines") == translate("Ein Hund. Zwei.", "1")
-    assert len(parts) == 2
+    assert translate("Ein Hund.\nHallo!", "1") == "\n".join(expected(translator, ["Ein Hund.", "Hallo!"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "markup"),
+    [
+        ("<p>Ein <b>Hund</b>.<br>Hallo!</p><p><code>x</code> Welt</p>", {"tag_handling": "html"}, {"kind": "html"}),
+        (
+            "<a>Ein <b>Hund</b>. Hallo <c>Welt</c></a>\n<a>Guten Morgen</a>",
+            {"tag_handling": "xml", "splitting_tags": "b,d", "non_splitting_tags": ["a"], "ignore_tags": ["c", "e,f"]},
+            {"kind": "xml", "splitting_tags": ["b", "d"], "non_splitting_tags": ["a"], "ignore_tags": ["c", "e", "f"]},
+        ),
+        (
+            "<a>Ein <b>Hund</b></a><a>Hallo!</a>",
+            {"tag_handling": "xml", "outline_detection": False, "tag_handling_version": "v2"},
+            {"kind": "xml", "outline_detection": False},
+        ),
+    ],
+    ids=["html", "xml", "without-outline"],
+)
+def test_tags(
+    client: deepl.DeepLClient, translator: Translator, text: str, options: dict[str, Any], markup: dict[str, Any]
+) -> None:
+    found = text_of(client.translate_text(text, source_lang="EN", target_lang="DE", **options))
+    (alone,) = translator.translate_each(
+        [Source(text, split_sentences=True)], markup=MarkupOptions.parse(markup, "markup")
+    )
+    assert isinstance(alone, Translation)
+    assert found == alone.text
+    assert sorted(re.findall("<[^>]*>", found)) == sorted(re.findall("<[^>]*>", text))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"tag_handling": "markdown"}, "Value for 'tag_handling' not supported"),
         ({"formality": "more"}, "'formality' is not supported for given 'target_lang'"),
         ({"formality": "rude"}, "Value for 'formality' not supported"),
         ({"split_sentences": "2"}, "Value for 'split_sentences' not supported"),
@@ -420,6 +450,7 @@ def test_deepl_node(service: RunningService, translator: Translator, tmp_path: P
     assert found["list"] == expected(translator, texts)
     assert found["one"] == {"text": found["list"][0], "detectedSourceLang": "en", "billedCharacters": len(texts[0])}
     assert found["whole"] == translator.translate(texts[1]).text
+    assert re.fullmatch("<p>.*<b>.*</b>.*</p>", found["html"])
     assert found["detected"]["detectedSourceLang"] == "de"
     assert "'formality' is not supported" in found["formality"]
     assert "Value for 'target_lang' not supported" in found["unknown"]

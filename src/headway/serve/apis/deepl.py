@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from headway.predict.results import Source
+from headway.predict import MarkupOptions, Source
 from headway.serve.apis import deepl_glossaries
-from headway.serve.apis.deepl_fields import authorized_client, choice, flag, optional_text, required_text, texts
+from headway.serve.apis.deepl_fields import authorized_client, choice, flag, names, optional_text, required_text, texts
 from headway.serve.apis.requests import BadRequestError, read_fields, unless_disconnected
 from headway.serve.glossaries import UnknownDictionaryError
 from headway.serve.languages import base_language, english_name, find_language, normalized
@@ -31,7 +31,8 @@ _REGIONS = {
     "en": {"EN-GB": "English (British)", "EN-US": "English (American)"},
     "pt": {"PT-BR": "Portuguese (Brazilian)", "PT-PT": "Portuguese (European)"},
 }
-_NOT_SUPPORTED = ("tag_handling", "style_id", "custom_instructions", "translation_memory_id", "glossary_ids")
+_NEWLINES = re.compile(r"[^\S\r\n]*[\r\n]\s*")
+_NOT_SUPPORTED = ("style_id", "custom_instructions", "translation_memory_id", "glossary_ids")
 
 
 def routes(service: Service) -> list[Route]:
@@ -62,7 +63,7 @@ class _DeepL:
             optional_text(fields, "source_lang"),
             required_text(fields, "target_lang"),
         )
-        splitting = choice(fields, "split_sentences", ("0", "1", "nonewlines"), "1")
+        splitting, markup = choice(fields, "split_sentences", ("0", "1", "nonewlines"), "1"), _markup(fields)
         model_type = choice(fields, "model_type", _MODEL_TYPES, None)
         flag(fields, "preserve_formatting")
         if choice(fields, "formality", _FORMALITIES, "default") in ("less", "more"):
@@ -75,9 +76,11 @@ class _DeepL:
             if source is None:
                 raise BadRequestError("Use of a glossary requires the source_lang parameter to be specified")
             glossary = self._service.glossaries.get(client.name, identifier)
-        sources = [_source(text, splitting) for text in given]
+        if markup is None and splitting == "nonewlines":
+            given = [_NEWLINES.sub(" ", text) for text in given]
+        sources = [Source(text, split_sentences=splitting != "0") for text in given]
         try:
-            work = self._service.translate(client, sources, source or "auto", target, glossary=glossary)
+            work = self._service.translate(client, sources, source or "auto", target, glossary=glossary, markup=markup)
             found, detected = await unless_disconnected(request, work)
         except UnknownLanguageError:
             known = self._languages("source")
@@ -136,11 +139,14 @@ class _DeepL:
         }
 
 
-def _source(text: str, splitting: str | None) -> Source:
-    """Return a text that is split into sentences, unless ``splitting`` is 0."""
-    if splitting == "nonewlines":
-        text = re.sub(r"[^\S\r\n]*[\r\n]\s*", " ", text)
-    return Source(text, split_sentences=splitting != "0")
+def _markup(fields: dict[str, Any]) -> MarkupOptions | None:
+    """Return how tags are treated, or None if texts are plain."""
+    kind = choice(fields, "tag_handling", ("html", "xml"), None)
+    lists = {name: names(fields, name) for name in ("splitting_tags", "non_splitting_tags", "ignore_tags")}
+    outline = flag(fields, "outline_detection", default=True)
+    if kind is None:
+        return None
+    return MarkupOptions.parse({"kind": kind, "outline_detection": outline, **lists}, "tag_handling")
 
 
 def _target_languages(known: Iterable[str]) -> dict[str, str]:

@@ -67,10 +67,19 @@ def choice(fields: dict[str, Any], name: str, accepted: Sequence[str], default: 
     return value
 
 
-def flag(fields: dict[str, Any], name: str) -> bool:
-    """Return the value of a field that is true or false; it is false if it is missing."""
+def flag(fields: dict[str, Any], name: str, default: bool = False) -> bool:
+    """Return the value of a field that is true or false, or ``default`` if it is missing."""
     value = fields.get(name)
-    found = _FLAGS.get(str(value).lower()) if value is not None else False
+    found = _FLAGS.get(str(value).lower()) if value is not None else default
     if found is None:
         raise BadRequestError(f"Value for '{name}' not supported.")
     return found
+
+
+def names(fields: dict[str, Any], name: str) -> tuple[str, ...]:
+    """Return the names in a field, which is a list, or a string in which they are separated by commas."""
+    value = fields.get(name) or []
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+        raise BadRequestError(f"Value for '{name}' not supported.")
+    return tuple(filter(None, (part.strip() for each in listed for part in each.split(","))))
