@@ -3,7 +3,8 @@
 A model of GPT-2 small's shape with random weights reads random prompts and adds a fixed number of tokens to each,
 greedily; the end symbol is forbidden. Every engine is a process of its own that computes when it is asked to; they run
 in turns, round after round, so that other load on the machine affects all of them. A ratio is the median over the
-rounds of (time of the peer) / (time of Headway). The case "prompt" adds one token to prompts of 512 tokens.
+rounds of (time of the peer) / (time of Headway). The case "prompt" adds one token to a prompt of 512 tokens,
+"shared beginning" one token to each of 64 prompts that have their first 512 tokens in common.
 
 All engines compute the same function up to its weights: Headway's own weights are also random. CTranslate2 takes part
 with one worker for all threads and with one worker per thread, and the faster one counts.
@@ -26,11 +27,12 @@ from pathlib import Path
 from typing import Any
 
 VOCABULARY, WIDTH, HEADS, LAYERS, CONTEXT = 50_257, 768, 12, 12, 1024
-CASES = {  # prompts, tokens of each, new tokens
-    "batch 1": (1, 128, 128),
-    "batch 16": (16, 128, 128),
-    "batch 64": (64, 128, 128),
-    "prompt": (1, 512, 1),
+CASES = {  # prompts, tokens of each, new tokens, tokens that all prompts begin with
+    "batch 1": (1, 128, 128, 0),
+    "batch 16": (16, 128, 128, 0),
+    "batch 64": (64, 128, 128, 0),
+    "prompt": (1, 512, 1, 0),
+    "shared beginning": (64, 544, 1, 512),
 }
 Prompts = list[list[int]]
 Engine = Callable[[Prompts, int], int]
@@ -57,7 +59,10 @@ def headway(_folder: Path, precision: str) -> Engine:
 
 
 def ctranslate2(folder: Path, workers: str) -> Engine:
-    """Return CTranslate2's engine in int8, with one worker for all threads or one per thread."""
+    """Return CTranslate2's engine in int8, with one worker for all threads or one per thread.
+
+    CTranslate2 computes the common beginning of the prompts once if it is passed separately, as it is here.
+    """
     import ctranslate2
 
     threads = int(os.environ["OMP_NUM_THREADS"])
@@ -66,8 +71,12 @@ def ctranslate2(folder: Path, workers: str) -> Engine:
     generator = ctranslate2.Generator(str(folder / "ct2"), compute_type="int8", inter_threads=count, intra_threads=each)
 
     def run(prompts: Prompts, new: int) -> int:
+        texts = [[f"t{token}" for token in prompt] for prompt in prompts]
+        shared = next((at for at, each in enumerate(zip(*texts, strict=True)) if len(set(each)) > 1), 0)
         results = generator.generate_batch(
-            [[f"t{token}" for token in prompt] for prompt in prompts],
+            [text[shared:] for text in texts],
+            static_prompt=texts[0][:shared] or None,
+            cache_static_prompt=False,  # it would be computed only in the first round
             max_length=new,
             min_length=new,
             include_prompt_in_result=False,
@@ -126,15 +135,16 @@ RATIOS = {
 
 
 def work() -> None:
-    """Answer the orders on standard input, each a list of (prompts, their tokens, new tokens), with seconds."""
+    """Answer the orders on standard input, each one of :data:`CASES`, with seconds."""
     import random
 
     engine = ENGINES[sys.argv[2]](Path(sys.argv[4]), sys.argv[3])
     print("ready", flush=True)
     for line in sys.stdin:
-        count, length, new = json.loads(line)
+        count, length, new, shared = json.loads(line)
         draw = random.Random(1)
-        prompts = [[draw.randrange(10, VOCABULARY) for _ in range(length)] for _ in range(count)]
+        beginning = [draw.randrange(10, VOCABULARY) for _ in range(shared)]
+        prompts = [beginning + [draw.randrange(10, VOCABULARY) for _ in range(length - shared)] for _ in range(count)]
         start = time.perf_counter()
         made = engine(prompts, new)
         seconds = time.perf_counter() - start
@@ -207,14 +217,16 @@ def main() -> None:
             "processor": processor_name(),
             "threads": arguments.threads,
             "versions": {each: version(each) for each in ("torch", "ctranslate2", "transformers")},
-            "cases": {case: dict(zip(("prompts", "tokens", "new"), CASES[case], strict=True)) for case in found},
+            "cases": {
+                case: dict(zip(("prompts", "tokens", "new", "shared"), CASES[case], strict=True)) for case in found
+            },
             "ratios": found,
             "seconds": seconds,
         }
         arguments.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
-def _ask(process: subprocess.Popen[str], case: tuple[int, int, int]) -> float:
+def _ask(process: subprocess.Popen[str], case: tuple[int, int, int, int]) -> float:
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(json.dumps(case) + "\n")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.decode.ranking import NextTokens, top_tokens
+from headway.engine.prompts import PromptRows, prompt_attention
 from headway.engine.shortlist import ShortlistWeights
 from headway.engine.torch_backend import (
     Activation,
@@ -134,20 +135,27 @@ class Int8Backend(TorchBackend):
         return _attended(rows, layout, keys, values, sequences, longest, mask)
 
     def causal_attention(  # noqa: D102
-        self, rows: Rows, layout: HeadLayout, lengths: Sequence[int], window: tuple[int, int] | None
+        self, rows: Rows, layout: HeadLayout, prompts: PromptRows, window: tuple[int, int] | None
     ) -> Rows:
-        # Each sequence on its own, so that the rounding does not depend on the padding.
-        out = np.zeros((len(lengths), len(rows) // len(lengths), layout.output_width), dtype=np.float32)
-        for at, (sequence, length) in enumerate(zip(np.split(rows, len(lengths)), lengths, strict=True)):
-            if length == 0:
-                continue
-            own = torch.from_numpy(sequence[:length])
-            out[at, :length] = super().causal_attention(own, layout, [length], window).numpy()
-        return out.reshape(len(rows), -1)
+        # In blocks even if no beginning is shared, so that the rounding is the same if it is.
+        query, key, value = (part.squeeze(1) for part in layout.split(torch.from_numpy(rows).unsqueeze(1)))
+        return prompt_attention(query, key, value, prompts, window).flatten(1).numpy()
 
-    def write_prompts(self, rows: Rows, layout: HeadLayout, prefix_kv: KVCache, layer: int, count: int) -> None:  # noqa: D102
-        keys, values, slots = _bits(prefix_kv.keys[layer]), _bits(prefix_kv.values[layer]), prefix_kv.slots.numpy()
-        _write_keys_values(rows, layout, keys, values, slots[-count:], 0)
+    def write_prompts(  # noqa: D102
+        self, rows: Rows, layout: HeadLayout, prompts: PromptRows, prefix_kv: KVCache, layer: int
+    ) -> None:
+        keys, values = _bits(prefix_kv.keys[layer]), _bits(prefix_kv.values[layer])
+        slots = prefix_kv.slots[-len(prompts.spans) :].numpy()
+        if prompts.positions is None:
+            _write_keys_values(rows, layout, keys, values, slots, 0)
+            return
+        for span in prompts.spans:
+            for stored in (keys, values):
+                by_slot = stored.reshape(-1, layout.num_kv_heads, *stored.shape[1:])
+                by_slot[slots[span.prompt], :, : span.shared] = by_slot[slots[span.like], :, : span.shared]
+            if span.length > span.shared:
+                slot = slots[span.prompt : span.prompt + 1]
+                _write_keys_values(rows[span.own_rows], layout, keys, values, slot, span.shared)
 
     def prefix_attention(self, rows: Rows, layout: HeadLayout, prefix_kv: KVCache, layer: int, mask: Any) -> Rows:  # noqa: D102
         keys, values, slots = _bits(prefix_kv.keys[layer]), _bits(prefix_kv.values[layer]), prefix_kv.slots.numpy()

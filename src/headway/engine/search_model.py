@@ -7,6 +7,7 @@ It differs from :class:`~headway.models.transformer.Transformer` in the followin
 - The keys and values of the memory come from one product for all decoder blocks.
 - The scale of the queries, 1 / sqrt(d_k), is part of their projection.
 - A language model does not compute the outputs of the last block for a prompt, of which it needs only keys and values.
+- On a CPU, beginnings that several prompts of a batch share are computed once.
 - The top tokens are found without a softmax over the vocabulary: logits are computed, ranked and summed in chunks that
   fit the processor's cache.
 
@@ -29,6 +30,7 @@ from torch.nn import functional as F
 import headway.kernels as kernels
 from headway.decode.protocol import SearchModel, Step
 from headway.decode.ranking import NextTokens
+from headway.engine.prompts import PromptRows
 from headway.engine.shortlist import Shortlist, ShortlistWeights
 from headway.engine.torch_backend import Activation, HeadLayout, OutputProjection, Rows, TorchBackend
 from headway.errors import ConfigError
@@ -228,16 +230,19 @@ class _SelfAttentionLayer:
         rows = self._transform(self._projection(self._norm(x)), len(x) // len(lengths), self._rotate_all())
         return self._output(self._backend.self_attention(rows, self.layout, lengths, self._window), x)
 
-    def prefill(self, x: Rows, lengths: Sequence[int], prefix_kv: KVCache, layer: int, *, only_store: bool) -> Rows:
+    def prefill(self, x: Rows, prompts: PromptRows, prefix_kv: KVCache, layer: int, *, only_store: bool) -> Rows:
         """Attend from all positions of each prompt to those before it, and store keys and values in ``prefix_kv``."""
-        rows, backend = (
-            self._transform(self._projection(self._norm(x)), len(x) // len(lengths), self._rotate_all()),
-            self._backend,
-        )
-        backend.write_prompts(rows, self.layout, prefix_kv, layer, len(lengths))
+        rotary, positions, backend = self.rotary, prompts.positions, self._backend
+        if rotary is None or positions is None:
+            rotation, sequence_rows = self._rotate_all(), len(x) // len(prompts.spans)
+        else:
+            rotary.reserve(prompts.max_length)
+            rotation, sequence_rows = (lambda heads: rotary.rotate_at(heads, positions)), 1
+        rows = self._transform(self._projection(self._norm(x)), sequence_rows, rotation)
+        backend.write_prompts(rows, self.layout, prompts, prefix_kv, layer)
         if only_store:
             return x
-        return self._output(backend.causal_attention(rows, self.layout, lengths, self._window), x)
+        return self._output(backend.causal_attention(rows, self.layout, prompts, self._window), x)
 
     def step(self, x: Rows, prefix_kv: KVCache, layer: int, mask: Any, rotation: Activation | None) -> Rows:
         """Attend from one new position of each row. ``rotation`` applies rotary positions, if there are any."""
@@ -317,9 +322,9 @@ class _CausalLayer:
         self._feed_forward = _FeedForwardLayer(block.feed_forward, block.feed_forward_residual, backend)
         self._parallel = block.parallel
 
-    def prefill(self, x: Rows, lengths: Sequence[int], prefix_kv: KVCache, layer: int, *, only_store: bool) -> Rows:
+    def prefill(self, x: Rows, prompts: PromptRows, prefix_kv: KVCache, layer: int, *, only_store: bool) -> Rows:
         """Apply the block to prompts, and store their keys and values, or do only that."""
-        attended = self.attention.prefill(x, lengths, prefix_kv, layer, only_store=only_store)
+        attended = self.attention.prefill(x, prompts, prefix_kv, layer, only_store=only_store)
         return x if only_store else self._feed_forward(x if self._parallel else attended, attended)
 
     def step(self, x: Rows, prefix_kv: KVCache, layer: int, mask: Any, rotation: Activation | None) -> Rows:
@@ -595,11 +600,13 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly]):
         state.prefix_kv.admit(lengths, beams=beams)
         if not any(lengths):
             return
-        tokens = pad_sequences(sources, self._model.pad, self.device)
-        x = self._backend.to_rows(self._model.embed(tokens).flatten(0, 1))
+        prompts = PromptRows.pack(sources, self._model.pad, self.device)
+        positions = None if prompts.positions is None else prompts.positions.unsqueeze(1)
+        self._model.positions.reserve(max(lengths))  # given positions, embed reserves only one
+        x = self._backend.to_rows(self._model.embed(prompts.tokens, positions).flatten(0, 1))
         for number, layer in enumerate(self._layers):
             only_store = number == len(self._layers) - 1  # no output of the last block is needed
-            x = layer.prefill(x, lengths, state.prefix_kv, number, only_store=only_store)
+            x = layer.prefill(x, prompts, state.prefix_kv, number, only_store=only_store)
 
     @torch.inference_mode()
     def step(self, state: PrefixState, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:

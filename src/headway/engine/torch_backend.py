@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from headway.decode.ranking import NextTokens, topk_ordered
 from headway.engine.attention import scaled_dot_product_attention
 from headway.engine.local_attention import local_attention
+from headway.engine.prompts import PromptRows, prompt_attention
 from headway.engine.shortlist import ShortlistWeights
 from headway.nn.attention import KeysValues, restrict_to_window
 from headway.nn.blocks import NoNorm, PostNorm, PreNorm
@@ -169,23 +170,40 @@ class TorchBackend:
         return scaled_dot_product_attention(query, key, value, mask).transpose(1, 2).reshape(len(rows), -1)
 
     def causal_attention(
-        self, rows: Rows, layout: HeadLayout, lengths: Sequence[int], window: tuple[int, int] | None
+        self, rows: Rows, layout: HeadLayout, prompts: PromptRows, window: tuple[int, int] | None
     ) -> Rows:
         """Return the attention of each position over itself and those before it, within the ``window`` if there is one.
 
-        The queries must already be scaled. Sequences are padded on the right, where no other position attends to.
+        The queries must already be scaled. Padding is on the right, where no other position attends to.
         """
-        query, key, value = layout.split_by_head(torch.unflatten(rows, 0, (len(lengths), -1)))
+        if prompts.positions is not None:
+            query, key, value = (part.squeeze(1) for part in layout.split(rows.unsqueeze(1)))
+            return prompt_attention(query, key, value, prompts, window).flatten(1)
+        query, key, value = layout.split_by_head(torch.unflatten(rows, 0, (len(prompts.spans), -1)))
         length, mask = key.size(2), None
         if window is not None and length > window[0] + 1:
             mask = restrict_to_window(causal_mask(length, key.device), window, query[:, 0])
         attended = F.scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None, scale=1.0)
         return attended.transpose(1, 2).reshape(len(rows), -1)
 
-    def write_prompts(self, rows: Rows, layout: HeadLayout, prefix_kv: KVCache, layer: int, count: int) -> None:
-        """Store a layer's keys and values of whole prompts, for the newest ``count`` sequences."""
-        _, key, value = layout.split(torch.unflatten(rows, 0, (count, -1)))
-        prefix_kv.write(layer, key.transpose(1, 2), value.transpose(1, 2))
+    def write_prompts(
+        self, rows: Rows, layout: HeadLayout, prompts: PromptRows, prefix_kv: KVCache, layer: int
+    ) -> None:
+        """Store a layer's keys and values of whole prompts, for the newest sequences."""
+        if prompts.positions is None:
+            _, key, value = layout.split(torch.unflatten(rows, 0, (len(prompts.spans), -1)))
+            prefix_kv.write(layer, key.transpose(1, 2), value.transpose(1, 2))
+            return
+        # The newest sequences have the last slots.
+        first, longest = prefix_kv.num_sequences - len(prompts.spans), prompts.max_length
+        _, *parts = layout.split(rows.unsqueeze(1))
+        for buffer, part in zip((prefix_kv.keys[layer], prefix_kv.values[layer]), parts, strict=True):
+            newest = torch.unflatten(buffer, 0, (-1, layout.num_kv_heads))[first:]
+            for span in prompts.spans:
+                stored = newest[span.prompt]
+                stored[:, : span.shared] = newest[span.like, :, : span.shared]
+                stored[:, span.shared : span.length] = part[span.own_rows].squeeze(1).transpose(0, 1)
+                stored[:, span.length : longest] = 0  # masked, but must be finite
 
     def prefix_attention(self, rows: Rows, layout: HeadLayout, prefix_kv: KVCache, layer: int, mask: Any) -> Rows:
         """Append each row's key and value to the cache and return the attention over the row's prefix."""

@@ -1,0 +1,172 @@
+"""The prompts of a batch as rows, and causal attention within them.
+
+In a causal model, the hidden states of a position depend only on the tokens up to it. Prompts that begin with the same
+tokens, such as the same instructions or examples, have the same hidden states there, so these are computed once (Kwon
+et al. 2023, "Efficient Memory Management for Large Language Model Serving with PagedAttention", section 4.4). Here each
+prompt then has its own copy of the keys and values.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from headway.nn.embedding import pad_sequences
+
+_MIN_SHARED = 32  # shorter common beginnings are computed for each prompt
+_MIN_SAVING = 0.25  # share of the tokens; attention to prompts one by one uses many threads less well than to a batch
+_QUERIES = 32  # neighboring positions whose attention is computed together
+
+
+@dataclass(frozen=True)
+class PromptSpan:
+    """The rows of a prompt: its first ones belong to an earlier span, the others are its own.
+
+    Attributes:
+        prompt: Index of the prompt.
+        length: Number of its tokens.
+        shared: Number of tokens at its beginning whose rows belong to earlier spans.
+        like: Index of the prompt that begins with the same ``shared`` tokens. It has the span before this one.
+        first_row: First row of its own.
+    """
+
+    prompt: int
+    length: int
+    shared: int
+    like: int
+    first_row: int
+
+    def rows(self, start: int, end: int) -> slice:
+        """Return the rows of the positions from ``start`` to ``end``, all of which are its own."""
+        return slice(self.first_row + start - self.shared, self.first_row + end - self.shared)
+
+    @property
+    def own_rows(self) -> slice:
+        """All rows of its own."""
+        return self.rows(self.shared, self.length)
+
+
+@dataclass(frozen=True)
+class PromptRows:
+    """The positions of N prompts as rows.
+
+    Without common beginnings, the rows are those of the padded prompts, one prompt after the other. Otherwise there is
+    no padding.
+
+    Attributes:
+        spans: The rows of each prompt.
+        tokens: The tokens of the padded prompts (N, T), or if beginnings are shared, the token of each row (R, 1).
+        positions: The position of each row if beginnings are shared, otherwise None.
+    """
+
+    spans: tuple[PromptSpan, ...]
+    tokens: Int[Tensor, "_ _"]
+    positions: Int[Tensor, " R"] | None
+
+    @classmethod
+    def pack(cls, prompts: Sequence[Sequence[int]], pad: int, device: torch.device) -> PromptRows:
+        """Arrange prompts, at least one of which is not empty.
+
+        Beginnings are shared only on a CPU, and only if that saves a considerable part of the rows.
+        """
+        spans = _share_beginnings(prompts) if device.type == "cpu" else []
+        if sum(span.shared for span in spans) < _MIN_SAVING * sum(map(len, prompts)):
+            tokens = pad_sequences(prompts, pad, device)
+            first_rows = range(0, tokens.numel(), tokens.size(1))
+            spans = [
+                PromptSpan(at, len(prompt), 0, at, row)
+                for at, (prompt, row) in enumerate(zip(prompts, first_rows, strict=True))
+            ]
+            return cls(tuple(spans), tokens, None)
+        tokens = torch.tensor([token for span in spans for token in prompts[span.prompt][span.shared :]])
+        positions = torch.cat([torch.arange(span.shared, span.length) for span in spans])
+        return cls(tuple(spans), tokens.unsqueeze(1), positions)
+
+    @property
+    def max_length(self) -> int:
+        """The length of the longest prompt."""
+        return max(span.length for span in self.spans)
+
+
+def _share_beginnings(prompts: Sequence[Sequence[int]]) -> list[PromptSpan]:
+    spans: list[PromptSpan] = []
+    row = 0
+    # In sorted order, each prompt has its longest common beginning with the prompt before it.
+    order = sorted(range(len(prompts)), key=lambda at: tuple(prompts[at]))
+    for like, at in zip([order[0], *order], order, strict=False):
+        shared, length = 0, len(prompts[at])
+        if like != at and (common := _common_length(prompts[like], prompts[at])) >= _MIN_SHARED:
+            shared = common
+        spans.append(PromptSpan(at, length, shared, like, row))
+        row += length - shared
+    return spans
+
+
+def _common_length(a: Sequence[int], b: Sequence[int]) -> int:
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(a), len(b)))
+
+
+def prompt_attention(
+    query: Float[Tensor, "R H K"],
+    key: Float[Tensor, "R G K"],
+    value: Float[Tensor, "R G U"],
+    prompts: PromptRows,
+    window: tuple[int, int] | None,
+) -> Float[Tensor, "R H U"]:
+    """Return the attention of each position over itself and those before it, within the ``window`` if there is one.
+
+    The queries must already be scaled. The shapes of all operations depend only on positions, so the rounding depends
+    neither on the other prompts nor on later tokens. The results of padding are zeros.
+    """
+    heads, groups = query.size(1), key.size(1)
+    length = -(-prompts.max_length // _QUERIES) * _QUERIES
+    out = query.new_zeros(len(query), heads, value.size(2))
+    bias = _causal_bias(length, window, query.dtype)
+    # The rows of a span stay in these buffers for the next one, which shares the first of them.
+    queries, keys, values = (part.new_zeros(part.size(1), length, part.size(2)) for part in (query, key, value))
+    by_group, filled = torch.unflatten(queries, 0, (groups, -1)), 0
+    for span in prompts.spans:
+        if span.length > span.shared:
+            for buffer, part in ((queries, query), (keys, key), (values, value)):
+                buffer[:, span.shared : span.length] = part[span.own_rows].transpose(0, 1)
+            if span.length < filled:  # masked keys and values must be finite
+                keys[:, span.length : filled] = values[:, span.length : filled] = 0
+            filled = span.length
+        end = span.shared
+        while end < span.length:
+            start, end = _block_at(end)
+            first = 0 if window is None else max(0, start - window[0]) // _QUERIES * _QUERIES
+            own_keys, own_values = (
+                buffer[:, None, first:end].expand(-1, heads // groups, -1, -1) for buffer in (keys, values)
+            )
+            mask = bias[: end - start, length + first - start : length + end - start]
+            attended = F.scaled_dot_product_attention(
+                by_group[:, :, start:end], own_keys, own_values, mask, scale=1.0
+            ).flatten(0, 1)
+            new, last = max(start, span.shared), min(end, span.length)
+            out[span.rows(new, last)] = attended[:, new - start : last - start].transpose(0, 1)
+    return out
+
+
+def _block_at(position: int) -> tuple[int, int]:
+    """Return the first position of the block of queries that contains ``position``, and the position after its end."""
+    size = _QUERIES // 2 if position < _QUERIES else _QUERIES  # smaller ones at first, for short prompts
+    start = position // size * size
+    return start, start + size
+
+
+@functools.lru_cache(maxsize=8)
+def _causal_bias(length: int, window: tuple[int, int] | None, dtype: torch.dtype) -> Float[Tensor, "_ _"]:
+    """Return the mask to add to the scores of a block of queries over ``length`` positions before it and its own."""
+    distance = torch.arange(length, length + _QUERIES).unsqueeze(1) - torch.arange(length + _QUERIES)
+    masked = distance < 0
+    if window is not None:
+        masked |= distance > window[0]
+    return torch.zeros(masked.shape, dtype=dtype).masked_fill_(masked, -torch.inf)
