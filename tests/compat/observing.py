@@ -75,11 +75,11 @@ def observe(folder: Path, texts: dict[str, Any]) -> dict[str, Any]:
 def _translations(folder: Path, texts: dict[str, Any], beam: int) -> list[dict[str, Any]]:
     language = ("--to", texts["to"]) if "to" in texts else ()
     options = ("--precision", "float32", "--beam-size", beam, "--max-length", 24, "--no-guard", "--format", "json")
-    options += ("--no-protect",)  # the results are those of the model alone
+    plain = "--no-protect"  # the results are those of the model alone
     with tempfile.TemporaryDirectory() as aside:
         lines, output = Path(aside) / "sources.txt", Path(aside) / "found.jsonl"
         lines.write_text("".join(text + "\n" for text in texts["sources"]), encoding="utf-8")
-        checked_command("translate", folder, "-i", lines, "-o", output, *options, *language)
+        checked_command("translate", folder, "-i", lines, "-o", output, plain, *options, *language)
         found = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
     return [{"text": one["text"], "score": one["score"]} for one in found]
 

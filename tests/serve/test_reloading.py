@@ -133,13 +133,23 @@ def test_the_cache_answers_what_it_knows(configured: Configured) -> None:
 
 def test_the_cache_forgets_what_was_used_least_recently() -> None:
     cache = ResultCache(200)
+    keys = dict(zip("abcd", cache.keys("abcd", "model", {"beam_size": 4}), strict=True))
+    assert len(set(keys.values())) == 4
+    assert cache.keys("a", "model", {"beam_size": 5})[0] != keys["a"]
     for name in "abc":
-        cache.put(cache.key(name), name * 50)
-    assert cache.get(cache.key("a")) == "a" * 50
-    cache.put(cache.key("d"), "d" * 50)
-    found = {name: cache.get(cache.key(name)) is not None for name in "abcd"}
-    assert found == {"a": True, "b": False, "c": True, "d": True}
-    cache.put(cache.key("big"), "x" * 500)
-    assert cache.get(cache.key("big")) is None
+        cache.put(keys[name], name * 50)
+    assert cache.get(keys["a"]) == "a" * 50
+    cache.put(keys["d"], "d" * 50)
+    assert {name: cache.get(key) is not None for name, key in keys.items()} == {
+        "a": True,
+        "b": False,
+        "c": True,
+        "d": True,
+    }
+    cache.put(b"big", "x" * 500)
+    assert cache.get(b"big") is None
     assert 0 < cache.num_bytes <= 200
-    assert ResultCache(0).get(b"") is None
+    none = ResultCache(0)
+    (key,) = none.keys("a")
+    none.put(key, "a")
+    assert none.get(key) is None

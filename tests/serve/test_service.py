@@ -121,6 +121,27 @@ def test_markup_of_the_native_api(http: httpx.Client, translator: Translator, ma
     assert [each["text"] for each in found] == [each.text for each in expected]
 
 
+def test_a_text_that_is_in_the_target_language_already_stays_as_it_is(model_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "serve.toml"
+    pairs = (("en", "de"), ("de", "en"))
+    path.write_text(
+        "workers = 1\n"
+        + "".join(
+            f"[[models]]\npath = '{model_folder}'\nname = '{source}'\nsource = ['{source}']\ntarget = ['{target}']\n"
+            for source, target in pairs
+        )
+    )
+    texts = ["Good morning to all of you, my dear friends", "Guten Morgen, meine lieben Freunde"]
+    with running(["--config", str(path)]) as service:
+        body = {"q": texts, "source": "auto", "target": "de"}
+        found = httpx.post(f"{service.url}/translate", json=body, timeout=60).json()
+        assert [each["language"] for each in found["detectedLanguage"]] == ["en", "de"]
+        assert found["translatedText"][1] == texts[1]
+        assert found["translatedText"][0] != texts[0]
+        refused = httpx.post(f"{service.url}/translate", json=body | {"source": "de"}, timeout=60)
+        assert (refused.status_code, refused.json()) == (400, {"error": "de is not supported"})
+
+
 def test_it_describes_itself(http: httpx.Client) -> None:
     assert http.get("/health").json() == {"status": "ok"}
     assert http.get("/ready").json() == {"status": "ready"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -21,10 +22,12 @@ class ResultCache:
         self.num_bytes = 0
         self.num_hits = 0
 
-    @staticmethod
-    def key(*parts: Any) -> bytes:
-        """Return the key of a call with these parts."""
-        return hashlib.sha256(pickle.dumps(parts)).digest()
+    def keys(self, inputs: Sequence[Any], *shared: Any) -> list[bytes]:
+        """Return the key of each input, whose result also depends on what is shared. Without a cache, all are empty."""
+        if not self._max_bytes:
+            return [b""] * len(inputs)
+        beginning = hashlib.sha256(pickle.dumps(shared)).digest()
+        return [hashlib.sha256(beginning + pickle.dumps(each)).digest() for each in inputs]
 
     def get(self, key: bytes) -> Any | None:
         """Return a result, or None."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.errors import HeadwayError
+from headway.predict import Candidate, Translation
 from headway.predict.markup import MarkupOptions, text_without_markup
 from headway.serve.admission import Admission, RetryLaterError, estimated_tokens
 from headway.serve.bulk_jobs import BulkJob, BulkJobs, BulkWork
@@ -258,7 +259,7 @@ class Service:
         """Translate texts; see :meth:`headway.predict.Translator.translate_each`. Errors are in their places.
 
         If ``source`` is "auto", the language of each text is detected. The second result is these languages, otherwise
-        None.
+        None. A text that is found to be in the target language already is returned unchanged.
 
         Raises:
             UnknownDictionaryError: The glossary has no dictionary for the languages.
@@ -280,22 +281,26 @@ class Service:
         results: dict[int, Any] = {}
         for code in dict.fromkeys(codes):
             numbers = [number for number, each in enumerate(codes) if each == code]
-            direction = self.direction(code, target, model)
+            try:
+                direction = self.direction(code, target, model)
+            except UnknownLanguageError:
+                if detected is None or base_language(target) != base_language(code):
+                    raise
+                results |= {number: _unchanged(plain[number]) for number in numbers}
+                continue
             arguments = direction.arguments | keywords
             if glossary is not None:
                 dictionary = glossary.dictionary(direction.source, direction.target)
                 arguments["glossary"] = GlossaryLines(dictionary.lines)
-            shared = self.cache.key(direction.model, arguments)
-            keys = {number: self.cache.key(shared, texts[number]) for number in numbers}
-            known = {number: self.cache.get(keys[number]) for number in numbers}
-            missing = [number for number in numbers if known[number] is None]
+            keys = self.cache.keys([texts[number] for number in numbers], direction.model, arguments)
+            known = {number: self.cache.get(key) for number, key in zip(numbers, keys, strict=True)}
             results |= known
-            if missing:
+            if missing := [number for number in numbers if known[number] is None]:
                 own, own_plain = [texts[number] for number in missing], [plain[number] for number in missing]
                 found = await self.call(client, direction.model, "translate_each", own_plain, own, **arguments)
                 results |= zip(missing, found, strict=True)
-                for number in missing:
-                    self.cache.put(keys[number], results[number])
+                for number, key in zip(numbers, keys, strict=True):
+                    self.cache.put(key, results[number])
         return [results[number] for number in range(len(texts))], detected
 
     async def call(
@@ -390,6 +395,10 @@ class Service:
                     yield
             except TimeoutError:
                 raise TimedOutError from None
+
+
+def _unchanged(text: str) -> Translation:
+    return Translation(text, (Candidate(text, 0.0, 0.0, ()),))
 
 
 def _configured(model: ModelInfo, config: ModelConfig) -> ModelInfo:
