@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,9 +11,9 @@ from urllib.parse import urlencode
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.types import Scope
+from starlette.types import Message, Scope
 
-from headway.serve.dispatch import api_of, routed_path
+from headway.serve.dispatch import api_of_head, recognized, routed_path
 
 _TEXTS = st.text(max_size=20)
 _CODES = st.sampled_from(["de", "en-US", "auto", "zh-Hant"])
@@ -108,18 +109,45 @@ def native() -> st.SearchStrategy[Request]:
     return bare("native", "POST", "/api/v1/translate", "/api/v1/detect") | bare("native", "GET", "/ready", "/metrics")
 
 
-REQUESTS = st.one_of(libretranslate(), azure(), deepl(), openai(), native())
+@st.composite
+def deeplx(draw: st.DrawFn) -> Request:
+    fields = draw(
+        st.fixed_dictionaries({"text": _TEXTS, "target_lang": _CODES}, optional={"source_lang": _CODES | st.just("")})
+    )
+    query = draw(st.fixed_dictionaries({}, optional={"token": _KEYS}))
+    return Request("deeplx", "POST", "/translate", query, draw(_COMMON_HEADERS), json.dumps(fields).encode())
+
+
+REQUESTS = st.one_of(libretranslate(), azure(), deepl(), deeplx(), openai(), native())
+
+
+async def recognized_with_body(request: Request) -> tuple[str, bytes]:
+    """Return the API of a request, and the body that is left for it, which arrives in two parts."""
+    half = len(request.body) // 2
+    parts: list[Message] = [
+        {"type": "http.request", "body": request.body[:half], "more_body": True},
+        {"type": "http.request", "body": request.body[half:]},
+        {"type": "http.disconnect"},
+    ]
+
+    async def receive() -> Message:
+        return parts.pop(0)
+
+    api, receive_again = await recognized(request.scope, receive)
+    messages = [await receive_again() for _ in range(3)]
+    assert messages[-1] == {"type": "http.disconnect"}
+    return api, b"".join(message["body"] for message in messages[:2])
 
 
 @given(REQUESTS)
 def test_no_valid_request_is_taken_for_another_api(request: Request) -> None:
-    assert api_of(request.scope) == request.api
+    assert asyncio.run(recognized_with_body(request)) == (request.api, request.body)
 
 
-@given(REQUESTS, st.sampled_from(["libretranslate", "azure", "deepl", "openai"]))
+@given(REQUESTS, st.sampled_from(["libretranslate", "azure", "deepl", "deeplx", "openai"]))
 def test_a_prefix_decides(request: Request, prefix: str) -> None:
     scope: Scope = {**request.scope, "path": f"/{prefix}{request.path}"}
-    assert api_of(scope) == prefix
+    assert api_of_head(scope) == prefix
     assert routed_path(scope["path"], prefix) == scope["path"]
 
 

@@ -23,10 +23,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headway import __version__
 from headway.errors import HeadwayError
 from headway.serve.admission import OverloadedError, RetryLaterError
-from headway.serve.apis import azure, deepl, libretranslate, native, openai
+from headway.serve.apis import azure, deepl, deeplx, libretranslate, native, openai
 from headway.serve.apis.requests import BadRequestError, RefusedError
 from headway.serve.bulk_jobs import JobNotDoneError, JobsFullError, UnknownJobError
-from headway.serve.dispatch import NATIVE, api_of, routed_path
+from headway.serve.dispatch import NATIVE, api_of_head, recognized, routed_path
 from headway.serve.fleet import UnavailableError
 from headway.serve.glossaries import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
 from headway.serve.messages import WorkerError
@@ -60,7 +60,6 @@ def make_app(service: Service) -> ASGIApp:
         openapi_url="/api/v1/openapi.json",
         docs_url=None,
         redoc_url=None,
-        root_path=service.config.root_path,
         lifespan=lifespan,
     )
     metrics = _Metrics(service)
@@ -141,6 +140,7 @@ _APIS = {
     "openai": _Api(openai.error, openai.routes, {BadKeyError: 401}),
     "deepl": _Api(deepl.error, deepl.routes, {QuotaExceededError: 456, UnknownDictionaryError: 404}),
     "azure": _Api(azure.error, azure.routes, {BadKeyError: 401, QuotaExceededError: 403}),
+    "deeplx": _Api(deeplx.error, deeplx.routes, {BadKeyError: 401}),
     "libretranslate": _Api(libretranslate.error, libretranslate.routes),
 }
 
@@ -183,7 +183,7 @@ class _Guard:
 
     def __init__(self, app: ASGIApp, service: Service, metrics: _Metrics) -> None:
         self._app, self._service, self._metrics = app, service, metrics
-        limits = service.config.limits
+        limits, self._root_path = service.config.limits, service.config.root_path
         self._limit, self._job_limit = limits.body_bytes, max(limits.body_bytes, limits.job_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -191,10 +191,10 @@ class _Guard:
             await self._app(scope, receive, send)
             return
         start, number, status = time.perf_counter(), uuid.uuid4().hex, 0
-        path, api = scope["path"], api_of(scope)
+        if scope["path"].startswith(f"{self._root_path}/"):  # by a proxy that does not remove it
+            scope = {**scope, "path": scope["path"].removeprefix(self._root_path)}
+        path, api = scope["path"], api_of_head(scope)
         limit = self._job_limit if path == native.JOBS_PATH else self._limit
-        refusal = self._refusal(path, api, dict(scope["headers"]), limit)
-        scope = {**scope, "path": routed_path(path, api), "state": {**scope.get("state", {}), "api": api}}
         size = 0
 
         async def limited_receive() -> Message:
@@ -216,10 +216,16 @@ class _Guard:
 
         self._metrics.open_requests += 1
         try:
+            refusal = self._refusal(api, dict(scope["headers"]), limit)
+            if refusal is None:
+                api, body = await recognized(scope, limited_receive)
+                refusal = self._refusal_at_end(path, api)
             if refusal is not None:
                 await refusal(scope, receive, counted_send)
             else:
-                await self._app(scope, limited_receive, counted_send)
+                state = {**scope.get("state", {}), "api": api}
+                routed = {**scope, "root_path": self._root_path, "path": routed_path(path, api), "state": state}
+                await self._app(routed, body, counted_send)
         finally:
             self._metrics.open_requests -= 1
             seconds = time.perf_counter() - start
@@ -231,7 +237,7 @@ class _Guard:
                 )
             )  # fmt: skip
 
-    def _refusal(self, path: str, api: str, headers: dict[bytes, bytes], limit: int) -> Response | None:
+    def _refusal(self, api: str, headers: dict[bytes, bytes], limit: int) -> Response | None:
         form = _APIS[api].error
         host = headers.get(b"host", b"").decode("latin-1")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
@@ -241,8 +247,11 @@ class _Guard:
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > limit:
             return form(f"A body of more than {limit:,} bytes", 413, None)
+        return None
+
+    def _refusal_at_end(self, path: str, api: str) -> Response | None:
         if self._service.is_draining and path not in ("/health", "/ready", "/metrics"):
-            return form("The service is ending", 503, {"Retry-After": "5", "Connection": "close"})
+            return _APIS[api].error("The service is ending", 503, {"Retry-After": "5", "Connection": "close"})
         return None
 
 

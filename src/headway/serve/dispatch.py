@@ -2,7 +2,7 @@
 
 This is the only place that decides it: routes, errors, metrics and the refusals before a route use its result. Every
 API but the native one also has a prefix of its own, such as ``/deepl/v2/translate``. The application knows only the
-paths with a prefix, and requests without one are routed to them.
+paths with a prefix; other requests are routed to them.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from urllib.parse import parse_qsl
 
-from starlette.types import Scope
+from starlette.types import Message, Receive, Scope
+
+from headway.serve.apis.requests import BadRequestError, parse_json_object
+from headway.serve.service import TooLargeError
 
 NATIVE = "native"
 _DEFAULT = "libretranslate"
-_PREFIXED = (_DEFAULT, "azure", "deepl", "openai")
+_PREFIXED = (_DEFAULT, "azure", "deepl", "deeplx", "openai")
 # The first entry whose beginning a path has tells its API. LibreTranslate's paths have no common beginning.
 _PATHS = (
     ("/api/", NATIVE),
@@ -25,10 +28,38 @@ _PATHS = (
     ("/v3/", "deepl"),
     ("/", _DEFAULT),
 )
+_DEEPLX_FIELDS = {"text", "source_lang", "target_lang"}
 
 
-def api_of(scope: Scope) -> str:
-    """Return the name of the API that a request is meant for."""
+async def recognized(scope: Scope, receive: Receive) -> tuple[str, Receive]:
+    """Return the name of the API that a request is meant for, and a function that receives its body.
+
+    Only the bodies of requests that LibreTranslate and DeepLX might share are read here.
+    """
+    api = api_of_head(scope)
+    if (api, scope["method"], scope["path"]) != (_DEFAULT, "POST", "/translate"):
+        return api, receive
+    messages: list[Message] = []
+    failure: TooLargeError | None = None
+    try:
+        while not messages or messages[-1].get("more_body"):
+            messages.append(await receive())
+    except TooLargeError as error:
+        failure = error
+    body = b"".join(message.get("body", b"") for message in messages)
+
+    async def receive_again() -> Message:
+        if messages:
+            return messages.pop(0)
+        if failure is not None:
+            raise failure
+        return await receive()
+
+    return "deeplx" if _is_deeplx(body) else api, receive_again
+
+
+def api_of_head(scope: Scope) -> str:
+    """Return the name of the API that a request is meant for, as far as its body need not be known."""
     path: str = scope["path"]
     for name in _PREFIXED:
         if path.startswith(f"/{name}/"):
@@ -43,6 +74,15 @@ def _is_azure(query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Return whether a request states its version, or has a header, as Azure requires."""
     names = [name.lower() for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True)]
     return "api-version" in names or any(name.startswith(b"ocp-apim-") for name, _ in headers)
+
+
+def _is_deeplx(body: bytes) -> bool:
+    """Return whether a body has fields of DeepLX, and not the one that LibreTranslate requires."""
+    try:
+        fields = parse_json_object(body)
+    except BadRequestError:
+        return False
+    return "q" not in fields and not _DEEPLX_FIELDS.isdisjoint(fields)
 
 
 def routed_path(path: str, api: str) -> str:

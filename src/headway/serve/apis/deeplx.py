@@ -1,0 +1,78 @@
+"""The API of DeepLX (https://github.com/OwO-Network/DeepLX): one text, and alternatives to its translation.
+
+It is not the one of DeepL, although its fields have the same names. Programs such as Immersive Translate and plugins of
+Zotero send it.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headway.decode.request import DecodingOptions
+from headway.serve.apis.requests import BadRequestError, RefusedError, parse_json_object, unless_disconnected
+from headway.serve.languages import base_language
+from headway.serve.service import Client, Service, first_error
+
+_NUM_ALTERNATIVES = 3
+_SCHEMES = ("bearer", "deepl-auth-key")
+_MAX_ID = 10**10
+
+
+def routes(service: Service) -> list[Route]:
+    """Return the routes of the API."""
+    return [Route("/translate", _DeepLX(service).translate, methods=["POST"])]
+
+
+def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """Return an error in the form of this API."""
+    return JSONResponse({"code": status, "message": message}, status, headers)
+
+
+class _DeepLX:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def translate(self, request: Request) -> Response:
+        client, fields = self._client(request), parse_json_object(await request.body())
+        text, target = _text(fields, "text"), _text(fields, "target_lang")
+        source = _text(fields, "source_lang").lower() or "auto"
+        if not text:
+            raise RefusedError(error("No text to translate", 404))  # the status of the original
+        if not target:
+            raise BadRequestError("target_lang is missing")
+        if _text(fields, "tag_handling"):
+            raise BadRequestError("tag_handling is not supported")
+        width = max(DecodingOptions().beam_size, _NUM_ALTERNATIVES + 1)
+        options = DecodingOptions(beam_size=width, n_best=_NUM_ALTERNATIVES + 1)
+        work = self._service.translate(client, [text], source, target, options=options)
+        found, detected = await unless_disconnected(request, work)
+        if (failed := first_error(found)) is not None:
+            raise BadRequestError(str(failed))
+        best, *others = [each.text for each in found[0].candidates]
+        return JSONResponse(
+            {
+                "code": 200,
+                "id": random.randrange(_MAX_ID),
+                "data": best,
+                "alternatives": others,
+                "source_lang": base_language(source if detected is None else detected[0].code).upper(),
+                "target_lang": target.upper(),
+                "method": "Free",
+            }
+        )
+
+    def _client(self, request: Request) -> Client:
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        return self._service.client(key.strip() if scheme.lower() in _SCHEMES else request.query_params.get("token"))
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, str):
+        raise BadRequestError(f"{name} is not a string")
+    return value or ""
