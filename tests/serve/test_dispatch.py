@@ -118,7 +118,22 @@ def deeplx(draw: st.DrawFn) -> Request:
     return Request("deeplx", "POST", "/translate", query, draw(_COMMON_HEADERS), json.dumps(fields).encode())
 
 
-REQUESTS = st.one_of(libretranslate(), azure(), deepl(), deeplx(), openai(), native())
+def google() -> st.SearchStrategy[Request]:
+    fields = st.fixed_dictionaries(
+        {"q": _TEXTS | st.lists(_TEXTS, min_size=1, max_size=3), "target": _CODES},
+        optional={"source": _CODES, "format": st.sampled_from(["text", "html"]), "key": _KEYS},
+    )
+    parents = "/v3/projects/one", "/v3/projects/one/locations/global"
+    methods = [f"{parent}:{method}" for parent in parents for method in ("translateText", "detectLanguage")]
+    return st.one_of(
+        with_fields("google", "/language/translate/v2", fields),
+        with_fields("google", "/language/translate/v2/detect", fields),
+        bare("google", "GET", "/language/translate/v2/languages", *(f"{each}/supportedLanguages" for each in parents)),
+        bare("google", "POST", *methods),
+    )
+
+
+REQUESTS = st.one_of(libretranslate(), azure(), deepl(), deeplx(), google(), openai(), native())
 
 
 async def recognized_with_body(request: Request) -> tuple[str, bytes]:
@@ -144,7 +159,7 @@ def test_no_valid_request_is_taken_for_another_api(request: Request) -> None:
     assert asyncio.run(recognized_with_body(request)) == (request.api, request.body)
 
 
-@given(REQUESTS, st.sampled_from(["libretranslate", "azure", "deepl", "deeplx", "openai"]))
+@given(REQUESTS, st.sampled_from(["libretranslate", "azure", "deepl", "deeplx", "google", "openai"]))
 def test_a_prefix_decides(request: Request, prefix: str) -> None:
     scope: Scope = {**request.scope, "path": f"/{prefix}{request.path}"}
     assert api_of_head(scope) == prefix

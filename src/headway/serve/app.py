@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headway import __version__
 from headway.errors import HeadwayError
 from headway.serve.admission import OverloadedError, RetryLaterError
-from headway.serve.apis import azure, deepl, deeplx, libretranslate, native, openai
+from headway.serve.apis import azure, deepl, deeplx, google, libretranslate, native, openai
 from headway.serve.apis.requests import BadRequestError, RefusedError
 from headway.serve.bulk_jobs import JobNotDoneError, JobsFullError, UnknownJobError
 from headway.serve.dispatch import NATIVE, api_of_head, recognized, routed_path
@@ -141,6 +141,7 @@ _APIS = {
     "deepl": _Api(deepl.error, deepl.routes, {QuotaExceededError: 456, UnknownDictionaryError: 404}),
     "azure": _Api(azure.error, azure.routes, {BadKeyError: 401, QuotaExceededError: 403}),
     "deeplx": _Api(deeplx.error, deeplx.routes, {BadKeyError: 401}),
+    "google": _Api(google.error, google.routes),
     "libretranslate": _Api(libretranslate.error, libretranslate.routes),
 }
 

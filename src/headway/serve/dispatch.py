@@ -17,13 +17,15 @@ from headway.serve.service import TooLargeError
 
 NATIVE = "native"
 _DEFAULT = "libretranslate"
-_PREFIXED = (_DEFAULT, "azure", "deepl", "deeplx", "openai")
+_PREFIXED = (_DEFAULT, "azure", "deepl", "deeplx", "google", "openai")
 # The first entry whose beginning a path has tells its API. LibreTranslate's paths have no common beginning.
 _PATHS = (
     ("/api/", NATIVE),
     ("/ready", NATIVE),
     ("/metrics", NATIVE),
     ("/v1/", "openai"),
+    ("/language/translate/v2", "google"),
+    ("/v3/projects/", "google"),
     ("/v2/", "deepl"),
     ("/v3/", "deepl"),
     ("/", _DEFAULT),

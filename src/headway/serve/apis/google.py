@@ -1,0 +1,311 @@
+"""The API of Google Cloud Translation: v2 ("Basic") and the REST form of v3 ("Advanced").
+
+See https://cloud.google.com/translate/docs/reference/rest. Requests of v2 may be JSON, forms or query strings. What
+models here do not have is refused: custom models, transliteration, and formats other than text and HTML.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headway.serve.apis.requests import (
+    BadRequestError,
+    RefusedError,
+    parse_json_object,
+    read_fields,
+    unless_disconnected,
+)
+from headway.serve.glossaries import StoredGlossary
+from headway.serve.languages import DetectedLanguage, english_name
+from headway.serve.service import BadKeyError, Client, Service, UnknownLanguageError, first_error
+
+_V2, _V3_PARENT = "/language/translate/v2", "/v3/projects/{project}"
+# The names and reasons of statuses. A request that is too large is an invalid argument.
+_STATUSES = {
+    400: ("INVALID_ARGUMENT", "invalid"),
+    401: ("UNAUTHENTICATED", "authError"),
+    403: ("PERMISSION_DENIED", "forbidden"),
+    404: ("NOT_FOUND", "notFound"),
+    405: ("UNIMPLEMENTED", "httpMethodNotAllowed"),
+    429: ("RESOURCE_EXHAUSTED", "rateLimitExceeded"),
+    500: ("INTERNAL", "backendError"),
+    503: ("UNAVAILABLE", "backendError"),
+    504: ("DEADLINE_EXCEEDED", "backendError"),
+}
+_MODELS = ("nmt", "base")
+_FORMATS = {"text": False, "html": True}
+_MIME_TYPES = {"text/plain": False, "text/html": True, "": True}
+_FieldsT = TypeVar("_FieldsT", bound=BaseModel)
+
+
+def routes(service: Service) -> list[Route]:
+    """Return the routes of the API."""
+    v2, v3 = _V2Api(service), _V3Api(service)
+    return [
+        Route(_V2, v2.translate, methods=["GET", "POST"]),
+        Route(f"{_V2}/detect", v2.detect, methods=["GET", "POST"]),
+        Route(f"{_V2}/languages", v2.languages, methods=["GET", "POST"]),
+        *(
+            route
+            for parent in (f"{_V3_PARENT}/locations/{{location}}", _V3_PARENT)
+            for route in (
+                Route(f"{parent}:translateText", v3.translate, methods=["POST"]),
+                Route(f"{parent}:detectLanguage", v3.detect, methods=["POST"]),
+                Route(f"{parent}/supportedLanguages", v3.languages, methods=["GET"]),
+            )
+        ),
+    ]
+
+
+def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """Return an error in the form of this API."""
+    status = 400 if status == 413 else status
+    name, reason = _STATUSES.get(status, ("UNKNOWN", "unknown"))
+    errors = [{"message": message, "domain": "global", "reason": reason}]
+    value = {"code": status, "message": message, "errors": errors, "status": name}
+    return JSONResponse({"error": value}, status, headers)
+
+
+@dataclass(frozen=True)
+class _Translated:
+    """A translation, and the language that was detected."""
+
+    text: str
+    detected: DetectedLanguage | None
+
+
+class _Google:
+    """What both versions share."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def _client(self, request: Request, key: Any) -> Client:
+        """Return who has a key, or a token in the header ``Authorization: Bearer TOKEN``."""
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            try:
+                return self._service.client(token.strip())
+            except BadKeyError:
+                raise RefusedError(error("Request had invalid authentication credentials.", 401)) from None
+        key = request.headers.get("x-goog-api-key") or key
+        if not isinstance(key, str):
+            return self._service.client(None)
+        try:
+            return self._service.client(key)
+        except BadKeyError:
+            raise RefusedError(error("API key not valid. Please pass a valid API key.", 400)) from None
+
+    async def _translate(
+        self,
+        request: Request,
+        client: Client,
+        texts: Sequence[str],
+        source: str | None,
+        target: str,
+        *,
+        is_html: bool,
+        glossary: StoredGlossary | None = None,
+    ) -> list[_Translated]:
+        if is_html and any("<" in text or "&" in text for text in texts):
+            raise BadRequestError("HTML with tags or entities is not supported; send plain text")
+        try:
+            work = self._service.translate(client, texts, source or "auto", target, glossary=glossary)
+            found, detected = await unless_disconnected(request, work)
+        except UnknownLanguageError as unknown:
+            is_source = source is not None and str(unknown) == source
+            raise BadRequestError(f"{'Source' if is_source else 'Target'} language is invalid.") from None
+        if (failed := first_error(found)) is not None:
+            raise BadRequestError(str(failed))
+        languages: Sequence[DetectedLanguage | None] = detected or [None] * len(texts)
+        return [
+            _Translated(html.escape(each.text, quote=False) if is_html else each.text, language)
+            for each, language in zip(found, languages, strict=True)
+        ]
+
+    def _languages(self) -> tuple[set[str], set[str]]:
+        """Return the languages that the models translate from, and into."""
+        models = self._service.models_of_kind("translation")
+        return (
+            set(chain.from_iterable(model.source_languages for model in models)),
+            set(chain.from_iterable(model.target_languages for model in models)),
+        )
+
+
+class _V2Api(_Google):
+    async def _read(self, request: Request) -> tuple[dict[str, Any], Client]:
+        fields = {name: value for name, value in (await read_fields(request)).items() if value is not None}
+        return fields, self._client(request, fields.get("key"))
+
+    async def translate(self, request: Request) -> Response:
+        fields, client = await self._read(request)
+        texts, target, source = _texts(fields), _text(fields, "target"), _text(fields, "source")
+        model, form = _text(fields, "model"), _text(fields, "format") or "html"
+        if target is None:
+            raise BadRequestError("Required parameter: target")
+        if form not in _FORMATS:
+            raise BadRequestError("Invalid Value: format")
+        if model is not None and model not in _MODELS:
+            raise BadRequestError("Invalid Value: model")
+        if fields.get("cid"):
+            raise BadRequestError("Invalid Value: cid")  # a custom model
+        found = await self._translate(request, client, texts, source, target, is_html=_FORMATS[form])
+        answers = []
+        for each in found:
+            answer = {"translatedText": each.text}
+            if each.detected is not None:
+                answer["detectedSourceLanguage"] = each.detected.code
+            if model is not None:
+                answer["model"] = model
+            answers.append(answer)
+        return JSONResponse({"data": {"translations": answers}})
+
+    async def detect(self, request: Request) -> Response:
+        fields, _ = await self._read(request)
+        found = await self._service.detect(_texts(fields))
+        detections = [[{"language": each.code, "isReliable": False, "confidence": each.confidence}] for each in found]
+        return JSONResponse({"data": {"detections": detections}})
+
+    async def languages(self, request: Request) -> Response:
+        fields, _ = await self._read(request)
+        with_names = _text(fields, "target") is not None
+        codes = sorted(set().union(*self._languages()))
+        languages = [{"language": code} | ({"name": english_name(code)} if with_names else {}) for code in codes]
+        return JSONResponse({"data": {"languages": languages}})
+
+
+class _Fields(BaseModel):
+    """The body of a request of v3, whose names may be in camel case or with underscores."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+class _GlossaryConfig(_Fields):
+    glossary: str
+
+
+class _TransliterationConfig(_Fields):
+    enable_transliteration: bool = False
+
+
+class _TranslateFields(_Fields):
+    contents: list[str] = Field(min_length=1)
+    mime_type: str = ""
+    source_language_code: str = ""
+    target_language_code: str = Field(min_length=1)
+    model: str = ""
+    glossary_config: _GlossaryConfig | None = None
+    transliteration_config: _TransliterationConfig | None = None
+
+
+class _DetectFields(_Fields):
+    content: str
+    mime_type: str = ""
+    model: str = ""
+
+
+class _V3Api(_Google):
+    def _authorized(self, request: Request) -> Client:
+        return self._client(request, request.query_params.get("key"))
+
+    async def translate(self, request: Request) -> Response:
+        client, fields = self._authorized(request), await _parsed(_TranslateFields, request)
+        if fields.mime_type not in _MIME_TYPES:
+            raise BadRequestError("Invalid mime_type; it may be text/plain or text/html")
+        if fields.model.rpartition("/")[2] not in ("", *_MODELS):
+            raise BadRequestError("Invalid model; only general/nmt is supported")
+        if fields.transliteration_config is not None and fields.transliteration_config.enable_transliteration:
+            raise BadRequestError("Transliteration is not supported")
+        source, is_html = fields.source_language_code or None, _MIME_TYPES[fields.mime_type]
+
+        async def translate(glossary: StoredGlossary | None = None) -> list[dict[str, Any]]:
+            found = await self._translate(
+                request,
+                client,
+                fields.contents,
+                source,
+                fields.target_language_code,
+                is_html=is_html,
+                glossary=glossary,
+            )
+            answers = []
+            for each in found:
+                answer: dict[str, Any] = {"translatedText": each.text}
+                if fields.model:
+                    answer["model"] = fields.model
+                if each.detected is not None:
+                    answer["detectedLanguageCode"] = each.detected.code
+                if glossary is not None and fields.glossary_config is not None:
+                    answer["glossaryConfig"] = {"glossary": fields.glossary_config.glossary}
+                answers.append(answer)
+            return answers
+
+        answer = {"translations": await translate()}
+        if fields.glossary_config is not None:
+            if source is None:
+                raise BadRequestError("source_language_code is required with a glossary")
+            identifier = fields.glossary_config.glossary.rpartition("/")[2]
+            answer["glossaryTranslations"] = await translate(self._service.glossaries.get(client.name, identifier))
+        return JSONResponse(answer)
+
+    async def detect(self, request: Request) -> Response:
+        self._authorized(request)
+        fields = await _parsed(_DetectFields, request)
+        if fields.mime_type not in _MIME_TYPES:
+            raise BadRequestError("Invalid mime_type; it may be text/plain or text/html")
+        found = await self._service.detect([fields.content])
+        return JSONResponse(
+            {"languages": [{"languageCode": each.code, "confidence": each.confidence} for each in found]}
+        )
+
+    async def languages(self, request: Request) -> Response:
+        self._authorized(request)
+        sources, targets = self._languages()
+        with_names = "displayLanguageCode" in request.query_params
+        return JSONResponse(
+            {
+                "languages": [
+                    {"languageCode": code, "supportSource": code in sources, "supportTarget": code in targets}
+                    | ({"displayName": english_name(code)} if with_names else {})
+                    for code in sorted(sources | targets)
+                ]
+            }
+        )
+
+
+def _texts(fields: dict[str, Any]) -> list[str]:
+    """Return the values of the field ``q``."""
+    q = fields.get("q")
+    found = [q] if isinstance(q, str) else q
+    if not found:
+        raise BadRequestError("Required Text")
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise BadRequestError("Invalid Value: q")
+    return found
+
+
+def _text(fields: dict[str, Any], name: str) -> str | None:
+    """Return the string in a field, or None if it is missing or empty."""
+    value = fields.get(name)
+    if value is not None and not isinstance(value, str):
+        raise BadRequestError(f"Invalid Value: {name}")
+    return value or None
+
+
+async def _parsed(kind: type[_FieldsT], request: Request) -> _FieldsT:
+    try:
+        return kind.model_validate(parse_json_object(await request.body()))
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        place = ".".join(str(each) for each in first["loc"])
+        raise BadRequestError(f"{place}: {first['msg']}") from None
