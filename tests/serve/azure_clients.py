@@ -61,6 +61,7 @@ if IS_FIRST:
     aligned = good.translate(body=["abc d e, le"], include_alignment=True, **LANGUAGES)
     found |= {
         "items": texts_of(good.translate(body=items, category="general", text_type="Plain", **LANGUAGES)),
+        "html": texts_of(good.translate(body=["abc <b>de</b>"], text_type=models.TextType.HTML, **LANGUAGES)),
         "alignment": aligned[0].translations[0].alignment.proj,
         "profanity": refusal(lambda: good.translate(body=["a"], profanity_action="Marked", **LANGUAGES)),
         "custom model": refusal(lambda: good.translate(body=["a"], category="x", allow_fallback=False, **LANGUAGES)),
@@ -69,12 +70,13 @@ if IS_FIRST:
     }
 else:
 
-    def item(text: str, **target: Any) -> Any:
+    def item(text: str, kind: str = "Plain", **target: Any) -> Any:
         targets = [models.TranslationTarget(language="de", **target)]
-        return models.TranslateInputItem(text=text, language="en", text_type="Plain", targets=targets)
+        return models.TranslateInputItem(text=text, language="en", text_type=kind, targets=targets)
 
     found |= {
         "items": texts_of(good.translate(body=[item(text, deployment_name="general") for text in TEXTS])),
+        "html": texts_of(good.translate(body=[item("abc <b>de</b>", models.TextType.HTML)])),
         "profanity": refusal(lambda: good.translate(body=[item("a", profanity_action="Marked")])),
         "custom model": refusal(lambda: good.translate(body=[item("a", deployment_name="x", allow_fallback=False)])),
         "script": refusal(lambda: good.translate(body=[item("a", script="Latn")])),

@@ -65,7 +65,7 @@ found: dict[str, Any] = {
     "v2": {
         "one": second.translate(TEXTS[0], source_language="en", format_="text")["translatedText"],
         "list": v2_texts(second.translate(TEXTS, source_language="en", format_="text")),
-        "html": v2_texts(second.translate(TEXTS[:1], source_language="en")),
+        "html": v2_texts(second.translate(["abc <b>de</b>"], source_language="en")),
         "prefix": v2_texts(v2(url=f"{URL}/google").translate(TEXTS, source_language="en", format_="text")),
         "token": v2_texts(v2(credentials=Token(KEY)).translate(TEXTS, source_language="en", format_="text")),
         "model": second.translate("a", source_language="en", model="nmt")["model"],
@@ -83,7 +83,7 @@ found: dict[str, Any] = {
     },
     "v3": {
         "lists": [v3_texts(v3_translate(third, parent, **english)) for parent in PARENTS],
-        "html": v3_texts(v3_translate(third, mime_type="", contents=TEXTS[:1], **english)),
+        "html": v3_texts(v3_translate(third, mime_type="", contents=["abc <b>de</b>"], **english)),
         "model": v3_translate(third, model=f"{PARENTS[1]}/models/general/nmt", **english).translations[0].model,
         "auto": [auto_v3.translated_text, auto_v3.detected_language_code],
         "detected": [

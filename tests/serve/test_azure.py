@@ -75,6 +75,23 @@ def test_version_2026_06_06(http: TestClient, translator: Translator) -> None:
         assert ("detectedLanguage" in each) == (language is None)
 
 
+@pytest.mark.parametrize("name", ["html", "Html"])
+def test_html(http: TestClient, translator: Translator, name: str) -> None:
+    """In the newer version each text has its own type."""
+    text = "abc <b>de</b> &amp; l"
+    expected = translator.translate(text, markup="html").text
+    assert expected.count("<b>") == 1
+    (found,) = http.post(f"{V3}&from=en&to=de&textType={name}&includeAlignment=true", json=[{"Text": text}]).json()
+    assert found["translations"] == [{"text": expected, "to": "de", "alignment": {"proj": ""}}]
+    inputs = [
+        {"text": text, "language": "en", "textType": kind, "targets": [{"language": "de"}]}
+        for kind in ("Plain", name, "Plain")
+    ]
+    found = http.post(V2026, json={"inputs": inputs}).json()["value"]
+    plain = translator.translate(text).text
+    assert [each["translations"][0]["text"] for each in found] == [plain, expected, plain]
+
+
 def test_detected_languages(http: TestClient) -> None:
     (found,) = http.post(f"{V3}&to=de", json=[{"Text": AUTO}]).json()
     assert found["detectedLanguage"]["language"] == "en"
@@ -185,6 +202,7 @@ def test_clients(service: RunningService, translator: Translator, number: str, t
     assert found["one"] == found["region"] == [texts[:1]]
     assert found["list"] == found["prefix"] == found["items"] == [[text] for text in texts]
     assert found["two targets"] == [[text, text] for text in texts]
+    assert found["html"] == [[translator.translate("abc <b>de</b>", markup="html").text]]
     auto, language = found["auto"]
     assert auto == [texts_of(translator, [AUTO])]
     assert language["language"] == "en"

@@ -13,7 +13,7 @@ from running_service import unpack_model
 from starlette.testclient import TestClient
 
 from headway.decode import DecodingOptions
-from headway.predict import Translator, load_translator
+from headway.predict import MarkupKind, Translator, load_translator
 from headway.serve.config import KeyConfig
 
 BODY = {"text": "Grüße – 5 & 6?", "source_lang": "EN", "target_lang": "DE"}
@@ -56,6 +56,14 @@ def test_translations(http: TestClient, translator: Translator, path: str, conte
 def test_the_language_is_detected(http: TestClient, source: dict[str, str]) -> None:
     found = http.post("/translate", json={"text": "Good morning to all of you", "target_lang": "de-AT"} | source).json()
     assert (found["source_lang"], found["target_lang"]) == ("EN", "DE-AT")
+
+
+@pytest.mark.parametrize("kind", ["html", "xml"])
+def test_tags_are_kept(http: TestClient, translator: Translator, kind: MarkupKind) -> None:
+    text = "abc <b>de</b> <b>l</b>"
+    found = http.post("/translate", json=BODY | {"text": text, "tag_handling": kind}).json()
+    assert found["data"] == translator.translate(text, markup=kind).text
+    assert found["data"].count("<b>") == 2
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,18 @@ def test_several_texts_in_the_query(http: TestClient, translator: Translator) ->
     ]
 
 
+@pytest.mark.parametrize("field", [{}, {"format": "html"}])
+def test_html(http: TestClient, translator: Translator, field: dict[str, str]) -> None:
+    """A text without a format is HTML, in both versions."""
+    text = "abc <b>de</b> &amp; l"
+    expected = translator.translate(text, markup="html").text
+    assert expected.count("<b>") == 1
+    fields = {"q": text, "source": "en", "target": "de"} | field
+    assert http.post(V2, json=fields).json()["data"]["translations"][0]["translatedText"] == expected
+    body = CONTENTS | {"contents": [text], "mimeType": "text/html" if field else ""}
+    assert http.post(f"{V3}:translateText", json=body).json()["translations"][0]["translatedText"] == expected
+
+
 def test_detected_languages(http: TestClient, translator: Translator) -> None:
     found = http.post(V2, json={"q": [AUTO], "target": "de", "source": None, "format": "text"}).json()
     assert found["data"]["translations"] == [
@@ -191,14 +203,13 @@ def test_clients_in_python(service: RunningService, translator: Translator, tmp_
 
     assert second["one"] == texts[0]
     assert second["list"] == second["prefix"] == second["token"] == texts
-    assert second["html"] == texts[:1]
+    assert second["html"] == third["html"] == [translator.translate("abc <b>de</b>", markup="html").text]
     assert second["model"] == "nmt"
     assert second["auto"] == [auto, "en"]
     assert second["detected"] == ["en", "en"]
     assert second["languages"] == LANGUAGES
 
     assert third["lists"] == [texts, texts]
-    assert third["html"] == texts[:1]
     assert third["model"] == "projects/one/locations/global/models/general/nmt"
     assert third["auto"] == [auto, "en"]
     assert third["detected"] == ["en", "en"]

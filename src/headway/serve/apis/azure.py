@@ -128,6 +128,7 @@ class _Job:
     text: str
     source: str
     target: str
+    is_html: bool
 
 
 @dataclass(frozen=True)
@@ -156,19 +157,21 @@ class _Azure:
             raise _refused(_BAD_TARGET, "The target language is missing")
         _check_profanity(query.get("profanityAction"))
         _check_model(query.get("category"), _flag(request, "allowFallback", True))
-        _check_text_type(query.get("textType"))
+        is_html = _is_html(query.get("textType"))
         for name in ("fromScript", "toScript"):
             if query.get(name):
                 raise _refused(_BAD_REQUEST, f"{name} is not supported")
         if _flag(request, "includeSentenceLength", False):
             raise _refused(_BAD_REQUEST, "includeSentenceLength is not supported")
         aligned = _flag(request, "includeAlignment", False)
-        jobs = [_Job(item.text, source, target) for item in items for target in targets]
+        jobs = [_Job(item.text, source, target, is_html) for item in items for target in targets]
         found = iter(await unless_disconnected(request, self._run(client, jobs, alignment=aligned)))
 
         def answer(target: str, done: _Done) -> dict[str, Any]:
             own: dict[str, Any] = {"text": done.translation.text, "to": target}
-            return own | {"alignment": {"proj": _projection(done.translation)}} if aligned else own
+            if aligned:
+                own["alignment"] = {"proj": "" if is_html else _projection(done.translation)}
+            return own
 
         answers = []
         for _ in items:
@@ -178,12 +181,15 @@ class _Azure:
 
     async def _translate_v2026(self, request: Request, client: Client, inputs: Sequence[_Input]) -> Response:
         for each in inputs:
-            _check_text_type(each.text_type)
             if each.script:
                 raise _refused(_BAD_REQUEST, "script is not supported")
             for target in each.targets:
                 target.check()
-        jobs = [_Job(each.text, each.language or "auto", target.language) for each in inputs for target in each.targets]
+        jobs = [
+            _Job(each.text, each.language or "auto", target.language, _is_html(each.text_type))
+            for each in inputs
+            for target in each.targets
+        ]
         found = iter(await unless_disconnected(request, self._run(client, jobs)))
         answers = []
         for each in inputs:
@@ -196,11 +202,12 @@ class _Azure:
         return JSONResponse({"value": answers}, headers=_usage(jobs))
 
     async def _run(self, client: Client, jobs: Sequence[_Job], *, alignment: bool = False) -> list[_Done]:
-        """Translate each job; those with the same languages together."""
+        """Translate each job; those with the same languages and the same type of text together."""
 
-        async def translate(source: str, target: str, texts: Sequence[str]) -> list[_Done]:
+        async def translate(source: str, target: str, is_html: bool, texts: Sequence[str]) -> list[_Done]:
+            how: dict[str, Any] = {"alignment": alignment, "markup": "html" if is_html else None}
             try:
-                found, detected = await self._service.translate(client, texts, source, target, alignment=alignment)
+                found, detected = await self._service.translate(client, texts, source, target, **how)
             except UnknownLanguageError:
                 models = self._service.models_of_kind("translation")
                 known = chain.from_iterable(model.source_languages for model in models)
@@ -212,12 +219,12 @@ class _Azure:
             languages: Sequence[DetectedLanguage | None] = detected or [None] * len(texts)
             return [_Done(*each) for each in zip(found, languages, strict=True)]
 
-        groups: dict[tuple[str, str], list[int]] = {}
+        groups: dict[tuple[str, str, bool], list[int]] = {}
         for number, job in enumerate(jobs):
-            groups.setdefault((job.source, job.target), []).append(number)
+            groups.setdefault((job.source, job.target, job.is_html), []).append(number)
         tasks = [
-            asyncio.ensure_future(translate(*languages, [jobs[number].text for number in numbers]))
-            for languages, numbers in groups.items()
+            asyncio.ensure_future(translate(*shared, [jobs[number].text for number in numbers]))
+            for shared, numbers in groups.items()
         ]
         try:
             found = await asyncio.gather(*tasks)
@@ -307,9 +314,10 @@ def _flag(request: Request, name: str, default: bool) -> bool:
     return found
 
 
-def _check_text_type(value: str | None) -> None:
-    if value and value.lower() != "plain":
-        raise _refused(_BAD_TEXT_TYPE, "textType is not valid; only plain text is supported")
+def _is_html(text_type: str | None) -> bool:
+    if (text_type or "plain").lower() not in ("plain", "html"):
+        raise _refused(_BAD_TEXT_TYPE, "textType is not valid; it may be plain or html")
+    return text_type is not None and text_type.lower() == "html"
 
 
 def _check_profanity(action: str | None) -> None:

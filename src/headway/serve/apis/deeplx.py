@@ -45,11 +45,12 @@ class _DeepLX:
             raise RefusedError(error("No text to translate", 404))  # the status of the original
         if not target:
             raise BadRequestError("target_lang is missing")
-        if _text(fields, "tag_handling"):
-            raise BadRequestError("tag_handling is not supported")
+        tags = _text(fields, "tag_handling")
+        if tags not in ("", "html", "xml"):
+            raise BadRequestError("Invalid tag_handling value. Allowed values are 'html' and 'xml'.")
         width = max(DecodingOptions().beam_size, _NUM_ALTERNATIVES + 1)
         options = DecodingOptions(beam_size=width, n_best=_NUM_ALTERNATIVES + 1)
-        work = self._service.translate(client, [text], source, target, options=options)
+        work = self._service.translate(client, [text], source, target, options=options, markup=tags or None)
         found, detected = await unless_disconnected(request, work)
         if (failed := first_error(found)) is not None:
             raise BadRequestError(str(failed))

@@ -6,7 +6,6 @@ models here do not have is refused: custom models, transliteration, and formats 
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -117,10 +116,9 @@ class _Google:
         is_html: bool,
         glossary: StoredGlossary | None = None,
     ) -> list[_Translated]:
-        if is_html and any("<" in text or "&" in text for text in texts):
-            raise BadRequestError("HTML with tags or entities is not supported; send plain text")
+        markup = "html" if is_html else None
         try:
-            work = self._service.translate(client, texts, source or "auto", target, glossary=glossary)
+            work = self._service.translate(client, texts, source or "auto", target, glossary=glossary, markup=markup)
             found, detected = await unless_disconnected(request, work)
         except UnknownLanguageError as unknown:
             is_source = source is not None and str(unknown) == source
@@ -128,10 +126,7 @@ class _Google:
         if (failed := first_error(found)) is not None:
             raise BadRequestError(str(failed))
         languages: Sequence[DetectedLanguage | None] = detected or [None] * len(texts)
-        return [
-            _Translated(html.escape(each.text, quote=False) if is_html else each.text, language)
-            for each, language in zip(found, languages, strict=True)
-        ]
+        return [_Translated(each.text, language) for each, language in zip(found, languages, strict=True)]
 
     def _languages(self) -> tuple[set[str], set[str]]:
         """Return the languages that the models translate from, and into."""
