@@ -16,7 +16,7 @@ from headway.engine.prompts import PromptRows, prompt_attention
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "gpt2": {},
+    "gpt2": {"activation": "gelu_tanh"},
     "llama": {"norm_kind": "rms", "positions": "rotary", "activation": "swiglu", "num_kv_heads": 2, "bias": "none"},
     "scaled rotary positions": {
         "positions": "rotary",

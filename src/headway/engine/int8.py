@@ -26,9 +26,11 @@ from headway.engine.torch_backend import (
     TorchBackend,
 )
 from headway.kernels.decode_attention import attend, padded_width, write_kv
+from headway.kernels.gelu import gelu_tanh
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
 from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
 from headway.kernels.vocab_topk import topk_logits, topk_projection, topk_projection_per_sentence
+from headway.nn import blocks
 from headway.nn.blocks import PostNorm
 from headway.nn.cache import KVCache, LayerSpec
 from headway.nn.norms import RMSNorm
@@ -66,6 +68,8 @@ class Int8Backend(TorchBackend):
         layer = _quantized(weight, bias, relu=relu)
         if activation is None or relu:
             return layer
+        if activation is blocks.gelu_tanh:
+            return lambda x: gelu_tanh(layer(x))
         return lambda x: activation(torch.from_numpy(layer(x))).numpy()
 
     def output_layer(self, layer: nn.Linear, wrapper: Residual) -> Callable[[Rows, Rows], Rows]:  # noqa: D102

@@ -130,8 +130,8 @@ def prompt_attention(
     out = query.new_zeros(len(query), heads, value.size(2))
     bias = _causal_bias(length, window, query.dtype)
     # The rows of a span stay in these buffers for the next one, which shares the first of them.
-    queries, keys, values = (part.new_zeros(part.size(1), length, part.size(2)) for part in (query, key, value))
-    by_group, filled = torch.unflatten(queries, 0, (groups, -1)), 0
+    queries, keys, values = (part.new_empty(part.size(1), length, part.size(2)) for part in (query, key, value))
+    by_group, filled = torch.unflatten(queries, 0, (groups, -1)), length
     for span in prompts.spans:
         if span.length > span.shared:
             for buffer, part in ((queries, query), (keys, key), (values, value)):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from headway.kernels.decode_attention import attend, padded_width, write_kv
+from headway.kernels.gelu import gelu_tanh
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
 from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
 from headway.kernels.jit import cache_folders, compile_in_background, run_serial_and_parallel
@@ -29,6 +30,7 @@ def compile_decoding_kernels() -> list[str]:
     layer = QuantizedLinear(weight, bias)
     with run_serial_and_parallel():
         layer(x)
+        gelu_tanh(x)
     slots = np.zeros(1, dtype=np.int64)
     keys = np.zeros((1, 2, padded_width(_WIDTH)), dtype=np.int16)
     write_kv(rows, 0, _WIDTH, 1, keys, slots, 0)

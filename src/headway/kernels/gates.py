@@ -50,7 +50,8 @@ def _emit_exp_negative(builder: Builder, x: ir.Value) -> ir.Value:
     return emit_exp2(builder, builder.fmul(x, constant(x.type, -float(LOG2_E))))
 
 
-def _emit_sigmoid(builder: Builder, g: ir.Value) -> ir.Value:
+def emit_sigmoid(builder: Builder, g: ir.Value) -> ir.Value:
+    """Return 1 / (1 + exp(-g))."""
     kind, one = g.type, constant(g.type, 1.0)
     power = _emit_exp_negative(builder, builder.call_float("fabs", g))
     is_negative = builder.fcmp_ordered("<", g, constant(kind, 0.0))
@@ -58,7 +59,7 @@ def _emit_sigmoid(builder: Builder, g: ir.Value) -> ir.Value:
 
 
 def _emit_glu(builder: Builder, g: ir.Value) -> _Emitted:
-    sigmoid = _emit_sigmoid(builder, g)
+    sigmoid = emit_sigmoid(builder, g)
     return sigmoid, builder.fmul(sigmoid, builder.fsub(constant(g.type, 1.0), sigmoid))
 
 
@@ -84,7 +85,7 @@ def _emit_geglu(builder: Builder, g: ir.Value) -> _Emitted:
 
 
 def _emit_swiglu(builder: Builder, g: ir.Value) -> _Emitted:
-    sigmoid, one = _emit_sigmoid(builder, g), constant(g.type, 1.0)
+    sigmoid, one = emit_sigmoid(builder, g), constant(g.type, 1.0)
     slope = builder.fadd(one, builder.fmul(g, builder.fsub(one, sigmoid)))
     return builder.fmul(g, sigmoid), builder.fmul(sigmoid, slope)
 
