@@ -72,9 +72,14 @@ _NUMBERED = re.compile(r"\s*\d+[.)]\s+")
 _TABLE_ROW = re.compile(r"\s*\|.*\|\s*")
 
 
+def is_plain(text: str) -> bool:
+    """Return whether a text certainly contains nothing to keep."""
+    return not _HINT.search(text)
+
+
 def find_placeholders(text: str) -> list[tuple[int, int]]:
     """Return the start and end of each placeholder and each sequence of emoji in a text, from left to right."""
-    if not _HINT.search(text):
+    if is_plain(text):
         return []
     return [match.span() for match in _PROTECTED.finditer(text) if match.lastgroup != "number"]
 
@@ -114,7 +119,7 @@ def remove_placeholders(source: str, target: str) -> str:
 def protected_parts(text: str) -> Iterator[tuple[ItemKind, int, int]]:
     """Yield the kind, start and end of everything to keep in a text, and of the text between, from left to right."""
     position = 0
-    for match in _PROTECTED.finditer(text) if _HINT.search(text) else ():
+    for match in () if is_plain(text) else _PROTECTED.finditer(text):
         kind, start, end = _protected_part(text, match, position)
         yield "text", position, start
         yield kind, start, end
@@ -146,7 +151,7 @@ def _text_items(text: str) -> list[Item]:
 
 def parse_plain_text(text: str) -> Document | None:
     """Return the document of a text, or None if the text contains nothing to keep."""
-    if not _HINT.search(text) or not text.strip():
+    if is_plain(text) or not text.strip():
         return None
     builder = DocumentBuilder()
     pieces: list[str | int] = []

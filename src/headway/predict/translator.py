@@ -33,6 +33,7 @@ from headway.predict.find_candidates import CandidateFinder
 from headway.predict.glossary import Glossary, ModelGlossary, model_glossary
 from headway.predict.marked_translation import MarkedTranslation
 from headway.predict.markup import MarkupKind, MarkupOptions
+from headway.predict.placeholders import is_plain
 from headway.predict.plan import RequestBuilder, TranslationPlan, encode_each, merge_parts
 from headway.predict.results import (
     Candidate,
@@ -218,9 +219,13 @@ class Translator(TextTranslator):
         """Translate a list of texts. A text that cannot be translated is represented by its error."""
         if alignment:
             alignment_module(self.bundle.model, self.alignment_layer)  # raises an error if it does not exist
+        settings = options, target_language, source_language, glossary
+        given = [Source(text) if isinstance(text, str) else text for text in texts]
+        if markup is None and (not protect or all(is_plain(source.text) for source in given)):
+            return self._translate_unmarked(given, [alignment] * len(given), *settings)
 
         def translate(sources: Sequence[Source], aligned: Sequence[bool]) -> list[Translation | HeadwayError]:
-            return self._translate_unmarked(sources, options, target_language, source_language, aligned, glossary)
+            return self._translate_unmarked(sources, aligned, *settings)
 
         marked = MarkedTranslation(
             translate,
@@ -229,15 +234,15 @@ class Translator(TextTranslator):
             alignment=alignment,
             can_align=bool(architecture_of(self.bundle.model.config).cross_attentions(self.bundle.model)),
         )
-        return marked.translate_each([Source(text) if isinstance(text, str) else text for text in texts])
+        return marked.translate_each(given)
 
     def _translate_unmarked(
         self,
         sources: Sequence[Source],
+        aligned: Sequence[bool],
         options: DecodingOptions,
         target_language: str | None,
         source_language: str | None,
-        aligned: Sequence[bool],
         glossary: Glossary | None,
     ) -> list[Translation | HeadwayError]:
         """Translate texts without markup and placeholders. ``aligned`` tells which ones need an alignment."""
