@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from running_service import running, unpack_model
 
 from headway.errors import ConfigError, OutputError
+from headway.serve.admission import Admission, OverloadedError
+from headway.serve.config import KeyConfig, ModelConfig, ServeConfig
+from headway.serve.fleet import Fleet
+from headway.serve.glossaries import GlossaryStore
+from headway.serve.messages import ModelInfo
+from headway.serve.service import Client, QuotaExceededError, Service
 from headway.serve.usage import Usage
 
 
@@ -70,6 +78,44 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: str) -> None
     with pytest.raises(ConfigError, match=r"usage\.json"):
         Usage(path)
     assert path.read_text() == content
+
+
+class Workers(Fleet):
+    """Worker processes that a test imagines."""
+
+    def __init__(self) -> None:
+        super().__init__([], workers=1)
+        self.models = {"model": ModelInfo("model", "translation", ("en",), ("de",))}
+
+    async def call(self, *_: Any, **__: Any) -> Any:
+        await asyncio.sleep(0.01)
+
+
+def test_requests_at_the_same_time_do_not_exceed_a_quota() -> None:
+    async def check() -> None:
+        key = KeyConfig(name="shop", sha256="0" * 64, characters_per_month=10)
+        config = ServeConfig(models=(ModelConfig(path="model"),), keys=(key,))
+        glossaries = GlossaryStore(None, max_glossaries=0, max_characters=0)
+        service = Service(config, Workers(), 1, glossaries, Usage(None))
+        service.admission = Admission(slots=1, max_tokens=30, max_seconds=4.0)  # the others wait
+        client = Client("shop", key)
+
+        async def ask(text: str) -> Any:
+            return await service.call(client, service.models[0], "translate_each", [text])
+
+        found = await asyncio.gather(*(ask("1234") for _ in range(5)), return_exceptions=True)
+        assert [type(each) for each in found] == [type(None)] * 2 + [QuotaExceededError] * 3
+        assert service.characters_used(client) == 8
+        # What the queue refuses does not count.
+        client = Client("other")
+        first = asyncio.create_task(ask("x" * 80))
+        await asyncio.sleep(0)
+        with pytest.raises(OverloadedError):
+            await ask("x" * 80)
+        await first
+        assert service.characters_used(client) == 80
+
+    asyncio.run(check())
 
 
 def test_a_quota_survives_a_restart(tmp_path: Path) -> None:

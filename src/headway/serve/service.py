@@ -388,13 +388,18 @@ class Service:
         if characters > limits.characters:
             raise TooLargeError(f"{characters:,} characters in one request; at most {limits.characters:,} are accepted")
         self._check_quota(client, characters)
-        async with self.admission.enter(tokens, client.name, client.priority):
-            self.usage.add(client.name, characters)
-            try:
+        self.usage.add(client.name, characters)  # now, so that requests that wait do not exceed the quota together
+        has_entered = False
+        try:
+            async with self.admission.enter(tokens, client.name, client.priority):
+                has_entered = True
                 async with asyncio.timeout(limits.request_seconds):
                     yield
-            except TimeoutError:
-                raise TimedOutError from None
+        except TimeoutError:
+            raise TimedOutError from None
+        finally:
+            if not has_entered:
+                self.usage.add(client.name, -characters)
 
 
 def _unchanged(text: str) -> Translation:

@@ -43,8 +43,8 @@ class Usage:
         return self._characters.get(key, 0) if self._month == self._present_month() else 0
 
     def add(self, key: str, characters: int) -> None:
-        """Count characters."""
-        total = self.characters(key) + characters
+        """Count characters. A negative number takes back what was counted, but not in an earlier month."""
+        total = max(0, self.characters(key) + characters)
         if self._month != self._present_month():
             self._month, self._characters = self._present_month(), {}
         self._characters[key] = total
