@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from headway.errors import ConfigError
 
 _MAX_WORDS, _MAX_CHARACTERS = 20, 40  # limits for lists in error messages, and for each of their words
+_MAX_PROBLEMS = 20  # in an error message
 
 ConfigT = TypeVar("ConfigT", bound="Config")
 
@@ -39,7 +40,7 @@ class Config(BaseModel):
         try:
             return cls.model_validate(dict(data) if isinstance(data, Mapping) else data)
         except ValidationError as error:
-            problems = [_message(cls, problem) for problem in error.errors()]
+            problems = [_message(cls, problem) for problem in error.errors(include_url=False)[:_MAX_PROBLEMS]]
             raise ConfigError(f"{origin}: " + "; ".join(problems)) from None
 
     def as_dict(self) -> dict[str, Any]:

@@ -19,7 +19,10 @@ class Sampling(Config):
     """Options for drawing tokens at random. The filters are applied in the order of the fields."""
 
     temperature: float = Field(
-        1.0, gt=0, description="Divisor of the logits: values below 1 make draws less random, values above 1 more."
+        1.0,
+        gt=0,
+        le=1000,
+        description="Divisor of the logits: values below 1 make draws less random, values above 1 more.",
     )
     top_k: int | None = Field(None, ge=1, description="Number of most probable tokens to draw from. Default: all.")
     top_p: float = Field(
@@ -47,14 +50,17 @@ class DecodingOptions(Config):
         1, ge=1, description="Number of hypotheses returned for each text: at most beam_size, or the number of samples."
     )
     length_penalty: float = Field(
-        0.6, ge=0, description="Exponent of the length penalty; 0 ranks by probability (see normalization)."
+        0.6, ge=0, le=10, description="Exponent of the length penalty; 0 ranks by probability (see normalization)."
     )
     normalization: Literal["gnmt", "average"] = Field(
         "gnmt",
         description="Divisor of scores: ((5 + length) / 6)^length_penalty (gnmt) or length^length_penalty (average).",
     )
     coverage_penalty: float = Field(
-        0.0, ge=0, description="Weight of the penalty for source tokens with little attention (Wu et al. 2016)."
+        0.0,
+        ge=0,
+        le=1000,
+        description="Weight of the penalty for source tokens with little attention (Wu et al. 2016).",
     )
     stopping: Literal["exact", "first"] = Field(
         "exact",
@@ -70,6 +76,7 @@ class DecodingOptions(Config):
     diversity: float = Field(
         0.5,
         ge=0,
+        le=1000,
         description="With groups: penalty on a token, in nats, for each earlier group that chose it in the same step.",
     )
     repetition_penalty: float = Field(

@@ -50,7 +50,10 @@ class GenerationOptions(Sampling):
     """How a text is continued: by default with random tokens from the model's distribution."""
 
     temperature: float = Field(
-        1.0, ge=0, description="Logits are divided by it: below 1 makes draws less random. 0 takes the best token."
+        1.0,
+        ge=0,
+        le=1000,
+        description="Logits are divided by it: below 1 makes draws less random. 0 takes the best token.",
     )
     max_new_tokens: int = Field(256, ge=1, description="Maximum number of tokens that are added to the prompt.")
     repetition_penalty: float = Field(

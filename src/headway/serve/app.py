@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import prometheus_client
 from fastapi import FastAPI
@@ -43,6 +44,8 @@ from headway.serve.service import (
 
 _log = logging.getLogger("headway.serve")
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+_MAX_MESSAGE = 500  # characters of an error
+_MAX_PROBLEMS = 10  # of an error
 _CLOSED_REQUEST = 499  # the client has gone; no one reads the reply
 
 
@@ -150,28 +153,41 @@ def _api(request: Request) -> _Api:
     return _APIS[request.state.api]
 
 
+def error_reply(api: str, message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """Return an error in the form of an API. Long messages are shortened."""
+    if len(message) > _MAX_MESSAGE:
+        message = message[:_MAX_MESSAGE] + "…"
+    # A message may quote text of the request that is not valid Unicode, which no reply can contain.
+    return _APIS[api].error(message.encode("utf-8", "backslashreplace").decode(), status, headers)
+
+
+def error_for_url(url: bytes, message: str, status: int) -> Response:
+    """Return an error in the form of the API that a URL, which may be invalid, belongs to."""
+    path, _, query = url.partition(b"?")
+    return error_reply(
+        api_of_head({"path": path.decode("latin-1"), "query_string": query, "headers": []}), message, status
+    )
+
+
 async def _answer_error(request: Request, error: Exception) -> Response:
     kind = next(kind for kind in _ERRORS if isinstance(error, kind))
     status, template = _ERRORS[kind]
-    api = _api(request)
-    status = api.statuses.get(kind, status)
+    status = _api(request).statuses.get(kind, status)
     headers = {}
     if isinstance(error, RetryLaterError):
         headers["Retry-After"] = str(error.retry_after)
     elif isinstance(error, UnavailableError):
         headers["Retry-After"] = "1"
-    # A message may quote text of the request that is not valid Unicode, which no reply can contain.
-    message = template.format(error).encode("utf-8", "backslashreplace").decode()
-    return api.error(message, status, headers)
+    return error_reply(request.state.api, template.format(error), status, headers)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     """Answer an unknown path or method, or a body that does not fit the native API."""
     if isinstance(error, RequestValidationError):
         problems = [f"{'.'.join(map(str, each['loc'][1:])) or 'body'}: {each['msg']}" for each in error.errors()]
-        return _api(request).error("; ".join(problems), 422, None)
+        return error_reply(request.state.api, "; ".join(problems[:_MAX_PROBLEMS]), 422)
     assert isinstance(error, HTTPException)
-    return _api(request).error(str(error.detail), error.status_code, dict(error.headers or {}))
+    return error_reply(request.state.api, str(error.detail), error.status_code, dict(error.headers or {}))
 
 
 async def _answer_refused(_: Request, error: Exception) -> Response:
@@ -204,7 +220,7 @@ class _Guard:
             if message["type"] == "http.request":
                 size += len(message.get("body", b""))
                 if size > limit:
-                    raise TooLargeError(f"a body of more than {limit:,} bytes")
+                    raise HTTPException(413, f"A body of more than {limit:,} bytes")
             return message
 
         async def counted_send(message: Message) -> None:
@@ -217,7 +233,7 @@ class _Guard:
 
         self._metrics.open_requests += 1
         try:
-            refusal = self._refusal(api, dict(scope["headers"]), limit)
+            refusal = self._refusal(scope, api, limit)
             if refusal is None:
                 api, body = await recognized(scope, limited_receive)
                 refusal = self._refusal_at_end(path, api)
@@ -238,16 +254,19 @@ class _Guard:
                 )
             )  # fmt: skip
 
-    def _refusal(self, api: str, headers: dict[bytes, bytes], limit: int) -> Response | None:
-        form = _APIS[api].error
+    def _refusal(self, scope: Scope, api: str, limit: int) -> Response | None:
+        headers, form = dict(scope["headers"]), partial(error_reply, api)
         host = headers.get(b"host", b"").decode("latin-1")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         known = (*_LOCAL_HOSTS, *self._service.config.allowed_hosts, self._service.config.host)
         if name.lower() not in known and "*" not in known:
-            return form("This host is not served; see allowed_hosts", 421, None)
+            return form("This host is not served; see allowed_hosts", 421)
+        size = sum(len(name) + len(value) for name, value in scope["headers"])
+        if size + len(scope["raw_path"]) + len(scope["query_string"]) > self._service.config.limits.header_bytes:
+            return form("The headers are too large", 431)
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > limit:
-            return form(f"A body of more than {limit:,} bytes", 413, None)
+            return form(f"A body of more than {limit:,} bytes", 413)
         return None
 
     def _refusal_at_end(self, path: str, api: str) -> Response | None:

@@ -39,6 +39,11 @@ class LimitsConfig(Config):
     )
     queue_tokens: int = Field(200_000, ge=1, description="Work that may wait, in estimated tokens.")
     request_seconds: float = Field(60.0, gt=0, description="Time limit of a request.")
+    receive_seconds: float = Field(
+        30.0, gt=0, description="Time in which a client must send a request, and receive a reply that is ready."
+    )
+    connections: int = Field(2000, ge=1, description="Maximum number of open connections.")
+    header_bytes: int = Field(65_536, ge=1024, description="Maximum size of a request's headers, with its URL.")
     body_bytes: int = Field(4 << 20, ge=1024, description="Maximum size of a request's body.")
     texts: int = Field(1024, ge=1, description="Maximum number of texts of a request.")
     characters: int = Field(100_000, ge=1, description="Maximum number of characters of a request.")
@@ -48,6 +53,8 @@ class LimitsConfig(Config):
     job_characters: int = Field(1_000_000, ge=1, description="Maximum number of characters of a job.")
     job_bytes: int = Field(8 << 20, ge=1024, description="Maximum size of the body of a request that creates a job.")
     job_seconds: float = Field(3600.0, gt=0, description="Time for which the result of a job is kept.")
+    hypotheses: int = Field(128, ge=1, description="Maximum beam size, and number of results or samples of a text.")
+    new_tokens: int = Field(100_000, ge=1, description="Maximum number of tokens that a request may ask for.")
     glossaries: int = Field(1000, ge=0, description="Maximum number of glossaries that clients create.")
     glossary_characters: int = Field(50_000_000, ge=0, description="Maximum size of all these glossaries.")
     cache_mb: float = Field(0.0, ge=0, description="Size of a cache of translations, in megabytes. 0 means none.")

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from urllib.parse import parse_qsl
 
+from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope
 
 from headway.serve.apis.requests import BadRequestError, parse_json_object
-from headway.serve.service import TooLargeError
 
 NATIVE = "native"
 _DEFAULT = "libretranslate"
@@ -42,11 +42,11 @@ async def recognized(scope: Scope, receive: Receive) -> tuple[str, Receive]:
     if (api, scope["method"], scope["path"]) != (_DEFAULT, "POST", "/translate"):
         return api, receive
     messages: list[Message] = []
-    failure: TooLargeError | None = None
+    failure: HTTPException | None = None
     try:
         while not messages or messages[-1].get("more_body"):
             messages.append(await receive())
-    except TooLargeError as error:
+    except HTTPException as error:  # the body is too large
         failure = error
     body = b"".join(message.get("body", b"") for message in messages)
 

@@ -73,7 +73,7 @@ class _Process:
     writer: asyncio.StreamWriter
     pending: dict[int, _Pending] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
-    answered: float = field(default_factory=time.monotonic)  # time of the last answer
+    unanswered: int = 0  # pings since the last answer
     state: Pong = field(default_factory=lambda: Pong(0.0, 0, 0, 0))
     is_ready: bool = False
 
@@ -217,20 +217,21 @@ class Fleet:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(worker.ended.wait(), _PING_S)
                 return
-            silent = time.monotonic() - worker.answered
-            if silent > self._silence_s or worker.state.stalled_s > self._step_s:
+            # Pings are counted, because time also passes while this process is busy with something else.
+            if worker.unanswered * _PING_S > self._silence_s or worker.state.stalled_s > self._step_s:
                 _log.warning("worker process %d hangs, and is killed", worker.pid)
                 worker.kill()
                 self._lose(worker)
                 await worker.ended.wait()
                 return
+            worker.unanswered += 1
             worker.writer.write(encode(Ping()))
 
     async def _listen(self, worker: _Process) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 message = await read(worker.stream)
-                worker.answered = time.monotonic()
+                worker.unanswered = 0
                 match message:
                     case Pong():
                         worker.state = message

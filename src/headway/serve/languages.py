@@ -37,6 +37,7 @@ _NATIVE_NAMES = {
 }  # fmt: skip
 _RIGHT_TO_LEFT = ("ar", "fa", "he", "ur", "yi")
 _PARTS = re.compile(r"[-_]")
+_MAX_PARTS = 8  # of a code; what follows is one part, which makes the code an unknown one
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class DetectedLanguage:
 
 def normalized(code: str) -> str:
     """Return a language code in lower case, with a code of two letters if there is one: deu_Latn becomes de-latn."""
-    language, *rest = _PARTS.split(code.strip().lower())
+    language, *rest = _PARTS.split(code.strip().lower(), maxsplit=_MAX_PARTS)
     return "-".join([_THREE_LETTERS.get(language, language), *rest])
 
 

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import uvicorn
 
 from headway.data.store_builder import num_cores
 from headway.errors import ConfigError, HeadwayError, OutputError
-from headway.serve.app import make_app
+from headway.serve.app import error_for_url, make_app
 from headway.serve.config import ServeConfig
 from headway.serve.fleet import Fleet
 from headway.serve.glossaries import GlossaryStore
+from headway.serve.http_connection import BoundedHttpConnection
 from headway.serve.service import Service
 from headway.serve.usage import Usage
 
 _log = logging.getLogger("headway.serve")
 _DRAIN_CHECK_S = 0.02
+_OTHER_FILES = 200  # besides connections
+_GC_THRESHOLD = 50_000
 _WATCH_S = 1.0  # time between two looks at the file of the configuration
 _SAVE_S = 5.0  # time between two writes of the counted characters; a service that is killed loses what came after
 
@@ -60,9 +66,21 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
     usage.save()
     await fleet.start()
     service = Service(config, fleet, workers, glossaries, usage)
+    connection = partial(BoundedHttpConnection, limits=lambda: service.config.limits, error=error_for_url)
     settings = uvicorn.Config(
-        make_app(service), log_config=None, access_log=False, server_header=False, timeout_keep_alive=30
+        make_app(service),
+        http=connection,  # type: ignore[arg-type]  # uvicorn calls it as it would call the class
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=30,
     )
+    _raise_file_limit(config.limits.connections)
+    # Large requests make many objects, among which the garbage collector would search again and again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD)
     server = _Server(settings, service)
     reloader = _Reloader(service, workers, path, reread)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.reload)
@@ -164,6 +182,15 @@ class _Reloader:
             return 0 if self._path is None else self._path.stat().st_mtime_ns
         except OSError:  # being replaced
             return 0
+
+
+def _raise_file_limit(connections: int) -> None:
+    """Allow as many open files as the connections need, as far as the operating system lets this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    if resource.RLIM_INFINITY != soft < wanted:
+        wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -191,7 +191,15 @@ class Service:
         raise UnknownLanguageError(unknown)
 
     async def detect(self, texts: Sequence[str]) -> list[DetectedLanguage]:
-        """Return the language of each text, among those that the models translate from."""
+        """Return the language of each text, among those that the models translate from.
+
+        Raises:
+            TooLargeError: There are too many texts or characters.
+        """
+        self.check_size(texts)
+        return await self._detect(texts)
+
+    async def _detect(self, texts: Sequence[str]) -> list[DetectedLanguage]:
         return await asyncio.to_thread(lambda: [detect_language(text, self._source_languages) for text in texts])
 
     # Glossaries.
@@ -272,11 +280,13 @@ class Service:
             UnavailableError: No worker could do it.
         """
         plain = [text if isinstance(text, str) else text.text for text in texts]
+        if not client.in_background:
+            self.check_size(plain)
         detected = None
         if source == "auto":
             markup = MarkupOptions.of(keywords.get("markup"))
             readable = plain if markup is None else [text_without_markup(text, markup) for text in plain]
-            detected = await self.detect(readable)
+            detected = await self._detect(readable)
         codes = [source] * len(texts) if detected is None else [each.code for each in detected]
         results: dict[int, Any] = {}
         for code in dict.fromkeys(codes):
@@ -374,6 +384,31 @@ class Service:
         if quota is not None and self.characters_used(client) + characters > quota:
             raise QuotaExceededError
 
+    def check_size(self, texts: Sequence[str]) -> int:
+        """Return the number of characters of texts.
+
+        Raises:
+            TooLargeError: There are too many texts or characters.
+        """
+        limits, characters = self.config.limits, sum(map(len, texts))
+        if len(texts) > limits.texts:
+            raise TooLargeError(f"{len(texts):,} texts in one request; at most {limits.texts:,} are accepted")
+        if characters > limits.characters:
+            raise TooLargeError(f"{characters:,} characters in one request; at most {limits.characters:,} are accepted")
+        return characters
+
+    def check_search(self, *, hypotheses: int, length: int | None = None) -> None:
+        """Check the number of hypotheses and the maximum length that a client asks for, for each text.
+
+        Raises:
+            TooLargeError: They are too large.
+        """
+        limits = self.config.limits
+        if hypotheses > limits.hypotheses:
+            raise TooLargeError(f"{hypotheses:,} hypotheses of a text; at most {limits.hypotheses:,} are accepted")
+        if length is not None and length > limits.new_tokens:
+            raise TooLargeError(f"{length:,} new tokens of a text; at most {limits.new_tokens:,} are accepted")
+
     @asynccontextmanager
     async def _admitted(self, client: Client, texts: Sequence[str], new_tokens: int) -> AsyncIterator[None]:
         """Let work wait for its place, count it, and end it when its time is over."""
@@ -382,11 +417,9 @@ class Service:
             with self.admission.outside(tokens):
                 yield
             return
-        limits, characters = self.config.limits, sum(map(len, texts))
-        if len(texts) > limits.texts:
-            raise TooLargeError(f"{len(texts):,} texts in one request; at most {limits.texts:,} are accepted")
-        if characters > limits.characters:
-            raise TooLargeError(f"{characters:,} characters in one request; at most {limits.characters:,} are accepted")
+        limits, characters = self.config.limits, self.check_size(texts)
+        if new_tokens > limits.new_tokens:
+            raise TooLargeError(f"{new_tokens:,} new tokens in one request; at most {limits.new_tokens:,} are accepted")
         self._check_quota(client, characters)
         self.usage.add(client.name, characters)  # now, so that requests that wait do not exceed the quota together
         has_entered = False

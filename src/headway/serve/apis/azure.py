@@ -71,7 +71,7 @@ class _Item(BaseModel):
     text: str = Field(validation_alias=AliasChoices("Text", "text"))
 
 
-class _Items(RootModel[list[_Item]]):
+class _Items(RootModel[Annotated[list[_Item], Field(fail_fast=True)]]):
     pass
 
 
@@ -114,11 +114,11 @@ class _Input(_CamelCase):
     language: str | None = None
     script: str | None = None
     text_type: str | None = None
-    targets: Annotated[list[_Target], Field(min_length=1)]
+    targets: Annotated[list[_Target], Field(min_length=1, fail_fast=True)]
 
 
 class _Inputs(BaseModel):
-    inputs: list[_Input]
+    inputs: Annotated[list[_Input], Field(fail_fast=True)]
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ class _DeepL:
             optional_text(fields, "source_lang"),
             required_text(fields, "target_lang"),
         )
+        self._service.check_size(given)
         splitting, markup = choice(fields, "split_sentences", ("0", "1", "nonewlines"), "1"), _markup(fields)
         model_type = choice(fields, "model_type", _MODEL_TYPES, None)
         flag(fields, "preserve_formatting")

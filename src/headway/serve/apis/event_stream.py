@@ -58,10 +58,14 @@ class EventStream(Response):
                 await self._send_event(send, json.dumps(self._error(message)))
             if self._end is not None:
                 await self._send_event(send, self._end)
+            await self._start(send)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_event(self, send: Send, data: str) -> None:
+    async def _start(self, send: Send) -> None:
         if not self._has_started:
             self._has_started = True
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+
+    async def _send_event(self, send: Send, data: str) -> None:
+        await self._start(send)
         await send({"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True})

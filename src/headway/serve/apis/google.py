@@ -194,7 +194,7 @@ class _TransliterationConfig(_Fields):
 
 
 class _TranslateFields(_Fields):
-    contents: list[str] = Field(min_length=1)
+    contents: list[str] = Field(min_length=1, fail_fast=True)
     mime_type: str = ""
     source_language_code: str = ""
     target_language_code: str = Field(min_length=1)

@@ -150,7 +150,7 @@ def _alternatives(fields: dict[str, Any]) -> int:
     value = fields.get("alternatives", 0)
     try:
         number = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise BadRequestError("Invalid request: alternatives is not a number") from None
     if not 0 <= number <= _MAX_ALTERNATIVES:
         raise BadRequestError(f"Invalid request: alternatives is not from 0 to {_MAX_ALTERNATIVES}")

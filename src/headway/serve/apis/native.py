@@ -12,15 +12,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from headway.decode.request import DecodingOptions
 from headway.errors import HeadwayError
-from headway.predict import GenerationOptions
+from headway.predict import Classification, Continuation, GenerationOptions
 from headway.predict.markup import MarkupKind, MarkupOptions
-from headway.predict.results import Candidate, Source, Translation
+from headway.predict.masked_language_model import Filling
+from headway.predict.results import Candidate, ScoredTarget, Source, Translation
 from headway.serve.apis.event_stream import EventStream
-from headway.serve.apis.requests import BadRequestError, unless_disconnected
+from headway.serve.apis.requests import BadRequestError, check_nesting, unless_disconnected
 from headway.serve.bulk_jobs import BulkJob
 from headway.serve.glossaries import Dictionary, StoredGlossary
 from headway.serve.languages import english_name
@@ -28,11 +29,23 @@ from headway.serve.service import Client, Service, UnknownLanguageError
 
 JOBS_PATH = "/api/v1/jobs"
 _RESULTS_PER_PART = 256  # of a reply
-_Texts = Annotated[str | list[str], Field(description="A text, or a list of texts.")]
+_MAX_FIELDS = 1000  # of all objects in a body
+_MAX_PHRASES = 200  # to include, to ban or to stop at
+# A list ends at its first invalid item, because a reply cannot contain a million errors.
+_Strings = Annotated[list[str], Field(fail_fast=True)]
+_Phrases = Annotated[list[str], Field(max_length=_MAX_PHRASES, fail_fast=True)]
+_Options = dict[str, bool | int | float | str | _Phrases | dict[str, Any] | None]
+_Texts = Annotated[str | _Strings, Field(description="A text, or a list of texts.")]
 
 
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_flat(cls, data: Any) -> Any:
+        check_nesting(data, _MAX_FIELDS)
+        return data
 
 
 class _TranslationBody(_Body):
@@ -41,15 +54,17 @@ class _TranslationBody(_Body):
     source: str = Field("auto", description="The language of the texts; auto detects that of each text.")
     target: str = Field(description="The language to translate into.")
     model: str | None = Field(None, description="The name of a model. Default: the first one for the languages.")
-    options: dict[str, Any] = Field(
+    options: _Options = Field(
         {}, description="Options of the search, such as beam_size, n_best or sampling; see docs/decoding.md."
     )
     alignment: bool = Field(False, description="Whether to align each target token to a source token.")
     prefix: str = Field("", description="Text that each translation begins with.")
-    include: list[str | list[str]] = Field(
-        [], description="Phrases that each translation contains as whole words; a list gives alternatives."
+    include: Annotated[list[str | _Phrases], Field(fail_fast=True)] = Field(
+        [],
+        description="Phrases that each translation contains as whole words; a list gives alternatives.",
+        max_length=_MAX_PHRASES,
     )
-    ban: list[str] = Field([], description="Phrases that no translation contains.")
+    ban: _Phrases = Field([], description="Phrases that no translation contains.")
     glossary: str | None = Field(None, description="The id of a glossary that has a dictionary for the languages.")
     markup: MarkupKind | MarkupOptions | None = Field(
         None, description="The syntax of the texts, whose tags are kept: html, xml or options. Default: plain text."
@@ -74,7 +89,7 @@ class TranslateBody(_TranslationBody):
 class JobBody(_TranslationBody):
     """Many texts to translate, and how."""
 
-    text: list[str]
+    text: _Strings
 
 
 class ClassifyBody(_Body):
@@ -89,7 +104,7 @@ class GenerateBody(_Body):
 
     prompt: _Texts
     model: str | None = None
-    options: dict[str, Any] = Field({}, description="Fields of GenerationOptions, such as max_new_tokens.")
+    options: _Options = Field({}, description="Fields of GenerationOptions, such as max_new_tokens.")
     stream: bool = Field(
         False, description="Whether to send the continuation of one prompt in parts, as server-sent events."
     )
@@ -101,14 +116,14 @@ class FillBody(_Body):
     text: str
     model: str | None = None
     top: int = Field(5, ge=1, le=100, description="Number of fillings.")
-    candidates: list[str] | None = Field(None, description="The only fillings to consider.")
+    candidates: _Phrases | None = Field(None, description="The only fillings to consider.")
 
 
 class ScoreBody(_Body):
     """Sources and targets, whose probabilities are wanted."""
 
-    source_texts: list[str]
-    target_texts: list[str]
+    source_texts: _Strings
+    target_texts: _Strings
     source: str
     target: str
     model: str | None = None
@@ -155,7 +170,7 @@ class DictionaryBody(_Body):
 
     source: str
     target: str
-    entries: list[list[str]] = Field(
+    entries: Annotated[list[_Strings], Field(fail_fast=True)] = Field(
         description="Each has a source phrase, a target phrase (alternatives are separated by |) and optionally a case "
         "rule: ignore or exact.",
         min_length=1,
@@ -166,7 +181,7 @@ class GlossaryBody(_Body):
     """A glossary to create."""
 
     name: str
-    dictionaries: list[DictionaryBody] = Field(min_length=1)
+    dictionaries: Annotated[list[DictionaryBody], Field(fail_fast=True)] = Field(min_length=1)
 
 
 class DetectBody(_Body):
@@ -175,9 +190,80 @@ class DetectBody(_Body):
     text: _Texts
 
 
+class ErrorDetail(BaseModel):
+    """What was wrong."""
+
+    status: int = Field(description="The status of the reply.")
+    message: str
+
+
+class ErrorReply(BaseModel):
+    """A request that is refused, or has failed."""
+
+    error: ErrorDetail
+
+
+class ItemError(BaseModel):
+    """An error in the place of a result, if other texts of the request have results."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    error: str
+
+
+class TranslationItem(BaseModel):
+    """The best translation of a text, with further fields of :class:`headway.predict.results.Candidate`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    source: str
+    text: str
+    score: float
+    log_probability: float
+    tokens: list[str]
+    token_log_probabilities: list[float]
+    alternatives: list[dict[str, Any]]
+    unlikely: bool | None
+
+
+class TranslateReply(BaseModel):
+    """The translation of each text."""
+
+    translations: list[TranslationItem | ItemError]
+
+
+class ScoreReply(BaseModel):
+    """The log-probability of each target."""
+
+    scores: list[ScoredTarget | ItemError]
+
+
+class ClassifyReply(BaseModel):
+    """The label of each text."""
+
+    classifications: list[Classification | ItemError]
+
+
+class GenerateReply(BaseModel):
+    """The continuations of each prompt."""
+
+    continuations: list[list[Continuation]]
+
+
+class FillReply(BaseModel):
+    """The fillings, best first."""
+
+    fillings: list[Filling]
+
+
+_ERROR_STATUSES = (400, 403, 404, 405, 408, 409, 413, 421, 422, 429, 431, 503, 504)
+_ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": ErrorReply} for status in _ERROR_STATUSES}
+_EVENTS: dict[str, Any] = {"content": {"text/event-stream": {}}}
+
+
 def router(service: Service) -> APIRouter:
     """Return the routes of the API."""
-    api = APIRouter(prefix="/api/v1")
+    api = APIRouter(prefix="/api/v1", responses=_ERRORS)
 
     def client_of(request: Request) -> Client:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
@@ -186,6 +272,7 @@ def router(service: Service) -> APIRouter:
     def translation(client: Client, body: _TranslationBody) -> Callable[[Sequence[str]], Awaitable[list[Any]]]:
         """Return a function that translates texts as a request says."""
         options = DecodingOptions.parse(body.options, "options")
+        service.check_search(hypotheses=max(options.beam_size, options.n_best), length=options.max_length)
         include = tuple(each if isinstance(each, str) else tuple(each) for each in body.include)
         languages = body.source, body.target, body.model
         glossary = None if body.glossary is None else service.glossaries.get(client.name, body.glossary)
@@ -225,10 +312,11 @@ def router(service: Service) -> APIRouter:
         client_of(request)
         return [asdict(each) for each in await service.detect(_listed(body.text))]
 
-    @api.post("/translate", response_model=None)
+    @api.post("/translate", response_model=None, responses={200: {"model": TranslateReply, **_EVENTS}})
     async def translate(body: TranslateBody, request: Request) -> Response:
         """Translate texts. Each reply is what the text gets alone."""
         answer, texts = translation(client_of(request), body), _listed(body.text)
+        service.check_size(texts)
 
         async def events() -> AsyncGenerator[dict[str, Any]]:
             async def one(index: int) -> dict[str, Any]:
@@ -317,7 +405,7 @@ def router(service: Service) -> APIRouter:
         """Delete a glossary."""
         await service.delete_glossary(client_of(request), identifier)
 
-    @api.post("/score")
+    @api.post("/score", responses={200: {"model": ScoreReply}})
     async def score(body: ScoreBody, request: Request) -> JSONResponse:
         """Return the log-probability of each target as the translation of its source."""
         client = client_of(request)
@@ -359,7 +447,7 @@ def router(service: Service) -> APIRouter:
         work = service.call(client, model, "perplexity", texts, texts, stride=body.stride)
         return JSONResponse(asdict(await unless_disconnected(request, work)))
 
-    @api.post("/classify")
+    @api.post("/classify", responses={200: {"model": ClassifyReply}})
     async def classify(body: ClassifyBody, request: Request) -> JSONResponse:
         """Return the label of each text, and the probability of every label."""
         client = client_of(request)
@@ -374,12 +462,13 @@ def router(service: Service) -> APIRouter:
         work = service.call(client, model, "explain", [body.text], body.text, body.label)
         return JSONResponse(asdict(await unless_disconnected(request, work)))
 
-    @api.post("/generate", response_model=None)
+    @api.post("/generate", response_model=None, responses={200: {"model": GenerateReply, **_EVENTS}})
     async def generate(body: GenerateBody, request: Request) -> Response:
         """Continue prompts."""
         client = client_of(request)
         prompts, model = _listed(body.prompt), service.model(body.model, "language_model")
         options = GenerationOptions.parse(body.options, "options")
+        service.check_search(hypotheses=max(options.beam_size, options.n))
         new_tokens = len(prompts) * options.n * options.max_new_tokens
         if body.stream:
             if len(prompts) != 1:
@@ -396,7 +485,7 @@ def router(service: Service) -> APIRouter:
         found = await unless_disconnected(request, work)
         return JSONResponse({"continuations": [[asdict(each) for each in own] for own in found]})
 
-    @api.post("/fill")
+    @api.post("/fill", responses={200: {"model": FillReply}})
     async def fill(body: FillBody, request: Request) -> JSONResponse:
         """Return the best fillings of each mask of a text."""
         client = client_of(request)

@@ -33,7 +33,9 @@ _MAX_ALTERNATIVES = 20
 _COMPLETION_TOKENS, _CHAT_TOKENS = 16, 256  # default numbers of new tokens
 _NOTHING = Continuation("", (), (), "length", ())
 
-_Ids = list[Annotated[int, Field(ge=0)]]
+# A list ends at its first invalid item, because a reply cannot contain a million errors.
+_Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)]
+_Strings = Annotated[list[str], Field(fail_fast=True)]
 _Count = Annotated[int, Field(ge=1, le=128)]
 _Penalty = Annotated[float, Field(ge=0, le=0, description="Only 0: these penalties are not supported.")]
 
@@ -51,7 +53,7 @@ class _CommonFields(BaseModel):
     n: _Count | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
-    stop: str | list[str] | None = None
+    stop: str | Annotated[list[str], Field(max_length=100, fail_fast=True)] | None = None
     temperature: Annotated[float, Field(ge=0)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: int | None = None
@@ -91,7 +93,7 @@ _FieldsT = TypeVar("_FieldsT", bound=_CommonFields)
 
 
 class _CompletionFields(_CommonFields):
-    prompt: str | list[str] | _Ids | list[_Ids] = ""
+    prompt: str | _Strings | _Ids | Annotated[list[_Ids], Field(fail_fast=True)] = ""
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=_MAX_ALTERNATIVES)] | None = None
@@ -129,7 +131,7 @@ class _Message(BaseModel):
 
 
 class _ChatFields(_CommonFields):
-    messages: Annotated[list[_Message], Field(min_length=1)]
+    messages: Annotated[list[_Message], Field(min_length=1, fail_fast=True)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
@@ -397,7 +399,7 @@ async def _read(request: Request, kind: type[_FieldsT]) -> _FieldsT:
     try:
         return kind.model_validate(parse_json_object(await request.body()))
     except ValidationError as error:
-        first = error.errors()[0]
+        first = error.errors(include_url=False)[0]
         place = ".".join(str(each) for each in first["loc"])
         raise BadRequestError(f"{place}: {first['msg']}") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Awaitable
 from typing import Any, TypeVar
@@ -14,6 +15,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 T = TypeVar("T")
+_MAX_DEPTH = 20
+_MAX_FIELDS = 10_000
+_LARGE_FORM = 65_536  # characters
 
 
 class BadRequestError(Exception):
@@ -43,9 +47,11 @@ async def read_fields(request: Request) -> dict[str, Any]:
         return fields
     if kind == "application/x-www-form-urlencoded":  # Starlette would read text that is not escaped as Latin-1
         try:
-            return fields | _joined(parse_qsl(body.decode("utf-8"), keep_blank_values=True))
-        except ValueError:
+            text = body.decode("utf-8")
+        except UnicodeDecodeError:
             raise BadRequestError("the form is not valid UTF-8") from None
+        is_large = len(text) > _LARGE_FORM  # takes long
+        return fields | _joined(await asyncio.to_thread(_parse_form, text) if is_large else _parse_form(text))
     if kind == "multipart/form-data":
         try:
             async with request.form() as form:
@@ -60,12 +66,40 @@ def parse_json(body: bytes) -> Any:
     """Parse a JSON body.
 
     Raises:
-        BadRequestError: It is not valid.
+        BadRequestError: It is not valid, or it is nested too deeply.
     """
     try:
-        return json.loads(body)
+        found = json.loads(body)
     except (ValueError, RecursionError):  # not JSON, not UTF-8, or nested too deeply
         raise BadRequestError("the body is not valid JSON") from None
+    check_nesting(found)
+    return found
+
+
+def _parse_form(text: str) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_FIELDS)
+    except ValueError:
+        raise BadRequestError(f"the form has more than {_MAX_FIELDS:,} fields") from None
+
+
+def check_nesting(value: Any, max_fields: int = _MAX_FIELDS) -> None:
+    """Check that JSON is not nested too deeply, and that its objects have at most ``max_fields`` fields together.
+
+    Raises:
+        BadRequestError: They do.
+    """
+    level, num_fields = [value], 0
+    for _ in range(_MAX_DEPTH):
+        objects = [each for each in level if isinstance(each, dict)]
+        num_fields += sum(map(len, objects))
+        if num_fields > max_fields:
+            raise BadRequestError(f"the body has more than {max_fields:,} fields")
+        lists = [each for each in level if isinstance(each, list)]
+        level = [*itertools.chain(*lists), *itertools.chain(*(each.values() for each in objects))]
+        if not level:
+            return
+    raise BadRequestError("the body is nested too deeply")
 
 
 def parse_json_object(body: bytes) -> dict[str, Any]:

@@ -1,0 +1,144 @@
+"""Clients that are slow, that send too much, or that stay connected."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from running_service import RunningService, running, unpack_model
+
+RECEIVE_S = 1.0
+POST = b"POST /v2/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    folder = tmp_path_factory.mktemp("served")
+    unpack_model(folder)
+    limits = f"receive_seconds = {RECEIVE_S}, connections = 20, header_bytes = 10_000, body_bytes = 2000"
+    (folder / "serve.toml").write_text(f'limits = {{ {limits} }}\nworkers = 1\nmodels = [{{ path = "model" }}]\n')
+    with running(["--config", str(folder / "serve.toml")]) as found:
+        yield found
+
+
+def connect(service: RunningService) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", httpx.URL(service.url).port or 0), timeout=30)
+
+
+def reply_of(connection: socket.socket) -> bytes:
+    """Return what arrives until the service closes the connection."""
+    parts = []
+    while part := connection.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def is_error(reply: bytes, status: int, body: dict[str, Any]) -> bool:
+    head, _, found = reply.partition(b"\r\n\r\n")
+    return head.startswith(b"HTTP/1.1 %d " % status) and json.loads(found) == body
+
+
+@pytest.mark.parametrize(
+    "start",
+    [b"", b"\r\n", b"GET /lang", b"GET /languages HTTP/1.1\r\nHost: local", POST + b'Content-Length: 9\r\n\r\n{"a"'],
+    ids=["nothing", "empty-lines", "url", "headers", "body"],
+)
+def test_a_request_that_trickles_ends(service: RunningService, start: bytes) -> None:
+    """A byte now and then does not keep a connection open."""
+    with connect(service) as connection:
+        began = time.monotonic()
+        connection.sendall(start)
+        connection.settimeout(0.2)
+        reply = b""
+        while time.monotonic() < began + 10:
+            try:
+                reply = connection.recv(65536)
+                break
+            except TimeoutError:
+                connection.sendall(start[:1])
+        assert 0.5 * RECEIVE_S < time.monotonic() - began < 4 * RECEIVE_S + 2
+    if not start:
+        assert reply == b""
+    else:
+        assert reply.startswith(b"HTTP/1.1 408 ")
+        assert list(json.loads(reply.partition(b"\r\n\r\n")[2])) == ["message" if start.startswith(POST) else "error"]
+
+
+def test_time_in_which_the_service_works_does_not_count(service: RunningService) -> None:
+    """A request that is complete may take longer to answer than a client may take to send one."""
+    body = {"text": ["a"] * 100, "source": "en", "target": "de", "options": {"beam_size": 50, "min_length": 40}}
+    began = time.monotonic()
+    reply = httpx.post(f"{service.url}/api/v1/translate", json=body, timeout=60)
+    assert reply.status_code == 200, reply.text
+    assert time.monotonic() - began > RECEIVE_S
+
+
+def test_a_reply_that_is_not_received_is_given_up(service: RunningService) -> None:
+    with connect(service) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        for _ in range(400):
+            try:
+                connection.sendall(b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            except ConnectionError:
+                break
+        time.sleep(3 * RECEIVE_S)
+        with pytest.raises(ConnectionError):  # noqa: PT012
+            for _ in range(1000):
+                connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                time.sleep(0.01)
+
+
+def test_headers_are_bounded(service: RunningService) -> None:
+    """Those of one request, and a header without an end, of which nothing more is stored."""
+    headers = {"x": "a" * 11_000}
+    refused = httpx.get(f"{service.url}/v1/models", headers=headers)
+    assert (refused.status_code, refused.json()["error"]["message"]) == (431, "The headers are too large")
+    with connect(service) as connection:
+        connection.sendall(b"GET /languages HTTP/1.1\r\nHost: localhost\r\nX: ")
+        sent = 0
+        with pytest.raises(ConnectionError):  # noqa: PT012
+            while sent < 50_000_000:
+                sent += connection.send(b"a" * 100_000)
+                time.sleep(0.005)
+    assert sent < 20_000_000
+
+
+def test_a_body_without_a_length_is_bounded(service: RunningService) -> None:
+    def parts() -> Iterator[bytes]:
+        yield from [b" " * 500] * 5
+
+    for path in ("/translate", "/api/v1/translate", "/v1/completions"):
+        reply = httpx.post(service.url + path, content=parts(), headers={"content-type": "application/json"})
+        assert reply.status_code == 413, reply.text
+        assert "A body of more than 2,000 bytes" in reply.text
+
+
+def test_invalid_http_gets_an_error_of_its_api(service: RunningService) -> None:
+    with connect(service) as connection:
+        connection.sendall(POST + b"Content-Length: x\r\n\r\n")
+        assert is_error(reply_of(connection), 400, {"message": "Invalid HTTP request received."})
+    with connect(service) as connection:
+        connection.sendall(b"FOO BAR\r\n\r\n")
+        assert is_error(reply_of(connection), 400, {"error": "Invalid HTTP request received."})
+
+
+def test_a_request_is_answered_although_the_next_one_is_invalid(service: RunningService) -> None:
+    with connect(service) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nnothing like HTTP\r\n\r\n")
+        assert is_error(reply_of(connection), 200, {"status": "ok"})
+
+
+def test_connections_are_bounded(service: RunningService) -> None:
+    idle = [connect(service) for _ in range(20)]
+    try:
+        with connect(service) as connection:
+            assert is_error(reply_of(connection), 503, {"error": "Too many connections"})
+    finally:
+        for each in idle:
+            each.close()
+    assert httpx.get(f"{service.url}/health").status_code == 200
