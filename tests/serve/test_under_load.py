@@ -171,6 +171,52 @@ def test_lost_workers_are_replaced(service: RunningService, expected: dict[str, 
     assert seen <= {"ready", "degraded"}
 
 
+# Decoding fails one step after a source of more than 100 tokens has entered a batch.
+_POISON = """
+import sys
+
+if "headway.serve.loader" in sys.orig_argv:
+    from headway.decode.beam import BeamSearch
+
+    add_requests, step = BeamSearch.add_requests, BeamSearch.step
+
+    def add(self, requests):
+        requests = list(requests)
+        self.is_poisoned = getattr(self, "is_poisoned", False) or any(len(one.source) > 100 for _, one in requests)
+        add_requests(self, requests)
+
+    def poisoned_step(self):
+        found = step(self)
+        if getattr(self, "is_poisoned", False):
+            raise RuntimeError("poison")
+        return found
+
+    BeamSearch.add_requests, BeamSearch.step = add, poisoned_step
+"""
+
+
+def test_a_poisonous_input_fails_alone(
+    model_folder: Path, expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_POISON)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    poison = " ".join("abcdefghij" * 12)
+    texts = [poison, *TEXTS[:31]]
+    with running([str(model_folder), "--workers", "1"]) as service:
+
+        def ask(text: str) -> Any:
+            body = {"q": text, "source": "en", "target": "de"}
+            reply = httpx.post(f"{service.url}/translate", json=body, timeout=60)
+            return reply.status_code, reply.json()
+
+        for _ in range(ROUNDS):
+            with ThreadPoolExecutor(32) as pool:
+                first, *others = pool.map(ask, texts)
+            assert first == (500, {"error": "Internal error"})
+            assert others == [(200, {"translatedText": expected[text]}) for text in texts[1:]]
+        assert metric(service, "headway_worker_restarts") == 0
+
+
 _GUARD = """
 import ipaddress, os, sys
 
