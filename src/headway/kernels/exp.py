@@ -73,3 +73,21 @@ def exp_and_sum(builder: Builder, scores: ir.Value, count: ir.Value) -> ir.Value
     """
     num_vectors = builder.sdiv(builder.add(count, INT64(LANES - 1)), INT64(LANES))
     return emit_exp_and_sum(builder, scores, num_vectors, lambda i: builder.lane_mask(count, i))
+
+
+@intrinsic(types.float32(types.uintp, types.intp, types.float32))
+def sum_of_exponentials(builder: Builder, scores: ir.Value, count: ir.Value, largest: ir.Value) -> ir.Value:
+    """Return the sum of exp(score - ``largest``) over ``count`` scores at an address.
+
+    The sum has the same order wherever it is inlined, so equal scores give equal bits.
+    """
+    total, base = builder.variable(constant(FLOAT_VECTOR, 0.0)), builder.broadcast(largest)
+    scale, zeros = constant(FLOAT_VECTOR, float(LOG2_E)), constant(FLOAT_VECTOR, 0.0)
+    num_full = builder.sdiv(count, INT64(LANES))
+    with builder.loop(num_full) as i:
+        power = builder.fmul(builder.fsub(builder.read(scores, FLOAT_VECTOR, i), base), scale)
+        builder.add_to(total, emit_exp2(builder, power))
+    power = builder.fmul(builder.fsub(builder.read_masked(scores, num_full, count), base), scale)
+    power = builder.select(builder.lane_mask(count, num_full), emit_exp2(builder, power), zeros)
+    builder.add_to(total, power)
+    return builder.sum_lanes(builder.load(total))

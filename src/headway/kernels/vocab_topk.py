@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.kernels.exp import LOG2_E, exp2
+from headway.kernels.exp import LOG2_E, exp2, sum_of_exponentials
 from headway.kernels.float_bits import MIN_INT32, bits_to_float, float_to_bits, ordered_int
 from headway.kernels.int8_gemm import BLOCK, multiply_block
 from headway.kernels.jit import Array, jit, jit_internal
@@ -159,9 +159,8 @@ def _add_chunk(
     if top > largest:
         total *= exp2((largest - top) * LOG2_E)
         largest = top
-    added = np.float32(0)
-    for n in range(first, end):
-        added += exp2((logits[row, n] - largest) * LOG2_E)
+    own = logits.ctypes.data + 4 * (row * logits.shape[1] + first)
+    added = sum_of_exponentials(own, end - first, largest)
     if top > log_probs[row, last]:
         for n in range(first, end):
             logit = logits[row, n]

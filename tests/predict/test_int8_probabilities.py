@@ -1,0 +1,23 @@
+"""In int8, the probabilities of a translation do not depend on the other texts of its batch, to the last bit."""
+
+from __future__ import annotations
+
+import random
+import tarfile
+from pathlib import Path
+
+from headway.predict import load_translator
+
+_RECORDED = Path(__file__).parents[1] / "compat" / "recorded" / "bundle-transformer-int8.tar.xz"
+_WORDS = ("Ein", "Hund", "läuft", "zwei", "Männer", "Haus", "a", "b", "rot", "und")
+
+
+def test_probabilities_do_not_depend_on_the_batch(tmp_path: Path) -> None:
+    with tarfile.open(_RECORDED) as archive:
+        archive.extractall(tmp_path, filter="data")
+    translator, draw = load_translator(tmp_path / "model", precision="int8"), random.Random(1)
+    texts = [" ".join(draw.choices(_WORDS, k=draw.randint(1, 14))) for _ in range(100)]
+    together = translator.translate(texts)
+    for start in range(0, 100, 4):
+        for alone, same in zip(translator.translate(texts[start : start + 4]), together[start:], strict=False):
+            assert alone.candidates == same.candidates
