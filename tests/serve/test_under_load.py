@@ -28,7 +28,7 @@ from headway.predict import Translator, load_translator
 
 ROUNDS = int(os.environ.get("HEADWAY_LOAD_ROUNDS", "2"))
 TEXTS = [f"{text} {number}" for number in range(8) for text in ("Ein Hund läuft.", "Zwei Männer", "Hallo!", "a b c")]
-LONG = {"text": ["word " * 60] * 40, "source": "en", "target": "de", "options": {"min_length": 100}}
+LONG = {"text": ["word " * 60] * 250, "source": "en", "target": "de", "options": {"beam_size": 50}}
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,8 @@ def expected(model_folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def service(model_folder: Path) -> Iterator[RunningService]:
+def service(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningService]:
+    monkeypatch.setenv("HEADWAY_LIMITS__QUEUE_SECONDS", "1000")  # so that no request is refused
     with running([str(model_folder), "--workers", "2"]) as found:
         yield found
 
@@ -103,7 +104,7 @@ def test_a_second_signal_ends_it_at_once(service: RunningService, number: int) -
     children = Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children").read_text().split()
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(httpx.post, f"{service.url}/api/v1/translate", json=LONG, timeout=60)
-        time.sleep(0.3 + 0.1 * number)
+        time.sleep(0.2 + 0.02 * number)
         service.process.send_signal(signal.SIGTERM)
         time.sleep(0.1)
         assert service.process.poll() is None  # it still works on the request
@@ -153,6 +154,7 @@ def test_lost_workers_are_replaced(service: RunningService, expected: dict[str, 
     seen = set()
     with Load(service) as load:
         for restarts in range(ROUNDS):
+            time.sleep(5)  # a worker that ends sooner is taken for one that cannot start, and the next one waits
             before = len(load.replies)
             wait_until(lambda before=before: len(load.replies) > before + 5)  # type: ignore[misc]
             lost = workers()[-1]  # the youngest, so that a request does not lose two workers
