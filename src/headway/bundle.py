@@ -451,28 +451,17 @@ def _shapes(weights: Mapping[str, Tensor]) -> dict[str, Shape]:
 
 
 class _Initialization(TorchFunctionMode):
-    """Context for building a model without random weights. They are read from a file, or only their shapes are needed.
-
-    ``torch.nn.init`` draws no random numbers. With ``shapes_only``, ``torch.arange`` returns one element on the CPU, so
-    that tables computed from it, which are not weights, are small. On the meta device, computing these tables would
-    import sympy and PyTorch's compiler, which takes longer than loading a model.
-    """
+    """Context in which ``torch.nn.init`` draws no random numbers, for weights that are read from a file."""
 
     _RANDOM = frozenset(
         {"normal_", "trunc_normal_", "uniform_", "orthogonal_"}
         | {f"{name}_{distribution}_" for name in ("xavier", "kaiming") for distribution in ("normal", "uniform")}
     )
 
-    def __init__(self, *, shapes_only: bool = False) -> None:
-        super().__init__()
-        self._shapes_only = shapes_only
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if getattr(func, "__name__", "") in self._RANDOM:
             return args[0] if args else kwargs["tensor"]
-        if func is torch.arange and self._shapes_only:
-            return torch.zeros(1, dtype=kwargs.get("dtype", torch.int64), device="cpu")
         return func(*args, **kwargs)
 
 
@@ -502,7 +491,7 @@ def _expected_shapes(config: BundleConfig, source_size: int, target_size: int, s
             reason = f"model.{name} = {value}, but model.safetensors has {stored} weights"
             raise _config_error(config.folder, ValueError(reason))
     try:
-        with torch.device("meta"), _Initialization(shapes_only=True):
+        with torch.device("meta"), _Initialization():
             model = build_model(config.model, source_size, target_size)
     except ConfigError as error:
         path = config.folder / "config.json"

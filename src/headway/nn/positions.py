@@ -10,6 +10,9 @@ dimensions is rotated by its own angle per position:
     (x_2i, x_2i+1) at pos, as a complex number, is multiplied by exp(j pos / 10000^(2i / K))
 
 The dot product of a query at m and a key at n then depends on the positions only through m - n (section 3.2).
+
+Sines and cosines are computed by NumPy. PyTorch divides the work between threads, and sometimes one of them computes
+with fewer digits, so that runs that should be equal differ.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from functools import partial
 from threading import Lock
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
@@ -48,18 +52,15 @@ def sinusoids(
     (tensor2tensor, Marian). ``last_exponent`` spaces the exponents from 0 to 1 inclusive (tensor2tensor: i / (d/2 -
     1)); the paper's exponents end at 1 - 2/d. If d_model is odd, there is one more sine than cosine.
     """
-    sines = (d_model + 1) // 2
-    steps = torch.arange(sines, dtype=torch.float64)
+    steps = np.arange((d_model + 1) // 2, dtype=np.float64)
     exponents = steps / max(d_model // 2 - 1, 1) if last_exponent else 2 * steps / d_model
-    positions = torch.arange(offset, offset + length, dtype=torch.float64).unsqueeze(1)
-    angles = positions * base**-exponents
-    sine, cosine = angles.sin(), angles[:, : d_model // 2].cos()
+    angles = np.arange(offset, offset + length, dtype=np.float64)[:, None] * base**-exponents
+    sine, cosine = np.sin(angles), np.cos(angles[:, : d_model // 2])
     if not interleaved:
-        return torch.cat([sine, cosine], dim=1).float()
-    table = torch.empty(length, d_model, dtype=torch.float64)
-    table[:, 0::2] = sine
-    table[:, 1::2] = cosine
-    return table.float()
+        return torch.from_numpy(np.concatenate([sine, cosine], axis=1).astype(np.float32))
+    table = np.empty((length, d_model), dtype=np.float32)
+    table[:, 0::2], table[:, 1::2] = sine, cosine
+    return torch.from_numpy(table)
 
 
 class _GrowingTable(nn.Module):
@@ -70,7 +71,9 @@ class _GrowingTable(nn.Module):
     def __init__(self, rows: Callable[[int], Tensor]) -> None:
         super().__init__()
         self._rows = rows
-        self.register_buffer("table", rows(256), persistent=False)
+        # On the meta device only the shapes of weights are wanted, and the width may be absurd.
+        is_meta = torch.get_default_device().type == "meta"
+        self.register_buffer("table", torch.empty(0) if is_meta else rows(256), persistent=False)
 
     def reserve(self, length: int) -> None:
         """Extend the table to at least ``length`` positions."""
@@ -283,7 +286,7 @@ def _rotations(
     if scaling is not None:
         frequencies, magnitude = scaling.scaled(frequencies, base)
     angles = torch.arange(length, dtype=torch.float64).unsqueeze(1) * frequencies
-    cosine, sine = angles.cos() * magnitude, angles.sin() * magnitude
+    cosine, sine = (torch.from_numpy(function(angles.numpy()) * magnitude) for function in (np.cos, np.sin))
     table = torch.stack([torch.stack([cosine, cosine], 2), torch.stack([-sine, sine], 2)], 1).flatten(2)
     table = F.pad(table, (0, width - rotated))
     table[:, 0, rotated:] = 1
