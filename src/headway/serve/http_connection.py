@@ -41,6 +41,7 @@ class BoundedHttpConnection(HttpToolsProtocol):
         self._receiving: asyncio.TimerHandle | None = None  # runs while a request is incomplete
         self._sending: asyncio.TimerHandle | None = None  # runs while a reply is not sent
         self._in_head, self._head_bytes = True, 0
+        self.url = b""  # of the request, which the parent class sets
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
@@ -119,7 +120,7 @@ class BoundedHttpConnection(HttpToolsProtocol):
     def _refuse(self, status: int, message: str) -> None:
         """Answer with an error, unless a reply has begun, and close the connection."""
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            reply = self._error(getattr(self, "url", b""), message, status)
+            reply = self._error(self.url, message, status)
             reply.headers["connection"] = "close"
             lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode()]
             lines += [name + b": " + value for name, value in reply.raw_headers]
