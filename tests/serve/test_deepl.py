@@ -18,7 +18,7 @@ import deepl
 import httpx
 import pytest
 from deepl.api_data import GlossaryInfo, ModelType, MultilingualGlossaryDictionaryEntries
-from running_service import RunningService, running, unpack_model
+from running_service import RunningService, running, unpack_model, wait_until
 
 from headway.predict import MarkupOptions, Source, Translation, Translator, load_translator
 from headway.predict.phrases import WordPhrase
@@ -524,7 +524,10 @@ def test_keys_and_limits(folder: Path, tmp_path: Path, monkeypatch: pytest.Monke
             time.sleep(0.01)
         clients["k1"].translate_text("Hallo!", **text)
         busy.join()
-        requests = [json.loads(line) for line in service.log if line.startswith("{")]
-        statuses = [each["status"] for each in requests if each["path"] == "/v2/translate"]
-        assert 429 in statuses[-5:-1]
-        assert statuses[-1] == 200
+
+        def statuses() -> list[int]:
+            requests = [json.loads(line) for line in list(service.log) if line.startswith("{")]
+            return [each["status"] for each in requests if each["path"] == "/v2/translate"]
+
+        wait_until(lambda: statuses()[-1] == 200)  # the log is read in a thread
+        assert 429 in statuses()[-5:-1]
