@@ -92,7 +92,8 @@ def copy_tensors(
             _copy_rows(tensors, theirs, vocabulary.order, weights[ours])
         for each in present:
             targets = [weights[name] for name in each.ours]
-            shapes = [torch.empty(target.shape, device="meta") for target in targets]
+            # Small ones. On the meta device, PyTorch would import sympy, which takes 25 MB.
+            shapes = [torch.zeros((), dtype=torch.float16).expand(target.shape) for target in targets]
             _check_shape(tensors, each.theirs, tuple(each.to_theirs(shapes).shape))
             for target, source in zip(targets, each.to_ours(tensors[each.theirs]), strict=True):
                 target.copy_(source)
