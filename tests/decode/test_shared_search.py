@@ -215,11 +215,12 @@ def test_low_priority_advances_even_while_there_are_always_others(model: Transfo
     with ThreadPoolExecutor(3) as pool:
         busy = [pool.submit(others) for _ in range(2)]
         try:
-            call(1, 2, 20)
+            ((found,),) = call(1, 2, 20)
         finally:
             over.set()
         for each in busy:
             each.result(20)
+    assert len(found.tokens) == 20
     shared.close()
 
 

@@ -82,7 +82,7 @@ def _gpt2_options(checkpoint: Checkpoint[CausalFamily]) -> dict[str, Any]:
         "d_ff": 4 * width if checkpoint["n_inner"] is None else checkpoint.positive_int("n_inner"),
         "decoder_layers": checkpoint.positive_int("n_layer"),
         "max_length": checkpoint.positive_int("n_positions"),
-        "activation": _activation(checkpoint, "activation_function", ACTIVATIONS),
+        "activation": activation_of(checkpoint, "activation_function", ACTIVATIONS),
         "positions": "learned",
         "norm_epsilon": checkpoint["layer_norm_epsilon"],
         "dropout": checkpoint["resid_pdrop"],
@@ -94,7 +94,7 @@ def _neox_options(checkpoint: Checkpoint[CausalFamily]) -> dict[str, Any]:
     theirs = {"rope_theta": checkpoint["rotary_emb_base"], "partial_rotary_factor": checkpoint["rotary_pct"]}
     options = _rotary_options(checkpoint, theirs)
     return options | {
-        "activation": _activation(checkpoint, "hidden_act", ACTIVATIONS),
+        "activation": activation_of(checkpoint, "hidden_act", ACTIVATIONS),
         "norm_epsilon": checkpoint["layer_norm_eps"],
         "dropout": checkpoint["hidden_dropout"],
         "parallel": checkpoint["use_parallel_residual"],
@@ -109,7 +109,7 @@ def _llama_options(checkpoint: Checkpoint[CausalFamily], **fixed: Any) -> dict[s
     if checkpoint["head_dim"] is not None and checkpoint.positive_int("head_dim") * heads != options["d_model"]:
         options |= dict.fromkeys(("d_key", "d_value"), checkpoint["head_dim"])
     return options | {
-        "activation": _activation(checkpoint, "hidden_act", GATED_ACTIVATIONS),
+        "activation": activation_of(checkpoint, "hidden_act", GATED_ACTIVATIONS),
         "norm_kind": "rms",
         "norm_epsilon": checkpoint["rms_norm_eps"],
         "bias": "none",
@@ -193,7 +193,8 @@ def _scaling(checkpoint: Checkpoint[CausalFamily], settings: Mapping[str, Any]) 
     return {"kind": kind, **{known[key]: value for key, value in given.items()}}
 
 
-def _activation(checkpoint: Checkpoint[CausalFamily], key: str, known: Mapping[str, str]) -> str:
+def activation_of(checkpoint: Checkpoint[Any], key: str, known: Mapping[str, str]) -> str:
+    """Return Headway's name of the activation in ``key``. ``known`` maps `transformers`' names to Headway's."""
     name = checkpoint[key]
     if not isinstance(name, str) or name not in known:
         raise checkpoint.bundle_error(f"{key} = {name!r} is not supported; supported: {', '.join(known)}")

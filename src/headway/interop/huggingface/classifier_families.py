@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from headway.interop.huggingface.causal_families import activation_of
 from headway.interop.huggingface.checkpoint import Checkpoint, ModelFamily
 from headway.interop.huggingface.masked_families import (
     MASKED_FAMILIES,
     MaskedFamily,
-    activation_of,
     modernbert_options,
 )
 

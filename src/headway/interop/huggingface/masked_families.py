@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.interop.huggingface.causal_families import ACTIVATIONS, GATED_ACTIVATIONS
+from headway.interop.huggingface.causal_families import ACTIVATIONS, GATED_ACTIVATIONS, activation_of
 from headway.interop.huggingface.checkpoint import Checkpoint, ModelFamily
 from headway.interop.huggingface.tensor_maps import TensorMap, permute_heads, plain_maps, rotated_order
 from headway.models.masked import MaskedConfig
@@ -139,14 +139,6 @@ def _modernbert_masked_options(checkpoint: Checkpoint[ModelFamily]) -> dict[str,
             f"{checkpoint['hidden_activation']!r}, as in the blocks"
         )
     return modernbert_options(checkpoint)
-
-
-def activation_of(checkpoint: Checkpoint[ModelFamily], key: str, known: Mapping[str, str]) -> str:
-    """Return Headway's name of the activation in ``key``. ``known`` maps `transformers`' names to Headway's."""
-    name = checkpoint[key]
-    if not isinstance(name, str) or name not in known:
-        raise checkpoint.bundle_error(f"{key} = {name!r} is not supported; supported: {', '.join(known)}")
-    return known[name]
 
 
 _BERT_BLOCK = {

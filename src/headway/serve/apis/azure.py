@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.predict.results import Translation
-from headway.serve.apis.requests import BadRequestError, RefusedError, parse_json, unless_disconnected
+from headway.serve.apis.requests import BadRequestError, RefusedError, authorization, parse_json, unless_disconnected
 from headway.serve.languages import (
     DetectedLanguage,
     english_name,
@@ -276,9 +276,8 @@ class _Azure:
         return JSONResponse({scope: value for scope, value in found.items() if scope in wanted})
 
     def _client(self, request: Request) -> Client:
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
         key = request.headers.get("ocp-apim-subscription-key") or request.query_params.get("Subscription-Key")
-        return self._service.client(key or (token.strip() if scheme.lower() == "bearer" else None))
+        return self._service.client(key or authorization(request, "bearer"))
 
 
 # Reading requests.

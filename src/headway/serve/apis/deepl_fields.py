@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from headway.serve.apis.requests import BadRequestError
+from headway.serve.apis.requests import BadRequestError, authorization
 from headway.serve.service import BadKeyError, Client, Service
 
 _SCHEME = "deepl-auth-key"
@@ -21,8 +21,8 @@ def authorized_client(service: Service, request: Request, fields: dict[str, Any]
         BadKeyError: There is no key, or a wrong one. Without keys in the configuration, any key is accepted.
         RateExceededError: The key has sent too many requests.
     """
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    found = key if scheme.lower() == _SCHEME else fields.get("auth_key")
+    key = authorization(request, _SCHEME)
+    found = fields.get("auth_key") if key is None else key
     if not isinstance(found, str) or not found.strip():
         raise BadKeyError
     return service.client(found.strip())

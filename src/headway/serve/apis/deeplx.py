@@ -14,7 +14,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.decode.request import DecodingOptions
-from headway.serve.apis.requests import BadRequestError, RefusedError, parse_json_object, unless_disconnected
+from headway.serve.apis.requests import (
+    BadRequestError,
+    RefusedError,
+    authorization,
+    parse_json_object,
+    unless_disconnected,
+)
 from headway.serve.languages import base_language
 from headway.serve.service import Client, Service, first_error
 
@@ -68,8 +74,8 @@ class _DeepLX:
         )
 
     def _client(self, request: Request) -> Client:
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        return self._service.client(key.strip() if scheme.lower() in _SCHEMES else request.query_params.get("token"))
+        key = authorization(request, *_SCHEMES)
+        return self._service.client(request.query_params.get("token") if key is None else key)
 
 
 def _text(fields: dict[str, Any], name: str) -> str:

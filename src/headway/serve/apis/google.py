@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -20,7 +20,8 @@ from starlette.routing import Route
 from headway.serve.apis.requests import (
     BadRequestError,
     RefusedError,
-    parse_json_object,
+    authorization,
+    parse_body,
     read_fields,
     unless_disconnected,
 )
@@ -44,7 +45,6 @@ _STATUSES = {
 _MODELS = ("nmt", "base")
 _FORMATS = {"text": False, "html": True}
 _MIME_TYPES = {"text/plain": False, "text/html": True, "": True}
-_FieldsT = TypeVar("_FieldsT", bound=BaseModel)
 
 
 def routes(service: Service) -> list[Route]:
@@ -91,10 +91,10 @@ class _Google:
 
     def _client(self, request: Request, key: Any) -> Client:
         """Return who has a key, or a token in the header ``Authorization: Bearer TOKEN``."""
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
+        token = authorization(request, "bearer")
+        if token is not None:
             try:
-                return self._service.client(token.strip())
+                return self._service.client(token)
             except BadKeyError:
                 raise RefusedError(error("Request had invalid authentication credentials.", 401)) from None
         key = request.headers.get("x-goog-api-key") or key
@@ -214,7 +214,7 @@ class _V3Api(_Google):
         return self._client(request, request.query_params.get("key"))
 
     async def translate(self, request: Request) -> Response:
-        client, fields = self._authorized(request), await _parsed(_TranslateFields, request)
+        client, fields = self._authorized(request), await parse_body(request, _TranslateFields)
         if fields.mime_type not in _MIME_TYPES:
             raise BadRequestError("Invalid mime_type; it may be text/plain or text/html")
         if fields.model.rpartition("/")[2] not in ("", *_MODELS):
@@ -255,7 +255,7 @@ class _V3Api(_Google):
 
     async def detect(self, request: Request) -> Response:
         self._authorized(request)
-        fields = await _parsed(_DetectFields, request)
+        fields = await parse_body(request, _DetectFields)
         if fields.mime_type not in _MIME_TYPES:
             raise BadRequestError("Invalid mime_type; it may be text/plain or text/html")
         found = await self._service.detect([fields.content])
@@ -295,12 +295,3 @@ def _text(fields: dict[str, Any], name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise BadRequestError(f"Invalid Value: {name}")
     return value or None
-
-
-async def _parsed(kind: type[_FieldsT], request: Request) -> _FieldsT:
-    try:
-        return kind.model_validate(parse_json_object(await request.body()))
-    except ValidationError as problem:
-        first = problem.errors()[0]
-        place = ".".join(str(each) for each in first["loc"])
-        raise BadRequestError(f"{place}: {first['msg']}") from None

@@ -21,7 +21,7 @@ from headway.predict.markup import MarkupKind, MarkupOptions
 from headway.predict.masked_language_model import Filling
 from headway.predict.results import Candidate, ScoredTarget, Source, Translation
 from headway.serve.apis.event_stream import EventStream
-from headway.serve.apis.requests import BadRequestError, check_nesting, unless_disconnected
+from headway.serve.apis.requests import BadRequestError, authorization, check_nesting, unless_disconnected
 from headway.serve.bulk_jobs import BulkJob
 from headway.serve.glossaries import Dictionary, StoredGlossary
 from headway.serve.languages import english_name
@@ -266,8 +266,8 @@ def router(service: Service) -> APIRouter:
     api = APIRouter(prefix="/api/v1", responses=_ERRORS)
 
     def client_of(request: Request) -> Client:
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        return service.client(key.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key"))
+        key = authorization(request, "bearer")
+        return service.client(request.headers.get("x-api-key") if key is None else key)
 
     def translation(client: Client, body: _TranslationBody) -> Callable[[Sequence[str]], Awaitable[list[Any]]]:
         """Return a function that translates texts as a request says."""

@@ -12,9 +12,9 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from itertools import accumulate
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -23,7 +23,7 @@ from headway.decode.request import DecodingOptions
 from headway.predict import Continuation, Prompt
 from headway.predict.predicted_tokens import PredictedToken
 from headway.serve.apis.event_stream import EventStream
-from headway.serve.apis.requests import BadRequestError, parse_json_object, unless_disconnected
+from headway.serve.apis.requests import BadRequestError, authorization, parse_body, unless_disconnected
 from headway.serve.messages import ModelInfo
 from headway.serve.service import Client, Service, UnknownModelError, first_error
 from headway.text.base import BOS, EOS
@@ -87,9 +87,6 @@ class _CommonFields(BaseModel):
             chosen["beam_size"] = self.count
         stops = tuple(filter(None, stop))
         return {"seed": random.getrandbits(31), "stop": stops, "max_new_tokens": max_new_tokens} | chosen
-
-
-_FieldsT = TypeVar("_FieldsT", bound=_CommonFields)
 
 
 class _CompletionFields(_CommonFields):
@@ -186,7 +183,7 @@ class _OpenAI:
         return JSONResponse(_model(self._find_model(request.path_params["name"])))
 
     async def complete(self, request: Request) -> Response:
-        client, body = self._client(request), await _read(request, _CompletionFields)
+        client, body = self._client(request), await parse_body(request, _CompletionFields)
         model, prompts = self._find_model(body.model), body.prompts()
         if body.best_of not in (None, body.count):
             raise BadRequestError("best_of: only the value of n is supported")
@@ -207,7 +204,7 @@ class _OpenAI:
         return reply.whole(choices, usage)
 
     async def chat(self, request: Request) -> Response:
-        client, body = self._client(request), await _read(request, _ChatFields)
+        client, body = self._client(request), await parse_body(request, _ChatFields)
         model = self._find_model(body.model)
         reply = _Reply("chatcmpl", "chat.completion", "chat.completion.chunk", model.name)
         usage = None
@@ -231,8 +228,7 @@ class _OpenAI:
     # Models and keys.
 
     def _client(self, request: Request) -> Client:
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        return self._service.client(key.strip() if scheme.lower() == "bearer" else None)
+        return self._service.client(authorization(request, "bearer"))
 
     def _models(self) -> list[ModelInfo]:
         return [model for kind in (_LANGUAGE_MODEL, _TRANSLATION) for model in self._service.models_of_kind(kind)]
@@ -388,20 +384,6 @@ class _Reply:
             yield self.chunk([choice | {"index": index}])
         if usage is not None:
             yield self.chunk([], usage)
-
-
-async def _read(request: Request, kind: type[_FieldsT]) -> _FieldsT:
-    """Return the body of a request.
-
-    Raises:
-        BadRequestError: It does not fit.
-    """
-    try:
-        return kind.model_validate(parse_json_object(await request.body()))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(each) for each in first["loc"])
-        raise BadRequestError(f"{place}: {first['msg']}") from None
 
 
 def _event_stream(values: AsyncGenerator[dict[str, Any]]) -> EventStream:

@@ -9,12 +9,14 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
+from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 T = TypeVar("T")
+FieldsT = TypeVar("FieldsT", bound=BaseModel)
 _MAX_DEPTH = 20
 _MAX_FIELDS = 10_000
 _LARGE_FORM = 65_536  # characters
@@ -30,6 +32,26 @@ class RefusedError(Exception):
     def __init__(self, response: Response) -> None:
         super().__init__()
         self.response = response
+
+
+def authorization(request: Request, *schemes: str) -> str | None:
+    """Return the key in the header ``Authorization: SCHEME KEY``, or None without a header of one of the schemes."""
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() in schemes else None
+
+
+async def parse_body(request: Request, kind: type[FieldsT]) -> FieldsT:
+    """Return the JSON object in the body of a request as an object of the type ``kind``.
+
+    Raises:
+        BadRequestError: It does not fit.
+    """
+    try:
+        return kind.model_validate(parse_json_object(await request.body()))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(each) for each in first["loc"])
+        raise BadRequestError(f"{place}: {first['msg']}") from None
 
 
 async def read_fields(request: Request) -> dict[str, Any]:
