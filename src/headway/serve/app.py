@@ -24,7 +24,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headway import __version__
 from headway.errors import HeadwayError
 from headway.serve.admission import OverloadedError, RetryLaterError
-from headway.serve.apis import azure, deepl, deeplx, google, libretranslate, native, openai
+from headway.serve.apis import azure, deepl, deeplx, google, libretranslate, openai
+from headway.serve.apis.native.errors import error as native_error
+from headway.serve.apis.native.jobs import JOBS_PATH
+from headway.serve.apis.native.router import router as native_router
 from headway.serve.apis.requests import BadRequestError, RefusedError
 from headway.serve.bulk_jobs import JobNotDoneError, JobsFullError, UnknownJobError
 from headway.serve.dispatch import NATIVE, api_of_head, recognized, routed_path
@@ -66,7 +69,7 @@ def make_app(service: Service) -> ASGIApp:
         lifespan=lifespan,
     )
     metrics = _Metrics(service)
-    app.include_router(native.router(service))
+    app.include_router(native_router(service))
     for name, api in _APIS.items():
         for route in api.routes(service):
             app.router.routes.append(Route(f"/{name}{route.path}", route.endpoint, methods=list(route.methods or ())))
@@ -139,7 +142,7 @@ class _Api:
 
 
 _APIS = {
-    NATIVE: _Api(native.error, _no_routes),
+    NATIVE: _Api(native_error, _no_routes),
     "openai": _Api(openai.error, openai.routes, {BadKeyError: 401}),
     "deepl": _Api(deepl.error, deepl.routes, {QuotaExceededError: 456, UnknownDictionaryError: 404}),
     "azure": _Api(azure.error, azure.routes, {BadKeyError: 401, QuotaExceededError: 403}),
@@ -211,7 +214,7 @@ class _Guard:
         if scope["path"].startswith(f"{self._root_path}/"):  # by a proxy that does not remove it
             scope = {**scope, "path": scope["path"].removeprefix(self._root_path)}
         path, api = scope["path"], api_of_head(scope)
-        limit = self._job_limit if path == native.JOBS_PATH else self._limit
+        limit = self._job_limit if path == JOBS_PATH else self._limit
         size = 0
 
         async def limited_receive() -> Message:

@@ -1,0 +1,58 @@
+"""Classifiers: labels of texts, and what a label rests on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+
+from headway.predict import Classification
+from headway.serve.apis.native.errors import ItemError, or_error
+from headway.serve.apis.native.fields import Body, Texts, client_of, listed
+from headway.serve.apis.requests import unless_disconnected
+from headway.serve.service import Service
+
+
+class ClassifyBody(Body):
+    """Texts to classify."""
+
+    text: Texts
+    model: str | None = None
+
+
+class ExplainBody(Body):
+    """A text whose label is to be explained."""
+
+    text: str
+    label: str | None = Field(None, description="The label to explain. Default: the most probable one.")
+    model: str | None = None
+
+
+class ClassifyReply(BaseModel):
+    """The label of each text."""
+
+    classifications: list[Classification | ItemError]
+
+
+def router(service: Service) -> APIRouter:
+    """Return the routes of classifiers."""
+    api = APIRouter()
+
+    @api.post("/classify", responses={200: {"model": ClassifyReply}})
+    async def classify(body: ClassifyBody, request: Request) -> JSONResponse:
+        """Return the label of each text, and the probability of every label."""
+        client = client_of(service, request)
+        texts, model = listed(body.text), service.model(body.model, "classification")
+        found = await unless_disconnected(request, service.call(client, model, "classify_each", texts, texts))
+        return JSONResponse({"classifications": [or_error(each, asdict) for each in found]})
+
+    @api.post("/explain")
+    async def explain(body: ExplainBody, request: Request) -> JSONResponse:
+        """Return how much each token and word of a text contributes to its label."""
+        client, model = client_of(service, request), service.model(body.model, "classification")
+        work = service.call(client, model, "explain", [body.text], body.text, body.label)
+        return JSONResponse(asdict(await unless_disconnected(request, work)))
+
+    return api

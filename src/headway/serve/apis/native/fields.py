@@ -1,0 +1,45 @@
+"""What the bodies of requests have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from headway.serve.apis.requests import authorization, check_nesting
+from headway.serve.service import Client, Service
+
+MAX_PHRASES = 200  # to include, to ban or to stop at
+_MAX_FIELDS = 1000  # of all objects in a body
+
+# A list ends at its first invalid item, because a reply cannot contain a million errors.
+Strings = Annotated[list[str], Field(fail_fast=True)]
+Phrases = Annotated[list[str], Field(max_length=MAX_PHRASES, fail_fast=True)]
+Options = dict[str, bool | int | float | str | Phrases | dict[str, Any] | None]
+Texts = Annotated[str | Strings, Field(description="A text, or a list of texts.")]
+
+EVENTS: dict[str, Any] = {"content": {"text/event-stream": {}}}
+
+
+class Body(BaseModel):
+    """The body of a request. Unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_flat(cls, data: Any) -> Any:
+        check_nesting(data, _MAX_FIELDS)
+        return data
+
+
+def listed(text: str | list[str]) -> list[str]:
+    """Return a text, or several, as a list."""
+    return [text] if isinstance(text, str) else text
+
+
+def client_of(service: Service, request: Request) -> Client:
+    """Return who sends a request. Raises the errors of :meth:`Service.client`."""
+    key = authorization(request, "bearer")
+    return service.client(request.headers.get("x-api-key") if key is None else key)

@@ -1,0 +1,71 @@
+"""Glossaries: required translations of certain source phrases."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from pydantic import Field
+
+from headway.serve.apis.native.fields import Body, Strings, client_of
+from headway.serve.glossaries import Dictionary, StoredGlossary
+from headway.serve.service import Service
+
+
+class DictionaryBody(Body):
+    """The entries of a glossary for a pair of languages."""
+
+    source: str
+    target: str
+    entries: Annotated[list[Strings], Field(fail_fast=True)] = Field(
+        description="Each has a source phrase, a target phrase (alternatives are separated by |) and optionally a case "
+        "rule: ignore or exact.",
+        min_length=1,
+    )
+
+
+class GlossaryBody(Body):
+    """A glossary to create."""
+
+    name: str
+    dictionaries: Annotated[list[DictionaryBody], Field(fail_fast=True)] = Field(min_length=1)
+
+
+def router(service: Service) -> APIRouter:
+    """Return the routes of glossaries."""
+    api = APIRouter()
+
+    @api.post("/glossaries", status_code=201)
+    async def create_glossary(body: GlossaryBody, request: Request) -> dict[str, Any]:
+        """Create a glossary: required translations of certain source phrases."""
+        client = client_of(service, request)
+        dictionaries = [Dictionary.of(each.source, each.target, each.entries) for each in body.dictionaries]
+        return _glossary(await service.create_glossary(client, body.name, dictionaries))
+
+    @api.get("/glossaries")
+    async def glossaries(request: Request) -> list[dict[str, Any]]:
+        """Return the glossaries of the key, without their entries."""
+        return [_glossary(each) for each in service.glossaries.owned_by(client_of(service, request).name)]
+
+    @api.get("/glossaries/{identifier}")
+    async def glossary(identifier: str, request: Request) -> JSONResponse:
+        """Return a glossary with its entries."""
+        found = service.glossaries.get(client_of(service, request).name, identifier)
+        dictionaries = [{"source": own.source, "target": own.target, "entries": own.rows} for own in found.dictionaries]
+        return JSONResponse(_glossary(found) | {"dictionaries": dictionaries})
+
+    @api.delete("/glossaries/{identifier}", status_code=204)
+    async def delete_glossary(identifier: str, request: Request) -> None:
+        """Delete a glossary."""
+        await service.delete_glossary(client_of(service, request), identifier)
+
+    return api
+
+
+def _glossary(glossary: StoredGlossary) -> dict[str, Any]:
+    dictionaries = [
+        {"source": each.source, "target": each.target, "num_entries": each.num_entries}
+        for each in glossary.dictionaries
+    ]
+    return {"id": glossary.id, "name": glossary.name, "created": glossary.created, "dictionaries": dictionaries}

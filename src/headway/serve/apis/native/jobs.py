@@ -1,0 +1,90 @@
+"""Jobs: many texts that are translated later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response, StreamingResponse
+
+from headway.serve.apis.native.fields import Strings, client_of
+from headway.serve.apis.native.translation import TranslationBody, translating
+from headway.serve.bulk_jobs import BulkJob
+from headway.serve.service import Service, UnknownLanguageError
+
+JOBS_PATH = "/api/v1/jobs"
+_RESULTS_PER_PART = 256  # of a reply
+
+
+class JobBody(TranslationBody):
+    """Many texts to translate, and how."""
+
+    text: Strings
+
+
+def router(service: Service) -> APIRouter:
+    """Return the routes of jobs."""
+    api = APIRouter()
+
+    @api.post("/jobs", status_code=201)
+    async def create_job(body: JobBody, request: Request) -> dict[str, Any]:
+        """Translate many texts later, while the service has little else to do.
+
+        A text that cannot be translated has an error in its place. Only the key that created a job sees it.
+        """
+        client = client_of(service, request)
+        if body.source != "auto":
+            service.direction(body.source, body.target, body.model)
+        answer = translating(service, replace(client, in_background=True), body)
+
+        async def work(texts: Sequence[str]) -> list[bytes]:
+            try:
+                answers = await answer(texts)
+            except UnknownLanguageError as error:  # of a text whose language was detected
+                if len(texts) > 1:
+                    raise
+                answers = [{"error": f"{error} is not supported"}]
+            return [json.dumps(each, ensure_ascii=False).encode() for each in answers]
+
+        return _job(service.add_job(client, body.text, work))
+
+    @api.get("/jobs/{identifier}")
+    async def job(identifier: str, request: Request) -> dict[str, Any]:
+        """Return the progress of a job."""
+        return _job(service.jobs.get(client_of(service, request).name, identifier))
+
+    @api.get("/jobs/{identifier}/result", response_model=None)
+    async def job_result(identifier: str, request: Request) -> Response:
+        """Return the translations of a job that is done, in the order of its texts."""
+        results = service.jobs.get(client_of(service, request).name, identifier).results()
+
+        async def parts() -> AsyncGenerator[bytes]:
+            yield b'{"translations": ['
+            for start in range(0, len(results), _RESULTS_PER_PART):
+                part = b", ".join(results[start : start + _RESULTS_PER_PART])
+                yield b", " + part if start else part
+            yield b"]}"
+
+        return StreamingResponse(parts(), media_type="application/json")
+
+    @api.delete("/jobs/{identifier}", status_code=204)
+    async def delete_job(identifier: str, request: Request) -> None:
+        """Cancel a job and delete its result."""
+        service.jobs.remove(service.jobs.get(client_of(service, request).name, identifier))
+
+    return api
+
+
+def _job(job: BulkJob) -> dict[str, Any]:
+    counts = {"num_texts": job.num_texts, "num_done": job.num_done}
+    times = {"created": _time(job.created), "ended": _time(job.ended), "expires": _time(job.expires)}
+    return {"id": job.id, "status": job.status, **counts, **times, "error": job.error}
+
+
+def _time(seconds: float | None) -> str | None:
+    """Return seconds since 1970 in the form of ISO 8601."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

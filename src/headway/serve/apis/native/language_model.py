@@ -1,0 +1,101 @@
+"""Language models: continue prompts, and measure how probable texts are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, Field
+
+from headway.predict import Continuation, GenerationOptions
+from headway.serve.apis.event_stream import EventStream
+from headway.serve.apis.native.errors import error_value
+from headway.serve.apis.native.fields import EVENTS, Body, Options, Texts, client_of, listed
+from headway.serve.apis.requests import BadRequestError, unless_disconnected
+from headway.serve.service import Service
+
+
+class GenerateBody(Body):
+    """Prompts to continue, and how."""
+
+    prompt: Texts
+    model: str | None = None
+    options: Options = Field({}, description="Fields of GenerationOptions, such as max_new_tokens.")
+    stream: bool = Field(
+        False, description="Whether to send the continuation of one prompt in parts, as server-sent events."
+    )
+
+
+class ScoreTextsBody(Body):
+    """Texts whose probabilities are wanted."""
+
+    text: Texts
+    model: str | None = Field(None, description="A language model or a masked language model. Default: the first one.")
+
+
+class PerplexityBody(Body):
+    """Texts that a language model is measured on."""
+
+    text: Texts
+    model: str | None = None
+    stride: int | None = Field(
+        None, ge=1, description="Tokens between windows, for texts longer than the context. Default: half of it."
+    )
+
+
+class GenerateReply(BaseModel):
+    """The continuations of each prompt."""
+
+    continuations: list[list[Continuation]]
+
+
+def router(service: Service) -> APIRouter:
+    """Return the routes of language models."""
+    api = APIRouter()
+
+    @api.post("/score-texts")
+    async def score_texts(body: ScoreTextsBody, request: Request) -> JSONResponse:
+        """Return the log-probability of each token of texts, given the tokens before it or, by a masked language model,
+        given all other tokens."""
+        client = client_of(service, request)
+        texts, model = listed(body.text), service.model(body.model, "language_model", "masked_language_model")
+        found = await unless_disconnected(request, service.call(client, model, "score", texts, texts))
+        scores = [asdict(each) | {"log_probability": each.log_probability} for each in found]
+        return JSONResponse({"scores": scores})
+
+    @api.post("/perplexity")
+    async def perplexity(body: PerplexityBody, request: Request) -> JSONResponse:
+        """Return how well a language model predicts texts, as perplexity and in bits per byte."""
+        client = client_of(service, request)
+        texts, model = listed(body.text), service.model(body.model, "language_model")
+        work = service.call(client, model, "perplexity", texts, texts, stride=body.stride)
+        return JSONResponse(asdict(await unless_disconnected(request, work)))
+
+    @api.post("/generate", response_model=None, responses={200: {"model": GenerateReply, **EVENTS}})
+    async def generate(body: GenerateBody, request: Request) -> Response:
+        """Continue prompts."""
+        client = client_of(service, request)
+        prompts, model = listed(body.prompt), service.model(body.model, "language_model")
+        options = GenerationOptions.parse(body.options, "options")
+        service.check_search(hypotheses=max(options.beam_size, options.n))
+        new_tokens = len(prompts) * options.n * options.max_new_tokens
+        if body.stream:
+            if len(prompts) != 1:
+                raise BadRequestError("stream needs one prompt")
+            parts = service.stream(client, model, "stream", prompts, prompts[0], new_tokens=new_tokens, **body.options)
+
+            async def events() -> AsyncGenerator[dict[str, Any]]:
+                async with aclosing(parts):
+                    async for part in parts:
+                        yield {"text": part} if isinstance(part, str) else {"continuation": asdict(part)}
+
+            return EventStream(events(), error_value)
+        work = service.call(client, model, "generate", prompts, prompts, new_tokens=new_tokens, **body.options)
+        found = await unless_disconnected(request, work)
+        return JSONResponse({"continuations": [[asdict(each) for each in own] for own in found]})
+
+    return api

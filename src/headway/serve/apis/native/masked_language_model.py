@@ -1,0 +1,45 @@
+"""Masked language models: fill in hidden words."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+
+from headway.predict.masked_language_model import Filling
+from headway.serve.apis.native.fields import Body, Phrases, client_of
+from headway.serve.apis.requests import unless_disconnected
+from headway.serve.service import Service
+
+
+class FillBody(Body):
+    """A text with masks to fill."""
+
+    text: str
+    model: str | None = None
+    top: int = Field(5, ge=1, le=100, description="Number of fillings.")
+    candidates: Phrases | None = Field(None, description="The only fillings to consider.")
+
+
+class FillReply(BaseModel):
+    """The fillings, best first."""
+
+    fillings: list[Filling]
+
+
+def router(service: Service) -> APIRouter:
+    """Return the routes of masked language models."""
+    api = APIRouter()
+
+    @api.post("/fill", responses={200: {"model": FillReply}})
+    async def fill(body: FillBody, request: Request) -> JSONResponse:
+        """Return the best fillings of each mask of a text."""
+        client = client_of(service, request)
+        model = service.model(body.model, "masked_language_model")
+        work = service.call(client, model, "fill", [body.text], body.text, body.top, body.candidates)
+        found = await unless_disconnected(request, work)
+        return JSONResponse({"fillings": [asdict(each) for each in found]})
+
+    return api

@@ -1,0 +1,35 @@
+"""The routes of the API, which /api/v1/openapi.json describes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from headway.serve.apis.native import (
+    classification,
+    glossaries,
+    jobs,
+    language_model,
+    masked_language_model,
+    translation,
+)
+from headway.serve.apis.native.errors import ERRORS
+from headway.serve.apis.native.fields import client_of
+from headway.serve.service import Service
+
+
+def router(service: Service) -> APIRouter:
+    """Return the routes of the API."""
+    api = APIRouter(prefix="/api/v1", responses=ERRORS)
+
+    @api.get("/models")
+    async def models(request: Request) -> list[dict[str, Any]]:
+        """Return the models: what each does, and for which languages."""
+        client_of(service, request)
+        return [asdict(model) for model in service.models]
+
+    for part in (translation, jobs, glossaries, language_model, classification, masked_language_model):
+        api.include_router(part.router(service))
+    return api

@@ -1,0 +1,238 @@
+"""Translation models: translate, detect languages, score, and list the alternatives at a place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from headway.decode.request import DecodingOptions
+from headway.predict.markup import MarkupKind, MarkupOptions
+from headway.predict.results import Candidate, ScoredTarget, Source, Translation
+from headway.serve.apis.event_stream import EventStream
+from headway.serve.apis.native.errors import ItemError, error_value, or_error
+from headway.serve.apis.native.fields import (
+    EVENTS,
+    MAX_PHRASES,
+    Body,
+    Options,
+    Phrases,
+    Strings,
+    Texts,
+    client_of,
+    listed,
+)
+from headway.serve.apis.requests import BadRequestError, unless_disconnected
+from headway.serve.languages import english_name
+from headway.serve.service import Client, Service
+
+
+class TranslationBody(Body):
+    """How to translate texts."""
+
+    source: str = Field("auto", description="The language of the texts; auto detects that of each text.")
+    target: str = Field(description="The language to translate into.")
+    model: str | None = Field(None, description="The name of a model. Default: the first one for the languages.")
+    options: Options = Field(
+        {}, description="Options of the search, such as beam_size, n_best or sampling; see docs/decoding.md."
+    )
+    alignment: bool = Field(False, description="Whether to align each target token to a source token.")
+    prefix: str = Field("", description="Text that each translation begins with.")
+    include: Annotated[list[str | Phrases], Field(fail_fast=True)] = Field(
+        [],
+        description="Phrases that each translation contains as whole words; a list gives alternatives.",
+        max_length=MAX_PHRASES,
+    )
+    ban: Phrases = Field([], description="Phrases that no translation contains.")
+    glossary: str | None = Field(None, description="The id of a glossary that has a dictionary for the languages.")
+    markup: MarkupKind | MarkupOptions | None = Field(
+        None, description="The syntax of the texts, whose tags are kept: html, xml or options. Default: plain text."
+    )
+    protect: bool = Field(
+        True,
+        description="Whether placeholders, URLs, e-mail addresses, numbers with units, emoji, Markdown and line breaks "
+        "are kept.",
+    )
+
+
+class TranslateBody(TranslationBody):
+    """Texts to translate, and how."""
+
+    text: Texts
+    stream: bool = Field(
+        False,
+        description="Whether to send each translation, in any order, as a server-sent event as soon as it is there.",
+    )
+
+
+class ScoreBody(Body):
+    """Sources and targets, whose probabilities are wanted."""
+
+    source_texts: Strings
+    target_texts: Strings
+    source: str
+    target: str
+    model: str | None = None
+
+
+class AlternativesBody(Body):
+    """A source text, and the beginning of its translation."""
+
+    text: str
+    source: str
+    target: str
+    prefix: str = Field("", description="The translation so far. White space at its end is ignored.")
+    count: int = Field(10, ge=1, le=1000, description="Number of tokens.")
+    model: str | None = None
+
+
+class DetectBody(Body):
+    """Texts whose language is wanted."""
+
+    text: Texts
+
+
+class TranslationItem(BaseModel):
+    """The best translation of a text, with further fields of :class:`headway.predict.results.Candidate`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    source: str
+    text: str
+    score: float
+    log_probability: float
+    tokens: list[str]
+    token_log_probabilities: list[float]
+    alternatives: list[dict[str, Any]]
+    unlikely: bool | None
+
+
+class TranslateReply(BaseModel):
+    """The translation of each text."""
+
+    translations: list[TranslationItem | ItemError]
+
+
+class ScoreReply(BaseModel):
+    """The log-probability of each target."""
+
+    scores: list[ScoredTarget | ItemError]
+
+
+def translating(
+    service: Service, client: Client, body: TranslationBody
+) -> Callable[[Sequence[str]], Awaitable[list[dict[str, Any]]]]:
+    """Return a function that translates texts as a request says.
+
+    Raises:
+        HeadwayError: The options are invalid.
+        TooLargeError: The search would be too large.
+        UnknownGlossaryError: There is no such glossary.
+    """
+    options = DecodingOptions.parse(body.options, "options")
+    service.check_search(hypotheses=max(options.beam_size, options.n_best), length=options.max_length)
+    include = tuple(each if isinstance(each, str) else tuple(each) for each in body.include)
+    languages = body.source, body.target, body.model
+    glossary = None if body.glossary is None else service.glossaries.get(client.name, body.glossary)
+
+    async def translate(texts: Sequence[str]) -> list[dict[str, Any]]:
+        sources = [Source(text, body.prefix, include, tuple(body.ban)) for text in texts]
+        how: dict[str, Any] = {"alignment": body.alignment, "markup": body.markup, "protect": body.protect}
+        results, detected = await service.translate(client, sources, *languages, glossary, options=options, **how)
+        answers = [or_error(each, _translation) for each in results]
+        for one, language in zip(answers, detected or (), strict=False):
+            one["detected"] = asdict(language)
+        return answers
+
+    return translate
+
+
+def router(service: Service) -> APIRouter:
+    """Return the routes of translation models."""
+    api = APIRouter()
+
+    @api.get("/languages")
+    async def languages(request: Request) -> list[dict[str, Any]]:
+        """Return the pairs of languages."""
+        client_of(service, request)
+        return [
+            {"model": model.name, "source": source, "target": target,
+             "source_name": english_name(source), "target_name": english_name(target)}
+            for model in service.models_of_kind("translation")
+            for source in model.source_languages
+            for target in model.target_languages
+        ]  # fmt: skip
+
+    @api.post("/detect")
+    async def detect(body: DetectBody, request: Request) -> list[dict[str, Any]]:
+        """Return the most probable language of each text."""
+        client_of(service, request)
+        return [asdict(each) for each in await service.detect(listed(body.text))]
+
+    @api.post("/translate", response_model=None, responses={200: {"model": TranslateReply, **EVENTS}})
+    async def translate(body: TranslateBody, request: Request) -> Response:
+        """Translate texts. Each reply is what the text gets alone."""
+        answer, texts = translating(service, client_of(service, request), body), listed(body.text)
+        service.check_size(texts)
+        if body.stream:
+            return EventStream(_events(answer, texts), error_value)
+        return JSONResponse({"translations": await unless_disconnected(request, answer(texts))})
+
+    @api.post("/score", responses={200: {"model": ScoreReply}})
+    async def score(body: ScoreBody, request: Request) -> JSONResponse:
+        """Return the log-probability of each target as the translation of its source."""
+        client = client_of(service, request)
+        if len(body.source_texts) != len(body.target_texts):
+            raise BadRequestError("source_texts and target_texts have different lengths")
+        direction = service.direction(body.source, body.target, body.model)
+        texts = [*body.source_texts, *body.target_texts]
+        arguments = body.source_texts, body.target_texts
+        work = service.call(client, direction.model, "score_each", texts, *arguments, **direction.arguments)
+        found = await unless_disconnected(request, work)
+        return JSONResponse({"scores": [or_error(each, asdict) for each in found]})
+
+    @api.post("/alternatives")
+    async def alternatives(body: AlternativesBody, request: Request) -> JSONResponse:
+        """Return the most probable next tokens of a translation, best first."""
+        client = client_of(service, request)
+        direction = service.direction(body.source, body.target, body.model)
+        keywords = {"count": body.count} | direction.arguments
+        texts = [body.text, body.prefix]
+        work = service.call(client, direction.model, "alternatives", texts, *texts, **keywords)
+        found = await unless_disconnected(request, work)
+        return JSONResponse({"alternatives": [asdict(each) for each in found]})
+
+    return api
+
+
+async def _events(
+    answer: Callable[[Sequence[str]], Awaitable[list[dict[str, Any]]]], texts: Sequence[str]
+) -> AsyncGenerator[dict[str, Any]]:
+    """Translate each text on its own, and yield each translation as soon as it is there."""
+
+    async def one(index: int) -> dict[str, Any]:
+        return {"index": index, "translation": (await answer([texts[index]]))[0]}
+
+    tasks = [asyncio.ensure_future(one(index)) for index in range(len(texts))]
+    try:
+        for task in asyncio.as_completed(tasks):
+            yield await task
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _translation(result: Translation) -> dict[str, Any]:
+    best, *others = [_candidate(each) for each in result.candidates]
+    return {"source": result.source, **best, "alternatives": others, "unlikely": result.unlikely}
+
+
+def _candidate(candidate: Candidate) -> dict[str, Any]:
+    whole = asdict(candidate)
+    return {name: value for name, value in whole.items() if name != "ids" and value is not None}
