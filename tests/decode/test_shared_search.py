@@ -271,12 +271,12 @@ def test_steps_are_those_of_one_search_alone(model: Transformer, shared: SharedS
         assert each.token_log_probabilities == pytest.approx(last.token_log_probabilities[: len(each.tokens)], abs=1e-5)
 
 
-def walk(steps: Generator[Hypothesis, None, list[Hypothesis]]) -> tuple[list[Hypothesis], list[Hypothesis]]:
+def walk(steps: Generator[list[Hypothesis], None, list[Hypothesis]]) -> tuple[list[Hypothesis], list[Hypothesis]]:
     """Return what a generator yields, and its return value."""
     found: list[Hypothesis] = []
     while True:
         try:
-            found.append(next(steps))
+            found += next(steps)
         except StopIteration as end:
             return found, end.value
 
@@ -285,7 +285,7 @@ def test_closing_the_steps_ends_the_search(model: Transformer, shared: SharedSea
     slow = Slow(model)
     slow.run(3)
     steps = shared.steps(slow, request(50, 100_000), GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
-    assert [len(next(steps).tokens) for _ in range(3)] == [1, 2, 3]
+    assert [len(next(steps)[0].tokens) for _ in range(3)] == [1, 2, 3]
     steps.close()
     slow.run(1)  # the step that had already begun
     wait_until(lambda: shared.num_sequences == 0)

@@ -68,7 +68,7 @@ def test_the_models_own_continuation_takes_the_most_probable_tokens(make_languag
 def test_the_page_shows_where_the_model_was_unsure(make_language_model: Make, tmp_path: Path) -> None:
     seen = inspect(make_language_model(), "das")
     page = render_html(seen)
-    assert f'"promptLength":{seen.prompt_length}' in page
+    assert f'"prompt_length":{seen.prompt_length}' in page
     assert seen.steps[0].entropy is not None
     assert f'"choices":{math.exp(seen.steps[0].entropy)}' in page
     write_inspection(seen, tmp_path / "heads.png")

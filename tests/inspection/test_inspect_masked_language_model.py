@@ -79,7 +79,7 @@ def test_the_page_shows_the_hidden_tokens(make_masked_language_model: Make, tmp_
     seen = inspect(make_masked_language_model(), "das [MASK]")
     page = render_html(seen)
     assert f'"hiddenPositions":[{len(seen.source_tokens) - 2}]' in page
-    assert '"promptLength":null' in page
+    assert '"prompt_length":null' in page
     write_inspection(seen, tmp_path / "heads.png")
     again = Inspection.from_json(seen.as_json())
     assert again.hidden_positions == seen.hidden_positions

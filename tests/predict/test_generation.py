@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from headway.decode.beam import BeamSearch
+from headway.errors import ConfigError
 from headway.predict import LanguageModel
 from headway.text.base import ContinuationDecoder
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
@@ -65,6 +66,46 @@ def test_streams_join_to_the_text_of_generate(make_language_model: Callable[...,
         assert "".join(model.stream("ein", **options)) == whole.text
         incomplete += model.bundle.tokenizer.decode(whole.ids) != whole.text and whole.finish_reason == "length"
     assert (incomplete > 0) == (kind == "bpe")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 3.0, "seed": 2, "max_new_tokens": 9, "top_p": 0.9},
+        {"temperature": 0, "max_new_tokens": 9, "repetition_penalty": 2.0},
+        {"temperature": 3.0, "seed": 2, "max_new_tokens": 40, "beyond_context": "slide"},
+    ],
+)
+def test_streamed_tokens_have_the_probabilities_that_the_model_predicts(
+    make_language_model: Callable[..., LanguageModel], options: dict[str, Any]
+) -> None:
+    model = make_language_model("bpe")
+    (whole,) = model.generate("ein", **options)
+    stream = model.stream_tokens("ein", alternatives=4, **options)
+    parts = list(stream)
+    tokens = [token for part in parts for token in part.tokens]
+    assert stream.continuation == whole
+    assert "".join(part.text for part in parts) == whole.text
+    assert [token.token for token in tokens] == list(whole.tokens)
+    assert [token.log_probability for token in tokens] == pytest.approx(whole.token_log_probabilities, abs=1e-5)
+    prompt = model.bundle.tokenizer.encode("ein")
+    read = model.predict_tokens("ein", whole.ids[: (model.context_length or 0) - len(prompt)], count=4)[len(prompt) :]
+    if "beyond_context" in options:
+        assert len(tokens) > len(read)  # it has slid
+        read = read[: (model.context_length or 0) - len(prompt) - 1]
+    for token, expected in zip(tokens, read, strict=False):  # by another path: one pass over the whole text
+        assert [each.token for each in token.alternatives] == [each.token for each in expected.alternatives]
+        assert [each.log_probability for each in token.alternatives] == pytest.approx(
+            [each.log_probability for each in expected.alternatives], abs=1e-4
+        )
+
+
+def test_a_stream_without_alternatives_has_none(make_language_model: Callable[..., LanguageModel]) -> None:
+    model = make_language_model("bpe")
+    parts = list(model.stream_tokens("ein", alternatives=0, max_new_tokens=3))
+    assert {token.alternatives for part in parts for token in part.tokens} == {()}
+    with pytest.raises(ConfigError, match="alternatives = -1"):
+        model.stream_tokens("ein", alternatives=-1)
 
 
 def test_the_stop_string_that_is_complete_first_ends_the_text(

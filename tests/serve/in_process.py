@@ -11,7 +11,7 @@ from headway.serve.app import make_app
 from headway.serve.config import ModelConfig, ServeConfig
 from headway.serve.fleet import Fleet
 from headway.serve.glossaries import GlossaryStore
-from headway.serve.messages import ModelInfo
+from headway.serve.messages import Job, Method, ModelInfo
 from headway.serve.service import Service
 from headway.serve.usage import Usage
 from headway.tasks import load
@@ -28,9 +28,9 @@ class InProcessFleet(Fleet):
         }
 
     async def call(
-        self, model: str, method: str, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
+        self, model: str, method: Method, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
     ) -> Any:
-        return getattr(self._objects[model], method)(*arguments, **keywords)
+        return Job(0, model, method).bind(self._objects[model])(*arguments, **keywords)
 
 
 def application(folder: Path, **settings: Any) -> TestClient:

@@ -6,8 +6,8 @@ from headway.decode.constraints import Phrase, WordBoundaries
 from headway.decode.ensemble import Ensemble
 from headway.decode.protocol import SearchModel, Step
 from headway.decode.ranking import NextTokens
-from headway.decode.request import DecodingOptions, Hypothesis, Request, Sampling, length_penalty
-from headway.decode.scoring import NextToken, score_targets, top_next_tokens
+from headway.decode.request import DecodingOptions, Hypothesis, NextToken, Request, Sampling, length_penalty
+from headway.decode.scoring import score_targets, top_next_tokens
 from headway.decode.search import (
     SearchFunction,
     StepsFunction,

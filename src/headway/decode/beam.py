@@ -44,9 +44,17 @@ from torch.nn import functional as F
 
 from headway.decode import rules
 from headway.decode.constraints import Constraints, extend_constrained
-from headway.decode.protocol import SearchModel, StateT
+from headway.decode.protocol import SearchModel, StateT, Step
 from headway.decode.ranking import Extensions, NextTokens, TokenScores, extend_best, extend_diverse, topk_ordered
-from headway.decode.request import DecodingOptions, Hypothesis, Request, check_request, length_penalty, target_limit
+from headway.decode.request import (
+    DecodingOptions,
+    Hypothesis,
+    NextToken,
+    Request,
+    check_request,
+    length_penalty,
+    target_limit,
+)
 from headway.decode.sampling import draw_tokens, sampling_keys
 from headway.errors import BundleError, ConfigError
 
@@ -88,8 +96,8 @@ class _Ending:
         """The sort key: the fewest unmet constraints first, then the best score."""
         return len(self.unmet), -self.score
 
-    def hypothesis(self) -> Hypothesis:
-        """Return the hypothesis, read from the tensors."""
+    def hypothesis(self, alternatives: tuple[tuple[NextToken, ...], ...]) -> Hypothesis:
+        """Return the hypothesis, read from the tensors, with the recorded ``alternatives``."""
         tokens, log_probs, natural = self.rows.arrays
         start = tokens.shape[1] - self.length - 1
         own = tuple(log_probs[self.row, start:].tolist())
@@ -100,6 +108,7 @@ class _Ending:
             token_log_probabilities=own,
             finished=not self.forced or natural is None or bool(natural[self.row]),
             unmet=self.unmet,
+            alternatives=alternatives,
         )
 
 
@@ -117,6 +126,7 @@ class _Beam:
         self.length = 0  # tokens of each hypothesis so far
         self.finished: list[list[_Ending]] = [[] for _ in range(groups)]  # best first
         self.closed: set[int] = set()  # the groups that are done
+        self.alternatives: list[tuple[NextToken, ...]] = []  # at each step, if the request asks for them
 
     @property
     def left(self) -> int:
@@ -229,6 +239,8 @@ class BeamSearch(Generic[StateT]):
         step = self.model.step(self._state, self._newest, attention=self.options.coverage_penalty > 0)
         if self.options.coverage_penalty:
             self._cover(step.attention)
+        if any(beam.request.alternatives for beam in self.beams):
+            self._record_alternatives(step)
         # While no sequence may end, EOS is simply one more banned token, which needs no rule on all logits.
         all_short = all(beam.length < self.options.min_length for beam in self.beams)
         if self._top_k is None or self._has_rules(all_short):
@@ -252,14 +264,22 @@ class BeamSearch(Generic[StateT]):
         self._follow(chosen, _keep_places([at for at, is_done in enumerate(done) if not is_done]))
         return finished
 
-    def first_hypothesis(self, key: int) -> Hypothesis:
-        """Return the first hypothesis, which is not finished, for the request with this key."""
+    def open_hypotheses(self, key: int) -> list[Hypothesis]:
+        """Return the hypotheses that are not finished, best first, for the request with this key."""
         at = next(at for at, beam in enumerate(self.beams) if beam.key == key)
-        row, length = at * self.scores.size(1) * self.scores.size(2), self.beams[at].length
-        start = self._tokens.size(1) - length
-        tokens, log_probs = self._tokens[row, start:].tolist(), self._log_probs[row, start:].tolist()
-        total = math.fsum(log_probs)
-        return Hypothesis(tuple(tokens), total, total, tuple(log_probs), finished=False)
+        scores, beam = self.scores[at].flatten().tolist(), self.beams[at]
+        rows = slice(at * len(scores), (at + 1) * len(scores))
+        tokens, log_probs = (
+            each[rows, each.size(1) - beam.length :].tolist() for each in (self._tokens, self._log_probs)
+        )
+        ranked = sorted(zip(scores, tokens, log_probs, strict=True), key=lambda one: -one[0])
+        return [
+            Hypothesis(
+                tuple(ids), math.fsum(own), score, tuple(own), finished=False, alternatives=tuple(beam.alternatives)
+            )
+            for score, ids, own in ranked
+            if score > -math.inf
+        ]
 
     @torch.inference_mode()
     def remove(self, keys: Collection[int]) -> None:
@@ -291,6 +311,13 @@ class BeamSearch(Generic[StateT]):
         # New sequences may be longer than the present ones, and the longest ones may have left.
         missing = attention.size(1) - self._coverage.size(1)
         self._coverage = F.pad(self._coverage, (0, missing)) + attention
+
+    def _record_alternatives(self, step: Step) -> None:
+        """Record the most probable tokens of each request that asks for them, whose only row is the sequence's."""
+        found = step.top_k(max(beam.request.alternatives for beam in self.beams), (), self.eos)
+        for beam, tokens, log_probs in zip(self.beams, found.tokens.tolist(), found.log_probs.tolist(), strict=True):
+            best = list(map(NextToken, tokens, log_probs))[: beam.request.alternatives]
+            beam.alternatives.append(tuple(best))
 
     def _has_rules(self, all_short: bool) -> bool:
         """Return whether a rule applies in this step, other than a minimum length that no sequence has reached yet."""
@@ -489,15 +516,16 @@ class BeamSearch(Generic[StateT]):
 
     def _hypotheses(self, beam: _Beam) -> list[Hypothesis]:
         """Return the hypotheses found for a sequence, best first."""
+        recorded = tuple(beam.alternatives)
         if self.groups == 1 and self.options.sampling is None:
             endings = beam.finished[0]  # sorted; incomplete ones are returned only if none is complete
-            return [one.hypothesis() for one in endings if one.incomplete == endings[0].incomplete]
+            return [one.hypothesis(recorded) for one in endings if one.incomplete == endings[0].incomplete]
         found: dict[tuple[tuple[int, ...], int], Hypothesis] = {}
         # Take the best of each group, then the second of each, and so on: hypotheses of different groups differ most.
         for rank in range(self.width):
             for group, endings in enumerate(beam.finished):
                 for ending in endings[rank : rank + 1]:
-                    hypothesis = ending.hypothesis()
+                    hypothesis = ending.hypothesis(recorded)
                     # The score uses only the model's probability, not the effects of diversity or temperature.
                     free = math.fsum(hypothesis.token_log_probabilities[len(beam.request.prefix) :])
                     score = free / self._penalty(ending.length + 1) + ending.coverage

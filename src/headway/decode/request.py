@@ -136,6 +136,8 @@ class Request:
         banned: Token sequences that must not occur after the prefix.
         ends: Function that returns whether a target ends, without EOS, after the tokens that it has so far. It is
             called after each token, so that it sees every beginning of a target. None means that only EOS ends one.
+        alternatives: Number of most probable tokens to record at each step. Only a search with one hypothesis records
+            them.
         seed: Random seed. Together with the options' seed, ``source`` and ``first``, it determines
             the random draws.
     """
@@ -148,7 +150,16 @@ class Request:
     boundaries: WordBoundaries | None = None
     banned: tuple[tuple[int, ...], ...] = ()
     ends: Callable[[Sequence[int]], bool] | None = None
+    alternatives: int = 0
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """A possible next token and its log-probability in nats."""
+
+    token: int
+    log_probability: float
 
 
 @dataclass(frozen=True)
@@ -165,6 +176,7 @@ class Hypothesis:
             temperature.
         finished: False if the length limit ended the target although the model preferred another token to EOS.
         unmet: Indices of the request's ``include`` constraints that the target does not satisfy.
+        alternatives: The most probable tokens at each step, best first, if the request asks for them.
     """
 
     tokens: tuple[int, ...]
@@ -173,6 +185,7 @@ class Hypothesis:
     token_log_probabilities: tuple[float, ...] = ()
     finished: bool = True
     unmet: tuple[int, ...] = ()
+    alternatives: tuple[tuple[NextToken, ...], ...] = ()
 
 
 def target_limit(request: Request, options: DecodingOptions) -> int:
@@ -199,6 +212,8 @@ def check_request(request: Request, options: DecodingOptions, eos: int) -> None:
         )
     if eos in request.prefix or any(eos in one for several in _sequences(request) for one in several):
         raise ConfigError("a forced prefix or an included phrase contains EOS, which may only end a target")
+    if request.alternatives and (options.beam_size if options.sampling is None else options.n_best) > 1:
+        raise ConfigError("alternatives need a search with one hypothesis: set beam_size = 1 and n_best = 1")
     if not all(request.banned):
         raise ConfigError("a banned phrase has no tokens: expected at least one")
     if request.include:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -12,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headway.decode.protocol import SearchModel
+from headway.decode.request import NextToken
 from headway.decode.search import length_batches
 from headway.errors import BundleError, ConfigError
 
@@ -69,14 +69,6 @@ def score_targets(
             scores[at] = tuple(row[: len(targets[at]) + 1])
             _check_finite(scores[at])
     return scores
-
-
-@dataclass(frozen=True)
-class NextToken:
-    """A possible next token and its log-probability in nats."""
-
-    token: int
-    log_probability: float
 
 
 @torch.inference_mode()

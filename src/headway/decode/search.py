@@ -19,7 +19,7 @@ from headway.errors import ConfigError
 SearchFunction = Callable[..., list[list[Hypothesis]]]
 """A function with the arguments and the result of :func:`search_all`."""
 
-StepsFunction = Callable[..., Generator[Hypothesis, None, list[Hypothesis]]]
+StepsFunction = Callable[..., Generator[list[Hypothesis], None, list[Hypothesis]]]
 """A function with the arguments and the result of :func:`search_steps`."""
 
 _MIN_TOKENS = 512  # per batch; with fewer tokens, reading the weights takes longer than computing with them
@@ -67,15 +67,15 @@ def search_steps(
     eos: int,
     banned: Sequence[int] = (),
     other_ends: Sequence[int] = (),
-) -> Generator[Hypothesis, None, list[Hypothesis]]:
-    """Decode one request and yield its first hypothesis, which is not finished, after each step but the last.
+) -> Generator[list[Hypothesis], None, list[Hypothesis]]:
+    """Decode one request and yield its hypotheses that are not finished, best first, after each step but the last.
 
     The generator's return value is the hypotheses, best first. Raises the errors of :func:`search`.
     """
     beam = BeamSearch(model, options, bos=bos, eos=eos, banned=banned, other_ends=other_ends)
     beam.add_requests([(0, request)])
     while not (finished := beam.step()):
-        yield beam.first_hypothesis(0)
+        yield beam.open_hypotheses(0)
     return finished[0][1]
 
 

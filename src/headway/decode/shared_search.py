@@ -71,7 +71,9 @@ class _Call:
     waiting: deque[tuple[int, Request]]  # with their positions in the results
     results: list[list[Hypothesis]]
     missing: int  # number of results
-    progress: SimpleQueue[Hypothesis | None] | None = None  # the first hypothesis after each step; at the end, None
+    progress: SimpleQueue[list[Hypothesis] | None] | None = (
+        None  # the open hypotheses after each step; at the end, None
+    )
     error: BaseException | None = None
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -186,21 +188,21 @@ class SharedSearch:
         eos: int,
         banned: Sequence[int] = (),
         other_ends: Sequence[int] = (),
-    ) -> Generator[Hypothesis, None, list[Hypothesis]]:
+    ) -> Generator[list[Hypothesis], None, list[Hypothesis]]:
         """Decode one request like :func:`headway.decode.search_steps`. Closing the generator cancels it."""
-        progress = SimpleQueue[Hypothesis | None]()
+        progress = SimpleQueue[list[Hypothesis] | None]()
         call = _Call(_current.get(), deque([(0, request)]), [[]], 1, progress)
         self._enter(call, model, options, bos, eos, banned, other_ends)
         try:
             while True:
                 try:
-                    hypothesis = progress.get(timeout=_CHECK_S)
+                    hypotheses = progress.get(timeout=_CHECK_S)
                 except Empty:
                     self._check_thread()
                     continue
-                if hypothesis is None:
+                if hypotheses is None:
                     break
-                yield hypothesis
+                yield hypotheses
         finally:
             if not call.ended.is_set():
                 call.fail(CancelledError())
@@ -352,7 +354,7 @@ class SharedSearch:
             sequence.call.finish(sequence.at, hypotheses)
         for key, sequence in batch.active.items():
             if sequence.call.progress is not None:
-                sequence.call.progress.put(batch.search.first_hypothesis(key))
+                sequence.call.progress.put(batch.search.open_hypotheses(key))
 
     def _search_alone(self, batch: _Batch, sequence: _Sequence) -> None:
         """Decode one request from its beginning, without any others."""
@@ -365,6 +367,6 @@ class SharedSearch:
                 for _, hypotheses in search.step():
                     call.finish(sequence.at, hypotheses)
                 if search.beams and call.progress is not None:
-                    call.progress.put(search.first_hypothesis(0))
+                    call.progress.put(search.open_hypotheses(0))
         except Exception as error:
             call.fail(error)

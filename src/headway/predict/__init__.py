@@ -32,14 +32,13 @@ from typing import Any
 from headway.deprecation import renamed
 from headway.predict.attribution import Attribution, Explanation
 from headway.predict.classifier import Classification, Classifier, load_classifier
+from headway.predict.continuation import Continuation, GeneratedToken, StreamPart, TextStream, TokenStream
 from headway.predict.glossary import Glossary
 from headway.predict.language_model import (
-    Continuation,
     GenerationOptions,
     LanguageModel,
     Perplexity,
     Prompt,
-    TextStream,
     load_language_model,
 )
 from headway.predict.markup import MarkupKind, MarkupOptions
@@ -64,6 +63,7 @@ from headway.predict.results import (
     WordAlignment,
 )
 from headway.predict.scored_text import ScoredText, TextScorer
+from headway.predict.search_tree import SearchEnd, SearchNode, SearchTree
 from headway.predict.text_translator import TextTranslator
 from headway.predict.translator import Translator, load_translator
 
@@ -77,6 +77,7 @@ __all__ = [
     "Explanation",
     "Filling",
     "Flag",
+    "GeneratedToken",
     "GenerationOptions",
     "Glossary",
     "GlossaryTerm",
@@ -90,11 +91,16 @@ __all__ = [
     "RankedText",
     "ScoredTarget",
     "ScoredText",
+    "SearchEnd",
+    "SearchNode",
+    "SearchTree",
     "Source",
+    "StreamPart",
     "TextScorer",
     "TextStream",
     "TextTranslator",
     "TokenAlternative",
+    "TokenStream",
     "Translation",
     "Translator",
     "TranslatorPool",

@@ -17,7 +17,7 @@ from headway.predict.phrases import WordPhrase, alternatives_to_include, contain
 from headway.predict.plan import PartRequest
 from headway.predict.quality import find_flags
 from headway.predict.results import Alignment, Candidate, GlossaryTerm, Source
-from headway.text.base import BOS, EOS, PAD, UNK
+from headway.text.base import BOS, EOS, PAD, UNK, TextTokenizer
 from headway.text.special_tokens import SpecialTokens
 
 _LOGITS_IN_MEMORY = 1 << 24  # maximum number of logits in a decoding step: sentences x beam x vocabulary
@@ -190,10 +190,15 @@ class CandidateFinder:
             self.model,
             bos=BOS,
             eos=EOS,
-            banned=(PAD, BOS, UNK, *(tokenizer.tag_id(tag) for tag in tokenizer.tags)),
+            banned=never_generated(tokenizer),
             max_batch_tokens=self.max_batch_tokens,
             max_sequences=max(1, _LOGITS_IN_MEMORY // (rows * tokenizer.vocab_size)),
         )
+
+
+def never_generated(tokenizer: TextTokenizer) -> tuple[int, ...]:
+    """Return the tokens that no translation contains."""
+    return (PAD, BOS, UNK, *(tokenizer.tag_id(tag) for tag in tokenizer.tags))
 
 
 def _violations(candidate: Candidate) -> set[tuple[str, str]]:

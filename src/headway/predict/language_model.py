@@ -30,9 +30,10 @@ from headway.decode import (
 )
 from headway.engine import Precision, choose_precision, to_search_model, unsupported_reason
 from headway.errors import ConfigError, DataError, LengthError
+from headway.predict.continuation import Continuation, GeneratedToken, StreamPart, TextStream, TokenStream
 from headway.predict.phrases import banned_ids, check_phrases, phrases_to_include, word_boundaries
-from headway.predict.predicted_tokens import PredictedToken, predicted_tokens
-from headway.predict.results import Source
+from headway.predict.predicted_tokens import DEFAULT_ALTERNATIVES, PredictedToken, predicted_tokens
+from headway.predict.results import Source, TokenAlternative
 from headway.predict.scored_text import ScoredText
 from headway.predict.sequence_scores import StatefulModel, score_sequences, score_sequences_with_state
 from headway.predict.translator import once
@@ -106,50 +107,6 @@ class GenerationOptions(Sampling):
             return DecodingOptions.parse({**shared, "beam_size": self.beam_size}, "options")
         sampling = self.model_dump(include=set(Sampling.model_fields))
         return DecodingOptions.parse({**shared, "sampling": sampling}, "options")
-
-
-@dataclass(frozen=True)
-class Continuation:
-    """A continuation of a prompt.
-
-    Attributes:
-        text: The new text, without the prompt, and without an incomplete character at the end.
-        tokens: The new tokens as displayed, without EOS. They include those that a stop string removed from the text,
-            up to the token that completed it.
-        token_log_probabilities: Log-probability of each token, in nats, as the model predicts it, whatever the options.
-        finish_reason: Whether the model ended the text, a stop string, or the maximum length: that of the options or,
-            without sliding, of the context.
-        ids: The ids of ``tokens``.
-    """
-
-    text: str
-    tokens: tuple[str, ...]
-    token_log_probabilities: tuple[float, ...]
-    finish_reason: Literal["end", "stop", "length"]
-    ids: tuple[int, ...]
-
-
-class TextStream(Iterator[str]):
-    """The text of a continuation as it is generated: an iterator over its parts.
-
-    Attributes:
-        continuation: The whole continuation. None until the iterator has ended.
-    """
-
-    def __init__(self, parts: Generator[str, None, Continuation]) -> None:
-        self._parts = parts
-        self.continuation: Continuation | None = None
-
-    def __next__(self) -> str:
-        try:
-            return next(self._parts)
-        except StopIteration as end:
-            self.continuation = self.continuation or end.value
-            raise StopIteration from None
-
-    def close(self) -> None:
-        """End the generation."""
-        self._parts.close()
 
 
 @dataclass(frozen=True)
@@ -287,18 +244,41 @@ class LanguageModel:
             DataError: The prompt is not valid Unicode.
             LengthError: The prompt leaves no room for new tokens in the model's context.
         """
-        chosen = GenerationOptions.parse(options, "options")
-        if chosen.n > 1 or chosen.beam_size > 1:
-            raise ConfigError("streaming needs n = 1 and beam_size = 1: a beam may still change its beginning")
-        return TextStream(self._stream(self._prompt_ids(prompt, 1, chosen), chosen))
+        return TextStream(self._parts(prompt, options, 0))
 
-    def _stream(self, prompt_ids: Sequence[int], options: GenerationOptions) -> Generator[str, None, Continuation]:
+    def stream_tokens(
+        self, prompt: Prompt = "", *, alternatives: int = DEFAULT_ALTERNATIVES, **options: Any
+    ) -> TokenStream:
+        """Continue a prompt like :meth:`stream`, and return each token with its probability as it is generated.
+
+        Args:
+            prompt: The beginning of a text.
+            alternatives: Number of most probable tokens to list at the place of each token.
+            options: The fields of :class:`GenerationOptions`.
+
+        Raises the errors of :meth:`stream`.
+        """
+        if alternatives < 0:
+            raise ConfigError(f"alternatives = {alternatives}: expected 0 or more")
+        return TokenStream(self._parts(prompt, options, alternatives))
+
+    def _parts(
+        self, prompt: Prompt, given: dict[str, Any], alternatives: int
+    ) -> Generator[StreamPart, None, Continuation]:
+        options = GenerationOptions.parse(given, "options")
+        if options.n > 1 or options.beam_size > 1:
+            raise ConfigError("streaming needs n = 1 and beam_size = 1: a beam may still change its beginning")
+        return self._stream(self._prompt_ids(prompt, 1, options), options, alternatives)
+
+    def _stream(
+        self, prompt_ids: Sequence[int], options: GenerationOptions, alternatives: int
+    ) -> Generator[StreamPart, None, Continuation]:
         decoder, made = ContinuationDecoder(self._tokenizer), _NOTHING_YET
         shown, held = 0, ""  # characters, and text that may be the beginning of a stop string
         while made is _NOTHING_YET or self._goes_on(made, options):
             steps = self._search_steps(
                 self._search_model(),
-                self._request(prompt_ids, made.tokens, options),
+                replace(self._request(prompt_ids, made.tokens, options), alternatives=alternatives),
                 options.decoding(),
                 bos=BOS,
                 eos=EOS,
@@ -309,22 +289,35 @@ class LanguageModel:
             with closing(steps):
                 while True:
                     try:
-                        tokens = next(steps).tokens
+                        (found,) = next(steps)
                     except StopIteration as end:
                         following = end.value[0]
                         break
-                    held += decoder.decode(tokens[decoded:])
-                    decoded = len(tokens)
+                    held += decoder.decode(found.tokens[decoded:])
                     final = len(held) - max((_overlap(held, stop) for stop in options.stop), default=0)
-                    if final:
-                        yield held[:final]
-                        shown, held = shown + final, held[final:]
+                    yield StreamPart(held[:final], self._generated_tokens(found, decoded))
+                    decoded, shown, held = len(found.tokens), shown + final, held[final:]
             held += decoder.decode(following.tokens[decoded:])
+            last = self._generated_tokens(following, decoded)
             made = _joined(made, following)
+            if last and self._goes_on(made, options):
+                yield StreamPart("", last)
+                last = ()
         continuation = self._continuation(made, options)
-        if len(continuation.text) > shown:
-            yield continuation.text[shown:]
+        yield StreamPart(continuation.text[shown:], last)
         return continuation
+
+    def _generated_tokens(self, found: Hypothesis, start: int) -> tuple[GeneratedToken, ...]:
+        """Return the tokens of a hypothesis from ``start`` on, with their alternatives."""
+        display, ids = self._tokenizer.display, found.tokens[start:]
+        recorded = found.alternatives[start:] or ((),) * len(ids)
+        values = found.token_log_probabilities[start:]
+        return tuple(
+            GeneratedToken(
+                token, value, tuple(TokenAlternative(display([one.token])[0], one.log_probability) for one in best)
+            )
+            for token, value, best in zip(display(ids), values, recorded, strict=False)  # without those of EOS
+        )
 
     def score(self, texts: Sequence[str], *, stride: int | None = None) -> list[ScoredText]:
         """Return the log-probability of each token of each text and of EOS after it, in nats.
@@ -589,6 +582,7 @@ def _joined(found: Hypothesis, following: Hypothesis) -> Hypothesis:
         tokens=(*found.tokens, *following.tokens),
         token_log_probabilities=log_probs,
         log_probability=math.fsum(log_probs),
+        alternatives=(*found.alternatives[: len(found.tokens)], *following.alternatives),
     )
 
 

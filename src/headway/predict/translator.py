@@ -15,10 +15,13 @@ from headway.bundle import Bundle
 from headway.decode import (
     DecodingOptions,
     Ensemble,
+    Hypothesis,
     SearchFunction,
     SharedSearch,
+    StepsFunction,
     score_targets,
     search_all,
+    search_steps,
     top_next_tokens,
 )
 from headway.deprecation import renamed_arguments
@@ -29,7 +32,7 @@ from headway.models.registry import TranslationModel, architecture_of
 from headway.nn.attention import attention_is_observed
 from headway.predict.alignment import alignment_module, to_word_alignment, tokens_to_words
 from headway.predict.calibration import Calibration, read_calibration
-from headway.predict.find_candidates import CandidateFinder
+from headway.predict.find_candidates import CandidateFinder, never_generated
 from headway.predict.glossary import Glossary, ModelGlossary, model_glossary
 from headway.predict.marked_translation import MarkedTranslation
 from headway.predict.markup import MarkupKind, MarkupOptions
@@ -44,6 +47,7 @@ from headway.predict.results import (
     WordAlignment,
     raise_first_error,
 )
+from headway.predict.search_tree import SearchTree
 from headway.predict.shortlisting import read_shortlist
 from headway.predict.text_translator import PAPER_OPTIONS, TextTranslator
 from headway.text.base import BOS, EOS
@@ -110,6 +114,7 @@ class Translator(TextTranslator):
         self.alignment_layer = alignment_layer
         self.calibration = calibration
         self._search_all: SearchFunction = search_all
+        self._search_steps: StepsFunction = search_steps
         self._requested_source_tokens = max_source_tokens
         bundle.model.to(self.device).eval()
         choose_precision(precision, self.device)  # raises an error if this machine does not support the precision
@@ -183,7 +188,7 @@ class Translator(TextTranslator):
 
     def share_search(self, search: SharedSearch) -> None:
         """Let all calls, of several threads, share the batches of ``search``."""
-        self._search_all = search
+        self._search_all, self._search_steps = search, search.steps
 
     def describe(self) -> dict[str, Any]:
         """Return the languages of the model, and whether calls must name them."""
@@ -289,6 +294,60 @@ class Translator(TextTranslator):
             unlikely = None if calibration is None else _is_unlikely(calibration, plan, own, options)
             results.append(merge_parts(plan, own, unlikely))
         return results
+
+    def search_tree(
+        self,
+        text: str,
+        options: DecodingOptions = PAPER_OPTIONS,
+        *,
+        target_language: str | None = None,
+        source_language: str | None = None,
+    ) -> SearchTree:
+        """Return what the beam search for the translation of a text has considered.
+
+        Markup and placeholders are read as plain text.
+
+        Raises:
+            LengthError: The text is too long to be translated in one part.
+            DataError: The text is blank or not valid Unicode.
+            ConfigError: The options have no beam.
+        """
+        if options.sampling is not None or options.groups > 1:
+            raise ConfigError("a search tree needs one beam: leave out sampling and groups")
+        special = self.bundle.token_template.fill(source_language=source_language, target_language=target_language)
+        language = source_language or self.bundle.task.source_language
+        positions = self._model.max_length
+        builder = RequestBuilder(self.bundle, special, options, self.max_source_tokens, positions, language)
+        (plan,) = builder.plan_each([Source(text)])
+        if isinstance(plan, HeadwayError):
+            raise plan
+        if not plan.requests:
+            raise DataError("the text is blank: there is nothing to search for; give a text")
+        if len(plan.requests) > 1:
+            raise LengthError(
+                f"a text of more than {self.max_source_tokens} tokens is translated in {len(plan.requests)} parts; "
+                "give one of its sentences"
+            )
+        search = self._search_steps(
+            self._forward_model() if options.coverage_penalty else self._search_model(),
+            plan.requests[0].request,
+            options,
+            bos=BOS,
+            eos=EOS,
+            banned=never_generated(self.bundle.target_tokenizer),
+        )
+        steps: list[list[Hypothesis]] = []
+        while True:
+            try:
+                steps.append(next(search))
+            except StopIteration as end:
+                return SearchTree.of(
+                    steps,
+                    end.value,
+                    beam_size=options.beam_size,
+                    start=len(special.target_prefix),
+                    tokenizer=self.bundle.target_tokenizer,
+                )
 
     def score(
         self,

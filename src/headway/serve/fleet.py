@@ -31,6 +31,7 @@ from headway.serve.messages import (
     Job,
     Loaded,
     LoadFailed,
+    Method,
     ModelInfo,
     ModelSpec,
     Part,
@@ -272,9 +273,11 @@ class Fleet:
         return total
 
     async def call(
-        self, model: str, method: str, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
+        self, model: str, method: Method, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
     ) -> Any:
-        """Call a method of a model and return its result. Canceling this task ends the job before its next step.
+        """Call a method of a model, or a function of it, and return its result.
+
+        Canceling this task ends the job before its next step.
 
         Raises:
             HeadwayError: The method has raised it.
@@ -289,7 +292,7 @@ class Fleet:
             raise
 
     async def stream(
-        self, model: str, method: str, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
+        self, model: str, method: Method, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
     ) -> AsyncGenerator[Any]:
         """Call a method that returns a stream, and yield its parts and then its result.
 

@@ -6,10 +6,15 @@ import asyncio
 import pickle
 import socket
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 _LENGTH = struct.Struct("!Q")
+
+Method = str | Callable[..., Any]
+"""The name of a method of a model, or a function whose first argument is the model."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +53,12 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class Job:
-    """A call of a method of a model.
+    """A call of a method of a model, or of a function of it.
 
     Attributes:
         number: Identifies the job.
         model: The name of the model.
-        method: The name of the method.
+        method: The name of the method, or a function whose first argument is the model.
         arguments: Its positional arguments.
         keywords: Its keyword arguments.
         caller: Jobs with the same caller share one caller's share of the batches.
@@ -63,12 +68,16 @@ class Job:
 
     number: int
     model: str
-    method: str
+    method: Method
     arguments: tuple[Any, ...] = ()
     keywords: dict[str, Any] = field(default_factory=dict)
     caller: str = ""
     priority: int = 0
     has_parts: bool = False
+
+    def bind(self, model: Any) -> Callable[..., Any]:
+        """Return the method of ``model``, or the function with it as its first argument."""
+        return getattr(model, self.method) if isinstance(self.method, str) else partial(self.method, model)
 
 
 @dataclass(frozen=True)

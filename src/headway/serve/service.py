@@ -22,7 +22,7 @@ from headway.serve.config import KeyConfig, ModelConfig, ServeConfig, model_name
 from headway.serve.fleet import Fleet
 from headway.serve.glossaries import Dictionary, GlossaryLines, GlossaryStore, StoredGlossary
 from headway.serve.languages import DetectedLanguage, base_language, detect_language, find_language
-from headway.serve.messages import ModelInfo
+from headway.serve.messages import Method, ModelInfo
 from headway.serve.usage import Usage
 from headway.serve.worker import MAX_JOBS
 
@@ -317,13 +317,13 @@ class Service:
         self,
         client: Client,
         model: ModelInfo,
-        method: str,
+        method: Method,
         texts: Sequence[str],
         *arguments: Any,
         new_tokens: int = 0,
         **keywords: Any,
     ) -> Any:
-        """Call a method of a model, for work of the size of ``texts`` and of as many tokens that are generated.
+        """Call a method of a model, or a function of it, for work of the size of ``texts`` and of ``new_tokens``.
 
         Raises the errors of :meth:`translate`.
         """
@@ -336,7 +336,7 @@ class Service:
         self,
         client: Client,
         model: ModelInfo,
-        method: str,
+        method: Method,
         texts: Sequence[str],
         *arguments: Any,
         new_tokens: int = 0,

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from headway.decode import Caller, SharedSearch, search_as
 from headway.errors import HeadwayError
-from headway.predict import Continuation, TextStream
+from headway.predict.continuation import Continuation, ContinuationStream
 from headway.serve.glossaries import GlossaryLines
 from headway.serve.messages import Cancel, Done, Job, Part, Ping, Pong, WorkerError, encode, receive
 
@@ -72,7 +72,7 @@ class _Worker:
             if caller.canceled.is_set():
                 raise CancelledError
             with search_as(caller):
-                method = getattr(self._models[job.model], job.method)
+                method = job.bind(self._models[job.model])
                 keywords = {
                     name: value.build() if isinstance(value, GlossaryLines) else value
                     for name, value in job.keywords.items()
@@ -89,7 +89,7 @@ class _Worker:
         self._callers.pop(job.number, None)
         self._send(reply)
 
-    def _send_parts(self, number: int, stream: TextStream) -> Continuation | None:
+    def _send_parts(self, number: int, stream: ContinuationStream[Any]) -> Continuation | None:
         for part in stream:
             self._send(Part(number, part))
         return stream.continuation

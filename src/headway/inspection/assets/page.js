@@ -1,30 +1,46 @@
-"use strict";
-// The rest of the page: facts, predictions, alignment and labels. The last line shows the whole page.
+// The inspection page, whose values are in the script element "data". The last line shows everything.
+
+import { AttentionSection } from "./attention.js";
+import { FONT, isDark, isolated, make, media, moveFocus, quoted } from "./basics.js";
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const $ = (id) => document.getElementById(id);
+let attention = null;
+
+// A masked language model predicts hidden tokens of the source, and other models the tokens of the target.
+const hides = data.hidden_positions !== null;
+const predictedSide = hides ? "source" : "target";
+const rowOf = (step) => (hides ? data.hidden_positions[step] : step);
+
+function percent(value) {
+  const digits = value < 0.001 ? 1 : value < 0.1 ? 2 : 3;
+  return (value >= 0.9995 ? "100" : (100 * value).toPrecision(digits)) + " %";
+}
 
 // ---- the text and its facts
 
 function showFacts() {
   $("model").textContent = `${data.model} · ${data.architecture}`;
-  const continues = data.promptLength !== null;
+  const continues = data.prompt_length !== null;
   const facts = [[hides ? "Text" : continues ? "Prompt" : "Source", data.source]];
   if (hides && data.target !== null) {
     facts.push(["With the most probable token for each mask", data.target]);
   } else if (hides) {
     facts.push([
       "Pseudo-log-likelihood",
-      `${data.logProbability.toFixed(3).replace("-", "−")} nats, that is ` +
-        `${percent(Math.exp(data.logProbability / data.steps.length))} per token, each given all others ` +
+      `${data.log_probability.toFixed(3).replace("-", "−")} nats, that is ` +
+        `${percent(Math.exp(data.log_probability / data.steps.length))} per token, each given all others ` +
         `(geometric mean of ${data.steps.length})`,
     ]);
   } else if (data.target !== null) {
     const name = continues ? "Continuation" : "Target";
     const found = continues ? "of the most probable tokens" : "by beam search";
-    facts.push([`${name}, ${data.given ? "as given" : found}`, data.target]);
-    const own = data.steps.slice(data.promptLength ?? 0).filter((step) => !step.forced).length;
+    facts.push([`${name}, ${data.target_given ? "as given" : found}`, data.target]);
+    const own = data.steps.slice(data.prompt_length ?? 0).filter((step) => !step.forced).length;
     facts.push([
       `Probability of the ${name.toLowerCase()}`,
-      `log P = ${data.logProbability.toFixed(3).replace("-", "−")} nats, that is ` +
-        `${percent(Math.exp(data.logProbability / own))} per token (geometric mean of ${own}, with the end symbol)`,
+      `log P = ${data.log_probability.toFixed(3).replace("-", "−")} nats, that is ` +
+        `${percent(Math.exp(data.log_probability / own))} per token (geometric mean of ${own}, with the end symbol)`,
     ]);
   }
   for (const [name, value] of facts) $("facts").append(make("dt", {}, name), make("dd", { dir: "auto" }, value));
@@ -38,7 +54,8 @@ function showFacts() {
 // ---- the predictions
 
 function bar(value) {
-  const fill = make("i", { style: `width: ${(100 * value).toFixed(2)}%` });
+  const fill = make("i");
+  fill.style.width = `${(100 * value).toFixed(2)}%`;
   return make("span", { class: "bar" }, make("span", {}, percent(value)), fill);
 }
 
@@ -63,11 +80,11 @@ function showSteps() {
       make("td", {}, step.forced ? "" : String(step.rank)),
       make("td", {}, make("div", { class: "alternatives" }, ...(step.forced ? [] : others))));
     if (rows) {
-      const choose = (pin) => state.kind.rows === predictedSide && chooseRow(rowOf(at), pin);
+      const choose = (pin) => attention.kind.rows === predictedSide && attention.choose(rowOf(at), null, pin);
       line.tabIndex = at ? -1 : 0;
       line.addEventListener("focus", () => choose(true));
       line.addEventListener("pointerenter", () => choose(false));
-      line.addEventListener("pointerleave", () => state.kind.rows === predictedSide && restore());
+      line.addEventListener("pointerleave", () => attention.kind.rows === predictedSide && attention.restore());
     }
     $("steps").tBodies[0].append(line);
   });
@@ -81,15 +98,15 @@ function showSteps() {
 const MANY_CHOICES = 5; // in nats: from exp(5), about 150 choices, the color is deepest
 
 function showCertainty() {
-  $("choices").dir = data.rightToLeft.target ? "rtl" : "ltr";
+  $("choices").dir = data.right_to_left.target ? "rtl" : "ltr";
   $("choices").replaceChildren(...data.steps.map((step, at) => {
-    const looks = { class: at < data.promptLength ? "chip given" : "chip", role: "listitem" };
+    const looks = { class: at < data.prompt_length ? "chip given" : "chip", role: "listitem" };
     const chip = make("span", looks, isolated(data.sides.target[at]), make("small", {}, count(step.choices)));
     const strength = Math.round(55 * Math.min(Math.log(step.choices) / MANY_CHOICES, 1));
     chip.style.background = `color-mix(in srgb, var(--against) ${strength}%, var(--raised))`;
     return chip;
   }));
-  const first = data.promptLength < data.steps.length - 1 ? data.promptLength : 0;
+  const first = data.prompt_length < data.steps.length - 1 ? data.prompt_length : 0;
   const places = [...data.steps.keys()].slice(first);
   const unsure = places.sort((one, other) => data.steps[other].choices - data.steps[one].choices).slice(0, 3);
   $("unsure").textContent = "Most unsure: " + unsure.map((at) => {
@@ -124,7 +141,7 @@ function placed(tokens, reversed) {
 
 function showAlignment() {
   const source = data.sides.source, target = data.sides.target, picture = $("alignment");
-  const above = placed(source, data.rightToLeft.source), below = placed(target, data.rightToLeft.target);
+  const above = placed(source, data.right_to_left.source), below = placed(target, data.right_to_left.target);
   const width = Math.max(above.end, below.end);
   for (const line of [above, below]) line.middles = line.middles.map((x) => x + (width - line.end) / 2);
   picture.replaceChildren(svg("desc", {}, data.alignment.map(([s, t]) => `${target[t]}: ${source[s]}`).join("; ")));
@@ -139,7 +156,7 @@ function showAlignment() {
   }
   for (const [kind, tokens, line, y] of [["source", source, above, 26], ["target", target, below, 134]]) {
     const own = kind === "source" ? 0 : 1, others = [target, source][own];
-    const dir = data.rightToLeft[kind] ? "rtl" : "ltr";
+    const dir = data.right_to_left[kind] ? "rtl" : "ltr";
     const place = svg("g", { role: "group", "aria-label": `${kind} tokens`, dir });
     tokens.forEach((token, at) => {
       const joined = data.alignment.filter((pair) => pair[own] === at).map((pair) => quoted(others[pair[1 - own]]));
@@ -177,7 +194,7 @@ function showAttribution() {
   const { label, values } = data.attribution;
   const strongest = Math.max(...values.map(Math.abs)) || 1;
   $("attribution-title").textContent = `Attribution for ${quoted(label)}`;
-  $("attributed").dir = data.rightToLeft.source ? "rtl" : "ltr";
+  $("attributed").dir = data.right_to_left.source ? "rtl" : "ltr";
   $("attributed").replaceChildren(...data.sides.source.map((token, at) => {
     const value = values[at] / strongest;
     const chip = make("span", { class: "chip", role: "listitem" }, isolated(token), make("small", {}, signed(value)));
@@ -200,23 +217,19 @@ function showAll() {
       showAttribution();
     }
   }
-  if (data.promptLength !== null) {
+  if (data.prompt_length !== null) {
     $("certainty").hidden = false;
     showCertainty();
   }
   if (data.kinds.length) {
     $("attention").hidden = false;
-    state.kind = data.kinds.find((kind) => kind.id === data.view.kind);
-    showControls();
-    listenToMatrix();
-    chooseKind(state.kind, data.view.layer, data.view.head);
-    addEventListener("resize", drawMatrix);
+    attention = new AttentionSection($("attention-body"), data, { view: data.view, onChoice: markStep });
   }
   if (data.alignment.length) {
     $("aligned").hidden = false;
     $("aligned-about").textContent =
       "Each target token (below) is connected to the source token (above) with the largest mean weight over the " +
-      `heads of cross-attention layer ${data.alignmentLayer}. Point at a token, or move to it with the Tab and ` +
+      `heads of cross-attention layer ${data.alignment_layer}. Point at a token, or move to it with the Tab and ` +
       "arrow keys, to see only its own lines.";
     showAlignment();
   }
@@ -226,15 +239,16 @@ function showAll() {
   }
 }
 
-function recolor() {
-  if (data.kinds.length) {
-    showThumbnails(state.kind);
-    chooseHead(state.layer, state.head);
-  }
+/** Marks the predicted token whose row is selected. */
+function markStep({ side, row }) {
+  document.querySelectorAll("#steps tbody tr").forEach((line, at) => {
+    line.classList.toggle("chosen", side === predictedSide && row !== null && rowOf(at) === row);
+  });
 }
-media.addEventListener("change", recolor);
+
+media.addEventListener("change", () => attention?.recolor());
 $("theme").addEventListener("click", () => {
   document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-  recolor();
+  attention?.recolor();
 });
 showAll();

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 
-from headway.predict import Continuation, GenerationOptions
+from headway.predict import Continuation, GenerationOptions, StreamPart
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.native.errors import error_value
 from headway.serve.apis.native.fields import EVENTS, Body, Options, Texts, client_of, listed
@@ -27,6 +27,13 @@ class GenerateBody(Body):
     options: Options = Field({}, description="Fields of GenerationOptions, such as max_new_tokens.")
     stream: bool = Field(
         False, description="Whether to send the continuation of one prompt in parts, as server-sent events."
+    )
+    alternatives: int | None = Field(
+        None,
+        ge=0,
+        le=50,
+        description="With stream: how many of the most probable tokens to list at the place of each token. Each event "
+        "then has the text and the tokens that were generated since the last one.",
     )
 
 
@@ -86,16 +93,27 @@ def router(service: Service) -> APIRouter:
         if body.stream:
             if len(prompts) != 1:
                 raise BadRequestError("stream needs one prompt")
-            parts = service.stream(client, model, "stream", prompts, prompts[0], new_tokens=new_tokens, **body.options)
-
-            async def events() -> AsyncGenerator[dict[str, Any]]:
-                async with aclosing(parts):
-                    async for part in parts:
-                        yield {"text": part} if isinstance(part, str) else {"continuation": asdict(part)}
-
-            return EventStream(events(), error_value)
+            method, keywords = "stream", body.options
+            if body.alternatives is not None:
+                method, keywords = "stream_tokens", {**body.options, "alternatives": body.alternatives}
+            parts = service.stream(client, model, method, prompts, prompts[0], new_tokens=new_tokens, **keywords)
+            return EventStream(_events(parts), error_value)
+        if body.alternatives is not None:
+            raise BadRequestError("alternatives needs stream")
         work = service.call(client, model, "generate", prompts, prompts, new_tokens=new_tokens, **body.options)
         found = await unless_disconnected(request, work)
         return JSONResponse({"continuations": [[asdict(each) for each in own] for own in found]})
 
     return api
+
+
+async def _events(parts: AsyncGenerator[str | StreamPart | Continuation]) -> AsyncGenerator[dict[str, Any]]:
+    async with aclosing(parts):
+        async for part in parts:
+            match part:
+                case str():
+                    yield {"text": part}
+                case StreamPart():
+                    yield asdict(part)
+                case _:
+                    yield {"continuation": asdict(part)}

@@ -1,0 +1,78 @@
+"""Why not this word? Force a word at a place of a translation, and see what it costs.
+
+The translation is forced to begin with the words before the place and with the other word, and beam search completes
+it. Both translations are then read with teacher forcing: the difference of their log-probabilities is the cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from headway.decode import DecodingOptions
+from headway.errors import DataError
+from headway.inspection.inspect_translator import inspect_translation
+from headway.inspection.results import Inspection
+from headway.predict import Source, Translator
+from headway.predict.text_translator import PAPER_OPTIONS
+
+
+@dataclass(frozen=True)
+class ForcedWord:
+    """A translation, and the one that results from forcing a word.
+
+    Attributes:
+        chosen: The translation as it was.
+        forced: The translation with the word.
+    """
+
+    chosen: Inspection
+    forced: Inspection
+
+    @property
+    def cost(self) -> float:
+        """The log-probability that the word costs, in nats. Negative if the search has missed a better translation."""
+        return self.chosen.log_probability - self.forced.log_probability
+
+
+def force_word(
+    translator: Translator,
+    source: str,
+    prefix: str,
+    word: str,
+    *,
+    translation: str | None = None,
+    options: DecodingOptions = PAPER_OPTIONS,
+    target_language: str | None = None,
+    source_language: str | None = None,
+) -> ForcedWord:
+    """Force a word at a place of a translation.
+
+    Args:
+        translator: The translator.
+        source: The source, which the model can read at once.
+        prefix: The translation before the place, with the white space before the word.
+        word: The word, or several, or the beginning of one.
+        translation: The translation to compare with. None means the model's own.
+        options: The options of the search.
+        target_language: The language to translate into, if the model has several.
+        source_language: The language of the source, for imported models that need it.
+
+    Raises:
+        HeadwayError: A text is blank or too long, or the model cannot write the word.
+    """
+    if not word.strip():
+        raise DataError("the word is blank: there is nothing to force; give a word")
+    begun = Source(source, prefix=prefix + word)
+    found = translator.translate(
+        begun, options, target_language=target_language, source_language=source_language, protect=False
+    )
+    read = partial(
+        inspect_translation,
+        translator,
+        source,
+        options=options,
+        target_language=target_language,
+        source_language=source_language,
+    )
+    return ForcedWord(read(translation), read(found.text))

@@ -1,0 +1,78 @@
+"""The values that a page shows of an inspection, as JSON: of ``headway inspect``, and of the service.
+
+Attention weights are integers from 0 to ``max_weight``, as bytes in base 64: two bytes each, the lower one first, or
+one byte each if ``max_weight`` is at most 255. Tokens are in a visible form; see
+:mod:`headway.inspection.visible_tokens`.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from headway.inspection.capture import Kind
+from headway.inspection.results import MAX_DRAWN_TOKENS, AttentionMap, Inspection, Side
+from headway.inspection.visible_tokens import is_right_to_left, make_visible
+from headway.predict.predicted_tokens import PredictedToken
+
+PAGE_WEIGHT = 65_535  # in files, where size matters little
+SMALL_WEIGHT = 255  # steps of 0.4 %: half the size
+
+
+def page_data(inspection: Inspection, max_weight: int = PAGE_WEIGHT) -> dict[str, Any]:
+    """Return the values of an inspection.
+
+    Without ``kinds`` if the text is longer than :data:`MAX_DRAWN_TOKENS` tokens; ``omitted`` then says why.
+
+    Args:
+        inspection: The inspection.
+        max_weight: The integer that an attention weight of 1 becomes.
+    """
+    target = inspection.target or ""
+    texts: dict[Side, str] = {"source": inspection.source, "input": target, "target": target, "text": ""}
+    drawn = inspection.longer_length() <= MAX_DRAWN_TOKENS
+    omission = (
+        f"This text has {inspection.longer_length():,} tokens. Attention over more than {MAX_DRAWN_TOKENS} tokens "
+        "cannot be drawn legibly, so this page omits it; headway inspect can write it to a .json file."
+    )
+    attribution = inspection.attribution
+    same = ("model", "architecture", "source", "target", "target_given", "truncated", "log_probability")
+    positions = ("alignment", "alignment_layer", "prompt_length", "hidden_positions")
+    return {
+        **{name: getattr(inspection, name) for name in (*same, *positions)},
+        "omitted": None if drawn else omission,
+        "sides": {side: [make_visible(token) for token in inspection.tokens(side)] for side in texts},
+        "right_to_left": {side: is_right_to_left(text) for side, text in texts.items()},
+        "steps": [step_data(step) for step in inspection.steps],
+        "max_weight": max_weight,
+        "kinds": [_kind(kind, inspection, max_weight) for kind in inspection.kinds] if drawn else [],
+        "labels": None if inspection.labels is None else list(inspection.labels.items()),
+        "attribution": attribution and asdict(attribution),
+    }
+
+
+def step_data(step: PredictedToken) -> dict[str, Any]:
+    """Return the values of a predicted token. ``choices`` is the exponential of the entropy."""
+    return {
+        "token": step.token,
+        "probability": math.exp(step.log_probability),
+        "rank": step.rank,
+        "forced": step.forced,
+        "choices": None if step.entropy is None else math.exp(step.entropy),
+        "alternatives": [[make_visible(top.token), math.exp(top.log_probability)] for top in step.alternatives],
+    }
+
+
+def _kind(kind: Kind, inspection: Inspection, max_weight: int) -> dict[str, Any]:
+    maps = inspection.maps_of_kind(kind)
+    packed = [{"layer": each.layer, "heads": each.heads, "weights": _packed(each, max_weight)} for each in maps]
+    return {"id": kind, "rows": maps[0].row_side, "columns": maps[0].column_side, "maps": packed}
+
+
+def _packed(each: AttentionMap, max_weight: int) -> str:
+    steps = (each.weights.clamp(0, 1) * max_weight).round().to(torch.int32).numpy()
+    return base64.b64encode(steps.astype("u1" if max_weight <= SMALL_WEIGHT else "<u2").tobytes()).decode("ascii")

@@ -1,0 +1,102 @@
+"""The tree of a beam search: which hypotheses it has kept at each step, and which it has dropped.
+
+A node is a token after a certain beginning. A step adds the tokens that the beam has kept; of a hypothesis that was
+dropped, the last token is a leaf that ends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headway.decode import Hypothesis
+from headway.text.base import EOS, TextTokenizer
+
+
+@dataclass(frozen=True)
+class SearchNode:
+    """A token of hypotheses that the beam has kept.
+
+    Attributes:
+        token: The token as displayed; "<eos>" ends a hypothesis.
+        parent: The index of the node of the token before it. None for a first token.
+        log_probability: Log-probability of the token given the tokens before it, in nats.
+        total: The sum of the log-probabilities from the first token to this one.
+    """
+
+    token: str
+    parent: int | None
+    log_probability: float
+    total: float
+
+
+@dataclass(frozen=True)
+class SearchEnd:
+    """A finished hypothesis.
+
+    Attributes:
+        node: The index of its last node.
+        text: Its text.
+        score: What it is ranked by: its log-probability divided by the length penalty.
+    """
+
+    node: int
+    text: str
+    score: float
+
+
+@dataclass(frozen=True)
+class SearchTree:
+    """What a beam search has considered.
+
+    Attributes:
+        beam_size: The number of hypotheses that are kept at each step.
+        nodes: The tokens, each after its parent, in the order of the steps.
+        ends: The finished hypotheses, best first.
+    """
+
+    beam_size: int
+    nodes: tuple[SearchNode, ...]
+    ends: tuple[SearchEnd, ...]
+
+    @classmethod
+    def of(
+        cls,
+        steps: Sequence[Sequence[Hypothesis]],
+        finished: Sequence[Hypothesis],
+        *,
+        beam_size: int,
+        start: int,
+        tokenizer: TextTokenizer,
+    ) -> SearchTree:
+        """Return the tree of the hypotheses after each step and of those that are finished.
+
+        The first ``start`` tokens, such as a language code, are left out.
+        """
+        nodes = list[SearchNode]()
+        places: dict[tuple[int, ...], int | None] = {(): None}
+
+        def add(hypothesis: Hypothesis, tokens: tuple[int, ...]) -> None:
+            """Add the tokens that are missing: of a hypothesis after a step, the last one."""
+            values = hypothesis.token_log_probabilities[start:]
+            for length in range(1, len(tokens) + 1):
+                path = tokens[:length]
+                if path in places:
+                    continue
+                parent, value = places[path[:-1]], values[length - 1]
+                total = value if parent is None else nodes[parent].total + value
+                places[path] = len(nodes)
+                nodes.append(SearchNode(tokenizer.display(path[-1:])[0], parent, value, total))
+
+        for step in steps:
+            for hypothesis in step:
+                add(hypothesis, hypothesis.tokens[start:])
+        ends = list[SearchEnd]()
+        for hypothesis in finished:
+            tokens = hypothesis.tokens[start:]
+            path = (*tokens, EOS)
+            add(hypothesis, path)
+            node = places[path]
+            assert node is not None
+            ends.append(SearchEnd(node, tokenizer.decode(tokens), hypothesis.score))
+        return cls(beam_size, tuple(nodes), tuple(ends))

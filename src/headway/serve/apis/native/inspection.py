@@ -1,0 +1,151 @@
+"""Why a model translates as it does: attention, the tree of the search, and the cost of another word."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, Field
+
+from headway.decode.request import DecodingOptions
+from headway.predict import SearchEnd, SearchNode
+from headway.serve.apis.native.fields import Body, client_of
+from headway.serve.apis.requests import unless_disconnected
+from headway.serve.inspections import force_word_in_translation, inspect_sentence, search_tree
+from headway.serve.messages import Method
+from headway.serve.service import Service
+
+_MAX_BEAM_SIZE = 10  # a larger tree is not legible
+
+
+class SentenceBody(Body):
+    """A sentence, of at most 200 tokens, and the languages of a translation model."""
+
+    text: str
+    source: str
+    target: str
+    model: str | None = Field(None, description="The name of a model. Default: the first one for the languages.")
+
+
+class InspectBody(SentenceBody):
+    """A sentence whose translation is to be inspected."""
+
+    translation: str | None = Field(None, description="The translation to inspect. Default: the model's own.")
+
+
+class SearchTreeBody(SentenceBody):
+    """A sentence whose search is wanted."""
+
+    beam_size: int = Field(4, ge=1, le=_MAX_BEAM_SIZE, description="Number of hypotheses kept at each step.")
+
+
+class ForceWordBody(InspectBody):
+    """A word to force at a place of a translation."""
+
+    prefix: str = Field("", description="The translation before the place, with the white space before the word.")
+    word: str = Field(description="The word, or several, or the beginning of one.")
+
+
+class PredictedTokenItem(BaseModel):
+    """A token of a translation, and what the model predicted at its place."""
+
+    token: str
+    probability: float
+    rank: int = Field(description="Rank by probability; 1 is the most probable.")
+    forced: bool = Field(description="Whether the token was given to the model, such as a language code.")
+    choices: float | None = Field(
+        description="The prediction is as uncertain as a choice among this number of equally probable tokens."
+    )
+    alternatives: list[tuple[str, float]] = Field(description="The most probable tokens, with their probabilities.")
+
+
+class AttentionMapItem(BaseModel):
+    """The attention weights of a layer."""
+
+    layer: int
+    heads: list[int]
+    weights: str = Field(description="For each head and row, a byte for each column, in base 64; 255 is a weight of 1.")
+
+
+class AttentionKindItem(BaseModel):
+    """The attention weights of a kind."""
+
+    id: Literal["cross", "encoder", "decoder", "pooling"]
+    rows: str = Field(description="The side whose tokens are the rows.")
+    columns: str = Field(description="The side whose tokens are the columns.")
+    maps: list[AttentionMapItem]
+
+
+class InspectReply(BaseModel):
+    """The attention and the predictions of a translation."""
+
+    model: str
+    architecture: str
+    source: str
+    target: str
+    target_given: bool
+    log_probability: float
+    sides: dict[str, list[str]] = Field(description="The tokens of source, target, input and text, in a visible form.")
+    right_to_left: dict[str, bool]
+    steps: list[PredictedTokenItem]
+    alignment: list[tuple[int, int]] = Field(description="Pairs of a source token and a target token.")
+    alignment_layer: int | None
+    max_weight: int
+    kinds: list[AttentionKindItem]
+
+
+class SearchTreeReply(BaseModel):
+    """What a beam search has considered."""
+
+    beam_size: int
+    nodes: list[SearchNode] = Field(description="The tokens that were kept, each after its parent.")
+    ends: list[SearchEnd] = Field(description="The finished hypotheses, best first.")
+
+
+class TargetItem(BaseModel):
+    """A translation and its probability."""
+
+    text: str
+    log_probability: float
+    steps: list[PredictedTokenItem]
+
+
+class ForceWordReply(BaseModel):
+    """What the word costs."""
+
+    cost: float = Field(description="The difference of the log-probabilities in nats.")
+    chosen: TargetItem
+    forced: TargetItem
+
+
+def router(service: Service) -> APIRouter:
+    """Return the routes of inspections."""
+    api = APIRouter()
+
+    async def answer(request: Request, body: SentenceBody, function: Method, texts: list[str], *given: Any) -> Response:
+        client, direction = client_of(service, request), service.direction(body.source, body.target, body.model)
+        work = service.call(client, direction.model, function, texts, *given, **direction.arguments)
+        return Response(await unless_disconnected(request, work), media_type="application/json")
+
+    @api.post("/inspect", response_model=None, responses={200: {"model": InspectReply}})
+    async def inspect(body: InspectBody, request: Request) -> Response:
+        """Return the attention of a translation by layer and head, and what was predicted at each place."""
+        model = service.direction(body.source, body.target, body.model).model
+        texts = [body.text, body.translation or ""]
+        return await answer(request, body, inspect_sentence, texts, body.text, body.translation, model.name)
+
+    @api.post("/search-tree", response_model=None, responses={200: {"model": SearchTreeReply}})
+    async def tree(body: SearchTreeBody, request: Request) -> Response:
+        """Return the hypotheses that the beam search has kept at each step."""
+        options = DecodingOptions(beam_size=body.beam_size, n_best=body.beam_size)
+        return await answer(request, body, search_tree, [body.text], body.text, options)
+
+    @api.post("/force-word", response_model=None, responses={200: {"model": ForceWordReply}})
+    async def force_word(body: ForceWordBody, request: Request) -> Response:
+        """Return the translation that results from a word at a place, and what the word costs."""
+        given = body.text, body.prefix, body.word, body.translation
+        texts = [body.text, body.prefix, body.word, body.translation or ""]
+        return await answer(request, body, force_word_in_translation, texts, *given)
+
+    return api

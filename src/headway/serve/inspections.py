@@ -1,0 +1,61 @@
+"""Inspections that the service offers. They run in a worker, and return JSON, so that the front process only sends it.
+
+Texts are short enough to be drawn (:data:`headway.inspection.results.MAX_DRAWN_TOKENS`), so that a worker is never busy
+with an inspection for long: only its searches end early if the client disconnects.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from headway.decode import DecodingOptions
+from headway.errors import LengthError
+from headway.inspection.forced_word import force_word
+from headway.inspection.inspect_translator import inspect_translation
+from headway.inspection.page_data import SMALL_WEIGHT, page_data, step_data
+from headway.inspection.results import MAX_DRAWN_TOKENS, Inspection
+from headway.predict import Translator
+
+
+def inspect_sentence(translator: Translator, text: str, translation: str | None, name: str, **languages: Any) -> bytes:
+    """Return the attention and the predictions of a translation, as :func:`page_data` does."""
+    _check_length(translator, text, translation)
+    return _json(page_data(inspect_translation(translator, text, translation, name=name, **languages), SMALL_WEIGHT))
+
+
+def search_tree(translator: Translator, text: str, options: DecodingOptions, **languages: Any) -> bytes:
+    """Return the tree of the beam search for a translation."""
+    _check_length(translator, text)
+    return _json(asdict(translator.search_tree(text, options, **languages)))
+
+
+def force_word_in_translation(
+    translator: Translator, text: str, prefix: str, word: str, translation: str | None, **languages: Any
+) -> bytes:
+    """Return what a word at a place of a translation costs."""
+    _check_length(translator, text, translation)
+    found = force_word(translator, text, prefix, word, translation=translation, **languages)
+    return _json({"cost": found.cost, "chosen": _target(found.chosen), "forced": _target(found.forced)})
+
+
+def _target(inspection: Inspection) -> dict[str, Any]:
+    steps = [step_data(step) for step in inspection.steps]
+    return {"text": inspection.target, "log_probability": inspection.log_probability, "steps": steps}
+
+
+def _check_length(translator: Translator, text: str, translation: str | None = None) -> None:
+    """Raise :class:`LengthError` if a text is too long to be drawn."""
+    tokenizers = translator.bundle.source_tokenizer, translator.bundle.target_tokenizer
+    for what, tokenizer, own in zip(("text", "translation"), tokenizers, (text, translation), strict=True):
+        count = len(tokenizer.encode(own)) if own else 0
+        if count > MAX_DRAWN_TOKENS:
+            raise LengthError(
+                f"a {what} of {count:,} tokens is too long to be inspected; at most {MAX_DRAWN_TOKENS} are accepted: "
+                "give one of its sentences"
+            )
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
