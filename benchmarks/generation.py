@@ -196,34 +196,38 @@ def main() -> None:
         for process in running.values():
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-        seconds: dict[str, dict[str, list[float]]] = {case: {name: [] for name in running} for case in arguments.cases}
-        for number in range(arguments.rounds + 1):
-            for case in arguments.cases:
+        seconds: dict[str, dict[str, list[float]]] = {}
+        for case in arguments.cases:
+            taken: dict[str, list[float]] = {name: [] for name in running}
+            for number in range(arguments.rounds + 1):
                 for each, process in running.items():
-                    taken = _ask(process, CASES[case])
+                    value = _ask(process, CASES[case])
                     if number:  # the first round warms up
-                        seconds[case][each].append(taken)
+                        taken[each].append(value)
+            seconds[case] = taken
+            print(case, {each: round(statistics.median(values), 4) for each, values in taken.items()})
+            print("   ", {each: round(value, 2) for each, value in _ratios(taken).items()}, flush=True)
+            if arguments.output:  # after each case, so that an interrupted measurement is not lost
+                _write(arguments.output, arguments.threads, seconds)
         for process in running.values():
             process.terminate()
-    found = {case: _ratios(seconds[case]) for case in arguments.cases}
-    for case, ratios in found.items():
-        print(case, {each: round(statistics.median(values), 4) for each, values in seconds[case].items()})
-        print("   ", {each: round(value, 2) for each, value in ratios.items()})
-    if arguments.output:
-        from headway.hardware import processor_name
 
-        record = {
-            "date": datetime.now(UTC).date().isoformat(),
-            "processor": processor_name(),
-            "threads": arguments.threads,
-            "versions": {each: version(each) for each in ("torch", "ctranslate2", "transformers")},
-            "cases": {
-                case: dict(zip(("prompts", "tokens", "new", "shared"), CASES[case], strict=True)) for case in found
-            },
-            "ratios": found,
-            "seconds": seconds,
-        }
-        arguments.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+def _write(path: Path, threads: int, seconds: dict[str, dict[str, list[float]]]) -> None:
+    from headway.hardware import processor_name
+
+    record = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "processor": processor_name(),
+        "threads": threads,
+        "versions": {each: version(each) for each in ("torch", "ctranslate2", "transformers")},
+        "cases": {
+            case: dict(zip(("prompts", "tokens", "new", "shared"), CASES[case], strict=True)) for case in seconds
+        },
+        "ratios": {case: _ratios(taken) for case, taken in seconds.items()},
+        "seconds": seconds,
+    }
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def _ask(process: subprocess.Popen[str], case: tuple[int, int, int, int]) -> float:

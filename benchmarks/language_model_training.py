@@ -2,9 +2,10 @@
 
 All train a GPT of 6 blocks of 384 units and 6 heads on blocks of 256 characters of one text, 64 blocks a step, with
 dropout 0.2 and AdamW. The peers also drop attention weights; ours does so as well ("like for like"), and without it
-("best"). Every contestant is a process of its own. Each peer is measured together with ours: they run in turns, and all
-but one are stopped (SIGSTOP), so that other load on the machine affects all of them. The step during which a contestant
-was stopped does not count. All peers at once would need more than 20 GB of memory.
+("best"). Every contestant is a process of its own. Each peer is measured together with ours, in the same precision and
+in the fastest form: they run in turns, and all but one are stopped (SIGSTOP), so that other load on the machine affects
+all of them. The step during which a contestant was stopped does not count. All peers at once would need more than 20 GB
+of memory. Each peer's figures are kept in a file beside the output; a measurement can be made in parts.
 
 nanoGPT runs with the command for a CPU of its README, at these sizes, without and with torch.compile. On a CPU it
 computes in float32 only; for the comparison in bfloat16, its autocast is switched on by a change of one line. The
@@ -40,6 +41,7 @@ from typing import Any
 import numpy as np
 
 WIDTH, HEADS, LAYERS, CONTEXT, BATCH, DROPOUT = 384, 6, 6, 256, 64, 0.2
+BEST = "headway bfloat16 best"
 TRAINER = """
 import json, sys, time
 import torch
@@ -210,19 +212,17 @@ def ratios(found: dict[str, dict[str, float]]) -> dict[str, float]:
         found: For each peer, the seconds of a step of the peer and of ours in the same turns.
     """
 
-    def fastest(peer: str, *ours: str) -> float:
-        """Return the least ratio of all forms of a peer to the fastest of ours."""
-        forms = {name: seconds for name, seconds in found.items() if name.startswith(peer)}
-        return min(seconds[name] / min(seconds[each] for each in ours) for name, seconds in forms.items())
+    def fastest(peer: str, ours: str) -> float:
+        """Return the least ratio of all forms of a peer to one of ours."""
+        return min(seconds[name] / seconds[ours] for name, seconds in found.items() if name.startswith(peer))
 
-    every = [f"headway {precision}{form}" for precision in ("float32", "bfloat16") for form in ("", " best")]
     result = {
         f"{precision} against {peer}": fastest(f"{peer} {precision}", f"headway {precision}")
         for peer in ("nanogpt", "trainer")
         for precision in ("float32", "bfloat16")
     }
     return result | {
-        f"best against {peer}'s default": fastest(f"{peer} float32", *every) for peer in ("nanogpt", "trainer")
+        f"best against {peer}'s default": fastest(f"{peer} float32", BEST) for peer in ("nanogpt", "trainer")
     }
 
 
@@ -234,17 +234,27 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=2, help="steps in a turn")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--output", type=Path)
+    parser.add_argument(
+        "--peers", nargs="*", help="only these, for example 'nanogpt float32'; default: all still missing"
+    )
+    parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
+    partial_path = arguments.output.with_suffix(".partial.json")
     with tempfile.TemporaryDirectory() as name:
         starters = contestants(Path(name), arguments.nanogpt, arguments.text, arguments.threads)
         ours = {each: start for each, start in starters.items() if each.startswith("headway")}
-        seconds = {}
-        for peer in starters.keys() - ours.keys():
-            seconds[peer] = measure(ours | {peer: starters[peer]}, arguments.rounds, arguments.steps)
+        seconds: dict[str, dict[str, float]] = json.loads(partial_path.read_text()) if partial_path.exists() else {}
+        peers = [each for each in starters if each not in ours]
+        for peer in arguments.peers or [each for each in peers if each not in seconds]:
+            same = f"headway {peer.split()[1]}" if " " in peer else BEST
+            chosen = {each: ours[each] for each in dict.fromkeys((same, BEST))}
+            seconds[peer] = measure(chosen | {peer: starters[peer]}, arguments.rounds, arguments.steps)
             print(peer, seconds[peer], flush=True)
-            for each in ours:
+            partial_path.write_text(json.dumps(seconds), encoding="utf-8")
+            for each in chosen:
                 shutil.rmtree(Path(name) / each.replace(" ", "-") / "run")
+    if not seconds.keys() >= set(peers):
+        return
     weights = 12 * LAYERS * WIDTH**2
     flop = BATCH * CONTEXT * (6 * weights + 6 * LAYERS * CONTEXT * WIDTH)  # attention to half of the block on average
     beside_peak = seconds.pop("peak")
@@ -256,12 +266,12 @@ def main() -> None:
         "peak_gflop_per_s": peak / 1e9,
     }
     print(json.dumps(found, indent=1))
-    if arguments.output:
-        from headway.hardware import processor_name
+    from headway.hardware import processor_name
 
-        versions = {each: version(each) for each in ("torch", "transformers")}
-        head = {"date": datetime.now(UTC).date().isoformat(), "processor": processor_name(), "versions": versions}
-        arguments.output.write_text(json.dumps(head | found, indent=1) + "\n", encoding="utf-8")
+    versions = {each: version(each) for each in ("torch", "transformers")}
+    head = {"date": datetime.now(UTC).date().isoformat(), "processor": processor_name(), "versions": versions}
+    arguments.output.write_text(json.dumps(head | found, indent=1) + "\n", encoding="utf-8")
+    partial_path.unlink()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,107 @@
+"""Measure how much more anonymous memory a language model's corpus of 10 GB needs than one of 100 MB.
+
+    python benchmarks/text_memory.py --output benchmarks/results/text-memory-DATE.json
+
+The text is random, with the words of benchmarks/preparing.py, one paragraph a line and a blank line between documents.
+For each size, ``headway prepare`` tokenizes the text and ``headway train`` trains for a few steps. The figure is the
+peak of the anonymous memory (RssAnon) of all processes of a command together. Mapped files do not count: the system
+can drop them at any time.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from preparing import VOCABULARY, made_up_words, process_tree
+
+from headway.hardware import processor_name
+
+BLOCK = 200_000  # words drawn at a time
+RECIPE = """
+[task]
+kind = "language_model"
+[data]
+train = [{{ files = ["{text}"], documents = "blank_lines" }}]
+[tokenizer]
+vocab_size = 8000
+[model]
+preset = "tiny"
+max_length = 128
+[training]
+steps = 5
+[checkpoints]
+average = 0
+"""
+
+
+def write_text(path: Path, size: int) -> None:
+    """Write at least ``size`` bytes of random text, which is the same in every run."""
+    rng = np.random.default_rng(1)
+    words = made_up_words(rng)
+    frequencies = 1 / (np.arange(1, VOCABULARY + 1) + 2.7) ** 1.2
+    cumulative = np.cumsum(frequencies / frequencies.sum())
+    with path.open("w", encoding="utf-8") as file:
+        while file.tell() < size:
+            drawn = words[np.searchsorted(cumulative, rng.random(BLOCK)).clip(max=VOCABULARY - 1)].tolist()
+            paragraphs = [" ".join(drawn[start : start + 100]) for start in range(0, BLOCK, 100)]
+            documents = ["\n".join(paragraphs[start : start + 5]) for start in range(0, len(paragraphs), 5)]
+            file.write("\n\n".join(documents) + "\n\n")
+
+
+def anonymous_bytes(process: int) -> int:
+    """Return the anonymous memory of a process, or 0 if it has ended."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("RssAnon"))
+
+
+def peak_of(*arguments: str) -> int:
+    """Run ``headway`` and return the peak of the anonymous memory of all its processes."""
+    child = subprocess.Popen([sys.executable, "-m", "headway", *arguments])
+    peak = 0
+    while child.poll() is None:
+        peak = max(peak, sum(map(anonymous_bytes, process_tree(child.pid))))
+        time.sleep(0.05)
+    if child.returncode:
+        raise SystemExit(f"headway {arguments[0]} failed")
+    return peak
+
+
+def main(
+    output: Annotated[Path, typer.Option(help="Write the figures as JSON.")],
+    megabytes: Annotated[tuple[int, int], typer.Option(help="Sizes of the two corpora.")] = (100, 10_000),
+    folder: Annotated[Path | None, typer.Option(help="Folder for temporary files.")] = None,
+) -> None:
+    """Write both corpora, prepare them, train on them, and print the peaks."""
+    peaks: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        for size in megabytes:
+            text, recipe = Path(name) / f"{size}.txt", Path(name) / f"{size}.toml"
+            write_text(text, size * 10**6)
+            recipe.write_text(RECIPE.format(text=text), encoding="utf-8")
+            run = str(Path(name) / f"run-{size}")
+            start = time.perf_counter()
+            prepare = peak_of("prepare", str(recipe), "--run", run)
+            seconds = time.perf_counter() - start
+            train = peak_of("train", str(recipe), "--run", run)
+            peaks[f"{size} MB"] = {"prepare_mb": prepare / 1e6, "train_mb": train / 1e6, "prepare_s": seconds}
+            print(size, "MB:", {key: round(value, 1) for key, value in peaks[f"{size} MB"].items()}, flush=True)
+    small, large = (peaks[f"{size} MB"] for size in megabytes)
+    difference = {key: large[key] - small[key] for key in ("prepare_mb", "train_mb")}
+    print("difference:", {key: round(value, 1) for key, value in difference.items()})
+    head = {"date": date.today().isoformat(), "processor": processor_name(), "cores": os.cpu_count()}
+    output.write_text(json.dumps(head | {"peaks": peaks, "difference": difference}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)
