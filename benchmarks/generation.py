@@ -129,6 +129,7 @@ CONTESTANTS = (
 # The ratio of a peer's time to that of a form of Headway.
 RATIOS = {
     "int8 against CTranslate2 int8": ("headway int8", ("ctranslate2 one", "ctranslate2 threads")),
+    "int8 against transformers float32": ("headway int8", ("transformers float32",)),
     "float32 against transformers float32": ("headway float32", ("transformers float32",)),
     "best against transformers' best": (None, ("transformers float32", "transformers bfloat16")),
 }
