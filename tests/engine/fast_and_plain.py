@@ -27,13 +27,10 @@ _Outcome = tuple[Tensor, Tensor, dict[str, Tensor]]
 def plain_layers(config: Any) -> set[tuple[str, str]]:
     """Return the layers of a model that stay plain, each with its reason.
 
-    Two kinds stay plain: feed-forward layers with an activation other than ReLU and its gated variants, and sublayers
-    without a residual connection.
+    Only sublayers without a residual connection stay plain.
     """
     expected = set()
     config = getattr(config, "body", config)
-    if getattr(config, "activation", "relu") in ("gelu", "gelu_tanh", "silu"):
-        expected.add(("FeedForward", f"activation = {config.activation} has no fast form"))
     if not getattr(config, "residual", True):
         expected.add((f"{config.norm.title()}Norm".replace("None", "No"), "residual = False has no fast form"))
         if config.kind == "masked" and config.norm == "pre" and config.embedding_norm:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from torch.nn import functional as F
 from headway import kernels
 from headway.engine.accelerate import accelerate
 from headway.engine.attention import KernelMultiHeadAttention, attend_by_kernels, attention_weights
-from headway.engine.layers import KernelDropout, KernelLayerNorm, dropout_add, relu_dropout
+from headway.engine.layers import KernelDropout, KernelLayerNorm, bias_activation, dropout_add, relu_dropout
 from headway.engine.loss import projected_cross_entropy
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.attention import MultiHeadAttention
+from headway.nn.blocks import gelu_tanh
 from headway.nn.loss import label_smoothed_cross_entropy
 
 if not kernels.available():
@@ -247,10 +249,33 @@ def test_the_inner_layer_is_relu_of_the_biased_product_thinned(dtype: torch.dtyp
         )
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("width", [1, 40, 67])
+@pytest.mark.parametrize("activation", [F.gelu, gelu_tanh, F.silu])
+def test_biased_activations_and_their_gradients_are_pytorchs(
+    dtype: torch.dtype, width: int, activation: Callable[[Tensor], Tensor]
+) -> None:
+    torch.manual_seed(width)
+    x, bias = (2 * torch.randn(3, 90, width)).to(dtype).requires_grad_(), torch.randn(width).requires_grad_()
+    out, pull = bias_activation(activation, x, bias), torch.randn(3, 90, width).to(dtype)
+    out.backward(pull)  # type: ignore[no-untyped-call]
+    exact_x, exact_bias = (each.detach().double().requires_grad_() for each in (x, bias))
+    exact = activation(exact_x + exact_bias)
+    exact.backward(pull.double())  # type: ignore[no-untyped-call]
+    rtol, atol = (2**-8, 1e-6) if dtype == torch.bfloat16 else (1e-5, 1e-6)
+    assert x.grad is not None
+    assert bias.grad is not None
+    torch.testing.assert_close(out.double(), exact, rtol=rtol, atol=atol)
+    torch.testing.assert_close(x.grad.double(), exact_x.grad, rtol=rtol, atol=atol)
+    torch.testing.assert_close(bias.grad.double(), exact_bias.grad, rtol=1e-5, atol=1e-4)  # sums of 270 numbers
+
+
 def test_damaged_activations_stay_damaged() -> None:
+    damaged, bias = torch.full((1, 50), math.nan), torch.zeros(50)
     for p in (0.0, 0.1):
-        out = relu_dropout(KernelDropout(p).train(), torch.full((1, 50), math.nan), torch.zeros(50))
-        assert out.isnan().any()
+        assert relu_dropout(KernelDropout(p).train(), damaged, bias).isnan().any()
+    for activation in (F.gelu, gelu_tanh, F.silu):
+        assert bias_activation(activation, damaged, bias).isnan().all()
 
 
 # Layer normalization.
@@ -288,9 +313,12 @@ def test_layer_norm_and_its_gradients_are_pytorchs(dtype: torch.dtype, rows: int
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("to_memory", [False, True])
-def test_attention_by_kernels_is_the_definitions(autocast: bool, bias: bool, to_memory: bool) -> None:
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_attention_by_kernels_is_the_definitions(autocast: bool, bias: bool, to_memory: bool, dropout: float) -> None:
     torch.manual_seed(0)
-    ours, theirs = KernelMultiHeadAttention(24, 3, bias=bias), MultiHeadAttention(24, 3, bias=bias)
+    ours, theirs = (
+        kind(24, 3, bias=bias, dropout=dropout) for kind in (KernelMultiHeadAttention, MultiHeadAttention)
+    )
     for parameter in ours.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     theirs.load_state_dict(ours.state_dict())
@@ -301,6 +329,7 @@ def test_attention_by_kernels_is_the_definitions(autocast: bool, bias: bool, to_
     found = []
     for layer in (ours, theirs):
         x, memory = (each.clone().requires_grad_() for each in inputs)
+        torch.manual_seed(1)  # the same elements are dropped
         with torch.autocast("cpu", enabled=autocast):
             out = layer(x, memory if to_memory else None, mask=mask)
         out.float().pow(2).sum().backward()

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from headway.cli import options
-from headway.cli.train import move_previous_run_aside, print_next_command, resume_command
+from headway.cli.train import move_previous_run_aside, print_next_command, resume_command, use_huge_pages
 from headway.errors import ConfigError
 
 
@@ -31,6 +31,7 @@ def distill(
     The teacher translates the source side of the recipe's training corpora into RUN/distilled. Then the student is
     trained on these translations. If either part is interrupted, running the same command again resumes.
     """
+    use_huge_pages()
     from headway.cli.progress import ProgressListener
     from headway.distill import distill as translate_corpora
     from headway.tasks import load_recipe, train

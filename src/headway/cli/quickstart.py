@@ -39,7 +39,9 @@ def quickstart(
     With --language-model: train on a long poem, let the model write, and compare its bits per byte with compressors.
     """
     from headway.cli.progress import ProgressListener
-    from headway.cli.train import command_name, move_previous_run_aside
+    from headway.cli.train import command_name, move_previous_run_aside, use_huge_pages
+
+    use_huge_pages()
     from headway.data.builtin import build_corpus, write_corpus
     from headway.predict import load_translator
     from headway.tasks import train

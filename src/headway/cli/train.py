@@ -29,6 +29,7 @@ def train(
     fresh: options.FreshOption = False,
 ) -> None:
     """Train a model. Running the same command again resumes an interrupted run."""
+    use_huge_pages()
     from headway.cli.progress import ProgressListener
     from headway.tasks import load_recipe, task_of
     from headway.train.loop import train as run_training
@@ -39,6 +40,15 @@ def train(
     with ProgressListener(task.throughput_unit) as listener, move_previous_run_aside(folder, fresh, listener.say):
         result = run_training(task, loaded, folder, listener=listener)
     print_next_command(result, task.command)
+
+
+def use_huge_pages() -> None:
+    """Let PyTorch put large tensors into huge pages, unless the user has decided otherwise.
+
+    A training step of a GPT with 11 million weights takes 10 % less time (Zen 4). PyTorch reads the variable before its
+    first allocation, so this comes before the import of torch.
+    """
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def print_next_command(result: Result, command: str = "translate") -> None:

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 import headway.kernels as kernels
 from headway.engine.attention import KernelMultiHeadAttention
 from headway.engine.layers import (
+    ACTIVATIONS,
     GATES,
     AutocastDropout,
     KernelDropout,
@@ -129,7 +130,7 @@ _REPLACEMENTS = (
     Replacement(
         FeedForward,
         KernelFeedForward,
-        {"inner": _LINEAR, "outer": _LINEAR, "activation": is_one_of(F.relu), "dropout": _DROPOUT},
+        {"inner": _LINEAR, "outer": _LINEAR, "activation": is_one_of(F.relu, *ACTIVATIONS), "dropout": _DROPOUT},
     ),
     Replacement(
         GatedFeedForward,

@@ -22,6 +22,7 @@ from headway.engine.arrays import as_array, has_hooks, kernels_support, paramete
 from headway.engine.linear import linear, trains_by_kernels
 from headway.nn import attention as plain
 from headway.nn.attention import KeysValues, MultiHeadAttention, add_head_dim, apply_observers, attention_is_observed
+from headway.nn.dropout import Dropout, draw_seed
 from headway.nn.masks import DocumentMask, Mask
 
 
@@ -46,7 +47,7 @@ class KernelMultiHeadAttention(MultiHeadAttention):
         from headway.kernels.bf16_gemm import supports_width  # imports Numba
 
         weight, bias = self.projection.weight, self.projection.bias
-        in_bfloat16 = supports_width(self.d_key) and trains_by_kernels(x, weight)
+        in_bfloat16 = supports_width(self.d_key) and trains_by_kernels(x, weight) and not self.dropout.p
         split = len(weight) if memory is None else self.widths[0]
         # The other kernels add the bias later, except before a rotation.
         bias_in_product = bias is not None and (in_bfloat16 or self.rotary is not None)
@@ -61,7 +62,7 @@ class KernelMultiHeadAttention(MultiHeadAttention):
             heads = attend_in_bfloat16(projected, other, mask, self.num_heads)
         else:
             added = weight.new_zeros(len(weight)) if bias is None or bias_in_product else bias
-            heads = attend_by_kernels(projected, other, added, mask, self.num_heads)
+            heads = attend_by_kernels(projected, other, added, mask, self.num_heads, self.dropout)
         joined: Tensor = self.output(heads)
         return joined
 
@@ -93,7 +94,6 @@ class KernelMultiHeadAttention(MultiHeadAttention):
             and not has_hooks(self.projection, self.dropout)
             and len(set(self.widths)) == 1
             and all(parameter.dtype == torch.float32 for parameter in self.projection.parameters())
-            and not self.dropout.p
             and not _fused_is_faster(source, source)
             and _kernels_support_mask(mask, x, source)
         )
@@ -219,14 +219,18 @@ def attend_by_kernels(
     bias: Float[Tensor, " W"],
     mask: Bool[Tensor, "#B #T S"] | DocumentMask,
     num_heads: int,
+    dropout: Dropout | None = None,
 ) -> Float[Tensor, "B T C"]:
     """Return the concatenated outputs of all heads.
 
     ``projected`` contains queries, keys and values of equal width side by side. If there is a ``memory``, ``projected``
-    contains only the queries, and ``memory`` the keys and values. ``bias`` (float32) is added to all three. Kernels
-    must support the other tensors (:func:`~headway.engine.arrays.kernels_support`).
+    contains only the queries, and ``memory`` the keys and values. ``bias`` (float32) is added to all three. ``dropout``
+    applies to the attention weights. Kernels must support the other tensors
+    (:func:`~headway.engine.arrays.kernels_support`).
     """
-    arguments = (projected, memory, bias, _mask_for_kernels(mask), num_heads)
+    threshold = dropout.threshold if dropout is not None and dropout.p else 0
+    seed = int(draw_seed()) if threshold else 0
+    arguments = (projected, memory, bias, _mask_for_kernels(mask), num_heads, seed, threshold)
     return cast(Tensor, _Attention.apply(*arguments))  # type: ignore[no-untyped-call]
 
 
@@ -238,7 +242,14 @@ def _mask_for_kernels(mask: Mask) -> Tensor:
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, projected: Tensor, memory: Tensor | None, bias: Tensor, mask: Tensor, num_heads: int
+        ctx: Any,
+        projected: Tensor,
+        memory: Tensor | None,
+        bias: Tensor,
+        mask: Tensor,
+        num_heads: int,
+        seed: int,
+        threshold: int,
     ) -> Tensor:
         from headway.kernels.softmax import masked_softmax_  # imports Numba
 
@@ -256,8 +267,10 @@ class _Attention(torch.autograd.Function):
         ctx.num_heads, ctx.is_self, ctx.scale = num_heads, memory is None, query.size(-1) ** -0.5
         by_sentence = weights.view(batch, num_heads, length, key.size(1))
         masked_softmax_(as_array(by_sentence), mask.contiguous().numpy(), ctx.scale)
+        ctx.seed, ctx.threshold = seed, threshold
         ctx.save_for_backward(query, key, value, weights)
-        return torch.bmm(weights, value).view(batch, num_heads, length, width // num_heads).transpose(1, 2).flatten(2)
+        used = _dropped(weights, seed, threshold)
+        return torch.bmm(used, value).view(batch, num_heads, length, width // num_heads).transpose(1, 2).flatten(2)
 
     @staticmethod
     @once_differentiable
@@ -266,7 +279,7 @@ class _Attention(torch.autograd.Function):
 
         query, key, value, weights = ctx.saved_tensors
         grad = torch.unflatten(grad_output, -1, (ctx.num_heads, -1)).transpose(1, 2).flatten(0, 1)
-        errors = torch.bmm(grad, value.mT)
+        errors = _dropped(torch.bmm(grad, value.mT), ctx.seed, ctx.threshold)
         softmax_backward_(as_array(errors.flatten(0, 1)), as_array(weights.flatten(0, 1)), ctx.scale)
         sides = [grad.new_empty(3, *query.shape)]
         if not ctx.is_self:
@@ -274,9 +287,21 @@ class _Attention(torch.autograd.Function):
         query_grad, key_grad, value_grad = (part for side in sides for part in side)
         torch.bmm(errors, key, out=query_grad)
         torch.bmm(errors.mT, query, out=key_grad)
-        torch.bmm(weights.mT, grad, out=value_grad)
+        torch.bmm(_dropped(weights, ctx.seed, ctx.threshold).mT, grad, out=value_grad)
         projected_grads, bias_grads = zip(*(_merge_heads(side, ctx.num_heads) for side in sides), strict=True)
-        return projected_grads[0], None if ctx.is_self else projected_grads[1], torch.cat(bias_grads), None, None
+        other_grad = None if ctx.is_self else projected_grads[1]
+        return projected_grads[0], other_grad, torch.cat(bias_grads), None, None, None, None
+
+
+def _dropped(x: Tensor, seed: int, threshold: int) -> Tensor:
+    """Return x with elements dropped, and x itself if ``threshold`` is 0. The same arguments drop the same elements."""
+    if not threshold:
+        return x
+    from headway.kernels.dropout import dropout  # imports Numba
+
+    out = torch.empty_like(x)
+    dropout(as_array(x.view(-1)), as_array(out.view(-1)), seed, threshold)
+    return out
 
 
 def attend_in_bfloat16(

@@ -25,8 +25,8 @@ from headway.engine.torch_backend import (
     ShortlistProjection,
     TorchBackend,
 )
+from headway.kernels.activations import gelu_tanh
 from headway.kernels.decode_attention import attend, padded_width, write_kv
-from headway.kernels.gelu import gelu_tanh
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
 from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
 from headway.kernels.vocab_topk import topk_logits, topk_projection, topk_projection_per_sentence

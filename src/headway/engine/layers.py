@@ -17,16 +17,17 @@ from torch.nn import functional as F
 
 from headway.engine.arrays import as_array, has_hooks, kernels_support, parameter_as_array
 from headway.engine.linear import linear
-from headway.nn.blocks import FeedForward, GatedFeedForward, NoNorm, PostNorm, PreNorm
+from headway.nn.blocks import FeedForward, GatedFeedForward, NoNorm, PostNorm, PreNorm, gelu_tanh
 from headway.nn.dropout import Dropout, draw_seed
 from headway.nn.norms import RMSNorm
 
-# The activations of gated layers that the kernel computes, with its names for them.
+# The activations that kernels compute, with their names there.
+ACTIVATIONS: dict[Any, str] = {F.gelu: "gelu", gelu_tanh: "gelu_tanh", F.silu: "silu"}
 GATES: dict[Any, str] = {F.sigmoid: "glu", F.relu: "reglu", F.gelu: "geglu", F.silu: "swiglu"}
 
 
 class KernelFeedForward(FeedForward):
-    """:class:`~headway.nn.blocks.FeedForward` with ReLU."""
+    """:class:`~headway.nn.blocks.FeedForward` whose bias and activation are applied by one kernel in training."""
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Apply the feed-forward network to each position."""
@@ -37,8 +38,12 @@ class KernelFeedForward(FeedForward):
             or has_hooks(self.inner, self.dropout)
         ):
             return super().forward(x)
-        inner = relu_dropout(self.dropout, linear(x, self.inner.weight), self.inner.bias)
-        transformed: Tensor = self.outer(inner)
+        inner, bias = linear(x, self.inner.weight), self.inner.bias
+        if self.activation is F.relu:
+            activated = relu_dropout(self.dropout, inner, bias)
+        else:
+            activated = self.dropout(bias_activation(self.activation, inner, bias))
+        transformed: Tensor = self.outer(activated)
         return transformed
 
 
@@ -193,6 +198,15 @@ def relu_dropout(dropout: Dropout, x: Float[Tensor, "*b D"], bias: Float[Tensor,
     return dropped
 
 
+def bias_activation(
+    activation: Callable[[Tensor], Tensor], x: Float[Tensor, "*b D"], bias: Float[Tensor, " D"]
+) -> Float[Tensor, "*b D"]:
+    """Return the activation of x + bias, computed by one kernel if possible."""
+    if kernels_support(x) and bias.dtype == torch.float32 and len(bias) == x.size(-1):
+        return cast(Tensor, _BiasActivation.apply(ACTIVATIONS[activation], x, bias))  # type: ignore[no-untyped-call]
+    return activation(x + bias)
+
+
 def _dropout(dropout: Dropout, x: Tensor, residual: Tensor | None) -> Tensor:
     arguments = (x, residual, int(draw_seed()), dropout.threshold)
     return cast(Tensor, _Dropout.apply(*arguments))  # type: ignore[no-untyped-call]
@@ -245,6 +259,30 @@ class _ReluDropout(torch.autograd.Function):
         grad = torch.empty_like(out)
         bias_grad = bias_relu_dropout_backward(_rows(grad_output), _rows(out), _rows(grad), ctx.threshold)
         return grad, torch.from_numpy(bias_grad), None, None
+
+
+class _BiasActivation(torch.autograd.Function):
+    """The activation ``kind`` of ``x`` + ``bias``."""
+
+    @staticmethod
+    def forward(ctx: Any, kind: str, x: Tensor, bias: Tensor) -> Tensor:
+        from headway.kernels import activations  # imports Numba
+
+        ctx.kind = kind
+        out = x.new_empty(x.shape)
+        activations.bias_activation(kind, _rows(x), parameter_as_array(bias), _rows(out))
+        ctx.save_for_backward(x, bias)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[None, Tensor, Tensor]:
+        from headway.kernels.activations import bias_activation_backward
+
+        x, bias = ctx.saved_tensors
+        grad = x.new_empty(x.shape)
+        arrays = _rows(grad_output), _rows(x), parameter_as_array(bias), _rows(grad)
+        return None, grad, torch.from_numpy(bias_activation_backward(ctx.kind, *arrays))
 
 
 class _Gate(torch.autograd.Function):

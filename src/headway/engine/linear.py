@@ -109,6 +109,8 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        from headway.kernels.bf16_gemm import sum_rows
+
         x, weight = ctx.saved_tensors
         grad = grad_output.flatten(0, -2).contiguous()
         x_grad = weight_grad = bias_grad = None
@@ -119,5 +121,5 @@ class _Linear(torch.autograd.Function):
             add_weight_gradient(weight_grad, grad, x.flatten(0, -2))
             weight_grad = weight_grad[: len(weight)]
         if ctx.biased and ctx.needs_input_grad[2]:
-            bias_grad = grad.sum(0, dtype=torch.float32)
+            bias_grad = torch.from_numpy(sum_rows(as_array(grad)))
         return x_grad, weight_grad, bias_grad

@@ -9,6 +9,7 @@ Products multiply rows of pairs with panels of pairs (:mod:`headway.kernels.bf16
     y = x W^T + b      pairs of neighboring inputs; panels of the rows of W            :func:`pack_rows`
     dx = dy W          pairs of neighboring outputs; panels of the columns of W        :func:`pack_columns`
     dW += dy^T x       pairs of neighboring rows of both, packed when they are used    :func:`add_outer_product`
+    db = sum of dy                                                                     :func:`sum_rows`
 
 Matrices are contiguous. bfloat16 matrices are arrays of uint16 with the same bits. Terms are summed in the order of the
 pairs (in ``add_outer_product``, 256 rows at a time), regardless of the number of threads.
@@ -31,7 +32,7 @@ from headway.kernels.bf16_tiles import (
     multiply_accumulate,
     multiply_rows,
 )
-from headway.kernels.float_bits import cast_like
+from headway.kernels.float_bits import cast_like, to_float32
 from headway.kernels.jit import Array, jit, jit_inline, jit_serial_and_parallel
 
 _CHUNK = 64  # rows that are multiplied with all panels at a time; they fit the second-level cache
@@ -79,6 +80,14 @@ def add_outer_product(y: Array, x: Array, out: Array) -> None:
     strips = host_threads.get()  # every strip reads the whole narrower matrix
     by_rows = y.shape[1] >= x.shape[1]
     _add_outer(y, x, out, strips if by_rows else 1, 1 if by_rows else strips)
+
+
+def sum_rows(y: Array) -> Array:
+    """Return the sum of the rows of ``y`` (R, N) in float32: the gradient of the bias."""
+    sums = np.zeros((-(-len(y) // _SUMMED), y.shape[1]), dtype=np.float32)
+    _sum_rows(y, sums)
+    total: Array = sums.sum(0)
+    return total
 
 
 @jit_serial_and_parallel
@@ -190,3 +199,14 @@ def _add_blocks(y_pairs: Array, x_pairs: Array, pairs: int, out: int, out_stride
             x = y_pairs.ctypes.data + first_row // BLOCK * panel + first_row % BLOCK * PAIR_BYTES
             place = out + first_row * out_stride + block * _LINE_BYTES
             multiply_accumulate(w, pairs, x, PAIR_BYTES, _LINE_BYTES, place, out_stride)
+
+
+@jit_serial_and_parallel
+def _sum_rows(y: Array, sums: Array) -> None:
+    rows, width = y.shape
+    for chunk in numba.prange(len(sums)):
+        total = sums[chunk]
+        for row in range(chunk * _SUMMED, min((chunk + 1) * _SUMMED, rows)):
+            own = y[row]
+            for i in range(width):
+                total[i] += to_float32(own[i])

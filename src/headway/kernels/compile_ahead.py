@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from headway.kernels.activations import gelu_tanh
 from headway.kernels.decode_attention import attend, padded_width, write_kv
-from headway.kernels.gelu import gelu_tanh
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
 from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
 from headway.kernels.jit import cache_folders, compile_in_background, run_serial_and_parallel

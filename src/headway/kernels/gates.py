@@ -30,7 +30,7 @@ _CHUNK = 8192  # elements that a thread processes at a time
 _ERF_SCALE = 0.3275911
 _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 
-_Emitted = tuple[ir.Value, ir.Value]  # gate(g) and its derivative
+Emitted = tuple[ir.Value, ir.Value]  # a function of one number, and its derivative
 
 
 def apply_gate(kind: str, gate: Array, x: Array, out: Array) -> None:
@@ -58,18 +58,19 @@ def emit_sigmoid(builder: Builder, g: ir.Value) -> ir.Value:
     return builder.fdiv(builder.select(is_negative, power, one), builder.fadd(one, power))
 
 
-def _emit_glu(builder: Builder, g: ir.Value) -> _Emitted:
+def _emit_glu(builder: Builder, g: ir.Value) -> Emitted:
     sigmoid = emit_sigmoid(builder, g)
     return sigmoid, builder.fmul(sigmoid, builder.fsub(constant(g.type, 1.0), sigmoid))
 
 
-def _emit_reglu(builder: Builder, g: ir.Value) -> _Emitted:
+def _emit_reglu(builder: Builder, g: ir.Value) -> Emitted:
     zero, one = constant(g.type, 0.0), constant(g.type, 1.0)
     is_closed = builder.fcmp_ordered("<=", g, zero)  # NaN is kept
     return builder.select(is_closed, zero, g), builder.select(is_closed, zero, one)
 
 
-def _emit_geglu(builder: Builder, g: ir.Value) -> _Emitted:
+def emit_geglu(builder: Builder, g: ir.Value) -> Emitted:
+    """Return g Phi(g) and its derivative."""
     kind, one = g.type, constant(g.type, 1.0)
     magnitude = builder.fmul(builder.call_float("fabs", g), constant(kind, 0.5**0.5))
     power = _emit_exp_negative(builder, builder.fmul(magnitude, magnitude))
@@ -84,13 +85,14 @@ def _emit_geglu(builder: Builder, g: ir.Value) -> _Emitted:
     return builder.fmul(g, below), builder.fadd(below, builder.fmul(g, density))
 
 
-def _emit_swiglu(builder: Builder, g: ir.Value) -> _Emitted:
+def emit_swiglu(builder: Builder, g: ir.Value) -> Emitted:
+    """Return g sigmoid(g) and its derivative."""
     sigmoid, one = emit_sigmoid(builder, g), constant(g.type, 1.0)
     slope = builder.fadd(one, builder.fmul(g, builder.fsub(one, sigmoid)))
     return builder.fmul(g, sigmoid), builder.fmul(sigmoid, slope)
 
 
-def _functions(emit_gate: Callable[[Builder, ir.Value], _Emitted]) -> tuple[Any, Any]:
+def _functions(emit_gate: Callable[[Builder, ir.Value], Emitted]) -> tuple[Any, Any]:
     """Return the functions that compute ``count`` elements and their gradients. They take addresses."""
 
     @intrinsic(lambda like, *_: types.void(like, *(types.uintp,) * 3, types.intp))
@@ -126,8 +128,8 @@ def _functions(emit_gate: Callable[[Builder, ir.Value], _Emitted]) -> tuple[Any,
 
 _glu, _glu_backward = _functions(_emit_glu)
 _reglu, _reglu_backward = _functions(_emit_reglu)
-_geglu, _geglu_backward = _functions(_emit_geglu)
-_swiglu, _swiglu_backward = _functions(_emit_swiglu)
+_geglu, _geglu_backward = _functions(emit_geglu)
+_swiglu, _swiglu_backward = _functions(emit_swiglu)
 
 
 @jit_serial_and_parallel

@@ -12,7 +12,7 @@ from headway import kernels
 if not kernels.available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
 
-from headway.kernels.gelu import gelu_tanh
+from headway.kernels.activations import gelu_tanh
 
 
 def test_values_are_those_of_the_formula_in_float64() -> None:
