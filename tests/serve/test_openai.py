@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from running_clients import HERE, call, install_node
 from running_service import RunningService, running, unpack_model
 
 from headway.predict import LanguageModel, Translator, load_language_model, load_translator
 
-KEY, OTHER_KEY = "0123456789abcdef", "fedcba9876543210"
+KEY, OTHER_KEY, NODE_KEY = "0123456789abcdef", "fedcba9876543210", "00112233445566"
 WRITER = "writer"  # the name of the language model; the other one is called "model"
 
 
@@ -34,7 +36,8 @@ def service(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
     config = tmp_path_factory.mktemp("config") / "serve.toml"
     lines = ["[limits]", "texts = 100", "characters = 2000"]
     lines += [f'[[models]]\npath = "{folder}"\nprecision = "float32"' for folder in folders]
-    for name, key, rate in (("one", KEY, ""), ("two", OTHER_KEY, "requests_per_minute = 2")):
+    limited = "requests_per_minute = 2"
+    for name, key, rate in (("one", KEY, ""), ("two", OTHER_KEY, limited), ("three", NODE_KEY, limited)):
         lines += ["[[keys]]", f'name = "{name}"', f'sha256 = "{sha256(key.encode()).hexdigest()}"', rate]
     config.write_text("\n".join(lines))
     with running(["--config", str(config), "--workers", "1"]) as found:
@@ -244,3 +247,31 @@ def test_native_events(service: RunningService, writer: LanguageModel, translato
     bad = httpx.post(f"{service.url}/api/v1/generate", json={"prompt": "ein " * 90, "stream": True}, headers=headers)
     assert bad.status_code == 400
     assert "context" in bad.json()["error"]["message"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("npm") is None, reason="needs Node.js")
+def test_the_client_for_node(
+    service: RunningService, writer: LanguageModel, translator: Translator, tmp_path: Path
+) -> None:
+    install_node(tmp_path, "openai@7.57.0")
+    script = shutil.copy(HERE / "openai_clients.mjs", tmp_path)
+    found = call("node", str(script), service.url, KEY, NODE_KEY, WRITER)
+    assert found["models"] == [WRITER, "model"]
+    assert found["model"] == "headway"
+    expected = writer.generate(["ein", "zwei rote"], max_new_tokens=12, n=2, **OPTIONS)
+    assert found["texts"] == [one.text for own in expected for one in own]
+    assert found["usage"] == sum(len(one.ids) for own in expected for one in own)
+    whole = writer.generate("ein", max_new_tokens=12, **OPTIONS)[0].text
+    assert found["stopped"] == whole.partition("a")[0]
+    assert found["streamed"]["text"] == whole
+    assert found["streamed"]["chunks"] > 3
+    assert found["logprobs"] == pytest.approx(writer.score(["zwei rote"])[0].token_log_probabilities, abs=1e-4)
+    translation = translator.translate("Ein Hund läuft.").text
+    assert found["chat"] == found["chatStream"]["text"] == translation
+    assert found["left"] == "text_completion"
+    assert found["unknown"] == "NotFoundError: 404 There is no model gpt-9"
+    assert found["empty"].startswith("BadRequestError: 400 ")
+    assert found["wrongKey"].startswith("AuthenticationError: 401 ")
+    assert found["limited"]["name"] == "RateLimitError"
+    assert 1 <= found["limited"]["retryAfter"] <= 60
