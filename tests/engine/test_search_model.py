@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from headway import kernels
+from headway.decode import DecodingOptions, Request, search_all
 from headway.decode.ranking import top_tokens
 from headway.engine import (
     Precision,
@@ -236,6 +237,28 @@ def test_in_integers_a_row_does_not_depend_on_what_is_beside_it(changes: dict[st
         engine.select(state, rows)
         chosen = torch.randint(4, 150, (len(rows),), generator=generator).tolist()
         prefixes = [[*prefixes[row], token] for row, token in zip(rows.tolist(), chosen, strict=True)]
+
+
+@needs_int8
+@pytest.mark.parametrize("min_length", [0, 5])
+def test_in_integers_a_request_does_not_depend_on_the_rules_of_others(min_length: int) -> None:
+    """Results are equal bit for bit, whether others in the batch have phrases to include, prefixes or neither."""
+    engine, options = SearchTransformer(make(), "int8"), DecodingOptions(beam_size=4, n_best=4, min_length=min_length)
+    rules: list[dict[str, Any]] = [
+        {},
+        {"include": (((7, 8),),)},
+        {},
+        {"banned": ((9,), (10, 11))},
+        {"prefix": (5, 6)},
+        {},
+    ]
+    requests = [
+        Request(source=tuple(source), limit=6 + 3 * number, **own)
+        for number, (source, own) in enumerate(zip(sources(7, 3, 5, 4, 6, 12), rules, strict=True))
+    ]
+    arguments: dict[str, Any] = {"bos": 1, "eos": 2, "banned": (0, 1), "max_batch_tokens": 4096, "max_sequences": 64}
+    together = search_all(engine, requests, options, **arguments)
+    assert together == [search_all(engine, [each], options, **arguments)[0] for each in requests]
 
 
 @needs_int8

@@ -45,7 +45,15 @@ from torch.nn import functional as F
 from headway.decode import rules
 from headway.decode.constraints import Constraints, extend_constrained
 from headway.decode.protocol import SearchModel, StateT, Step
-from headway.decode.ranking import Extensions, NextTokens, TokenScores, extend_best, extend_diverse, topk_ordered
+from headway.decode.ranking import (
+    Extensions,
+    NextTokens,
+    TokenScores,
+    extend_best,
+    extend_diverse,
+    merge_rows,
+    topk_ordered,
+)
 from headway.decode.request import (
     DecodingOptions,
     Hypothesis,
@@ -241,14 +249,17 @@ class BeamSearch(Generic[StateT]):
             self._cover(step.attention)
         if any(beam.request.alternatives for beam in self.beams):
             self._record_alternatives(step)
-        # While no sequence may end, EOS is simply one more banned token, which needs no rule on all logits.
-        all_short = all(beam.length < self.options.min_length for beam in self.beams)
-        if self._top_k is None or self._has_rules(all_short):
-            chosen, natural = self._extend_with_rules(step.logits().float(), step.allowed())
+        if self._top_k is None:
+            chosen, natural = self._extend_with_rules(step)
         else:
-            found = step.top_k(self._top_k, (*self.banned, self.eos) if all_short else self.banned, self.eos)
-            candidates, natural = self._candidates(found, found.log_probs)
-            chosen = self._extend(candidates)
+            ruled = self._have_rules()
+            if any(ruled):
+                ranked = None if all(ruled) else self._ranked(step, self._top_k)
+                chosen, natural = self._extend_with_rules(step, ruled, ranked)
+            else:
+                found = self._ranked(step, self._top_k)
+                candidates, natural = self._candidates(found, found.log_probs)
+                chosen = self._extend(candidates)
         if self.other_ends:
             ends = torch.isin(chosen.tokens, self._tensor(self.other_ends))
             chosen = dataclasses.replace(chosen, tokens=chosen.tokens.masked_fill(ends, self.eos))
@@ -319,25 +330,41 @@ class BeamSearch(Generic[StateT]):
             best = list(map(NextToken, tokens, log_probs))[: beam.request.alternatives]
             beam.alternatives.append(tuple(best))
 
-    def _has_rules(self, all_short: bool) -> bool:
-        """Return whether a rule applies in this step, other than a minimum length that no sequence has reached yet."""
+    def _have_rules(self) -> list[bool]:
+        """Return for each sequence whether a rule applies in this step, other than a minimum length."""
         if self.options.repetition_penalty > 1 or self.options.no_repeat_ngram:
-            return True
-        return any(
-            (beam.length < self.options.min_length and not all_short)
-            or beam.length < len(beam.request.prefix)
-            or beam.request.banned
-            or beam.request.include
+            return [True] * len(self.beams)
+        return [
+            beam.length < len(beam.request.prefix) or bool(beam.request.banned or beam.request.include)
             for beam in self.beams
-        )
+        ]
+
+    def _ranked(self, step: Step, count: int) -> NextTokens:
+        """Return the ``count`` top tokens of each row.
+
+        For a sequence that may not end yet, EOS is simply one more banned token, which needs no rule on all logits.
+        """
+        short = [beam.length < self.options.min_length for beam in self.beams]
+        if not any(short):
+            return step.top_k(count, self.banned, self.eos)
+        found = step.top_k(count, (*self.banned, self.eos), self.eos)
+        return found if all(short) else self._merged(short, found, step.top_k(count, self.banned, self.eos))
+
+    def _merged(self, where: Sequence[bool], one: NextTokens, other: NextTokens) -> NextTokens:
+        """Return the rows of ``one`` for the sequences that ``where`` marks, and those of ``other`` for the rest."""
+        return merge_rows(self._tensor(where).repeat_interleave(len(one.tokens) // len(where)), one, other)
 
     def _extend_with_rules(
-        self, logits: Float[Tensor, "R V"], allowed: Bool[Tensor, "B V"] | None
+        self, step: Step, ruled: Sequence[bool] = (), ranked: NextTokens | None = None
     ) -> tuple[Extensions, Bool[Tensor, " R"] | None]:
         """Apply the rules to the logits of all tokens and choose extensions.
 
+        Sequences without rules, which ``ruled`` does not mark, have the candidates in ``ranked``, exactly as they have
+        in a batch without rules.
+
         Returns the extensions and the mask from :meth:`_candidates`.
         """
+        logits, allowed = step.logits().float(), step.allowed()
         if allowed is not None:
             # A sequence with a forced next token or with phrases to include may use the whole vocabulary.
             whole = [beam.forced >= 0 or bool(beam.request.include) for beam in self.beams]
@@ -353,7 +380,11 @@ class BeamSearch(Generic[StateT]):
             count = min(self._top_k + int(self._nodes is not None), gains.size(1))
             values, tokens = topk_ordered(gains, count)
             own = log_probs.gather(1, tokens)
-        candidates, natural = self._candidates(NextTokens(tokens, own, log_probs[:, self.eos]), values)
+        found = NextTokens(tokens, own, log_probs[:, self.eos])
+        if ranked is not None:
+            values = self._merged(ruled, dataclasses.replace(found, log_probs=values), ranked).log_probs
+            found = self._merged(ruled, found, ranked)
+        candidates, natural = self._candidates(found, values)
         chosen = self._extend(candidates)
         if self._nodes is not None:
             constraints, left = [beam.constraints for beam in self.beams], [beam.left for beam in self.beams]

@@ -42,6 +42,24 @@ class NextTokens:
     eos_log_prob: Float[Tensor, " R"]
 
 
+def merge_rows(where: Bool[Tensor, " R"], one: NextTokens, other: NextTokens) -> NextTokens:
+    """Return the rows of ``one`` that ``where`` marks, and the other rows of ``other``, in the larger width."""
+    width, columns = max(one.tokens.size(1), other.tokens.size(1)), where.unsqueeze(1)
+    first, second = (
+        NextTokens(
+            F.pad(each.tokens, (0, width - each.tokens.size(1))),
+            F.pad(each.log_probs, (0, width - each.tokens.size(1)), value=-torch.inf),
+            each.eos_log_prob,
+        )
+        for each in (one, other)
+    )
+    return NextTokens(
+        torch.where(columns, first.tokens, second.tokens),
+        torch.where(columns, first.log_probs, second.log_probs),
+        torch.where(where, first.eos_log_prob, second.eos_log_prob),
+    )
+
+
 def top_tokens(logits: Float[Tensor, "R V"], count: int, banned: Sequence[int], eos: int) -> NextTokens:
     """Return the ``count`` most probable tokens of each row that are not ``banned`` (all, if there are fewer)."""
     logits = logits.float()
