@@ -18,6 +18,8 @@ Parts:
   thread, in turns.
 - overload: requests at random times, at 0.8 times the capacity and then at 4 times. The capacity is what 64 clients
   get.
+- ray: throughput and latency of two replicas of Ray with a worker each, against the service with two workers, in turns.
+  Not measured by default; needs the extra ``ray``.
 - soak: how much memory the processes gain over many requests, and the same with a planted leak of 1 kB a request.
 """
 
@@ -115,6 +117,26 @@ def service(
             drain.wait()
         finally:
             process.kill()
+
+
+@contextmanager
+def ray_service(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Run two replicas of Ray, and give the process that has started them and the port."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as temporary:
+        config = Path(temporary) / "serve.toml"
+        config.write_text(f"limits.queue_seconds = 600\n[[models]]\npath = '{folder.absolute()}'\n", encoding="utf-8")
+        command = [sys.executable, str(HERE / "ray_service.py"), str(config), str(port), temporary]
+        environment = os.environ | {"HOME": temporary, "RAY_USAGE_STATS_ENABLED": "0"}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+            try:
+                assert process.stdout is not None
+                if process.stdout.readline() != "ready\n":
+                    raise SystemExit("Ray did not start; its messages are above")
+                yield process, port
+            finally:
+                process.terminate()
+                process.wait(60)
 
 
 @contextmanager
@@ -274,6 +296,25 @@ def measure_latency(measured: Measured, count: int) -> dict[str, Any]:
     return found
 
 
+def measure_ray(measured: Measured, rounds: int, count: int) -> dict[str, Any]:
+    """Return the throughput of the service and of Ray, and the time of a request of a single client."""
+    bodies = [measured.body(text) for text in measured.texts[:count]]
+    found: dict[str, Any] = {}
+    for _ in range(rounds):
+        for name, start in (("headway serve", service), ("Ray", ray_service)):
+            own = found.setdefault(name, {"texts per second": [], "p50 ms": [], "p99 ms": []})
+            with start(measured.folder) as (_, port):
+                texts_per_second([port], "/api/v1/translate", bodies[:CLIENTS])
+                own["texts per second"].append(texts_per_second([port], "/api/v1/translate", bodies))
+                replies, _ = asyncio.run(closed_loop(port, "/api/v1/translate", bodies[:200], 1))
+                refuse_failures(replies)
+                seconds = [reply.seconds for reply in replies]
+                own["p50 ms"].append(1e3 * percentile(seconds, 0.5))
+                own["p99 ms"].append(1e3 * percentile(seconds, 0.99))
+        print(found, flush=True)
+    return found
+
+
 def measure_overload(measured: Measured, seconds: float) -> dict[str, Any]:
     """Return what happens at 0.8 and at 4 times the capacity."""
     bodies = [measured.body(text) for text in measured.texts]
@@ -370,6 +411,7 @@ def main(
             "throughput": lambda: measure_throughput(measured, rounds, count),
             "latency": lambda: measure_latency(measured, 300),
             "overload": lambda: measure_overload(measured, seconds),
+            "ray": lambda: measure_ray(measured, rounds, count),
             "soak": lambda: measure_soak(measured, requests),
         }
         for part in parts.split(","):

@@ -21,9 +21,8 @@ from headway.errors import ConfigError, HeadwayError, OutputError
 from headway.serve.app import error_for_url, make_app
 from headway.serve.config import ServeConfig
 from headway.serve.fleet import Fleet
-from headway.serve.glossaries import GlossaryStore
 from headway.serve.http_connection import BoundedHttpConnection
-from headway.serve.service import Service
+from headway.serve.service import Service, open_stores
 from headway.serve.usage import Usage
 
 _log = logging.getLogger("headway.serve")
@@ -57,13 +56,7 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
     listener = _listen(config.host, config.port)
     workers = config.workers or num_cores()
     fleet = Fleet(config.specs(), workers=workers)
-    glossaries = GlossaryStore(
-        Path(config.glossary_folder) if config.glossary_folder is not None else None,
-        max_glossaries=config.limits.glossaries,
-        max_characters=config.limits.glossary_characters,
-    )
-    usage = Usage(Path(config.usage_file) if config.usage_file is not None else None)
-    usage.save()
+    glossaries, usage = open_stores(config)
     await fleet.start()
     service = Service(config, fleet, workers, glossaries, usage)
     connection = partial(BoundedHttpConnection, limits=lambda: service.config.limits, error=error_for_url)
@@ -84,7 +77,7 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
     server = _Server(settings, service)
     reloader = _Reloader(service, workers, path, reread)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.reload)
-    watching = asyncio.gather(reloader.watch(), _save_regularly(usage))
+    watching = asyncio.gather(reloader.watch(), save_regularly(usage))
     host, port = listener.getsockname()[:2]
     where = "this machine only" if host.startswith("127.") or host == "::1" else "the network"
     print(f"headway: serving {', '.join(fleet.models)} on http://{host}:{port} ({where})", file=sys.stderr, flush=True)
@@ -93,7 +86,7 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
     usage.save()
 
 
-async def _save_regularly(usage: Usage) -> None:
+async def save_regularly(usage: Usage) -> None:
     """Write the counted characters every few seconds."""
     while True:
         await asyncio.sleep(_SAVE_S)

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from headway.errors import HeadwayError
@@ -433,6 +434,23 @@ class Service:
         finally:
             if not has_entered:
                 self.usage.add(client.name, -characters)
+
+
+def open_stores(config: ServeConfig) -> tuple[GlossaryStore, Usage]:
+    """Return what a service keeps on disk, if the configuration says where.
+
+    Raises:
+        HeadwayError: A file or folder cannot be used.
+    """
+    folder, file, limits = config.glossary_folder, config.usage_file, config.limits
+    glossaries = GlossaryStore(
+        None if folder is None else Path(folder),
+        max_glossaries=limits.glossaries,
+        max_characters=limits.glossary_characters,
+    )
+    usage = Usage(None if file is None else Path(file))
+    usage.save()
+    return glossaries, usage
 
 
 def _unchanged(text: str) -> Translation:

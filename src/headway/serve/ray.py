@@ -1,0 +1,280 @@
+"""The service on several machines: an application for Ray Serve. Needs the extra ``ray``.
+
+    serve run headway.serve.ray:app config=serve.toml replicas=2
+
+It has two deployments. ``Frontend`` has one replica, which is the HTTP application with its queue, keys, glossaries and
+jobs. Each replica of ``Models`` loads the models and runs worker processes, as ``headway serve`` does on one machine.
+Requests are cancelled, and the work of a lost replica is given to another one, as it is for workers on one machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+from ray import serve
+from ray.exceptions import RayActorError
+from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableError
+from ray.serve.handle import DeploymentHandle
+from starlette.types import ASGIApp
+
+from headway.config import Config
+from headway.errors import HeadwayError
+from headway.serve.app import make_app
+from headway.serve.config import ServeConfig, read_config
+from headway.serve.fleet import Fleet, UnavailableError
+from headway.serve.messages import Done, Job, ModelInfo, Pong, WorkerError
+from headway.serve.run import save_regularly
+from headway.serve.service import Service, open_stores
+from headway.serve.worker import MAX_JOBS
+
+_POLL_S = 0.25  # time between two questions for the states of the replicas
+_POLL_TIMEOUT_S = 2.0
+_MEASURE_S = 10.0  # time between two measurements of memory, which take some milliseconds
+_HEALTH_CHECK_S = 1.0
+_HEALTH_TIMEOUT_S = 5.0  # a replica that does not answer for so long is replaced
+_SPARE_S = 15.0  # added to the time limit of a request, for its reply
+_LOST = (RayActorError, ReplicaUnavailableError, DeploymentUnavailableError)
+
+
+class RayArguments(Config):
+    """The arguments of the application."""
+
+    config: str = Field(description="Path of serve.toml, which must be the same on all machines.")
+    replicas: int = Field(2, ge=1, description="Replicas of the models. Each has `workers` processes, by default 1.")
+
+
+@dataclass(frozen=True)
+class _ReplicaState:
+    """What a replica of the models reports.
+
+    Attributes:
+        replica: Its id.
+        num_ready: The number of its workers that can take jobs.
+        workers: The last answers of its workers.
+        restarts: How many of its workers were replaced.
+        private_bytes: The memory of its workers that they do not share.
+    """
+
+    replica: str
+    num_ready: int
+    workers: list[Pong]
+    restarts: int
+    private_bytes: int
+
+
+class Models:
+    """A replica: models in worker processes.
+
+    Args:
+        config: The configuration.
+        workers: Number of worker processes.
+    """
+
+    async def __init__(self, config: ServeConfig, workers: int) -> None:  # type: ignore[misc]  # Ray awaits it
+        self._fleet = Fleet(config.specs(), workers=workers)
+        self._private_bytes, self._measured_at = 0, 0.0
+        await self._fleet.start()
+
+    def describe(self) -> dict[str, ModelInfo]:
+        """Return the models."""
+        return self._fleet.models
+
+    def state(self) -> _ReplicaState:
+        """Return the state of the workers."""
+        fleet, now = self._fleet, time.monotonic()
+        if now - self._measured_at > _MEASURE_S:
+            self._private_bytes, self._measured_at = fleet.private_bytes(), now
+        replica = serve.get_replica_context().replica_id.unique_id
+        return _ReplicaState(replica, fleet.num_ready, fleet.states, fleet.restarts, self._private_bytes)
+
+    async def call(self, job: Job) -> Done:
+        """Return the result of a job."""
+        try:
+            return Done(job.number, await self._fleet.call(*_positional(job), **_named(job)))
+        except (HeadwayError, WorkerError, UnavailableError) as error:
+            return Done(job.number, error=error)
+
+    async def stream(self, job: Job) -> AsyncGenerator[Done]:
+        """Yield the parts of the result of a job, and then its result."""
+        try:
+            async with aclosing(self._fleet.stream(*_positional(job), **_named(job))) as parts:
+                async for part in parts:
+                    yield Done(job.number, part)
+        except (HeadwayError, WorkerError, UnavailableError) as error:
+            yield Done(job.number, error=error)
+
+
+def _positional(job: Job) -> tuple[Any, ...]:
+    return (job.model, job.method, *job.arguments)
+
+
+def _named(job: Job) -> dict[str, Any]:
+    return {"caller": job.caller, "priority": job.priority, **job.keywords}
+
+
+class RayFleet(Fleet):
+    """Calls models in replicas of :class:`Models`. Jobs that lose a replica are given to another one once.
+
+    Args:
+        handle: The deployment.
+        replicas: Number of its replicas.
+        workers: Number of worker processes of each replica.
+    """
+
+    def __init__(self, handle: DeploymentHandle, replicas: int, workers: int) -> None:
+        super().__init__([], workers=replicas * workers)
+        self._handle, self._num_replicas = handle, replicas
+        self._current: list[_ReplicaState] = []
+        self._last: dict[str, _ReplicaState] = {}  # of all replicas that ever were
+        self._polling: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Wait for the first replica."""
+        self.models = await self._handle.describe.remote()
+        self._polling = asyncio.ensure_future(self._poll())
+
+    async def close(self) -> None:
+        """Stop watching the replicas, which Ray ends."""
+        if self._polling is not None:
+            self._polling.cancel()
+
+    async def _poll(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(_POLL_TIMEOUT_S):
+                    found = await self._handle.broadcast("state").results_async(return_exceptions=True)
+                self._current = [each for each in found if isinstance(each, _ReplicaState)]
+            except DeploymentUnavailableError:
+                self._current = []
+            except TimeoutError:  # a replica hangs; until Ray ends it, the others do their work
+                pass
+            self._last |= {each.replica: each for each in self._current}
+            self.restarts = sum(each.restarts for each in self._last.values())
+            self.restarts += max(0, len(self._last) - self._num_replicas)
+            await asyncio.sleep(_POLL_S)
+
+    @property
+    def num_ready(self) -> int:
+        """The number of workers that can take jobs, of all replicas."""
+        return sum(each.num_ready for each in self._current)
+
+    @property
+    def states(self) -> list[Pong]:
+        """The last answer of each worker."""
+        return [worker for each in self._current for worker in each.workers]
+
+    def private_bytes(self) -> int:
+        """Return the memory of the workers that they do not share with others."""
+        return sum(each.private_bytes for each in self._current)
+
+    async def call(
+        self, model: str, method: str, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
+    ) -> Any:
+        """Call a method of a model and return its result. Canceling this task ends the job before its next step.
+
+        Raises:
+            HeadwayError: The method has raised it.
+            WorkerError: The job failed because of a defect.
+            UnavailableError: The job lost two replicas, or two workers of one.
+        """
+        job = Job(next(self._numbers), model, method, arguments, keywords, caller, priority)
+        for _ in range(2):
+            response = self._handle.call.remote(job)
+            with contextlib.suppress(*_LOST):
+                try:
+                    return _result(await response)
+                except asyncio.CancelledError:
+                    response.cancel()
+                    raise
+        raise UnavailableError
+
+    async def stream(
+        self, model: str, method: str, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
+    ) -> AsyncGenerator[Any]:
+        """Call a method that returns a stream, and yield its parts and then its result.
+
+        Raises the errors of :meth:`call`. A stream that has lost its replica after its first part does not begin again.
+        """
+        job = Job(next(self._numbers), model, method, arguments, keywords, caller, priority, True)
+        has_sent = False
+        for _ in range(2):
+            response = self._handle.options(stream=True).stream.remote(job)
+            try:
+                async for each in response:
+                    has_sent = True
+                    yield _result(each)
+                return
+            except (asyncio.CancelledError, GeneratorExit):
+                response.cancel()
+                raise
+            except _LOST:
+                if has_sent:
+                    break
+        raise UnavailableError
+
+
+def _result(done: Done) -> Any:
+    if done.error is not None:
+        raise done.error
+    return done.result
+
+
+class Frontend:
+    """The replica that answers HTTP requests.
+
+    Args:
+        config: The configuration.
+        models: The deployment of the models.
+        replicas: Number of its replicas.
+        workers: Number of worker processes of each of them.
+    """
+
+    async def __init__(  # type: ignore[misc]  # Ray awaits it
+        self, config: ServeConfig, models: DeploymentHandle, replicas: int, workers: int
+    ) -> None:
+        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+        glossaries, usage = open_stores(config)
+        fleet = RayFleet(models, replicas, workers)
+        await fleet.start()
+        self._app = make_app(Service(config, fleet, replicas * workers, glossaries, usage))
+        self._saving = asyncio.ensure_future(save_regularly(usage))
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        return self._app
+
+
+def app(arguments: RayArguments) -> serve.Application:
+    """Return the application, which ``serve run headway.serve.ray:app`` calls.
+
+    Raises:
+        ConfigError: The configuration is invalid.
+    """
+    config = read_config(Path(arguments.config).absolute(), {})
+    workers = config.workers or 1
+    settings: dict[str, Any] = {
+        "health_check_period_s": _HEALTH_CHECK_S,
+        "health_check_timeout_s": _HEALTH_TIMEOUT_S,
+        "graceful_shutdown_timeout_s": config.limits.request_seconds + _SPARE_S,
+        "logging_config": {"enable_access_log": False},  # the application has its own log of requests
+    }
+    models = serve.deployment(Models).options(
+        num_replicas=arguments.replicas,
+        max_ongoing_requests=2 * workers * MAX_JOBS,
+        ray_actor_options={"num_cpus": workers},
+        **settings,
+    )
+    frontend = serve.deployment(serve.ingress()(Frontend)).options(
+        max_ongoing_requests=config.limits.connections, ray_actor_options={"num_cpus": 0}, **settings
+    )
+    found: serve.Application = frontend.bind(config, models.bind(config, workers), arguments.replicas, workers)
+    return found
