@@ -271,7 +271,10 @@ def has_form(path: str, status: int, body: bytes) -> bool:
 def problem_of(service: RunningService, seed: int) -> str | None:
     """Send a request, and return what is wrong with the reply."""
     path, data, is_http = make_request(seed)
-    reply = send(service, data)
+    try:
+        reply = send(service, data)
+    except TimeoutError:
+        return f"seed {seed}: no reply in time to {data[:500]!r}"
     if reply is None:
         return f"seed {seed}: no reply to {data[:500]!r}" if is_http else None
     status, body = reply
