@@ -32,7 +32,7 @@ from headway.errors import HeadwayError
 from headway.serve.app import make_app
 from headway.serve.config import ServeConfig, read_config
 from headway.serve.fleet import Fleet, UnavailableError
-from headway.serve.messages import Done, Job, ModelInfo, Pong, WorkerError
+from headway.serve.messages import Done, Job, Method, ModelInfo, Pong, WorkerError
 from headway.serve.run import save_regularly
 from headway.serve.service import Service, open_stores
 from headway.serve.worker import MAX_JOBS
@@ -178,7 +178,13 @@ class RayFleet(Fleet):
         return sum(each.private_bytes for each in self._current)
 
     async def call(
-        self, model: str, method: str, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
+        self,
+        model: str,
+        method: Method,
+        *arguments: Any,
+        caller: str = "",
+        priority: int = 0,
+        **keywords: Any,
     ) -> Any:
         """Call a method of a model and return its result. Canceling this task ends the job before its next step.
 
@@ -199,7 +205,13 @@ class RayFleet(Fleet):
         raise UnavailableError
 
     async def stream(
-        self, model: str, method: str, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
+        self,
+        model: str,
+        method: Method,
+        *arguments: Any,
+        caller: str = "",
+        priority: int = 0,
+        **keywords: Any,
     ) -> AsyncGenerator[Any]:
         """Call a method that returns a stream, and yield its parts and then its result.
 
