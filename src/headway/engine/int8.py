@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from headway.decode.ranking import NextTokens, top_tokens
 from headway.engine.prompts import PromptRows, prompt_attention
 from headway.engine.shortlist import ShortlistWeights
+from headway.engine.source_rows import SourceRows
 from headway.engine.torch_backend import (
     Activation,
     HeadLayout,
@@ -60,6 +61,12 @@ class Int8Backend(TorchBackend):
 
     def to_rows(self, x: Float[Tensor, "R K"]) -> Rows:  # noqa: D102
         return x.float().contiguous().numpy()
+
+    def pad(self, rows: Rows, sources: SourceRows) -> Rows:  # noqa: D102
+        return sources.pad(torch.from_numpy(rows)).numpy()
+
+    def unpad(self, padded: Rows, sources: SourceRows) -> Rows:  # noqa: D102
+        return sources.unpad(torch.from_numpy(padded)).numpy()
 
     def linear(  # noqa: D102
         self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, activation: Activation | None = None

@@ -32,6 +32,7 @@ from headway.decode.protocol import SearchModel, Step
 from headway.decode.ranking import NextTokens
 from headway.engine.prompts import PromptRows
 from headway.engine.shortlist import Shortlist, ShortlistWeights
+from headway.engine.source_rows import SourceRows
 from headway.engine.torch_backend import Activation, HeadLayout, OutputProjection, Rows, TorchBackend
 from headway.errors import ConfigError
 from headway.hardware import has_fast_bfloat16
@@ -225,10 +226,12 @@ class _SelfAttentionLayer:
         self._query_norm, self._key_norm = module.query_norm, module.key_norm
         self._query_scale = module.d_key**-0.5 if scaled else 1.0
 
-    def encode(self, x: Rows, lengths: Sequence[int]) -> Rows:
+    def encode(self, x: Rows, sources: SourceRows) -> Rows:
         """Attend from all positions of each sequence to all of them."""
-        rows = self._transform(self._projection(self._norm(x)), len(x) // len(lengths), self._rotate_all())
-        return self._output(self._backend.self_attention(rows, self.layout, lengths, self._window), x)
+        rows = self._backend.pad(self._projection(self._norm(x)), sources)
+        rows = self._transform(rows, sources.max_length, self._rotate_all())
+        attended = self._backend.self_attention(rows, self.layout, sources.lengths, self._window)
+        return self._output(self._backend.unpad(attended, sources), x)
 
     def prefill(self, x: Rows, prompts: PromptRows, prefix_kv: KVCache, layer: int, *, only_store: bool) -> Rows:
         """Attend from all positions of each prompt to those before it, and store keys and values in ``prefix_kv``."""
@@ -265,15 +268,15 @@ class _SelfAttentionLayer:
 
 
 class _EncoderLayer:
-    """An encoder block, applied to the rows of all sequences, including padding."""
+    """An encoder block, applied to the rows of all sequences."""
 
     def __init__(self, block: EncoderBlock, backend: TorchBackend) -> None:
         self._attention = _SelfAttentionLayer(block.attention, block.attention_residual, backend, scaled=False)
         self._feed_forward = _FeedForwardLayer(block.feed_forward, block.feed_forward_residual, backend)
 
-    def __call__(self, x: Rows, lengths: Sequence[int]) -> Rows:
+    def __call__(self, x: Rows, sources: SourceRows) -> Rows:
         """Apply the block."""
-        return self._feed_forward(self._attention.encode(x, lengths))
+        return self._feed_forward(self._attention.encode(x, sources))
 
 
 class _DecoderLayer:
@@ -470,14 +473,16 @@ class SearchTransformer(_ConvertedModel[Transformer]):
 
     def _admit(self, state: _State, sources: Sequence[Sequence[int]], beams: int) -> None:
         backend, lengths = self._backend, [len(source) for source in sources]
+        source_rows = SourceRows.pack(lengths, self.device)
         source = pad_sequences(sources, self._model.pad, self.device)
-        x = backend.to_rows(self._model.embed_source(source).flatten(0, 1))
+        x = backend.to_rows(source_rows.unpad(self._model.embed_source(source).flatten(0, 1)))
         for layer in self._encoder:
-            x = layer(x, lengths)
+            x = layer(x, source_rows)
         if self._encoder_norm is not None:
             x = self._encoder_norm(x)
         state.memory_kv.admit(lengths, beams=1)
-        backend.write_memory(self._memory_rows(x), self._memory_widths, state.memory_kv, len(sources))
+        memory = backend.pad(self._memory_rows(x), source_rows)
+        backend.write_memory(memory, self._memory_widths, state.memory_kv, len(sources))
         state.memory_mask = backend.mask(state.memory_kv)
         state.prefix_kv.admit([0] * len(sources), beams=beams)
         if self._shortlist is not None and self.shortlist_projection is not None:

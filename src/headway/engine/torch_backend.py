@@ -20,6 +20,7 @@ from headway.engine.attention import scaled_dot_product_attention
 from headway.engine.local_attention import local_attention
 from headway.engine.prompts import PromptRows, prompt_attention
 from headway.engine.shortlist import ShortlistWeights
+from headway.engine.source_rows import SourceRows
 from headway.nn.attention import KeysValues, restrict_to_window
 from headway.nn.blocks import NoNorm, PostNorm, PreNorm
 from headway.nn.cache import KVCache, LayerSpec
@@ -83,6 +84,14 @@ class TorchBackend:
     def to_rows(self, x: Float[Tensor, "R K"]) -> Rows:
         """Convert a tensor to the representation of rows."""
         return x.to(self.dtype)
+
+    def pad(self, rows: Rows, sources: SourceRows) -> Rows:
+        """Return the rows of the padded batch."""
+        return sources.pad(rows)
+
+    def unpad(self, padded: Rows, sources: SourceRows) -> Rows:
+        """Return the rows without padding."""
+        return sources.unpad(padded)
 
     def linear(
         self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, activation: Activation | None = None
