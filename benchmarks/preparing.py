@@ -32,7 +32,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from headway.data.store_builder import num_cores
+from headway.cores import num_cores
 from headway.hardware import processor_name
 
 SIDES = ("src", "trg")

@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # From the bottom up: a part may import itself and the parts on lower levels.
 LEVELS = [
     {"errors"},
-    {"storage", "config", "hardware", "deprecation"},
+    {"storage", "config", "cores", "hardware", "deprecation"},
     {"kernels"},
     {"nn", "text", "decode"},
     {"models", "data", "evaluate"},

@@ -23,6 +23,7 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 
+from headway.cores import num_cores
 from headway.data.encoding import EncodingSpec, load_chunk, save_chunk
 from headway.data.store import TokenStore, join_chunks, open_store
 from headway.errors import ConfigError, OutputError
@@ -51,11 +52,6 @@ class Shard:
     def owns(self, chunk_number: int) -> bool:
         """Whether chunk ``chunk_number``, counted from 0, belongs to this shard."""
         return chunk_number % self.total == self.number - 1
-
-
-def num_cores() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def open_or_build_store(

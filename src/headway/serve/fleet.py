@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import HeadwayError
-from headway.serve.loader import FORK
 from headway.serve.messages import (
+    FORK,
     Cancel,
     Done,
     Exited,
@@ -113,12 +113,8 @@ class Fleet:
 
     # Starting and ending.
 
-    async def start(self) -> None:
-        """Load the models and start the workers.
-
-        Raises:
-            HeadwayError: A model cannot be loaded.
-        """
+    def launch(self) -> None:
+        """Start the process that loads the models."""
         ours, theirs = socket.socketpair()
         environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         self._loader = subprocess.Popen(
@@ -129,8 +125,17 @@ class Fleet:
         )
         theirs.close()
         self._control = ours
-        stream, self._control_writer = await asyncio.open_connection(sock=ours.dup())
-        self._control_writer.write(encode(self._specs))
+        ours.sendall(encode(self._specs))
+
+    async def start(self) -> None:
+        """Wait until the models are loaded, and start the workers.
+
+        Raises:
+            HeadwayError: A model cannot be loaded.
+        """
+        if self._loader is None:
+            self.launch()
+        stream, self._control_writer = await asyncio.open_connection(sock=self._control.dup())
         try:
             answer = await read(stream)
         except asyncio.IncompleteReadError:

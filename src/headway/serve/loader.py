@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import HeadwayError
-from headway.serve.messages import Exited, Forked, Loaded, LoadFailed, ModelInfo, ModelSpec, encode, receive
+from headway.serve.messages import FORK, Exited, Forked, Loaded, LoadFailed, ModelInfo, ModelSpec, encode, receive
 from headway.serve.worker import run_worker
 
-FORK = b"F"
 _DECODING_KINDS = ("translation", "language_model")  # models of other kinds have no precision of decoding
 
 
@@ -36,7 +35,10 @@ def main() -> None:
     except (HeadwayError, OSError, ImportError, MemoryError) as error:
         control.sendall(encode(LoadFailed(_sendable(error))))
         return
-    control.sendall(encode(Loaded(tuple(_describe(name, model) for name, model in models.items()))))
+    try:
+        control.sendall(encode(Loaded(tuple(_describe(name, model) for name, model in models.items()))))
+    except BrokenPipeError:  # the service could not start
+        return
     gc.collect()
     gc.freeze()  # collections in workers would write to every object, and so copy every page
     _serve(control, models)

@@ -12,6 +12,8 @@ from functools import partial
 from typing import Any
 
 _LENGTH = struct.Struct("!Q")
+FORK = b"F"  # sent to the loader with the socket of a new worker; the only message that is not pickled
+MAX_JOBS = 128  # of a worker at a time
 
 Method = str | Callable[..., Any]
 """The name of a method of a model, or a function whose first argument is the model."""

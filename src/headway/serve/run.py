@@ -13,17 +13,18 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvicorn
 
-from headway.data.store_builder import num_cores
+from headway.cores import num_cores
 from headway.errors import ConfigError, HeadwayError, OutputError
-from headway.serve.app import error_for_url, make_app
 from headway.serve.config import ServeConfig
 from headway.serve.fleet import Fleet
-from headway.serve.http_connection import BoundedHttpConnection
-from headway.serve.service import Service, open_stores
 from headway.serve.usage import Usage
+
+if TYPE_CHECKING:
+    from headway.serve.service import Service
 
 _log = logging.getLogger("headway.serve")
 _DRAIN_CHECK_S = 0.02
@@ -56,6 +57,12 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
     listener = _listen(config.host, config.port)
     workers = config.workers or num_cores()
     fleet = Fleet(config.specs(), workers=workers)
+    fleet.launch()
+    # These imports take about as long as loading a model, which another process does meanwhile.
+    from headway.serve.app import error_for_url, make_app
+    from headway.serve.http_connection import BoundedHttpConnection
+    from headway.serve.service import Service, open_stores
+
     glossaries, usage = open_stores(config)
     await fleet.start()
     service = Service(config, fleet, workers, glossaries, usage)

@@ -23,9 +23,8 @@ from headway.serve.config import KeyConfig, ModelConfig, ServeConfig, model_name
 from headway.serve.fleet import Fleet
 from headway.serve.glossaries import Dictionary, GlossaryLines, GlossaryStore, StoredGlossary
 from headway.serve.languages import DetectedLanguage, base_language, detect_language, find_language
-from headway.serve.messages import Method, ModelInfo
+from headway.serve.messages import MAX_JOBS, Method, ModelInfo
 from headway.serve.usage import Usage
-from headway.serve.worker import MAX_JOBS
 
 _PRIORITIES = {"interactive": 0, "bulk": 1}
 _BACKGROUND = max(_PRIORITIES.values()) + 1

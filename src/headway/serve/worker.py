@@ -14,9 +14,7 @@ from headway.decode import Caller, SharedSearch, search_as
 from headway.errors import HeadwayError
 from headway.predict.continuation import Continuation, ContinuationStream
 from headway.serve.glossaries import GlossaryLines
-from headway.serve.messages import Cancel, Done, Job, Part, Ping, Pong, WorkerError, encode, receive
-
-MAX_JOBS = 128  # threads of a worker
+from headway.serve.messages import MAX_JOBS, Cancel, Done, Job, Part, Ping, Pong, WorkerError, encode, receive
 
 
 @runtime_checkable
