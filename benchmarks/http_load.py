@@ -3,73 +3,102 @@
 import asyncio
 import json
 import random
+import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply: its status, headers, body, and the time that it took."""
+    """A reply: its status, the bytes of its head and body, the time of its request, and the time that it took."""
 
     status: int
-    headers: dict[str, str]
+    head: bytes
     body: bytes
     seconds: float
     sent_at: float = 0.0
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers, with names in lower case."""
+        lines = (line.partition(":") for line in self.head.decode("latin-1").split("\r\n")[1:])
+        return {name.lower(): value.strip() for name, _, value in lines}
 
     def json(self) -> Any:
         """Return the body as JSON."""
         return json.loads(self.body)
 
 
-@dataclass
-class Connection:
-    """A connection that is kept open between requests."""
+def post_request(path: str, value: Any) -> bytes:
+    """Return a request that sends a value as JSON."""
+    body = json.dumps(value).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
 
-    host: str
-    port: int
-    streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = field(default=None, init=False)
 
-    async def post(self, path: str, value: Any) -> Reply:
-        """Send a value as JSON and wait for the reply."""
-        body = json.dumps(value).encode()
-        head = (
-            f"POST {path} HTTP/1.1\r\nHost: localhost:{self.port}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n"
-        )
-        start = time.perf_counter()
-        if self.streams is None:
-            self.streams = await asyncio.open_connection(self.host, self.port)
-        reader, writer = self.streams
-        writer.write(head.encode() + body)
-        received = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        first, *lines = received.strip().split("\r\n")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        content = await reader.readexactly(int(headers.get("content-length", 0)))
-        if headers.get("connection", "").lower() == "close":
+class Connection(asyncio.Protocol):
+    """A connection that is kept open between requests, of which it sends one at a time."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._transport: asyncio.Transport | None = None
+        self._received = b""
+        self._sent_at = 0.0
+        self._reply: asyncio.Future[Reply] | None = None
+
+    async def send(self, request: bytes) -> Reply:
+        """Send a request and wait for the reply."""
+        loop = asyncio.get_running_loop()
+        self._sent_at = time.perf_counter()
+        if self._transport is None:
+            self._transport, _ = await loop.create_connection(lambda: self, self._host, self._port)
+        self._reply = loop.create_future()
+        self._transport.write(request)
+        return await self._reply
+
+    def data_received(self, data: bytes) -> None:
+        """Collect the reply."""
+        self._received += data
+        head, end, body = self._received.partition(b"\r\n\r\n")
+        length = re.search(rb"\r\ncontent-length: *(\d+)", head, re.IGNORECASE)
+        if self._reply is None or not end or len(body) < int(length[1] if length else 0):
+            return
+        seconds, self._received = time.perf_counter() - self._sent_at, b""
+        self._reply.set_result(Reply(int(head[9:12]), head, body, seconds, self._sent_at))
+        self._reply = None
+        if re.search(rb"\r\nconnection: *close", head, re.IGNORECASE):
             self.close()
-        return Reply(int(first.split()[1]), headers, content, time.perf_counter() - start, start)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let the request fail that has no reply yet."""
+        self._transport, self._received = None, b""
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_exception(exc or ConnectionResetError())
 
     def close(self) -> None:
         """Close the connection, as a client does that has lost interest."""
-        if self.streams is not None:
-            self.streams[1].close()
-            self.streams = None
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
 
 
 async def closed_loop(
     port: int, path: str, values: Sequence[Any], connections: int, host: str = "127.0.0.1"
 ) -> tuple[list[Reply], float]:
     """Send each value once, one after the other on each of the connections. Return the replies and the whole time."""
+    requests = [post_request(path, value) for value in values]
     replies: list[Reply | None] = [None] * len(values)
     waiting = iter(range(len(values)))
 
     async def send_all() -> None:
         connection = Connection(host, port)
         for at in waiting:
-            replies[at] = await connection.post(path, values[at])
+            replies[at] = await connection.send(requests[at])
         connection.close()
 
     start = time.perf_counter()
@@ -106,10 +135,10 @@ async def open_loop(
     async def send(number: int) -> None:
         connection = free.pop() if free else Connection(host, port)
         try:
-            replies.append(await connection.post(path, make(number)))
-        except (ConnectionError, asyncio.IncompleteReadError):
+            replies.append(await connection.send(post_request(path, make(number))))
+        except ConnectionError:
             connection.close()
-            replies.append(Reply(0, {}, b"", 0.0))
+            replies.append(Reply(0, b"", b"", 0.0))
         free.append(connection)
 
     start, due, number = time.perf_counter(), 0.0, 0

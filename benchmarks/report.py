@@ -267,7 +267,49 @@ def language_models() -> Iterator[str]:
         yield table(["case", "comparison", "ratio"], rows)
 
 
-SECTIONS = (quality, language_models, training, learning, decoding, classification, unlikely, preparing, distributed)
+_SERVING_FIGURES = (  # of serving.py: the part, the keys of a figure in it, and what it is
+    ("throughput", ("ratios", "service / file"), "service / file"),
+    ("throughput", ("ratios", "service / CTranslate2"), "service / CTranslate2"),
+    ("throughput", ("ratios", "service / CTranslate2, 10 ms"), "service / CTranslate2, 10 ms"),
+    ("latency", ("added p50 ms",), "added p50, ms"),
+    ("latency", ("p99 - p99 ms",), "p99 - p99, ms"),
+    ("start", ("median",), "start, s"),
+    ("memory", ("2 workers, MB",), "PSS of 2 workers, MB"),
+    ("memory", ("2 workers / 1 worker",), "PSS of 2 workers / 1 worker"),
+)
+
+
+def serving() -> Iterator[str]:
+    """Yield the speed and memory of the service."""
+    yield (
+        "## Serving\n\n`python benchmarks/serving.py` (beam 4, int8, two cores, 64 clients with one sentence at a time, load generator "
+        "on the same cores; what each figure is, the program says). Added latency is that of one client against the same call "
+        "in a process.\n"
+    )
+    rows = []
+    for name, data in load("serving-*.json"):
+        row = [f"{data['model']} (`{name}`)", data["processor"]]
+        for part, keys, _ in _SERVING_FIGURES:
+            found = data.get(part)
+            for key in keys:
+                found = None if found is None else found.get(key)
+            row.append("" if found is None else number(found))
+        rows.append(row)
+    yield table(["model", "processor", *(title for _, _, title in _SERVING_FIGURES)], rows)
+
+
+SECTIONS = (
+    quality,
+    language_models,
+    training,
+    learning,
+    decoding,
+    serving,
+    classification,
+    unlikely,
+    preparing,
+    distributed,
+)
 
 
 def render() -> str:

@@ -13,11 +13,13 @@ Parts:
 - throughput: 64 clients that each send one sentence after the other, against ``headway translate`` with the same
   sentences as a file (its start and end not counted), and against two replicas of FastAPI over CTranslate2 int8, which
   translate each request on its own or the requests of 10 ms together. They run in turns, round after round; a ratio
-  is the median over the rounds.
+  is the median over the rounds. Processor time is measured, too: it depends less on other load of the machine.
 - latency: one client with one sentence at a time, against ``Translator.translate`` in a process of its own with one
   thread, in turns.
 - overload: requests at random times, at 0.8 times the capacity and then at 4 times. The capacity is what 64 clients
   get.
+- start: time from the command to the first 200 of ``/ready``, with warm caches.
+- memory: proportional set size (PSS) of all processes with one worker and with two, after 500 sentences.
 - ray: throughput and latency of two replicas of Ray with a worker each, against the service with two workers, in turns.
   Not measured by default; needs the extra ``ray``.
 - soak: how much memory the processes gain over many requests, and the same with a planted leak of 1 kB a request.
@@ -41,9 +43,11 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import typer
-from http_load import Connection, Reply, closed_loop, open_loop, percentile
+from http_load import Connection, Reply, closed_loop, open_loop, percentile, post_request
 
 from headway.hardware import processor_name
 
@@ -197,8 +201,8 @@ def refuse_failures(replies: Sequence[Reply]) -> None:
         raise SystemExit(f"status {failed.status}: {failed.body[:300]!r}")
 
 
-def file_seconds(measured: Measured, texts: Sequence[str]) -> float:
-    """Return the time of ``headway translate`` with texts as a file."""
+def file_seconds(measured: Measured, texts: Sequence[str]) -> tuple[float, float]:
+    """Return the time of ``headway translate`` with texts as a file, and the processor time."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "texts"
         path.write_text("".join(text + "\n" for text in texts), encoding="utf-8")
@@ -206,9 +210,11 @@ def file_seconds(measured: Measured, texts: Sequence[str]) -> float:
         command += ["-o", str(path) + ".out", "--precision", "int8", "--workers", str(os.cpu_count() or 1)]
         command += ["--beam-size", str(BEAM)]
         command += ["--max-length", str(measured.max_length)] if measured.max_length else []
-        start = time.perf_counter()
+        start, before = time.perf_counter(), os.times()
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
-        return time.perf_counter() - start
+        after = os.times()
+        used = after.children_user + after.children_system - before.children_user - before.children_system
+        return time.perf_counter() - start, used
 
 
 def measure_throughput(measured: Measured, rounds: int, count: int) -> dict[str, Any]:
@@ -217,13 +223,18 @@ def measure_throughput(measured: Measured, rounds: int, count: int) -> dict[str,
     texts = list(measured.texts[:count])
     ours = [measured.body(text) for text in texts]
     theirs = [{"q": text} for text in texts]
+    processor: dict[str, list[float]] = {"service": [], "load generator": [], "file": []}  # ms for each text
     has_peer = (measured.folder / "ct2").is_dir()
     for _ in range(rounds):
-        with service(measured.folder) as (_, port):
+        with service(measured.folder) as (process, port):
             texts_per_second([port], "/api/v1/translate", ours[:CLIENTS])
+            before, own = processor_seconds(process.pid), time.process_time()
             found["service"].append(texts_per_second([port], "/api/v1/translate", ours))
-        start, whole = file_seconds(measured, texts[:2]), file_seconds(measured, texts)
+            processor["load generator"].append(1e3 * (time.process_time() - own) / count)
+            processor["service"].append(1e3 * (processor_seconds(process.pid) - before) / count)
+        (start, start_used), (whole, used) = file_seconds(measured, texts[:2]), file_seconds(measured, texts)
         found["file"].append(count / (whole - start))
+        processor["file"].append(1e3 * (used - start_used) / count)
         found["file with its start"].append(count / whole)
         for name, window_ms in (("CTranslate2", None), ("CTranslate2, 10 ms", 10.0)) if has_peer else ():
             with peer(measured.folder, window_ms) as ports:
@@ -237,7 +248,8 @@ def measure_throughput(measured: Measured, rounds: int, count: int) -> dict[str,
         for name, values in found.items()
         if name != "service"
     }
-    return {"texts per second": found, "ratios": ratios, "texts": count}
+    print(ratios, processor, flush=True)
+    return {"texts per second": found, "ratios": ratios, "processor ms per text": processor, "texts": count}
 
 
 _IN_PROCESS = """
@@ -267,7 +279,7 @@ def measure_latency(measured: Measured, count: int) -> dict[str, Any]:
         process.stdout.readline()
         connection, served, inside = Connection("127.0.0.1", port), list[float](), list[float]()
         for number, text in enumerate(measured.texts[: count + 20]):
-            reply = await connection.post("/api/v1/translate", measured.body(text))
+            reply = await connection.send(post_request("/api/v1/translate", measured.body(text)))
             refuse_failures([reply])
             print(json.dumps(text), file=process.stdin, flush=True)
             seconds = float(process.stdout.readline())
@@ -327,7 +339,7 @@ def measure_overload(measured: Measured, seconds: float) -> dict[str, Any]:
         capacity = texts_per_second([port], "/api/v1/translate", bodies[:1500])
         found: dict[str, Any] = {"capacity": capacity}
         for name, share in (("0.8", 0.8), ("4", 4.0)):
-            before = anonymous_bytes(process.pid)
+            before = memory_bytes(process.pid, "Private_Dirty")
             replies, whole = asyncio.run(
                 open_loop(port, "/api/v1/translate", make, rate=share * capacity, seconds=seconds)
             )
@@ -344,22 +356,65 @@ def measure_overload(measured: Measured, seconds: float) -> dict[str, Any]:
                 "refused p99 s": percentile([reply.seconds for reply in refused], 0.99),
                 "with Retry-After": sum("retry-after" in reply.headers for reply in refused),
                 "goodput / capacity": len(accepted) / whole / capacity,
-                "anonymous memory grew by MB": (anonymous_bytes(process.pid) - before) / 1e6,
+                "anonymous memory grew by MB": (memory_bytes(process.pid, "Private_Dirty") - before) / 1e6,
             }
             print(name, found[name], flush=True)
     return found
 
 
-def anonymous_bytes(pid: int) -> int:
-    """Return the private anonymous memory of a process and its descendants."""
+def with_descendants(pid: int) -> list[int]:
+    """Return a process and its descendants."""
+    listed = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [pid, *(each for children in listed for child in children for each in with_descendants(int(child)))]
+
+
+def memory_bytes(pid: int, kind: str) -> int:
+    """Return the memory of a process and its descendants: of a kind of ``/proc/PID/smaps_rollup``."""
     total = 0
+    for each in with_descendants(pid):
+        text = Path(f"/proc/{each}/smaps_rollup").read_text(encoding="ascii")
+        total += sum(1024 * int(line.split()[1]) for line in text.splitlines() if line.startswith(f"{kind}:"))
+    return total
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time that a process and its descendants, which are running, have used."""
+    fields = [Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split() for each in with_descendants(pid)]
+    return sum(int(own[11]) + int(own[12]) for own in fields) / os.sysconf("SC_CLK_TCK")
+
+
+def measure_start(measured: Measured, rounds: int) -> dict[str, Any]:
+    """Return the seconds from the command to the first 200 of /ready."""
+    seconds = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        with service(measured.folder) as (_, port):
+            while not is_ready(port):
+                time.sleep(0.005)
+            seconds.append(time.perf_counter() - start)
+    print("start", seconds, flush=True)
+    return {"seconds": seconds, "median": statistics.median(seconds)}
+
+
+def is_ready(port: int) -> bool:
+    """Return whether /ready answers 200."""
     try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
-        total = sum(1024 * int(line.split()[1]) for line in text.splitlines() if line.startswith("Private_Dirty"))
-        children = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    except OSError:  # it has ended
-        return 0
-    return total + sum(anonymous_bytes(int(child)) for listed in children for child in listed)
+        with urlopen(f"http://127.0.0.1:{port}/ready", timeout=5) as reply:
+            return bool(reply.status == 200)
+    except HTTPError:
+        return False
+
+
+def measure_memory(measured: Measured) -> dict[str, Any]:
+    """Return the PSS of the service with one worker and with two."""
+    bodies, found = [measured.body(text) for text in measured.texts[:500]], dict[str, Any]()
+    for workers in (1, 2):
+        with service(measured.folder, "--workers", str(workers)) as (process, port):
+            texts_per_second([port], "/api/v1/translate", bodies)
+            found[f"{workers} workers, MB"] = memory_bytes(process.pid, "Pss") / 1e6
+    found["2 workers / 1 worker"] = found["2 workers, MB"] / found["1 workers, MB"]
+    print("memory", found, flush=True)
+    return found
 
 
 def measure_soak(measured: Measured, requests: int) -> dict[str, Any]:
@@ -373,7 +428,7 @@ def measure_soak(measured: Measured, requests: int) -> dict[str, Any]:
             for _ in range(11):
                 replies, _seconds = asyncio.run(closed_loop(port, "/api/v1/translate", [body] * step, 16))
                 refuse_failures(replies)
-                sizes.append(anonymous_bytes(process.pid) / 1e6)
+                sizes.append(memory_bytes(process.pid, "Private_Dirty") / 1e6)
         # The first tenth fills caches and free lists.
         found[name] = {"MB after each tenth": sizes, "MB for 10,000 requests": (sizes[-1] - sizes[1]) / step * 1000}
         print(name, found[name], flush=True)
@@ -385,8 +440,8 @@ def main(
     source: Annotated[str, typer.Option(help="The model's source language.")] = "en",
     target: Annotated[str, typer.Option(help="Its target language.")] = "de",
     texts: Annotated[Path | None, typer.Option(help="Sentences for the trained model, one a line.")] = None,
-    parts: Annotated[str, typer.Option(help="What to measure.")] = "throughput,latency,overload,soak",
-    rounds: Annotated[int, typer.Option(help="Rounds of the throughput.")] = 3,
+    parts: Annotated[str, typer.Option(help="What to measure.")] = "throughput,latency,start,memory,overload,soak",
+    rounds: Annotated[int, typer.Option(help="Rounds of the throughput and of the start.")] = 3,
     count: Annotated[int, typer.Option(help="Sentences of each round.")] = 2000,
     seconds: Annotated[float, typer.Option(help="Time of each load of the overload.")] = 60.0,
     requests: Annotated[int, typer.Option(help="Requests of the soak.")] = 100_000,
@@ -410,6 +465,8 @@ def main(
         measures = {
             "throughput": lambda: measure_throughput(measured, rounds, count),
             "latency": lambda: measure_latency(measured, 300),
+            "start": lambda: measure_start(measured, rounds),
+            "memory": lambda: measure_memory(measured),
             "overload": lambda: measure_overload(measured, seconds),
             "ray": lambda: measure_ray(measured, rounds, count),
             "soak": lambda: measure_soak(measured, requests),

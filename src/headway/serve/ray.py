@@ -32,10 +32,9 @@ from headway.errors import HeadwayError
 from headway.serve.app import make_app
 from headway.serve.config import ServeConfig, read_config
 from headway.serve.fleet import Fleet, UnavailableError
-from headway.serve.messages import Done, Job, Method, ModelInfo, Pong, WorkerError
+from headway.serve.messages import MAX_JOBS, Done, Job, Method, ModelInfo, Pong, WorkerError
 from headway.serve.run import save_regularly
 from headway.serve.service import Service, open_stores
-from headway.serve.worker import MAX_JOBS
 
 _POLL_S = 0.25  # time between two questions for the states of the replicas
 _POLL_TIMEOUT_S = 2.0
