@@ -26,7 +26,7 @@ LEVELS = [
     {"bundle"},
     {"interop"},
     {"train", "predict"},
-    {"tasks"},
+    {"tasks", "documents"},
     {"distill", "inspection"},
     {"experiments"},
     {"serve"},
@@ -56,6 +56,9 @@ ALLOWED = {
     "onnx": ["interop/onnx.py", "interop/onnx_graph.py", "interop/onnx_models.py"],
     "onnxruntime": ["interop/onnx.py"],
     "zstandard": ["data/readers.py"],
+    "lxml": ["documents/"],
+    "markdown_it": ["documents/markdown.py"],
+    "translate": ["documents/gettext_catalog.py"],
     "numba": ["kernels/"],
     "llvmlite": ["kernels/"],
     "torch": [

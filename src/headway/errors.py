@@ -91,6 +91,8 @@ class MissingPackageError(HeadwayError):
         "babel": "quickstart",
         "ctranslate2": "ctranslate2",
         "fastapi": "serve",
+        "lxml": "documents",
+        "markdown-it-py": "documents",
         "matplotlib": "plots",
         "onnx": "onnx",
         "onnxruntime": "onnx",
@@ -102,6 +104,7 @@ class MissingPackageError(HeadwayError):
         "tensorboard": "tensorboard",
         "starlette": "serve",
         "transformers": "huggingface",
+        "translate-toolkit": "documents",
         "uvicorn": "serve",
     }
 

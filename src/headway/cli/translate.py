@@ -17,6 +17,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.decoding import decoding_options
+from headway.cli.document_io import LINES, document_format_name, refuse_line_options, translate_to_file
 from headway.cli.line_io import LineReader, LineReport, one_line, process_lines, text_batches
 from headway.errors import ConfigError, HeadwayError
 
@@ -93,6 +94,13 @@ def translate(
         Literal["text", "jsonl"],
         typer.Option(help="jsonl: one JSON object per line, with text and optionally prefix, include, banned."),
     ] = "text",
+    document_format: Annotated[
+        str,
+        typer.Option(
+            help="lines: translate each line of the input. html, md, srt, vtt, po, xliff, json, docx, odt, pptx, txt: "
+            "a document of this format. auto: by the extension of the input; .txt has lines."
+        ),
+    ] = "auto",
     format_: Annotated[
         options.OutputFormat,
         typer.Option(
@@ -102,10 +110,11 @@ def translate(
     ] = "text",
     on_error: options.OnErrorOption = "stop",
 ) -> None:
-    """Translate a text, or a file line by line: one line in, one line out.
+    """Translate a text, a document, or a file line by line: one line in, one line out.
 
-    A file is read about two thousand lines at a time, so that sentences of similar length are translated together.
-    Lines from a pipe are translated as they arrive.
+    A document such as report.docx keeps its formatting, and needs --output. A file of lines is read about two thousand
+    lines at a time, so that sentences of similar length are translated together. Lines from a pipe are translated as
+    they arrive.
     """
     with without_garbage_collection():
         from headway.kernels import start_compiling
@@ -115,7 +124,22 @@ def translate(
         from headway.predict import Glossary, TranslatorPool, load_translator
 
     search = decoding_options()
-    name, batches = text_batches(text, source, workers)
+    is_marked = markup is not None or input_format != "text"
+    found_format = document_format_name(LINES if text is not None or is_marked else document_format, source, output)
+    if found_format is not None:
+        refuse_line_options(
+            {
+                "--n-best": search.n_best > 1,
+                "--alignment": alignment,
+                "--prefix": bool(prefix),
+                "--include": bool(include),
+                "--ban": bool(ban),
+                "--format json": format_ == "json",
+                "--no-protect": not protect,
+                "--on-error": on_error != "stop",
+            }
+        )
+    name, batches = text_batches(text, None if found_format else source, workers)
     if mbr and search.n_best == 1:
         raise ConfigError("--mbr chooses among several candidates; add --n-best, such as --n-best 4")
     if alignment_layer is not None and not alignment:
@@ -135,6 +159,20 @@ def translate(
     report = LineReport(name, on_error, translation_flags)
     used: Counter[tuple[str, bool]] = Counter()
     with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
+        if found_format is not None:
+            assert source is not None
+            assert output is not None
+            translate_to_file(
+                translator,
+                source,
+                output,
+                found_format,
+                options=search,
+                target_language=to,
+                source_language=from_,
+                glossary=terms,
+            )
+            return
         writer = _Writer(translator, format_, listed=search.n_best > 1 and not mbr)
         lines = process_lines(batches, reader, report, writer.lines, job="translating", source=source, output=output)
         with closing(lines):

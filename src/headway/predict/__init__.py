@@ -27,45 +27,48 @@ finds the words that a label depends on.
 Several threads may call a Translator or a Classifier at the same time.
 """
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from headway.deprecation import renamed
-from headway.predict.attribution import Attribution, Explanation
-from headway.predict.classifier import Classification, Classifier, load_classifier
-from headway.predict.continuation import Continuation, GeneratedToken, StreamPart, TextStream, TokenStream
-from headway.predict.glossary import Glossary
-from headway.predict.language_model import (
-    GenerationOptions,
-    LanguageModel,
-    Perplexity,
-    Prompt,
-    load_language_model,
-)
-from headway.predict.markup import MarkupKind, MarkupOptions
-from headway.predict.masked_language_model import Filling, MaskedLanguageModel, load_masked_language_model
-from headway.predict.noisy_channel import (
-    NoisyChannelWeights,
-    noisy_channel_features,
-    rank_by_noisy_channel,
-    tune_noisy_channel,
-)
-from headway.predict.pool import TranslatorPool
-from headway.predict.rerank import RankedText, minimum_bayes_risk, rank_by_agreement, rank_by_models
-from headway.predict.results import (
-    Alignment,
-    Candidate,
-    Flag,
-    GlossaryTerm,
-    ScoredTarget,
-    Source,
-    TokenAlternative,
-    Translation,
-    WordAlignment,
-)
-from headway.predict.scored_text import ScoredText, TextScorer
-from headway.predict.search_tree import SearchEnd, SearchNode, SearchTree
-from headway.predict.text_translator import TextTranslator
-from headway.predict.translator import Translator, load_translator
+
+if TYPE_CHECKING:
+    from headway.predict.attribution import Attribution, Explanation
+    from headway.predict.classifier import Classification, Classifier, load_classifier
+    from headway.predict.continuation import Continuation, GeneratedToken, StreamPart, TextStream, TokenStream
+    from headway.predict.glossary import Glossary
+    from headway.predict.language_model import (
+        GenerationOptions,
+        LanguageModel,
+        Perplexity,
+        Prompt,
+        load_language_model,
+    )
+    from headway.predict.markup import MarkupKind, MarkupOptions
+    from headway.predict.masked_language_model import Filling, MaskedLanguageModel, load_masked_language_model
+    from headway.predict.noisy_channel import (
+        NoisyChannelWeights,
+        noisy_channel_features,
+        rank_by_noisy_channel,
+        tune_noisy_channel,
+    )
+    from headway.predict.pool import TranslatorPool
+    from headway.predict.rerank import RankedText, minimum_bayes_risk, rank_by_agreement, rank_by_models
+    from headway.predict.results import (
+        Alignment,
+        Candidate,
+        Flag,
+        GlossaryTerm,
+        ScoredTarget,
+        Source,
+        TokenAlternative,
+        Translation,
+        WordAlignment,
+    )
+    from headway.predict.scored_text import ScoredText, TextScorer
+    from headway.predict.search_tree import SearchEnd, SearchNode, SearchTree
+    from headway.predict.text_translator import TextTranslator
+    from headway.predict.translator import Translator, load_translator
 
 __all__ = [
     "Alignment",
@@ -118,5 +121,59 @@ __all__ = [
 ]
 
 
+# Modules are imported when they are first needed, because most of them import PyTorch.
+_HOMES = {
+    "Alignment": "results",
+    "Attribution": "attribution",
+    "Candidate": "results",
+    "Classification": "classifier",
+    "Classifier": "classifier",
+    "Continuation": "continuation",
+    "Explanation": "attribution",
+    "Filling": "masked_language_model",
+    "Flag": "results",
+    "GeneratedToken": "continuation",
+    "GenerationOptions": "language_model",
+    "Glossary": "glossary",
+    "GlossaryTerm": "results",
+    "LanguageModel": "language_model",
+    "MarkupKind": "markup",
+    "MarkupOptions": "markup",
+    "MaskedLanguageModel": "masked_language_model",
+    "NoisyChannelWeights": "noisy_channel",
+    "Perplexity": "language_model",
+    "Prompt": "language_model",
+    "RankedText": "rerank",
+    "ScoredTarget": "results",
+    "ScoredText": "scored_text",
+    "SearchEnd": "search_tree",
+    "SearchNode": "search_tree",
+    "SearchTree": "search_tree",
+    "Source": "results",
+    "StreamPart": "continuation",
+    "TextScorer": "scored_text",
+    "TextStream": "continuation",
+    "TextTranslator": "text_translator",
+    "TokenAlternative": "results",
+    "TokenStream": "continuation",
+    "Translation": "results",
+    "Translator": "translator",
+    "TranslatorPool": "pool",
+    "WordAlignment": "results",
+    "load_classifier": "classifier",
+    "load_language_model": "language_model",
+    "load_masked_language_model": "masked_language_model",
+    "load_translator": "translator",
+    "minimum_bayes_risk": "rerank",
+    "noisy_channel_features": "noisy_channel",
+    "rank_by_agreement": "rerank",
+    "rank_by_models": "rerank",
+    "rank_by_noisy_channel": "noisy_channel",
+    "tune_noisy_channel": "noisy_channel",
+}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     return renamed(__name__, name, {"Alternative": "TokenAlternative", "Ranked": "RankedText"})

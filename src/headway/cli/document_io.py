@@ -1,0 +1,83 @@
+"""Translation of whole documents by ``headway translate``: which inputs are documents, progress and messages."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from headway.predict import TextTranslator
+
+LINES = "lines"
+_AUTO = "auto"
+_ERRORS_SHOWN = 5
+
+
+def document_format_name(choice: str, source: Path | None, output: Path | None) -> str | None:
+    """Return the format of the input if it is a document, or None if its lines are translated one by one.
+
+    Args:
+        choice: The option ``--document-format``. With "auto", the extension of the input decides; text files (.txt)
+            and standard input are no documents.
+        source: The input.
+        output: The output.
+
+    Raises:
+        ConfigError: There is no such format, or no input or output file.
+    """
+    from headway.documents import FORMATS
+
+    extension = "" if source is None else source.suffix.lower()
+    found: str | None = choice
+    if choice == _AUTO:
+        found = next((name for name, each in FORMATS.items() if name != "txt" and extension in each.extensions), None)
+    if found is None or found == LINES:
+        return None
+    if found not in FORMATS:
+        accepted = ", ".join([_AUTO, LINES, *FORMATS])
+        raise ConfigError(f"--document-format {found!r} is unknown", accepted=accepted)
+    if source is None or output is None:
+        raise ConfigError(
+            "a document needs --input and --output", hint="--document-format lines translates each line of the input"
+        )
+    return found
+
+
+def refuse_line_options(given: dict[str, bool]) -> None:
+    """Refuse options that only make sense for lines. ``given`` says which of them were given."""
+    names = [name for name, is_given in given.items() if is_given]
+    if names:
+        raise ConfigError(f"{names[0]} does not apply to a document; leave it out, or add --document-format lines")
+
+
+def translate_to_file(
+    translator: TextTranslator, source: Path, output: Path, format_name: str, **keywords: Any
+) -> None:
+    """Translate a document like :func:`headway.documents.translate_document`, and show the progress."""
+    from headway.documents import translate_document
+
+    with _progress() as progress:
+        report = translate_document(translator, source, output, format_name=format_name, progress=progress, **keywords)
+    if report.errors:
+        counts = f"{len(report.errors):,} of {report.num_texts:,}"
+        print(f"headway: {counts} texts could not be translated and stay as they are", file=sys.stderr)
+        for error in report.errors[:_ERRORS_SHOWN]:
+            print(f"headway: {error}", file=sys.stderr)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """Show the number of translated texts on standard error if it is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from headway.cli.progress import progress_bar
+
+    with progress_bar(redirect_stdout=False, transient=True) as bar:
+        task = bar.add_task("translating", total=None, numbers="")
+        yield lambda done, total: bar.update(task, completed=done, total=total, numbers=f"{done:,} of {total:,} texts")

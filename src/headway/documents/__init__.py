@@ -1,0 +1,43 @@
+"""Translate documents: what is not text, the formatting and the layout stay as they are.
+
+Each format has a reader, which returns the texts of a document and a function that writes it with translations
+(:class:`~headway.documents.content.DocumentContent`). Formatting inside of a text travels as inline tags
+(:mod:`~headway.documents.inline_tags`), which the translator places by alignment. The readers depend on no model.
+
+    from headway.documents import translate_document
+
+    translate_document(headway.load("MODEL"), "report.docx", "report.en.docx")
+
+Documents may come from strangers: size, compression, entities and macros are checked before anything is read.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from headway.documents.content import DocumentContent, DocumentError, DocumentLimits, DocumentText
+from headway.documents.formats import FORMATS, document_extensions, document_format, read_document
+
+if TYPE_CHECKING:
+    from headway.documents.translation import DocumentReport, fill_document, translate_document
+
+__all__ = [
+    "FORMATS",
+    "DocumentContent",
+    "DocumentError",
+    "DocumentLimits",
+    "DocumentReport",
+    "DocumentText",
+    "document_extensions",
+    "document_format",
+    "fill_document",
+    "read_document",
+    "translate_document",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name that needs PyTorch when it is first used. The readers do not need it."""
+    if name in __all__:
+        from headway.documents import translation
+
+        return getattr(translation, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,109 @@
+"""What a reader of a document format returns: the texts to translate, and a function that writes the translation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from headway.config import Config
+from headway.errors import DataError
+
+TextSyntax = Literal["plain", "html", "tagged"]
+
+
+@dataclass(frozen=True)
+class DocumentText:
+    """A text of a document: a paragraph, a table cell, a subtitle or a message.
+
+    Attributes:
+        text: The text.
+        syntax: "plain"; "html"; or "tagged", which is text with the inline tags of
+            :mod:`headway.documents.inline_tags`. Translations must have the same syntax.
+    """
+
+    text: str
+    syntax: TextSyntax = "plain"
+
+
+class DocumentLimits(Config):
+    """Which documents are refused because of their size. All sizes are in bytes."""
+
+    file_bytes: int = 64 << 20
+    unpacked_bytes: int = 512 << 20
+    xml_bytes: int = 64 << 20
+    files: int = 10_000
+    compression_ratio: int = 200
+
+
+DEFAULT_LIMITS = DocumentLimits()
+
+
+class DocumentError(DataError):
+    """A document cannot be read: it is damaged, encrypted, too large, or its format is not supported."""
+
+
+@dataclass(frozen=True)
+class DocumentContent:
+    """A document that was read.
+
+    Attributes:
+        texts: The texts in reading order, as far as the format has one.
+        write: Writes the document, with a translation in place of each text, to a new file.
+    """
+
+    texts: Sequence[DocumentText]
+    write: Callable[[Sequence[str], Path], None]
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """The characters of a text file, and how they were encoded.
+
+    Attributes:
+        text: The characters, without a byte order mark.
+        encoding: The name of the encoding.
+        byte_order_mark: The byte order mark at the start of the file.
+    """
+
+    text: str
+    encoding: str
+    byte_order_mark: bytes = b""
+
+    def write(self, text: str, target: Path) -> None:
+        """Write another text with the same encoding.
+
+        Raises:
+            DocumentError: The encoding lacks a character.
+        """
+        try:
+            data = text.encode(self.encoding)
+        except UnicodeEncodeError as error:
+            raise DocumentError(
+                f"the file is encoded in {self.encoding}, which lacks the character {error.object[error.start]!r} of "
+                "the translation; convert the file to UTF-8"
+            ) from None
+        target.write_bytes(self.byte_order_mark + data)
+
+
+_MARKS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
+
+
+def read_text(path: Path) -> EncodedText:
+    """Read a text file in UTF-8, or in UTF-16 with a byte order mark.
+
+    Raises:
+        DocumentError: The file has another encoding, or is not a text file.
+    """
+    data = path.read_bytes()
+    mark, encoding = next(((mark, name) for mark, name in _MARKS if data.startswith(mark)), (b"", "utf-8"))
+    try:
+        text = data[len(mark) :].decode(encoding)
+    except UnicodeDecodeError as error:
+        raise DocumentError(
+            f"the file is not valid {encoding.upper()} (byte {error.start + len(mark):,})", hint="convert it to UTF-8"
+        ) from None
+    if "\0" in text:
+        raise DocumentError("the file is not a text file, because it contains null characters")
+    return EncodedText(text, encoding, mark)

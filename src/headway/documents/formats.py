@@ -1,0 +1,102 @@
+"""The formats of documents, by the extensions of their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.documents.content import DEFAULT_LIMITS, DocumentContent, DocumentError, DocumentLimits
+from headway.documents.docx import read_docx
+from headway.documents.gettext_catalog import read_po
+from headway.documents.html_file import read_html
+from headway.documents.json_strings import read_json
+from headway.documents.markdown import read_markdown
+from headway.documents.odt import read_odt
+from headway.documents.plain_text import read_plain_text
+from headway.documents.pptx import read_pptx
+from headway.documents.subtitles import read_subtitles
+from headway.documents.xliff import read_xliff
+
+
+@dataclass(frozen=True)
+class DocumentFormat:
+    """A format.
+
+    Attributes:
+        name: The name, which is also its first extension.
+        extensions: The extensions of files, in lower case.
+        media_type: The type of such a file in HTTP.
+        read: Reads a file.
+    """
+
+    name: str
+    extensions: tuple[str, ...]
+    media_type: str
+    read: Callable[[Path, DocumentLimits], DocumentContent]
+
+
+_OFFICE = "application/vnd.openxmlformats-officedocument"
+FORMATS = {
+    each.name: each
+    for each in (
+        DocumentFormat("txt", (".txt",), "text/plain", read_plain_text),
+        DocumentFormat("html", (".html", ".htm", ".xhtml"), "text/html", read_html),
+        DocumentFormat("md", (".md", ".markdown"), "text/markdown", read_markdown),
+        DocumentFormat("srt", (".srt",), "application/x-subrip", read_subtitles),
+        DocumentFormat("vtt", (".vtt",), "text/vtt", read_subtitles),
+        DocumentFormat("po", (".po", ".pot"), "text/x-gettext-translation", read_po),
+        DocumentFormat("xliff", (".xliff", ".xlf"), "application/xliff+xml", read_xliff),
+        DocumentFormat("json", (".json",), "application/json", read_json),
+        DocumentFormat("docx", (".docx",), f"{_OFFICE}.wordprocessingml.document", read_docx),
+        DocumentFormat("odt", (".odt",), "application/vnd.oasis.opendocument.text", read_odt),
+        DocumentFormat("pptx", (".pptx",), f"{_OFFICE}.presentationml.presentation", read_pptx),
+    )
+}
+_BY_EXTENSION = {extension: each for each in FORMATS.values() for extension in each.extensions}
+_WITH_MACROS = (".docm", ".dotm", ".pptm", ".potm", ".ppsm")
+
+
+def document_extensions() -> tuple[str, ...]:
+    """Return the extensions of all formats."""
+    return tuple(_BY_EXTENSION)
+
+
+def document_format(name: str) -> DocumentFormat:
+    """Return the format of a file, by the extension of its name.
+
+    Raises:
+        DocumentError: No format has this extension.
+    """
+    extension = Path(name).suffix.lower()
+    if extension in _WITH_MACROS:
+        raise DocumentError(f"a {extension} document may contain macros; save it in a format without macros")
+    found = _BY_EXTENSION.get(extension)
+    if found is None:
+        raise DocumentError(
+            f"documents with the extension {extension!r} are not supported"
+            if extension
+            else "the file has no extension",
+            accepted=", ".join(_BY_EXTENSION),
+        )
+    return found
+
+
+def read_document(path: Path, format_: DocumentFormat, limits: DocumentLimits = DEFAULT_LIMITS) -> DocumentContent:
+    """Read a document.
+
+    Raises:
+        DocumentError: It is too large, damaged, encrypted, or not of this format.
+        MissingPackageError: A library is not installed.
+    """
+    try:
+        if not path.is_file():
+            raise DocumentError("there is no such file")
+        size = path.stat().st_size
+        if size > limits.file_bytes:
+            raise DocumentError(f"the file has {size:,} bytes", accepted=f"at most {limits.file_bytes:,}")
+        return format_.read(path, limits)
+    except OSError as error:
+        raise DocumentError(f"the file cannot be read ({error.strerror})") from None
+    except RecursionError:
+        raise DocumentError("the document is nested too deeply") from None

@@ -1,0 +1,122 @@
+"""HTML. Tags, scripts, comments, code and everything else that is not text stay as they are written, character by
+character; see :mod:`headway.predict.markup`. Blocks are texts of their own.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.documents.content import (
+    DocumentContent,
+    DocumentError,
+    DocumentLimits,
+    DocumentText,
+    EncodedText,
+    read_text,
+)
+from headway.predict.marked_text import Pieces, raw_pieces
+from headway.predict.markup import MarkupOptions, parse_markup
+
+HTML = MarkupOptions(kind="html", attributes=("title", "alt", "placeholder", "aria-label", "label"))
+_CHARSET = re.compile(
+    rb"""<meta\s[^>]*?charset\s*=\s*["']?\s*([\w.:-]+)|<\?xml\s[^>]*?encoding\s*=\s*["']([\w.:-]+)""", re.IGNORECASE
+)
+_HEAD_BYTES = 4096  # in which a page declares its encoding
+_AFTER_QUOTE = re.compile(r"""=\s*(["'])$""")
+_QUOTES = {'"': "&quot;", "'": "&#39;"}
+
+
+@dataclass(frozen=True)
+class _Fragment:
+    """A text of a page.
+
+    Attributes:
+        raw: The text as it is written.
+        quote: The quotation mark around the value of an attribute. Empty for other texts.
+    """
+
+    raw: str
+    quote: str = ""
+
+    def render(self, translation: str) -> str:
+        return translation.replace(self.quote, _QUOTES[self.quote]) if self.quote else translation
+
+
+def read_html(path: Path, _: DocumentLimits) -> DocumentContent:
+    """Read a page.
+
+    Raises:
+        DocumentError: It is not text, or its encoding is unknown.
+    """
+    encoded = _read(path)
+    texts, fill = html_texts(encoded.text)
+
+    def write(translations: Sequence[str], target: Path) -> None:
+        encoded.write(fill(translations), target)
+
+    return DocumentContent(texts, write)
+
+
+def html_texts(page: str) -> tuple[list[DocumentText], Callable[[Sequence[str]], str]]:
+    """Return the texts of a page, and a function that returns the page with their translations."""
+    parts = list(_parts(page))
+    fragments = [part for part in parts if isinstance(part, _Fragment)]
+
+    def fill(translations: Sequence[str]) -> str:
+        remaining = iter(translations)
+        return "".join(each if isinstance(each, str) else each.render(next(remaining)) for each in parts)
+
+    return [DocumentText(fragment.raw, "html") for fragment in fragments], fill
+
+
+def _parts(page: str) -> Iterator[str | _Fragment]:
+    """Yield the texts of a page, without the white space around them, and everything between them."""
+    document = parse_markup(page, HTML)
+
+    def raw(pieces: Pieces) -> str:
+        return "".join(
+            each if isinstance(each, str) else raw(raw_pieces(document.segments[each].items)) for each in pieces
+        )
+
+    before = ""
+    for piece in document.pieces:
+        if isinstance(piece, str):
+            before = piece
+            yield piece
+            continue
+        whole = raw((piece,))
+        text = whole.strip()
+        lead = whole[: len(whole) - len(whole.lstrip())]
+        match = _AFTER_QUOTE.search(before)
+        yield lead
+        yield _Fragment(text, match[1] if match else "")
+        yield whole[len(lead) + len(text) :]
+        before = ""
+
+
+def _read(path: Path) -> EncodedText:
+    with path.open("rb") as file:
+        start = file.read(_HEAD_BYTES)
+    match = _CHARSET.search(start)
+    declared = (match[1] or match[2]).decode("ascii") if match else "utf-8"
+    try:
+        name = codecs.lookup(declared).name
+    except LookupError:
+        raise DocumentError(f"the page declares the encoding {declared!r}, which is unknown") from None
+    if name.startswith("utf") or start.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return read_text(path)
+    try:
+        return _HtmlText(path.read_bytes().decode(name), name)
+    except UnicodeDecodeError:
+        raise DocumentError(f"the page is not valid {declared}, which it declares as its encoding") from None
+
+
+class _HtmlText(EncodedText):
+    """A page whose encoding lacks most characters. They are written as character references."""
+
+    def write(self, text: str, target: Path) -> None:
+        target.write_bytes(text.encode(self.encoding, "xmlcharrefreplace"))

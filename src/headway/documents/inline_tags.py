@@ -1,0 +1,128 @@
+"""Text with inline tags, in the form in which a translator reads the paragraphs of all formats with formatting.
+
+A tag stands for formatting or for an object of the document, which it names by a number:
+
+    ``<g id="0">words</g>``     formatting, or an element that contains words, such as a link
+    ``<x id="1"/>``             an object between words, such as a picture or a footnote
+    ``<keep id="2">F5</keep>``  an object that is not translated, whose text is read as part of the sentence
+
+The names follow XLIFF. ``&``, ``<`` and ``>`` in the text are written as entities. The translation contains each tag
+once, so an object is never lost; :class:`headway.predict.MarkupOptions` of this syntax are in
+:mod:`headway.documents.translation`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import unescape
+from typing import Any, Literal
+
+from headway.documents.content import DocumentError, DocumentText
+
+_TAG = re.compile(r'<(?:(?P<open>g) id="(?P<pair>\d+)"|(?P<close>/g)|x id="(?P<point>\d+)"/|keep id="(?P<kept>\d+)")>')
+_KEPT_END = "</keep>"
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+
+
+@dataclass(frozen=True)
+class InlinePart:
+    """A part of a translation.
+
+    Attributes:
+        kind: The kind of part.
+        text: The text of a part of the kind "text".
+        payload: What the tag stands for. The end of a pair has the payload of its start.
+    """
+
+    kind: Literal["text", "open", "close", "point"]
+    text: str = ""
+    payload: Any = None
+
+
+class InlineText:
+    """Collects a text with inline tags.
+
+    Attributes:
+        has_words: Whether the text contains letters or digits, so that there is something to translate.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._payloads: list[Any] = []
+        self.has_words = False
+
+    def add_text(self, text: str) -> None:
+        """Add text."""
+        self.has_words |= any(map(str.isalnum, text))
+        self._parts.append(_escape(text))
+
+    def open(self, payload: Any) -> None:
+        """Add the start of a pair."""
+        self._parts.append(f'<g id="{len(self._payloads)}">')
+        self._payloads.append(payload)
+
+    def close(self) -> None:
+        """Add the end of the pair that was opened last."""
+        self._parts.append("</g>")
+
+    def add_point(self, payload: Any, visible: str = "") -> None:
+        """Add an object that is kept. ``visible`` is its text as a reader sees it."""
+        number = len(self._payloads)
+        self._payloads.append(payload)
+        if visible.strip():
+            self._parts.append(f'<keep id="{number}">{_escape(visible)}{_KEPT_END}')
+        else:
+            self._parts.append(f'<x id="{number}"/>')
+
+    @property
+    def source(self) -> DocumentText:
+        """The text to translate, which is plain if it has no tags."""
+        whole = "".join(self._parts)
+        return DocumentText(whole, "tagged") if self._payloads else DocumentText(unescape(whole))
+
+    def translated_parts(self, translation: str) -> list[InlinePart]:
+        """Return the parts of a translation.
+
+        Raises:
+            DocumentError: The translation does not contain each tag exactly once, or its pairs are not nested.
+        """
+        if not self._payloads:
+            return [InlinePart("text", translation)]
+        parts = list(self._parse(translation))
+        opened = [id(part.payload) for part in parts if part.kind in ("open", "point")]
+        if sorted(opened) != sorted(map(id, self._payloads)):
+            raise DocumentError("a translation does not contain each inline tag of its source once")
+        return parts
+
+    def _parse(self, translation: str) -> Iterator[InlinePart]:
+        position, pairs = 0, list[Any]()
+        while match := _TAG.search(translation, position):
+            if match.start() > position:
+                yield InlinePart("text", unescape(translation[position : match.start()]))
+            position = match.end()
+            if match["open"]:
+                pairs.append(self._payload(match["pair"]))
+                yield InlinePart("open", payload=pairs[-1])
+            elif match["close"]:
+                if not pairs:
+                    raise DocumentError("a translation has an inline tag that ends without having begun")
+                yield InlinePart("close", payload=pairs.pop())
+            else:
+                if match["kept"]:
+                    position = max(position, translation.find(_KEPT_END, position) + len(_KEPT_END))
+                yield InlinePart("point", payload=self._payload(match["point"] or match["kept"]))
+        if pairs:
+            raise DocumentError("a translation has an inline tag that does not end")
+        if position < len(translation):
+            yield InlinePart("text", unescape(translation[position:]))
+
+    def _payload(self, number: str) -> Any:
+        if int(number) >= len(self._payloads):
+            raise DocumentError("a translation has an inline tag that its source does not have")
+        return self._payloads[int(number)]
+
+
+def _escape(text: str) -> str:
+    return re.sub("[&<>]", lambda match: _ENTITIES[match.group()], text)

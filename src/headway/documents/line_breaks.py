@@ -1,0 +1,83 @@
+"""Where the lines of a translation end, if the lines of its source are parts of one text.
+
+A source whose lines are as long as a common width allows was wrapped, and the translation is wrapped at the same width.
+Other translations get as many lines as their sources, with breaks at about the same relative positions. Breaking an
+unchanged text again gives the lines of the source.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+LEAST_WIDTH = 45  # characters; shorter lines, such as those of an address, end for a reason
+_SPACE_OUTSIDE_TAGS = re.compile(r"<[^<>]*>|( )")
+_TAG = re.compile(r"<[^<>]*>")
+
+
+def wrap(text: str, width: int, first_indent: str, next_indent: str, may_begin: Callable[[str], bool]) -> list[str]:
+    """Break a text at spaces, so that its lines have at most ``width`` characters, as far as its words allow.
+
+    Args:
+        text: The text.
+        width: Maximum length of a line with its indent.
+        first_indent: What stands before the first line. It is not part of the result.
+        next_indent: What stands before each of the other lines.
+        may_begin: Whether a word may begin a line. Others stay on the line before.
+    """
+    lines: list[list[str]] = []
+    length = 0
+    for word in text.split(" "):
+        if lines and (length + 1 + len(word) <= width or not may_begin(word)):
+            lines[-1].append(word)
+            length += 1 + len(word)
+        else:
+            length = len(next_indent if lines else first_indent) + len(word)
+            lines.append([word])
+    return [" ".join(line) for line in lines]
+
+
+def wrapped_width(
+    lines: Sequence[str], first_indent: str, next_indent: str, may_begin: Callable[[str], bool]
+) -> int | None:
+    """Return the width at which lines were wrapped, or None if they were not. The lines are without their indents."""
+    indents = [first_indent, *[next_indent] * (len(lines) - 1)]
+    width = max(len(indent) + len(line) for indent, line in zip(indents, lines, strict=True))
+    if len(lines) < 2 or width < LEAST_WIDTH:
+        return None
+    is_wrapped = wrap(" ".join(lines), width, first_indent, next_indent, may_begin) == list(lines)
+    return width if is_wrapped else None
+
+
+def break_like(source_lines: Sequence[str], text: str, *, has_tags: bool = False) -> list[str]:
+    """Break a text at spaces into at most as many lines as its source has, at about the same relative positions.
+
+    Args:
+        source_lines: The lines of the source.
+        text: The translation.
+        has_tags: Whether both contain tags, which have no length, and inside of which no line ends.
+    """
+    count = len(source_lines)
+    if count < 2:
+        return [text]
+    lengths = [len(_TAG.sub("", line) if has_tags else line) for line in source_lines]
+    spaces: list[tuple[int, int]] = []  # position, and number of visible characters before it
+    hidden = 0
+    for match in _SPACE_OUTSIDE_TAGS.finditer(text) if has_tags else re.finditer("( )", text):
+        if match[1] is None:
+            hidden += len(match.group())
+        else:
+            spaces.append((match.start(), match.start() - hidden))
+    source_total, total = max(1, sum(lengths) + count - 1), len(text) - hidden
+    breaks: list[int] = []
+    before = 0
+    for number, length in enumerate(lengths[:-1]):
+        before += length + (number > 0)
+        wanted = before * total / source_total
+        possible = [each for each in spaces if not breaks or each[0] > breaks[-1]]
+        if not possible:
+            break
+        breaks.append(min(possible, key=lambda each: abs(each[1] - wanted))[0])
+    edges = [-1, *breaks, len(text)]
+    return [text[start + 1 : end] for start, end in pairwise(edges)]

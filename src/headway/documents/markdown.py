@@ -1,0 +1,390 @@
+"""Markdown (CommonMark with tables and strikethrough), parsed by markdown-it.
+
+Everything that is not text stays as it is written: code, destinations of links, HTML, front matter, the marks of
+headings and lists, and the layout. Emphasis and links enclose the translations of the words that they enclose.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from headway.documents.content import DocumentContent, DocumentLimits, DocumentText, read_text
+from headway.documents.html_file import html_texts
+from headway.documents.inline_tags import InlinePart, InlineText
+from headway.documents.line_breaks import break_like, wrap, wrapped_width
+from headway.errors import MissingPackageError
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
+
+_FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n.*?^\1[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
+_LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
+_PIPE = re.compile(r"(?<!\\)\|")
+_FOOTNOTE = re.compile(r"\[\^[^\]\s]+\]:?")
+_HTML_TAG = re.compile(r"<(?P<closing>/?)(?P<name>[A-Za-z][\w-]*)")
+_BREAK = re.compile(r"[ \t]*\n[ \t]*")
+_SPECIAL = "\\`*_[]<>~"
+_BLOCK_MARK = re.compile(r"[-+*>]|#{1,6}|\d{1,9}[.)]|[-=]+|(?:```|~~~).*")
+_EMPHASIS = {"em_open", "em_close", "strong_open", "strong_close", "s_open", "s_close"}
+
+
+@dataclass(frozen=True)
+class _Event:
+    """What markdown-it found at a range of characters of a text.
+
+    Attributes:
+        start: The start.
+        end: The end.
+        kind: The kind: the start or the end of a pair, an object, text that is written in another way, or a line break
+            that readers see.
+        raw: How it is written in the translation.
+        text: The text of an object as readers see it, the text that is written in another way, or the short form of the
+            end of a reference.
+        name: The name of an HTML tag.
+    """
+
+    start: int
+    end: int
+    kind: Literal["open", "close", "point", "text", "break"]
+    raw: str = ""
+    text: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class _MarkdownParagraph:
+    """A paragraph, a heading, a table cell, or a part of one that ends with a line break that readers see.
+
+    Attributes:
+        lines: Its lines, without what stands before and after them.
+        prefixes: What stands before each line.
+        suffixes: What stands after each line, with its line break.
+        inline: The text.
+        written: How a character is written, for those that the text contains only in another form, such as ``&amp;``.
+        bare: The characters that the text contains as they are.
+        is_cell: Whether it is a table cell.
+    """
+
+    lines: Sequence[str]
+    prefixes: Sequence[str]
+    suffixes: Sequence[str]
+    inline: InlineText
+    written: Mapping[str, str]
+    bare: frozenset[str]
+    is_cell: bool = False
+
+    @property
+    def texts(self) -> list[DocumentText]:
+        return [self.inline.source]
+
+    def render(self, translations: Iterator[str]) -> str:
+        text = _BREAK.sub(" ", self._joined(self.inline.translated_parts(next(translations))))
+        if self.is_cell:
+            text = text.replace("|", "\\|")
+        first = text.partition(" ")[0]
+        if not _may_begin_line(first) and _may_begin_line(self.lines[0].partition(" ")[0]):
+            text = f"{first[:-1]}\\{text[len(first) - 1 :]}"
+        if len(self.lines) < 2:
+            return self.prefixes[0] + text + self.suffixes[0]
+        width = None
+        if len(set(self.prefixes[1:])) == 1:
+            width = wrapped_width(self.lines, self.prefixes[0], self.prefixes[1], _may_begin_line)
+        if width is None:
+            lines = break_like(self.lines, text)
+            prefixes = self.prefixes[: len(lines)]
+        else:
+            lines = wrap(text, width, self.prefixes[0], self.prefixes[1], _may_begin_line)
+            prefixes = [self.prefixes[0], *[self.prefixes[1]] * (len(lines) - 1)]
+        ends = [*[self.suffixes[0]] * (len(lines) - 1), self.suffixes[-1]]
+        return "".join(part for each in zip(prefixes, lines, ends, strict=True) for part in each)
+
+    def _joined(self, parts: Sequence[InlinePart]) -> str:
+        """Return the parts as Markdown. A reference whose words have not changed stays short."""
+        out: list[str] = []
+        opened: list[int] = []
+        for part in parts:
+            if part.kind == "text":
+                out.append(self._escaped(part.text))
+                continue
+            opening, closing, short = part.payload
+            if part.kind == "open":
+                opened.append(len(out))
+            elif part.kind == "close":
+                words = "".join(out[opened.pop() + 1 :])
+                out.append(short if short and closing == f"][{words}]" else closing)
+                continue
+            out.append(opening)
+        return "".join(out)
+
+    def _escaped(self, text: str) -> str:
+        """Write special characters as the source does, or with a backslash if it does not contain them."""
+        return "".join(
+            character
+            if character in self.bare
+            else self.written.get(character, f"\\{character}" if character in _SPECIAL else character)
+            for character in text
+        )
+
+
+@dataclass(frozen=True)
+class _HtmlBlock:
+    """HTML between paragraphs."""
+
+    texts: Sequence[DocumentText]
+    fill: Callable[[Sequence[str]], str]
+
+    def render(self, translations: Iterator[str]) -> str:
+        return self.fill([next(translations) for _ in self.texts])
+
+
+_Part = str | _MarkdownParagraph | _HtmlBlock
+
+
+def read_markdown(path: Path, _: DocumentLimits) -> DocumentContent:
+    """Read a Markdown file.
+
+    Raises:
+        DocumentError: It is not a text file.
+        MissingPackageError: markdown-it is not installed.
+    """
+    encoded = read_text(path)
+    front = _FRONT_MATTER.match(encoded.text)
+    start = front.end() if front else 0
+    parts: list[_Part] = [encoded.text[:start], *_parts(encoded.text[start:])]
+
+    def write(translations: Sequence[str], target: Path) -> None:
+        remaining = iter(translations)
+        encoded.write("".join(each if isinstance(each, str) else each.render(remaining) for each in parts), target)
+
+    return DocumentContent([text for part in parts if not isinstance(part, str) for text in part.texts], write)
+
+
+def _parts(text: str) -> Iterator[_Part]:
+    lines = [(match[1], match[2]) for match in _LINE.finditer(text)]
+    parser = _InlineParser()
+    position = 0  # of the next line
+    tokens = parser.blocks(text)
+    for index, token in enumerate(tokens):
+        if token.map is None or token.type not in ("inline", "html_block", "tr_open"):
+            continue
+        first, last = token.map
+        if first < position:
+            continue  # a cell of a row
+        yield "".join(line + end for line, end in lines[position:first])
+        position = last
+        own = lines[first:last]
+        if token.type == "tr_open":
+            yield from _row("".join(own[0]), _cells(tokens, index), parser)
+        elif token.type == "html_block":
+            if token.level == 0:
+                yield _HtmlBlock(*html_texts("".join(line + end for line, end in own)))
+            else:
+                yield "".join(line + end for line, end in own)
+        else:
+            yield from _paragraphs(token.content, own, parser)
+    yield "".join(line + end for line, end in lines[position:])
+
+
+def _cells(tokens: Sequence[Token], row: int) -> Iterator[str]:
+    for token in tokens[row + 1 :]:
+        if token.type == "tr_close":
+            return
+        if token.type == "inline":
+            yield token.content
+
+
+def _row(line: str, cells: Iterator[str], parser: _InlineParser) -> Iterator[_Part]:
+    pieces = re.split(r"((?<!\\)\|)", line)
+    is_first = not pieces[0].strip()  # what stands before the first mark is no cell
+    for number, piece in enumerate(pieces):
+        core = piece.strip()
+        if number % 2 or (number == 0 and is_first) or (content := next(cells, None)) is None or not core:
+            yield piece
+            continue
+        lead = piece[: len(piece) - len(piece.lstrip())]
+        found = _inline(content, parser.events(content), 0, len(content))
+        if found[0].has_words:
+            yield _MarkdownParagraph([content], [lead], [piece[len(lead) + len(core) :]], *found, is_cell=True)
+        else:
+            yield piece
+
+
+def _paragraphs(content: str, source: Sequence[tuple[str, str]], parser: _InlineParser) -> Iterator[_Part]:
+    """Yield the parts of a paragraph or heading. ``source`` is its lines, with more than its text."""
+    events = parser.events(content)
+    breaks = [event for event in events if event.kind == "break"]
+    starts = [0, *(event.end for event in breaks)]
+    ends = [*(event.start for event in breaks), len(content)]
+    number = 0  # of the line
+    for start, end in zip(starts, ends, strict=True):
+        cores = [line.strip() for line in content[start:end].split("\n")]
+        own = source[number : number + len(cores)]
+        number += len(cores)
+        found = [line.rfind(core) for (line, _), core in zip(own, cores, strict=True)]
+        text = content[start:end]
+        start += len(text) - len(text.lstrip())
+        inline, written, bare = _inline(content, events, start, start + len(text.strip()))
+        if min(found) < 0 or not inline.has_words:
+            yield "".join(line + line_end for line, line_end in own)
+            continue
+        prefixes = [line[:at] for (line, _), at in zip(own, found, strict=True)]
+        suffixes = [
+            line[at + len(core) :] + line_end for (line, line_end), at, core in zip(own, found, cores, strict=True)
+        ]
+        yield _MarkdownParagraph(cores, prefixes, suffixes, inline, written, bare)
+    yield "".join(line + line_end for line, line_end in source[number:])  # the line below a heading
+
+
+def _inline(
+    content: str, events: Sequence[_Event], start: int, end: int
+) -> tuple[InlineText, dict[str, str], frozenset[str]]:
+    """Return the text between two positions, how it writes some characters, and which characters it contains as such.
+
+    The payload of a tag is how it is written, how its end is written, and the short form of its end, if there is one.
+    """
+    inline, written, bare = InlineText(), dict[str, str](), set[str]()
+    own = [event for event in events if start <= event.start and event.end <= end and event.kind != "break"]
+    partners = _pairs(own)
+    closing = set(partners.values())
+
+    def add_text(raw: str) -> None:
+        position = 0
+        for match in _FOOTNOTE.finditer(raw):
+            add_words(raw[position : match.start()])
+            inline.add_point((match.group(), "", ""))
+            position = match.end()
+        add_words(raw[position:])
+
+    def add_words(raw: str) -> None:
+        bare.update(raw)
+        inline.add_text(_BREAK.sub(" ", raw))
+
+    position = start
+    for index, event in enumerate(own):
+        add_text(content[position : event.start])
+        if event.kind == "text":
+            inline.add_text(event.text)
+            written.setdefault(event.text, event.raw)
+        elif index in partners:
+            partner = own[partners[index]]
+            inline.open((event.raw, partner.raw, partner.text))
+        elif index in closing:
+            inline.close()
+        elif event.raw:
+            inline.add_point((event.raw, "", ""), event.text)
+        position = event.end
+    add_text(content[position:end])
+    return inline, written, frozenset(bare)
+
+
+def _pairs(events: Sequence[_Event]) -> dict[int, int]:
+    """Return the index of the end of each pair. Tags of HTML without a partner at the same level are no pairs."""
+    pairs: dict[int, int] = {}
+    opened: list[int] = []
+    for index, event in enumerate(events):
+        if event.kind == "open":
+            opened.append(index)
+        elif event.kind == "close":
+            while opened and event.name != events[opened[-1]].name and events[opened[-1]].name.startswith("<"):
+                if event.name.startswith("<"):
+                    break
+                opened.pop()
+            if opened and events[opened[-1]].name == event.name:
+                pairs[opened.pop()] = index
+    return pairs
+
+
+def _may_begin_line(word: str) -> bool:
+    """Return whether a word at the start of a line is text, and not the mark of a list, a heading or the like."""
+    return _BLOCK_MARK.fullmatch(word) is None
+
+
+class _InlineParser:
+    """Finds where the constructs of a text are, which markdown-it itself does not say."""
+
+    def __init__(self) -> None:
+        try:
+            from markdown_it import MarkdownIt
+        except ImportError:
+            raise MissingPackageError("translating Markdown", "markdown-it-py") from None
+        self._events: list[_Event] = []
+        self._environment: dict[str, Any] = {}
+        self._parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+        self._parser.inline.ruler2.disable("fragments_join")
+        _record(self._parser, self._events)
+
+    def blocks(self, text: str) -> list[Token]:
+        """Return the blocks of a document, whose links the texts may refer to."""
+        self._parser.core.ruler.disable("inline")
+        return self._parser.parse(text, self._environment)
+
+    def events(self, content: str) -> list[_Event]:
+        """Return what there is in a text, in the order of its beginnings."""
+        self._events.clear()
+        tokens: list[Token] = []
+        self._parser.inline.parse(content, self._parser, self._environment, tokens)
+        for token in tokens:
+            if "start" not in token.meta:
+                continue
+            start = token.meta["start"]
+            if token.type in _EMPHASIS:
+                kind: Literal["open", "close"] = "open" if token.nesting > 0 else "close"
+                # A mark of two characters is at the position of one of them; the other one has no text.
+                self._events.append(
+                    _Event(start, start + token.meta["length"], kind, token.markup, name=token.type.partition("_")[0])
+                )
+            elif not token.content:
+                self._events.append(_Event(start, start + token.meta["length"], "text"))
+        return sorted(self._events, key=lambda event: event.start)
+
+
+def _record(parser: MarkdownIt, events: list[_Event]) -> None:
+    """Let the rules of a parser record what they find."""
+
+    def recording(name: str, rule: Callable[..., bool]) -> Callable[..., bool]:
+        def recorded(state: Any, silent: bool) -> bool:
+            start, num_tokens, is_pending = state.pos, len(state.tokens), bool(state.pending)
+            label = (
+                parser.helpers.parseLinkLabel(state, start + (name == "image"), name == "link")
+                if (name in ("link", "image") and state.src[start] in "![" and not silent)
+                else -1
+            )
+            if not rule(state, silent):
+                return False
+            new = state.tokens[num_tokens + is_pending :]
+            if silent or not new:
+                return True
+            source, end = state.src, state.pos
+            if name in ("emphasis", "strikethrough"):
+                for token in new:
+                    token.meta = {"start": start, "length": len(token.content)}
+                    start += len(token.content)
+            elif name == "link" or (name == "image" and any(map(str.isalpha, source[start + 2 : label]))):
+                opening = "![" if name == "image" else "["
+                closing, words = source[label:end], source[start + len(opening) : label]
+                # Without a name of the destination, the words are its name.
+                named = f"][{_BREAK.sub(' ', words)}]" if closing in ("]", "][]") else closing
+                events.append(_Event(start, start + len(opening), "open", opening, name=name))
+                events.append(_Event(label, end, "close", named, closing if named != closing else "", name))
+            elif name == "html_inline" and (tag := _HTML_TAG.match(source, start)) and source[end - 2] != "/":
+                kind: Literal["open", "close"] = "close" if tag["closing"] else "open"
+                events.append(_Event(start, end, kind, source[start:end], name=f"<{tag['name'].lower()}"))
+            elif new[-1].type == "hardbreak":
+                events.append(_Event(start, end, "break" if state.level == 0 else "point", source[start:end]))
+            elif new[-1].type == "text_special":
+                events.append(_Event(start, end, "text", source[start:end], new[-1].content))
+            elif name not in ("newline", "text"):
+                visible = new[-1].content if name == "backticks" else ""
+                events.append(_Event(start, end, "point", source[start:end], visible))
+            return True
+
+        return recorded
+
+    for rule in parser.inline.ruler.__rules__:
+        rule.fn = recording(rule.name, rule.fn)
+    parser.inline.ruler.__cache__ = None

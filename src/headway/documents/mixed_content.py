@@ -1,0 +1,175 @@
+"""XML elements whose text stands between child elements: reads them as text with inline tags, and fills them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from headway.documents.inline_tags import InlinePart, InlineText
+from headway.documents.safe_xml import valid_text
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
+
+InlineRole = Literal["pair", "point", "keep", "start", "end", "break"]
+
+
+@dataclass(frozen=True)
+class InlineElement:
+    """What an element is inside of a text.
+
+    Attributes:
+        role: "pair" if it encloses text to translate; "point" or "keep" if it does not; "start" or "end" if it marks
+            one end of a range; "break" if it separates texts. The text of "keep" is read as a part of the sentence. A
+            pair with a break inside separates texts, too.
+        key: Identifies the range.
+    """
+
+    role: InlineRole
+    key: Hashable = None
+
+
+@dataclass(frozen=True)
+class _ElementRange:
+    """Two elements that mark a range."""
+
+    start: _Element
+    end: _Element
+
+
+class MixedContent:
+    """The texts of an element, which breaks separate.
+
+    Args:
+        element: The element.
+        classify: Says what each child is.
+    """
+
+    def __init__(self, element: _Element, classify: Callable[[_Element], InlineElement]) -> None:
+        self._element, self._classify = element, classify
+        self._pieces: list[InlineText | InlinePart] = [InlineText()]
+        self._read(element, may_break=True)
+
+    @property
+    def texts(self) -> list[InlineText]:
+        """The texts with something to translate."""
+        return [piece for piece in self._pieces if isinstance(piece, InlineText) and piece.has_words]
+
+    def fill(self, translations: Iterator[str]) -> None:
+        """Replace the texts by translations.
+
+        Elements are moved, not copied, so that what is inside of them can be translated separately.
+        """
+        if not self.texts:
+            return
+        pieces = [
+            each.translated_parts(next(translations) if each.has_words else each.source.text)
+            if isinstance(each, InlineText)
+            else [each]
+            for each in self._pieces
+        ]
+        stack = [_emptied(self._element)]
+        for part in (part for parts in pieces for part in parts):
+            _append_part(stack, part)
+
+    def _read(self, parent: _Element, *, may_break: bool) -> None:
+        self._text.add_text(parent.text or "")
+        children = list(parent)
+        found = [self._classify(child) for child in children]
+        ranges = nested_ranges([(each.role, each.key) for each in found])
+        inside = {at for start, end in ranges.items() for at in range(start, end)}
+        ends = set(ranges.values())
+        for index, (child, each) in enumerate(zip(children, found, strict=True)):
+            can_break = may_break and index not in inside
+            if each.role == "break" and can_break:
+                self._pieces += [InlinePart("point", payload=child), InlineText()]
+            elif each.role == "pair" and can_break and self._has_break(child):
+                self._pieces += [InlinePart("open", payload=child), InlineText()]
+                self._read(child, may_break=True)
+                self._pieces += [InlinePart("close", payload=child), InlineText()]
+            elif each.role == "pair":
+                self._text.open(child)
+                self._read(child, may_break=False)
+                self._text.close()
+            elif index in ranges:
+                self._text.open(_ElementRange(child, children[ranges[index]]))
+            elif index in ends:
+                self._text.close()
+            else:
+                self._text.add_point(child, "".join(child.itertext()) if each.role == "keep" else "")
+            self._text.add_text(child.tail or "")
+
+    def _has_break(self, element: _Element) -> bool:
+        return any(
+            found.role == "break" or (found.role == "pair" and self._has_break(child))
+            for child, found in ((child, self._classify(child)) for child in element)
+        )
+
+    @property
+    def _text(self) -> InlineText:
+        last = self._pieces[-1]
+        assert isinstance(last, InlineText)
+        return last
+
+
+def nested_ranges(marks: Sequence[tuple[str, Hashable]]) -> dict[int, int]:
+    """Return the index of the end of each range, for ranges that do not overlap.
+
+    Args:
+        marks: For each item "start", "end" or anything else, and what identifies the range.
+    """
+    ranges: dict[int, int] = {}
+    opened: list[int] = []
+    for index, (role, key) in enumerate(marks):
+        if role == "start":
+            opened.append(index)
+        elif role == "end":
+            matching = [at for at, start in enumerate(opened) if marks[start][1] == key]
+            if matching:
+                ranges[opened[matching[-1]]] = index
+                del opened[matching[-1] :]
+    return ranges
+
+
+def _append_part(stack: list[_Element], part: InlinePart) -> None:
+    match part.kind, part.payload:
+        case "text", _:
+            _append_text(stack[-1], valid_text(part.text))
+        case "open", _ElementRange():
+            _append(stack[-1], part.payload.start)
+        case "close", _ElementRange():
+            _append(stack[-1], part.payload.end)
+        case "open", child:
+            _append(stack[-1], child)
+            stack.append(_emptied(child))
+        case "close", _:
+            stack.pop()
+        case _, child:
+            _append(stack[-1], child)
+
+
+def _emptied(element: _Element) -> _Element:
+    element.text = None
+    for child in list(element):
+        element.remove(child)
+    return element
+
+
+def _append(parent: _Element, child: _Element) -> None:
+    child.tail = None
+    parent.append(child)
+
+
+def _append_text(parent: _Element, text: str) -> None:
+    if len(parent):
+        parent[-1].tail = (parent[-1].tail or "") + text
+    else:
+        parent.text = (parent.text or "") + text
+
+
+def fill_all(contents: Iterable[MixedContent], translations: Sequence[str]) -> None:
+    """Replace the texts of several elements, some of which may be inside of others."""
+    remaining = iter(translations)
+    for content in contents:
+        content.fill(remaining)

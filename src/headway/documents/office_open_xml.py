@@ -1,0 +1,64 @@
+"""Word documents (.docx) and PowerPoint presentations (.pptx), by the paragraphs in all of their files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from headway.documents.content import DocumentContent, DocumentError, DocumentLimits
+from headway.documents.office_package import OfficePackage
+from headway.documents.office_paragraph import office_paragraphs
+from headway.documents.safe_xml import local_name
+
+_TYPES_FILE = "[Content_Types].xml"
+
+
+def read_office_open_xml(
+    path: Path, limits: DocumentLimits, *, main_type: str, types: Sequence[str], kind: str
+) -> DocumentContent:
+    """Read a document.
+
+    Args:
+        path: The document.
+        limits: Its maximum size.
+        main_type: The content type of the file without which it is no such document.
+        types: Content types of the files with texts, as regular expressions, in the order of their texts.
+        kind: What the document should be, for errors.
+
+    Raises:
+        DocumentError: It is damaged, encrypted, too large, or of another type, or it has macros.
+        MissingPackageError: lxml is not installed.
+    """
+    package = OfficePackage(path, limits)
+    if _TYPES_FILE not in package.names:
+        raise DocumentError(f"the file is not a {kind}")
+    declared = {
+        override.get("PartName", "").removeprefix("/"): override.get("ContentType", "")
+        for override in package.read_xml(_TYPES_FILE).root
+        if local_name(override) == "Override"
+    }
+    if any("macroEnabled" in each for each in declared.values()):
+        raise DocumentError("the document is of a type with macros; save it in a format without macros")
+    if main_type not in declared.values():
+        raise DocumentError(f"the file is not a {kind}")
+    files = {
+        name: package.read_xml(name)
+        for wanted in types
+        for name in sorted((name for name, own in declared.items() if re.fullmatch(wanted, own)), key=_in_order)
+        if name in package.names
+    }
+    paragraphs = [paragraph for file in files.values() for paragraph in office_paragraphs(file.root)]
+
+    def write(translations: Sequence[str], target: Path) -> None:
+        remaining = iter(translations)
+        for paragraph in paragraphs:
+            paragraph.fill(remaining)
+        package.write({name: file.to_bytes() for name, file in files.items()}, target)
+
+    return DocumentContent([text.source for paragraph in paragraphs for text in paragraph.texts], write)
+
+
+def _in_order(name: str) -> tuple[list[int], str]:
+    """Return a key by which slide2 is before slide10."""
+    return [int(digits) for digits in re.findall(r"\d+", name)], name

@@ -1,0 +1,389 @@
+"""Paragraphs of Office Open XML: WordprocessingML (Word) and DrawingML (PowerPoint, and drawings in both).
+
+A paragraph consists of runs, each with its formatting. Adjacent runs with the same formatting are one text, whatever
+spelling checks or editing sessions have cut it into. The most common formatting of a text has no tag, so that most
+texts have none. Objects, fields and tracked deletions are kept; tabs and line breaks separate texts. Hyperlinks,
+tracked insertions and the like enclose the translations of their words.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from headway.documents.inline_tags import InlinePart, InlineText
+from headway.documents.mixed_content import nested_ranges
+from headway.documents.safe_xml import local_name, valid_text
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
+
+WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+_SPACE = "{http://www.w3.org/XML/1998/namespace}space"
+_CONTAINERS = {"hyperlink", "ins", "moveTo", "smartTag", "customXml", "dir", "bdo", "sdt", "fldSimple"}
+_BREAKS = {"tab", "br", "cr", "ptab"}
+_DROPPED = {"proofErr", "lastRenderedPageBreak"}  # results of checks and of the layout, which are computed again
+_CHARACTERS = {"noBreakHyphen": "\u2011", "softHyphen": "\u00ad"}
+_PROPERTIES = {"sdtPr", "sdtEndPr", "smartTagPr", "customXmlPr", "rPr", "pPr"}
+_CONTROLS = {"date", "dropDownList", "comboBox", "checkbox", "picture"}  # whose text is chosen, not written
+_NO_FORMATTING = {"lang", "noProof"}
+_NO_FORMATTING_ATTRIBUTES = {"lang", "altLang", "dirty", "err", "noProof", "smtClean", "bmk"}
+_TRANSLATED_FIELD = re.compile(r"\s*(?:HYPERLINK|TOC)\b", re.IGNORECASE)
+_MANY_SPACES = 2  # that stand alone are a layout, such as a line to write on
+
+
+@dataclass(frozen=True)
+class _RunContent:
+    """What a run contains besides text. The document stays as it is until the run is written.
+
+    Attributes:
+        run: The run.
+        content: The child that is kept.
+        is_only: Whether the run has no other children, so that it can be kept itself.
+    """
+
+    run: _Element
+    content: _Element
+    is_only: bool
+
+    def to_element(self) -> _Element:
+        """Return a run with this content."""
+        if self.is_only:
+            return self.run
+        run: _Element = self.run.makeelement(self.run.tag, dict(self.run.attrib), self.run.nsmap)
+        run.extend(copy.deepcopy(child) for child in self.run if local_name(child) == "rPr")
+        run.append(self.content)
+        return run
+
+
+@dataclass
+class _Part:
+    """A part of a paragraph.
+
+    Attributes:
+        kind: "text"; "point", which is kept; "break", which separates texts; "start" or "end" of a range; "container".
+        elements: What is kept.
+        text: The text, or the text of a point as a reader sees it.
+        format: Identifies the formatting of a text.
+        properties: The formatting.
+        key: Identifies a range.
+        children: The parts of a container.
+        field: What a part of a field is.
+    """
+
+    kind: Literal["text", "point", "break", "start", "end", "container"]
+    elements: list[_Element | _RunContent] = field(default_factory=list)
+    text: str = ""
+    format: bytes = b""
+    properties: _Element | None = None
+    key: Any = None
+    children: list[_Part] = field(default_factory=list)
+    field: str = ""
+
+
+class OfficeParagraph:
+    """A paragraph and its texts."""
+
+    def __init__(self, element: _Element) -> None:
+        self._element = element
+        self._namespace = str(element.tag).rpartition("}")[0] + "}"
+        self._pieces: list[tuple[InlineText, _Part | None] | InlinePart] = []
+        self._add(self._merged_fields(list(self._parts(element))))
+
+    @property
+    def texts(self) -> list[InlineText]:
+        """The texts with something to translate."""
+        return [piece[0] for piece in self._pieces if isinstance(piece, tuple) and piece[0].has_words]
+
+    def fill(self, translations: Iterator[str]) -> None:
+        """Replace the texts by translations. Objects are moved, so that text inside of them can be translated, too."""
+        if not self.texts:
+            return
+        element, last = self._element, list[Any]()
+        for child in list(element):
+            if local_name(child) == "endParaRPr":
+                last.append(child)
+            if local_name(child) != "pPr":
+                element.remove(child)
+        stack: list[tuple[Any, _Part | None]] = [(element, None)]
+        for piece in self._pieces:
+            if isinstance(piece, InlinePart):
+                self._append(stack, piece)
+                continue
+            inline, base = piece
+            stack[-1] = stack[-1][0], base
+            for part in inline.translated_parts(next(translations) if inline.has_words else inline.source.text):
+                self._append(stack, part)
+        element.extend(last)
+
+    # Reading.
+
+    def _parts(self, parent: _Element) -> Iterator[_Part]:
+        for child in parent:
+            name = local_name(child)
+            if name in _PROPERTIES or name in _DROPPED or name == "endParaRPr":
+                continue
+            if name == "r":
+                yield from self._run_parts(child)
+            elif name in _CONTAINERS and self._is_translated(child):
+                content = _content(child)
+                yield _Part("container", [child], children=self._merged_fields(list(self._parts(content))))
+            elif name in _BREAKS:  # of DrawingML, outside of runs
+                yield _Part("break", [child])
+            elif name.endswith(("Start", "End")):
+                kind = name.removesuffix("Start").removesuffix("End")
+                yield _Part("start" if name.endswith("Start") else "end", [child], key=(kind, child.get(WORD + "id")))
+            else:
+                yield _Part("point", [child], "".join(self._visible(child)))
+
+    def _run_parts(self, run: _Element) -> Iterator[_Part]:
+        properties = next((child for child in run if local_name(child) == "rPr"), None)
+        own_format = _format(properties)
+        contents = [child for child in run if local_name(child) != "rPr" and local_name(child) not in _DROPPED]
+        for child in contents:
+            name = local_name(child)
+            text = (child.text or "") if name == "t" else _CHARACTERS.get(name)
+            if text is not None and not (text.isspace() and len(text) >= _MANY_SPACES):
+                for number, piece in enumerate(text.split("\t")):  # PowerPoint has tabs in its texts
+                    if number:
+                        yield _Part("break", [self._run("\t", properties)])
+                    if piece:
+                        yield _Part("text", text=piece, format=own_format, properties=properties)
+                continue
+            kept = _RunContent(run, child, is_only=len(contents) == 1)
+            if name in ("fldChar", "instrText"):
+                kind = child.get(WORD + "fldCharType") if name == "fldChar" else None
+                yield _Part("break", [kept], child.text or "", field=kind or "instruction")
+            else:
+                yield _Part("break" if name in _BREAKS else "point", [kept])
+
+    def _visible(self, element: _Element) -> Iterator[str]:
+        if local_name(element) in ("fld", "fldSimple", "sdt", "ruby"):
+            yield from (each.text or "" for each in element.iter(self._namespace + "t"))
+
+    def _is_translated(self, container: _Element) -> bool:
+        if local_name(container) == "fldSimple":
+            return bool(_TRANSLATED_FIELD.match(container.get(WORD + "instr", "")))
+        if local_name(container) == "sdt":
+            return not any(local_name(each) in _CONTROLS for properties in container[:1] for each in properties)
+        return True
+
+    def _merged_fields(self, parts: Sequence[_Part]) -> list[_Part]:
+        """Join the parts of each field, such as a page number, into one that is kept.
+
+        Links and tables of contents are fields, too; their texts are translated. A field that continues in another
+        paragraph stays as it is, and separates texts.
+        """
+        merged: list[_Part] = []
+        index = 0
+        while index < len(parts):
+            end = _field_end(parts, index) if parts[index].field == "begin" else None
+            if end is None:
+                merged.append(parts[index])
+                index += 1
+                continue
+            own = parts[index : end + 1]
+            depths = _depths(own)
+            divider = next(
+                (at for at, part in enumerate(own) if part.field == "separate" and depths[at] == 1), len(own) - 1
+            )
+            instruction = "".join(part.text for part in own[:divider] if part.field == "instruction")
+            if _TRANSLATED_FIELD.match(instruction) and divider < len(own) - 1:
+                merged.append(_Part("start", self._kept(own[: divider + 1]), key=(id(own[0]), "field")))
+                merged += self._merged_fields(own[divider + 1 : -1])
+                merged.append(_Part("end", self._kept(own[-1:]), key=(id(own[0]), "field")))
+            else:
+                visible = "".join(part.text for part in own[divider + 1 :] if part.kind == "text")
+                merged.append(_Part("point", self._kept(own), visible))
+            index = end + 1
+        return merged
+
+    def _kept(self, parts: Sequence[_Part]) -> list[_Element | _RunContent]:
+        """Return what the parts of a field consist of."""
+        return [
+            element
+            for part in parts
+            for element in ([self._run(part.text, part.properties)] if part.kind == "text" else part.elements)
+        ]
+
+    def _add(self, parts: Sequence[_Part]) -> None:
+        """Add the texts between breaks. Marks of ranges that overlap are put before or after the text."""
+        start = 0
+        for index, part in enumerate([*parts, _Part("break")]):
+            if part.kind == "break" or (part.kind == "container" and _has_break(part)):
+                self._add_text(parts[start:index])
+                start = index + 1
+            if part.kind == "break":
+                self._pieces += [InlinePart("point", payload=part)] if part.elements else []
+            elif part.kind == "container" and _has_break(part):
+                self._pieces.append(InlinePart("open", payload=part))
+                self._add(part.children)
+                self._pieces.append(InlinePart("close", payload=part))
+
+    def _add_text(self, parts: Sequence[_Part]) -> None:
+        ranges = nested_ranges([(part.kind, part.key) for part in parts])
+        nested = ranges.keys() | set(ranges.values())
+        loose = [part for at, part in enumerate(parts) if part.kind in ("start", "end") and at not in nested]
+        self._pieces += [InlinePart("point", payload=part) for part in loose if part.kind == "start"]
+        inline = InlineText()
+        base = self._add_inline(inline, [part for part in parts if not any(part is each for each in loose)])
+        self._pieces.append((inline, base))
+        self._pieces += [InlinePart("point", payload=part) for part in loose if part.kind == "end"]
+
+    def _add_inline(self, inline: InlineText, parts: Sequence[_Part]) -> _Part | None:
+        """Add parts to a text. Return a part with the formatting of text without tags."""
+        sizes: Counter[bytes] = Counter()
+        for part in parts:
+            if part.kind == "text":
+                sizes[part.format] += len(part.text.strip()) + bool(part.text)
+        base = max(sizes, key=lambda each: sizes[each], default=None)
+        base_part = next((part for part in parts if part.kind == "text" and part.format == base), None)
+        ranges = nested_ranges([(part.kind, part.key) for part in parts])
+        ends = {end: start for start, end in ranges.items()}
+        opened: _Part | None = None
+        for index, part in enumerate(parts):
+            changes = part.kind != "text" or (
+                part.format != (base if opened is None else opened.format) and not (part.text.isspace() and index)
+            )
+            if changes and opened is not None:
+                inline.close()
+                opened = None
+            if part.kind == "text":
+                if changes and part.format != base:
+                    inline.open(part)
+                    opened = part
+                inline.add_text(part.text)
+            elif part.kind == "container":
+                payload = _Container(part)
+                inline.open(payload)
+                payload.base = self._add_inline(inline, part.children) or base_part
+                inline.close()
+            elif index in ranges:
+                inline.open(_PartRange(part, parts[ranges[index]]))
+            elif index in ends:
+                inline.close()
+            else:
+                inline.add_point(part, part.text if part.kind == "point" else "")
+        if opened is not None:
+            inline.close()
+        return base_part
+
+    # Writing.
+
+    def _append(self, stack: list[tuple[Any, _Part | None]], part: InlinePart) -> None:
+        """Append a part of a translation. The stack has the open elements, and the formatting of their text."""
+        parent, base = stack[-1]
+        match part.kind, part.payload:
+            case "text", _:
+                if part.text:
+                    text = " ".join(re.split("[\t\r\n]", valid_text(part.text)))
+                    parent.append(self._run(text, None if base is None else base.properties))
+            case "point", _Part() as own:
+                parent.extend(_elements(own))
+            case "open", _PartRange() as own:
+                parent.extend(_elements(own.start))
+                stack.append((parent, base))
+            case "close", _PartRange() as own:
+                parent.extend(_elements(own.end))
+                stack.pop()
+            case "open", (_Container() | _Part()) as own:
+                container = own.part if isinstance(own, _Container) else own
+                if container.kind == "text":
+                    stack.append((parent, container))
+                    return
+                (element,) = _elements(container)
+                content = _content(element)
+                for child in list(content):
+                    if local_name(child) not in _PROPERTIES:
+                        content.remove(child)
+                parent.append(element)
+                stack.append((content, own.base if isinstance(own, _Container) else base))
+            case _:
+                stack.pop()
+
+    def _run(self, text: str, properties: _Element | None) -> _Element:
+        run: _Element = self._element.makeelement(self._namespace + "r", None, None)
+        if properties is not None:
+            run.append(copy.deepcopy(properties))
+        content = run.makeelement(self._namespace + "t", None, None)
+        content.text = text
+        if self._namespace == WORD:
+            content.set(_SPACE, "preserve")
+        run.append(content)
+        return run
+
+
+@dataclass
+class _Container:
+    """A container inside of a text, and the formatting of its text without tags."""
+
+    part: _Part
+    base: _Part | None = None
+
+
+@dataclass(frozen=True)
+class _PartRange:
+    """The parts that mark a range."""
+
+    start: _Part
+    end: _Part
+
+
+def office_paragraphs(root: _Element) -> Iterator[OfficeParagraph]:
+    """Yield the paragraphs of a file, including those inside of objects of other paragraphs."""
+    for element in root.iter(WORD + "p", DRAWING + "p"):
+        yield OfficeParagraph(element)
+
+
+def _content(container: _Element) -> _Element:
+    """Return the element of a container that has the runs."""
+    return next((child for child in container if local_name(child) == "sdtContent"), container)
+
+
+def _elements(part: _Part) -> list[_Element]:
+    """Return what is kept as elements that belong to the paragraph."""
+    return [each.to_element() if isinstance(each, _RunContent) else each for each in part.elements]
+
+
+def _has_break(part: _Part) -> bool:
+    return any(child.kind == "break" or _has_break(child) for child in part.children)
+
+
+def _depths(parts: Sequence[_Part]) -> list[int]:
+    """Return for each part in how many fields it is."""
+    depth, depths = 0, []
+    for part in parts:
+        depth += part.field == "begin"
+        depths.append(depth)
+        depth -= part.field == "end"
+    return depths
+
+
+def _field_end(parts: Sequence[_Part], start: int) -> int | None:
+    depths = _depths(parts[start:])
+    ends = (at for at, part in enumerate(parts[start:], start) if part.field == "end" and depths[at - start] == 1)
+    return next(ends, None)
+
+
+def _format(properties: _Element | None) -> bytes:
+    """Return what tells one formatting from another."""
+    if properties is None:
+        return b""
+    from lxml import etree
+
+    own = copy.deepcopy(properties)
+    own.tail = None
+    for child in list(own):
+        if local_name(child) in _NO_FORMATTING:
+            own.remove(child)
+    for name in _NO_FORMATTING_ATTRIBUTES:
+        own.attrib.pop(name, None)
+    if not len(own) and not own.attrib:
+        return b""
+    found: bytes = etree.tostring(own, method="c14n")
+    return found

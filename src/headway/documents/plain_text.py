@@ -1,0 +1,99 @@
+"""Plain text: each line is a text of its own, except that the lines of a wrapped paragraph are one text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.documents.content import DocumentContent, DocumentLimits, DocumentText, read_text
+from headway.documents.line_breaks import wrap, wrapped_width
+
+_LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
+_ITEM = re.compile(r"(?:[-*+•–]|\d+[.)])\s")
+_HEADING_LINES = 3  # lines before a wrapped paragraph, without an empty line between, that may be texts of their own
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line: white space, text, white space with the line break."""
+
+    indent: str
+    text: str
+    end: str
+
+
+@dataclass(frozen=True)
+class _TextParagraph:
+    """Lines that are one text. ``width`` is None for a single line."""
+
+    lines: Sequence[_Line]
+    width: int | None
+
+    @property
+    def text(self) -> str:
+        return " ".join(line.text for line in self.lines)
+
+    def render(self, translation: str) -> str:
+        first, last = self.lines[0], self.lines[-1]
+        if self.width is None:
+            return first.indent + translation + last.end
+        next_indent = self.lines[1].indent
+        wrapped = wrap(translation, self.width, first.indent, next_indent, _any_word)
+        return first.indent + (first.end.lstrip(" \t") + next_indent).join(wrapped) + last.end
+
+
+def read_plain_text(path: Path, _: DocumentLimits) -> DocumentContent:
+    """Read a text file. Raises :class:`DocumentError` if it is none."""
+    encoded = read_text(path)
+    parts = list(_parts(_lines(encoded.text)))
+    paragraphs = [part for part in parts if isinstance(part, _TextParagraph)]
+
+    def write(translations: Sequence[str], target: Path) -> None:
+        remaining = iter(translations)
+        encoded.write(
+            "".join(each if isinstance(each, str) else each.render(next(remaining)) for each in parts), target
+        )
+
+    return DocumentContent([DocumentText(paragraph.text) for paragraph in paragraphs], write)
+
+
+def _any_word(_: str) -> bool:
+    return True
+
+
+def _lines(text: str) -> Iterator[_Line]:
+    for match in _LINE.finditer(text):
+        content = match[1].strip()
+        indent = match[1][: len(match[1]) - len(match[1].lstrip())] if content else match[1]
+        yield _Line(indent, content, match[1][len(indent) + len(content) :] + match[2])
+
+
+def _parts(lines: Iterator[_Line]) -> Iterator[str | _TextParagraph]:
+    """Yield paragraphs, and the lines without words between them."""
+    block: list[_Line] = []
+    for line in lines:
+        has_words = any(map(str.isalnum, line.text))
+        continues = has_words and bool(block) and not _ITEM.match(line.text)
+        if continues and len(block) > 1:
+            continues = line.indent == block[-1].indent
+        if not continues:
+            yield from _paragraphs(block)
+            block = []
+        if has_words:
+            block.append(line)
+        else:
+            yield line.indent + line.text + line.end
+    yield from _paragraphs(block)
+
+
+def _paragraphs(block: Sequence[_Line]) -> Iterator[_TextParagraph]:
+    for start in range(min(len(block) - 1, _HEADING_LINES + 1)):
+        lines = block[start:]
+        width = wrapped_width([line.text for line in lines], lines[0].indent, lines[1].indent, _any_word)
+        if width is not None:
+            yield from (_TextParagraph([line], None) for line in block[:start])
+            yield _TextParagraph(lines, width)
+            return
+    yield from (_TextParagraph([line], None) for line in block)

@@ -1,0 +1,88 @@
+"""XML from sources that are not trusted: no entities of its own, no document types, no network, bounded depth."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+from headway.documents.content import DocumentError, DocumentLimits
+from headway.errors import MissingPackageError
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
+
+_DECLARATION = re.compile(rb"(?:\xef\xbb\xbf)?(?:<\?xml\s[^>]*\?>)?\s*")
+_NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class XmlFile:
+    """A parsed file.
+
+    Attributes:
+        root: The root element.
+        encoding: The encoding.
+        start: What stands before the content: the declaration, if there is one. None for encodings that are not kept.
+        end: The white space at the end.
+    """
+
+    root: _Element
+    encoding: str
+    start: bytes | None
+    end: bytes
+
+    def to_bytes(self) -> bytes:
+        """Return the file with the present content of the root element."""
+        from lxml import etree
+
+        tree = self.root.getroottree()
+        content: bytes = etree.tostring(tree, encoding=self.encoding, xml_declaration=self.start is None)
+        return content if self.start is None else self.start + content.lstrip() + self.end
+
+
+def parse_xml(data: bytes, limits: DocumentLimits, where: str | None = None) -> XmlFile:
+    """Parse XML.
+
+    Args:
+        data: The XML.
+        limits: Its maximum size.
+        where: The name of the file inside a package.
+
+    Raises:
+        DocumentError: It is too large, not valid, or has a document type, which could define entities.
+        MissingPackageError: lxml is not installed.
+    """
+    try:
+        from lxml import etree
+    except ImportError:
+        raise MissingPackageError("translating this document", "lxml") from None
+    if len(data) > limits.xml_bytes:
+        raise DocumentError(f"the XML has {len(data):,} bytes", where=where, accepted=f"at most {limits.xml_bytes:,}")
+    parser = etree.XMLParser(
+        resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False, strip_cdata=False
+    )
+    try:
+        tree = etree.parse(BytesIO(data), parser)
+    except etree.XMLSyntaxError as error:
+        raise DocumentError(f"the XML is not valid ({error.msg})", where=where) from None
+    info = tree.docinfo
+    if info.doctype or info.internalDTD is not None:
+        raise DocumentError("the XML has a document type, which is refused because it can define entities", where=where)
+    encoding = (info.encoding or "UTF-8").upper()
+    start = _DECLARATION.match(data)
+    if start is None or not encoding.startswith(("UTF-8", "US-ASCII", "ISO-8859")):
+        return XmlFile(tree.getroot(), "UTF-8", None, b"")
+    return XmlFile(tree.getroot(), encoding, start.group(), data[len(data.rstrip()) :])
+
+
+def local_name(element: _Element) -> str:
+    """Return the name of an element without its namespace. Comments and processing instructions have none."""
+    tag = element.tag
+    return tag.rpartition("}")[2] if isinstance(tag, str) else ""
+
+
+def valid_text(text: str) -> str:
+    """Return a text without the characters that XML cannot contain."""
+    return _NOT_XML.sub("", text)

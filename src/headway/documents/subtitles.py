@@ -1,0 +1,127 @@
+"""Subtitles: SubRip (.srt) and WebVTT (.vtt).
+
+The text of each cue is translated. Numbers, times, settings, notes and styles stay as they are, and so do tags such as
+``<i>``, ``<v Name>`` and ``{\\an8}``. Lines of a cue that are one text remain as many lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
+
+from headway.documents.content import DocumentContent, DocumentError, DocumentLimits, read_text
+from headway.documents.inline_tags import InlineText
+from headway.documents.line_breaks import break_like
+
+_LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
+_TIME = r"(?:\d{1,4}:)?\d{1,2}:\d{2}[.,]\d{1,3}"
+_TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s|\Z)")
+_TAG = re.compile(r"<(?P<closing>/?)(?P<name>[A-Za-z]\w*)[^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
+_SPEAKER = re.compile(r"\s*(?:[-–—]\s*\S|[A-ZÀ-Þ][A-ZÀ-Þ .]+:\s)")  # the line is said by someone else
+
+
+@dataclass(frozen=True)
+class _CueText:
+    """Lines of a cue that are one text, with their line breaks."""
+
+    lines: Sequence[str]
+    ends: Sequence[str]
+    inline: InlineText
+
+    def render(self, translation: str, is_vtt: bool) -> str:
+        text = "".join(
+            _escape(part.text, is_vtt) if part.kind == "text" else part.payload[part.kind == "close"]
+            for part in self.inline.translated_parts(translation)
+        )
+        lines = break_like(self.lines, " ".join(text.split("\n")), has_tags=True)
+        return "".join(
+            line + end for line, end in zip(lines, [*self.ends[: len(lines) - 1], self.ends[-1]], strict=True)
+        )
+
+
+def read_subtitles(path: Path, _: DocumentLimits) -> DocumentContent:
+    """Read subtitles. Raises :class:`DocumentError` if the file has no cue."""
+    encoded = read_text(path)
+    is_vtt = encoded.text.startswith("WEBVTT")
+    parts = list(_parts(encoded.text, is_vtt))
+    cues = [part for part in parts if isinstance(part, _CueText)]
+    if not is_vtt and not any(isinstance(part, str) and _TIMES.match(part) for part in parts):
+        raise DocumentError("the file has no subtitles, because no line has the form 00:00:01,000 --> 00:00:02,000")
+
+    def write(translations: Sequence[str], target: Path) -> None:
+        remaining = iter(translations)
+        encoded.write(
+            "".join(each if isinstance(each, str) else each.render(next(remaining), is_vtt) for each in parts), target
+        )
+
+    return DocumentContent([cue.inline.source for cue in cues], write)
+
+
+def _parts(text: str, is_vtt: bool) -> Iterator[str | _CueText]:
+    """Yield the texts of cues, and the lines between them."""
+    lines = [(match[1], match[2]) for match in _LINE.finditer(text)]
+    cue: list[tuple[str, str]] = []
+    in_cue = False
+    for line, end in lines:
+        if _TIMES.match(line):
+            yield from _cue_texts(cue, is_vtt)
+            cue, in_cue = [], True
+            yield line + end
+        elif in_cue and line.strip():
+            if _SPEAKER.match(_TAG.sub("", line)):
+                yield from _cue_texts(cue, is_vtt)
+                cue = []
+            cue.append((line, end))
+        else:
+            yield from _cue_texts(cue, is_vtt)
+            cue, in_cue = [], False
+            yield line + end
+    yield from _cue_texts(cue, is_vtt)
+
+
+def _cue_texts(lines: Sequence[tuple[str, str]], is_vtt: bool) -> Iterator[str | _CueText]:
+    if not lines:
+        return
+    texts, ends = [line.strip() for line, _ in lines], [end for _, end in lines]
+    inline = _inline(" ".join(texts), is_vtt)
+    if inline.has_words:
+        yield _CueText(texts, ends, inline)
+    else:
+        yield "".join(line + end for line, end in lines)
+
+
+def _inline(text: str, is_vtt: bool) -> InlineText:
+    """Return the text of a cue. The payload of a tag is the tag, and its closing tag."""
+    inline = InlineText()
+    tags = list(_TAG.finditer(text))
+    partners: dict[int, int] = {}
+    opened: list[int] = []
+    for index, tag in enumerate(tags):
+        if tag["name"] and not tag["closing"]:
+            opened.append(index)
+        elif tag["name"] and opened and tags[opened[-1]]["name"] == tag["name"]:
+            partners[opened.pop()] = index
+    closing = set(partners.values())
+    position = 0
+    for index, tag in enumerate(tags):
+        between = text[position : tag.start()]
+        inline.add_text(unescape(between) if is_vtt else between)
+        if index in partners:
+            inline.open((tag.group(), tags[partners[index]].group()))
+        elif index in closing:
+            inline.close()
+        else:
+            inline.add_point((tag.group(), ""))
+        position = tag.end()
+    inline.add_text(unescape(text[position:]) if is_vtt else text[position:])
+    return inline
+
+
+def _escape(text: str, is_vtt: bool) -> str:
+    """Escape the text of a cue, so that it contains no tag and no time."""
+    if not is_vtt:
+        return text.replace("-->", "→")
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

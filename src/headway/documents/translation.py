@@ -1,0 +1,165 @@
+"""Translate a document: read it, translate its texts, and write it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.decode import DecodingOptions
+from headway.documents.content import DEFAULT_LIMITS, DocumentError, DocumentLimits, DocumentText, TextSyntax
+from headway.documents.formats import FORMATS, DocumentFormat, document_extensions, document_format, read_document
+from headway.documents.html_file import HTML
+from headway.errors import ConfigError, HeadwayError
+from headway.predict.glossary import Glossary
+from headway.predict.markup import MarkupOptions
+from headway.predict.results import Source
+from headway.predict.text_translator import PAPER_OPTIONS, TextTranslator
+from headway.storage import atomic_write
+
+MARKUP: dict[TextSyntax, MarkupOptions | None] = {
+    "plain": None,
+    "html": HTML,
+    "tagged": MarkupOptions(kind="xml", ignore_tags=("keep",), outline_detection=False),
+}
+_BATCH_CHARACTERS = 100_000
+
+TranslateTexts = Callable[[Sequence[DocumentText]], Sequence[str]]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class DocumentReport:
+    """How a document was translated.
+
+    Attributes:
+        num_texts: Number of texts.
+        errors: Why texts were not translated.
+    """
+
+    num_texts: int
+    errors: tuple[HeadwayError, ...] = ()
+
+
+def translate_document(
+    translator: TextTranslator,
+    source: Path | str,
+    target: Path | str,
+    options: DecodingOptions = PAPER_OPTIONS,
+    *,
+    target_language: str | None = None,
+    source_language: str | None = None,
+    glossary: Glossary | None = None,
+    format_name: str | None = None,
+    progress: Progress | None = None,
+    limits: DocumentLimits = DEFAULT_LIMITS,
+) -> DocumentReport:
+    """Translate a document. The target is written completely or not at all.
+
+    Sentences are translated separately. Formatting inside of a paragraph encloses the translations of the words that
+    it encloses. A text that cannot be translated, such as a word that is too long for the model, stays as it is.
+
+    Args:
+        translator: The translator.
+        source: The document.
+        target: The file to write, in the same format.
+        options: The options of the search.
+        target_language: The language to translate into, for models with several target languages.
+        source_language: The language of the document, for imported models that need it.
+        glossary: Required translations of certain source phrases.
+        format_name: The format. Default: that of the extension of ``source``.
+        progress: Called with the number of translated texts and of all texts. An exception that it raises ends the
+            translation.
+        limits: Larger documents are refused.
+
+    Raises:
+        HeadwayError: The document is refused, or an argument does not fit the model.
+    """
+    errors: list[HeadwayError] = []
+
+    def translate(texts: Sequence[DocumentText]) -> list[str]:
+        results: dict[int, str] = {}
+        for syntax, markup in MARKUP.items():
+            numbers = [number for number, text in enumerate(texts) if text.syntax == syntax]
+            sources = [Source(texts[number].text, split_sentences=True) for number in numbers]
+            found = (
+                translator.translate_each(
+                    sources,
+                    options,
+                    target_language=target_language,
+                    source_language=source_language,
+                    glossary=glossary,
+                    markup=markup,
+                )
+                if sources
+                else []
+            )
+            for number, each in zip(numbers, found, strict=True):
+                if isinstance(each, HeadwayError):
+                    errors.append(each)
+                results[number] = texts[number].text if isinstance(each, HeadwayError) else each.text
+        return [results[number] for number in range(len(texts))]
+
+    num_texts = fill_document(translate, source, target, format_name=format_name, progress=progress, limits=limits)
+    return DocumentReport(num_texts, tuple(errors))
+
+
+def fill_document(
+    translate: TranslateTexts,
+    source: Path | str,
+    target: Path | str,
+    *,
+    format_name: str | None = None,
+    progress: Progress | None = None,
+    limits: DocumentLimits = DEFAULT_LIMITS,
+) -> int:
+    """Like :func:`translate_document`, for any function that translates texts. Return the number of texts."""
+    source, target = Path(source), Path(target)
+    try:
+        document_type = chosen_format(source, format_name)
+        if source.resolve() == target.resolve():
+            raise ConfigError("the source and the target are the same file")
+        if target.suffix.lower() in set(document_extensions()) - set(document_type.extensions):
+            raise ConfigError(
+                f"{target}: the result has the format {document_type.name}, as the source",
+                hint="documents are not converted; choose another name",
+            )
+        content = read_document(source, document_type, limits)
+        translations: list[str] = []
+        for batch in text_batches(content.texts):
+            if progress is not None:
+                progress(len(translations), len(content.texts))
+            translations += translate(batch)
+        if progress is not None:
+            progress(len(translations), len(content.texts))
+        with atomic_write(target) as aside:
+            content.write(translations, aside)
+    except DocumentError as error:
+        raise error.with_location(str(source)) from None
+    return len(content.texts)
+
+
+def chosen_format(source: Path, format_name: str | None) -> DocumentFormat:
+    """Return the format of a document, which may be given by its name.
+
+    Raises:
+        HeadwayError: There is no such format, or the extension is unknown.
+    """
+    if format_name is None:
+        return document_format(source.name)
+    if format_name not in FORMATS:
+        raise ConfigError(f"document format {format_name!r} is unknown", accepted=", ".join(FORMATS))
+    return FORMATS[format_name]
+
+
+def text_batches(texts: Sequence[DocumentText]) -> list[Sequence[DocumentText]]:
+    """Return texts in groups of at most 100,000 characters, as far as a single text is not longer."""
+    batches: list[list[DocumentText]] = []
+    size = 0
+    for text in texts:
+        if not batches or size + len(text.text) > _BATCH_CHARACTERS:
+            batches.append([])
+            size = 0
+        batches[-1].append(text)
+        size += len(text.text)
+    return list(batches)

@@ -1,0 +1,135 @@
+"""XLIFF 1.2 and 2.x: sources without a translation are translated.
+
+Existing translations stay, unless their state says that they need translation. So do ids, notes, inline codes, and
+whatever has ``translate="no"``. New translations are marked: ``state-qualifier="mt-suggestion"`` in 1.2,
+``state="translated"`` in both.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headway.documents.content import DocumentContent, DocumentError, DocumentLimits
+from headway.documents.mixed_content import InlineElement, MixedContent, fill_all
+from headway.documents.safe_xml import local_name, parse_xml
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
+
+_UNTRANSLATED = ("new", "needs-translation", "initial")
+_UNIT_1, _UNIT_2 = "trans-unit", "segment"
+
+
+def read_xliff(path: Path, limits: DocumentLimits) -> DocumentContent:
+    """Read an XLIFF file.
+
+    Raises:
+        DocumentError: It is not valid, or has an unknown version.
+        MissingPackageError: lxml is not installed.
+    """
+    file = parse_xml(path.read_bytes(), limits)
+    root = file.root
+    version = root.get("version", "")
+    if local_name(root) != "xliff" or version.partition(".")[0] not in ("1", "2"):
+        raise DocumentError(
+            f"the file is not XLIFF (element {local_name(root)}, version {version!r})", accepted="1.2 or 2"
+        )
+    units = list(_units(root, _UNIT_1 if version.startswith("1") else _UNIT_2))
+    targets = [(unit, _target(unit)) for unit in units]
+    contents = [content for _, target in targets for content in _contents(target)]
+
+    def write(translations: Sequence[str], target_path: Path) -> None:
+        fill_all(contents, translations)
+        for unit, target in targets:
+            _set_target(unit, target)
+        target_path.write_bytes(file.to_bytes())
+
+    return DocumentContent([text.source for content in contents for text in content.texts], write)
+
+
+def _units(element: _Element, name: str) -> Iterator[_Element]:
+    """Yield the units that need a translation. Whatever has ``translate="no"`` is skipped, with all of its content."""
+    inherited = [(element, True)]
+    while inherited:
+        own, is_translated = inherited.pop()
+        is_translated = {"no": False, "yes": True}.get(own.get("translate", ""), is_translated)
+        if local_name(own) != name:
+            inherited += [(child, is_translated) for child in reversed(own) if local_name(child) != "alt-trans"]
+        elif is_translated and _needs_translation(own):
+            yield own
+
+
+def _child(unit: _Element, name: str) -> _Element | None:
+    return next((child for child in unit if local_name(child) == name), None)
+
+
+def _needs_translation(unit: _Element) -> bool:
+    target = _child(unit, "target")
+    if _child(unit, "source") is None or unit.get("approved") == "yes":
+        return False
+    state = None if target is None else target.get("state", unit.get("state"))
+    return target is None or state in _UNTRANSLATED or not "".join(target.itertext()).strip()
+
+
+def _target(unit: _Element) -> _Element:
+    """Return a new target with the content of the source, in segments if the source has them."""
+    source = _child(unit, "seg-source")
+    if source is None:
+        source = _child(unit, "source")
+    assert source is not None
+    target = copy.deepcopy(source)
+    target.tag = str(source.tag).replace("seg-source", "target").replace("source", "target")
+    old = _child(unit, "target")
+    attributes = {} if old is None else dict(old.attrib)
+    spaces = {name: value for name, value in source.attrib.items() if str(name).endswith("}space")}
+    target.attrib.clear()
+    target.attrib.update(spaces | attributes)
+    return target
+
+
+def _contents(target: _Element) -> Iterator[MixedContent]:
+    segments = [each for each in target.iter() if local_name(each) == "mrk" and each.get("mtype") == "seg"]
+    for element in segments or [target]:
+        yield MixedContent(element, _classify)
+
+
+def _classify(element: _Element) -> InlineElement:
+    match local_name(element):
+        case "g" | "pc":
+            return InlineElement("pair")
+        case "mrk":
+            is_kept = element.get("mtype") == "protected" or element.get("translate") == "no"
+            return InlineElement("keep" if is_kept else "pair")
+        case "bpt" | "bx":
+            return InlineElement("start", element.get("rid", element.get("id")))
+        case "ept" | "ex":
+            return InlineElement("end", element.get("rid", element.get("id")))
+        case "sc":
+            return InlineElement("start", element.get("id"))
+        case "ec":
+            return InlineElement("end", element.get("startRef"))
+        case _:
+            return InlineElement("point")
+
+
+def _set_target(unit: _Element, target: _Element) -> None:
+    """Put a target into its place, and set its state."""
+    old = _child(unit, "target")
+    if local_name(unit) == _UNIT_1:
+        target.set("state", "translated")
+        target.set("state-qualifier", "mt-suggestion")
+    else:
+        unit.set("state", "translated")
+    if old is not None:
+        target.tail = old.tail
+        unit.replace(old, target)
+        return
+    before = _child(unit, "seg-source")
+    if before is None:
+        before = _child(unit, "source")
+    assert before is not None
+    target.tail = before.tail
+    before.addnext(target)

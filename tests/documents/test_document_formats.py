@@ -1,0 +1,269 @@
+"""What each format keeps, on documents written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import docx
+import pytest
+from docx.oxml import parse_xml
+from upper_case import UpperCaseTranslator
+
+from headway.documents import DocumentError, DocumentText, fill_document, read_document, translate_document
+from headway.documents.formats import FORMATS
+
+Translate = Callable[..., str]
+_W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+
+
+@pytest.fixture
+def upper(tmp_path: Path) -> Translate:
+    """Return a function that translates a document into upper case."""
+
+    def translate(text: str | bytes, extension: str) -> str:
+        source, target = tmp_path / f"a.{extension}", tmp_path / f"b.{extension}"
+        source.write_bytes(text.encode() if isinstance(text, str) else text)
+        translate_document(UpperCaseTranslator(), source, target)
+        return target.read_bytes().decode("latin-1" if isinstance(text, bytes) else "utf-8")
+
+    return translate
+
+
+def test_a_wrapped_paragraph_is_one_text_and_is_wrapped_again_at_its_width(tmp_path: Path) -> None:
+    source, target = tmp_path / "a.txt", tmp_path / "b.txt"
+    width = len("  - The first line of this item is as long as possible,")
+    source.write_text(
+        "Title\n=====\n\n  - The first line of this item is as long as possible,\n"
+        "    the second line is indented, and\n"
+        "\n    Name:  Ada\n    City:  Bern\n"
+    )
+    texts: list[DocumentText] = []
+
+    def twice(batch: Any) -> list[str]:
+        texts.extend(batch)
+        return [f"{text.text} {text.text}" for text in batch]
+
+    fill_document(twice, source, target)
+    assert [text.text for text in texts] == [
+        "Title",
+        "- The first line of this item is as long as possible, the second line is indented, and",
+        "Name:  Ada",
+        "City:  Bern",
+    ]
+    lines = target.read_text().splitlines()
+    assert lines[:4] == ["Title Title", "=====", "", "  - The first line of this item is as long as possible,"]
+    assert all(len(line) <= width for line in lines)
+    assert lines[4].startswith("    the second line is indented, and - ")
+    assert lines[-2:] == ["    Name:  Ada Name:  Ada", "    City:  Bern City:  Bern"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_the_byte_order_mark_and_the_encoding_are_kept(encoding: str, tmp_path: Path) -> None:
+    source, target = tmp_path / "a.txt", tmp_path / "b.txt"
+    source.write_bytes("größe\r\n".encode(encoding))
+    translate_document(UpperCaseTranslator(), source, target)
+    assert target.read_bytes() == "GRÖSSE\r\n".encode(encoding)
+
+
+def test_html_keeps_what_browsers_do_not_show_and_translates_attributes(upper: Translate) -> None:
+    page = (
+        '<!doctype html><title>a b</title><style>p {}</style><p title="the \'title\'">one <b class="x">two</b>'
+        " &amp; three<br>four <code>five()</code></p><p translate=no>six</p><!-- seven --><img alt='eight'>"
+    )
+    expected = (
+        '<!doctype html><title>A B</title><style>p {}</style><p title="THE \'TITLE\'">ONE <b class="x">TWO</b>'
+        " &amp; THREE<br>FOUR <code>five()</code></p><p translate=no>six</p><!-- seven --><img alt='EIGHT'>"
+    )
+    assert upper(page, "html") == expected
+
+
+def test_html_in_another_encoding_stays_in_it(upper: Translate) -> None:
+    page = '<meta charset="iso-8859-1"><p>größe</p>'.encode("latin-1")
+    assert upper(page, "html") == '<meta charset="iso-8859-1"><p>GRÖSSE</p>'
+
+
+def test_markdown_constructs(upper: Translate) -> None:
+    text = (
+        '# one *two* #\n\nthree **four _five_** `six` [seven](a.md "b") ![eight](c.png) <https://d.e> 2 \\* 3 &amp; 4\n'
+        "* nine  \n  ten <kbd>eleven</kbd>[^f]\n\n| one | `a\\|b` |\n|---|---|\n| x_y | **two** |\n\n"
+        "    code\n\n[^f]: twelve words\n"
+    )
+    expected = (
+        '# ONE *TWO* #\n\nTHREE **FOUR _FIVE_** `six` [SEVEN](a.md "b") ![EIGHT](c.png) <https://d.e> 2 \\* 3 &amp; 4\n'
+        "* NINE  \n  TEN <kbd>ELEVEN</kbd>[^f]\n\n| ONE | `a\\|b` |\n|---|---|\n| X_Y | **TWO** |\n\n"
+        "    code\n\n[^f]: TWELVE WORDS\n"
+    )
+    assert upper(text, "md") == expected
+
+
+def test_a_translation_cannot_become_markdown_syntax(tmp_path: Path) -> None:
+    source, target = tmp_path / "a.md", tmp_path / "b.md"
+    source.write_text("one\n\ntwo\n\n| a | b |\n|---|---|\n| three | c |\n")
+    new = {"one": "1. *x*", "two": "# y", "three": "a | b"}
+    fill_document(lambda texts: [new.get(text.text, text.text) for text in texts], source, target)
+    assert target.read_text() == "1\\. \\*x\\*\n\n\\# y\n\n| a | b |\n|---|---|\n| a \\| b | c |\n"
+
+
+def test_subtitles_keep_times_tags_and_the_number_of_lines(upper: Translate) -> None:
+    srt = (
+        "1\n00:00:01,000 --> 00:00:02,000\n{\\an8}<i>a long first line\nshort</i>\n\n"
+        "2\n00:00:03,000 --> 00:00:04,000\n- Who?\n- Me.\n"
+    )
+    expected = srt.replace("a long first line", "A LONG FIRST LINE").replace("short", "SHORT")
+    assert upper(srt, "srt") == expected.replace("Who", "WHO").replace("Me", "ME")
+    vtt = "WEBVTT\n\nNOTE no\n\nid\n00:01.000 --> 00:02.000 line:0\n<v Bob>hello <00:01.500>you &amp; me\n"
+    assert upper(vtt, "vtt") == vtt.replace("hello", "HELLO").replace("you", "YOU").replace("me\n", "ME\n").replace(
+        "id\n", "id\n"
+    )
+
+
+def test_po_keeps_translations_flags_contexts_and_fills_all_plural_forms(upper: Translate) -> None:
+    header = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\nPlural-Forms: nplurals=3; plural=0;\\n"\n\n'
+    po = (
+        '#. note\n#: a.c:1\n#, c-format\nmsgctxt "menu"\nmsgid "open %s\\n"\nmsgstr ""\n\n'
+        'msgid "done"\nmsgstr "fertig"\n\nmsgid "%d file"\nmsgid_plural "%d files"\n'
+        'msgstr[0] ""\nmsgstr[1] ""\nmsgstr[2] ""\n'
+    )
+    assert upper(header + po, "po") == header + (
+        '#. note\n#: a.c:1\n#, c-format\nmsgctxt "menu"\nmsgid "open %s\\n"\nmsgstr "OPEN %s\\n"\n\n'
+        'msgid "done"\nmsgstr "fertig"\n\nmsgid "%d file"\nmsgid_plural "%d files"\nmsgstr[0] "%d FILE"\n'
+        'msgstr[1] "%d FILES"\nmsgstr[2] "%d FILES"\n'
+    )
+
+
+def test_xliff_marks_new_targets_and_keeps_approved_ones(upper: Translate) -> None:
+    start = '<?xml version="1.0"?>\n<xliff xmlns="urn:oasis:names:tc:xliff:document:1.2" version="1.2"><file><body>'
+    unit = (
+        '<trans-unit id="1"><source>one <bpt id="1">x</bpt>two<ept id="1">y</ept></source>{}<note>n</note></trans-unit>'
+    )
+    kept = '<trans-unit id="2" approved="yes"><source>three</source><target>drei</target></trans-unit>'
+    translation = 'ONE <bpt id="1">x</bpt>TWO<ept id="1">y</ept>'
+    target = f'<target state="translated" state-qualifier="mt-suggestion">{translation}</target>'
+    end = "</body></file></xliff>\n"
+    assert upper(start + unit.format("") + kept + end, "xlf") == start + unit.format(target) + kept + end
+
+
+def test_xliff_2_segments(upper: Translate) -> None:
+    text = (
+        '<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" version="2.0" srcLang="en" trgLang="de"><file id="f">'
+        '<unit id="u"><segment><source>one <ph id="1"/><pc id="2">two</pc></source></segment>'
+        '<segment state="final"><source>three</source><target>drei</target></segment></unit>'
+        '<unit id="v" translate="no"><segment><source>four</source></segment></unit></file></xliff>'
+    )
+    expected = text.replace("<segment>", '<segment state="translated">', 1).replace(
+        "</source></segment>", '</source><target>ONE <ph id="1"/><pc id="2">TWO</pc></target></segment>', 1
+    )
+    assert upper(text, "xliff") == expected
+
+
+def test_json_keeps_keys_numbers_and_layout(upper: Translate) -> None:
+    text = '{ "a b" : "c d",\n\t"n": [1.50, null, "e \\"f\\"", "{{name}}", "\\u00e4 b"] }\n'
+    assert upper(text, "json") == text.replace("c d", "C D").replace('e \\"f\\"', 'E \\"F\\"').replace(
+        "\\u00e4 b", "\\u00c4 B"
+    )
+
+
+def word_document(tmp_path: Path, body: str) -> Path:
+    document = docx.Document()
+    document.element.body.insert(0, parse_xml(f"<w:p {_W}>{body}</w:p>"))
+    path = tmp_path / "a.docx"
+    document.save(str(path))
+    return path
+
+
+def translated_paragraph(tmp_path: Path, body: str) -> str:
+    target = tmp_path / "b.docx"
+    translate_document(UpperCaseTranslator(), word_document(tmp_path, body), target)
+    element = docx.Document(str(target)).paragraphs[0]._p
+    from lxml import etree
+
+    xml: str = etree.tostring(element).decode()
+    return xml[xml.index(">") + 1 : -len("</w:p>")].replace(' xml:space="preserve"', "")
+
+
+def run(text: str, properties: str = "") -> str:
+    return f"<w:r>{properties}<w:t>{text}</w:t></w:r>"
+
+
+BOLD, ITALIC = "<w:rPr><w:b/></w:rPr>", "<w:rPr><w:i/></w:rPr>"
+FIELD = '<w:r><w:fldChar w:fldCharType="{}"/></w:r>'
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (run("he") + "<w:proofErr w:type='spellStart'/>" + run("llo"), run("HELLO")),
+        (run("one ") + run("two", BOLD) + run(" three"), run("ONE ") + run("TWO", BOLD) + run(" THREE")),
+        (run("all bold", BOLD), run("ALL BOLD", BOLD)),
+        (run("a b ") + '<w:hyperlink w:anchor="x">' + run("link", ITALIC) + "</w:hyperlink>" + run(" c"),
+         run("A B ") + '<w:hyperlink w:anchor="x">' + run("LINK", ITALIC) + "</w:hyperlink>" + run(" C")),
+        (run("page ") + FIELD.format("begin") + "<w:r><w:instrText>PAGE</w:instrText></w:r>" + FIELD.format("separate")
+         + run("kee") + FIELD.format("end") + run(" of it"),
+         run("PAGE ") + FIELD.format("begin") + "<w:r><w:instrText>PAGE</w:instrText></w:r>" + FIELD.format("separate")
+         + run("kee") + FIELD.format("end") + run(" OF IT")),
+        ('<w:bookmarkStart w:id="1" w:name="x"/>' + run("one") + '<w:bookmarkEnd w:id="1"/>' + run(" two"),
+         '<w:bookmarkStart w:id="1" w:name="x"/>' + run("ONE") + '<w:bookmarkEnd w:id="1"/>' + run(" TWO")),
+        ('<w:bookmarkStart w:id="1" w:name="x"/>' + run("one") + '<w:bookmarkStart w:id="2" w:name="y"/>' + run(" two")
+         + '<w:bookmarkEnd w:id="1"/>' + run(" three") + '<w:bookmarkEnd w:id="2"/>',
+         '<w:bookmarkStart w:id="2" w:name="y"/><w:bookmarkStart w:id="1" w:name="x"/>' + run("ONE TWO")
+         + '<w:bookmarkEnd w:id="1"/>' + run(" THREE") + '<w:bookmarkEnd w:id="2"/>'),
+        ('<w:r><w:t>one</w:t><w:tab/><w:t>two</w:t><w:br/></w:r>',
+         run("ONE") + "<w:r><w:tab/></w:r>" + run("TWO") + "<w:r><w:br/></w:r>"),
+    ],
+)  # fmt: skip
+def test_word_runs(body: str, expected: str, tmp_path: Path) -> None:
+    assert translated_paragraph(tmp_path, body) == expected
+
+
+def test_text_in_a_text_box_and_around_it_is_translated(tmp_path: Path) -> None:
+    box = f"<w:pict><w:txbxContent><w:p>{run('inside')}</w:p></w:txbxContent></w:pict>"
+    expected = run("AROUND ") + f"<w:r>{box}</w:r>" + run("IT")
+    assert translated_paragraph(tmp_path, run("around ") + f"<w:r>{box}</w:r>" + run("it")) == expected.replace(
+        "inside", "INSIDE"
+    )
+
+
+def test_a_text_that_cannot_be_translated_stays_and_is_reported(tmp_path: Path) -> None:
+    class Failing(UpperCaseTranslator):
+        def translate_each(self, texts: Any, *arguments: Any, **keywords: Any) -> Any:
+            found = super().translate_each(texts, *arguments, **keywords)
+            return [
+                DocumentError("no") if source.text == "two" else each for source, each in zip(texts, found, strict=True)
+            ]
+
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    report = translate_document(Failing(), tmp_path / "a.txt", tmp_path / "b.txt")
+    assert (report.num_texts, len(report.errors)) == (2, 1)
+    assert (tmp_path / "b.txt").read_text() == "ONE\ntwo\n"
+
+
+def test_progress_is_reported_and_may_cancel(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    seen: list[tuple[int, int]] = []
+    translate_document(
+        UpperCaseTranslator(), tmp_path / "a.txt", tmp_path / "b.txt", progress=lambda *counts: seen.append(counts)
+    )
+    assert seen == [(0, 2), (2, 2)]
+
+    def cancel(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        translate_document(UpperCaseTranslator(), tmp_path / "a.txt", tmp_path / "c.txt", progress=cancel)
+    assert not (tmp_path / "c.txt").exists()
+
+
+def test_a_translation_that_loses_a_tag_is_an_error_and_writes_nothing(tmp_path: Path) -> None:
+    source = word_document(tmp_path, run("one ") + run("two", BOLD))
+    with pytest.raises(DocumentError, match="inline tag"):
+        fill_document(lambda texts: ["x"] * len(texts), source, tmp_path / "b.docx")
+    assert not (tmp_path / "b.docx").exists()
+
+
+def test_every_format_has_an_own_name_and_extension() -> None:
+    extensions = [extension for each in FORMATS.values() for extension in each.extensions]
+    assert len(extensions) == len(set(extensions))
+    assert all(f".{name}" in each.extensions for name, each in FORMATS.items())
+    assert callable(read_document)
