@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import uvicorn
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp
 
-from headway.serve.app import make_app
-from headway.serve.config import ModelConfig, ServeConfig
+from headway.serve.admission import OverloadedError
+from headway.serve.app import error_for_url, make_app
+from headway.serve.config import KeyConfig, LimitsConfig, ModelConfig, ServeConfig
 from headway.serve.fleet import Fleet
-from headway.serve.glossaries import GlossaryStore
+from headway.serve.glossaries import GlossaryLines, GlossaryStore
+from headway.serve.http_connection import BoundedHttpConnection
 from headway.serve.messages import Job, Method, ModelInfo
-from headway.serve.service import Service
+from headway.serve.service import Client, Service
 from headway.serve.usage import Usage
 from headway.tasks import load
 
@@ -20,23 +30,97 @@ from headway.tasks import load
 class InProcessFleet(Fleet):
     """Calls models as the workers call them."""
 
-    def __init__(self, models: dict[str, Any]) -> None:
+    def __init__(self, models: Mapping[str, Any]) -> None:
         super().__init__([], workers=0)
         self._objects = models
         self.models = {
             name: ModelInfo(name, model.bundle.task.kind, **model.describe()) for name, model in models.items()
         }
 
+    @property
+    def num_ready(self) -> int:
+        return 1
+
     async def call(
         self, model: str, method: Method, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
     ) -> Any:
-        return Job(0, model, method).bind(self._objects[model])(*arguments, **keywords)
+        return Job(0, model, method).bind(self._objects[model])(*arguments, **_built(keywords))
+
+    async def stream(
+        self, model: str, method: Method, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
+    ) -> AsyncGenerator[Any]:
+        parts = Job(0, model, method).bind(self._objects[model])(*arguments, **keywords)
+        for part in parts:
+            yield part
+        yield parts.continuation
 
 
-def application(folder: Path, **settings: Any) -> TestClient:
-    """Return a client of an application that serves the model in ``folder``."""
-    config = ServeConfig(models=(ModelConfig(path=str(folder), name="model"),), **settings)
-    fleet = InProcessFleet({"model": load(folder, precision="int8")})
+def _built(keywords: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.build() if isinstance(value, GlossaryLines) else value for name, value in keywords.items()}
+
+
+def make_service(models: Mapping[str, Any], **settings: Any) -> Service:
+    """Return a service with these models, by name."""
+    config = ServeConfig(models=tuple(ModelConfig(path=name, name=name) for name in models), **settings)
     store = GlossaryStore(None, max_glossaries=10, max_characters=1_000_000)
-    service = Service(config, fleet, 1, store, Usage(None))
-    return TestClient(make_app(service), "http://localhost", raise_server_exceptions=False)
+    return Service(config, InProcessFleet(models), 1, store, Usage(None))
+
+
+def application(models: Mapping[str, Any] | Path, **settings: Any) -> TestClient:
+    """Return a client of an application that serves these models, by name, or the one in a folder as "model"."""
+    if isinstance(models, Path):
+        models = {"model": load(models, precision="int8")}
+    app = make_app(make_service(models, **settings))
+    return TestClient(app, "http://localhost", raise_server_exceptions=False)
+
+
+@contextlib.contextmanager
+def listening(app: ASGIApp) -> Iterator[str]:
+    """Serve an application on a free port, in a thread, and yield its URL."""
+    connection = partial(BoundedHttpConnection, limits=LimitsConfig, error=error_for_url)
+    settings = uvicorn.Config(
+        app,
+        port=0,
+        http=connection,  # type: ignore[arg-type]  # uvicorn calls it as it would call the class
+        loop="asyncio",  # as the service itself
+        lifespan="off",
+        log_config=None,
+        ws="none",
+        timeout_graceful_shutdown=1,
+    )
+    server = uvicorn.Server(settings)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def key_config(name: str, key: str, **limits: int) -> KeyConfig:
+    """Return the configuration of a key."""
+    return KeyConfig(name=name, sha256=sha256(key.encode()).hexdigest(), **limits)
+
+
+class RefusingOnce:
+    """A context in which a service answers the first request as if the queue were full."""
+
+    def __init__(self, service: Service) -> None:
+        self._service, self._client, self.num_refused = service, service.client, 0
+
+    def __enter__(self) -> Self:
+        self._service.client = self._refuse  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._service.client = self._client  # type: ignore[method-assign]
+
+    def _refuse(self, key: str | None) -> Client:
+        if not self.num_refused:
+            self.num_refused += 1
+            raise OverloadedError(1)
+        return self._client(key)

@@ -11,32 +11,19 @@ from typing import Any
 import pytest
 from in_process import application
 from running_clients import KEY, WRONG_KEY, call_python, install_python, limited_key, write_config
-from running_service import RunningService, running, unpack_model
+from running_service import RunningService, running
 from starlette.testclient import TestClient
 
-from headway.predict import Translator, load_translator
+from headway.predict import Translator
 from headway.serve.apis.azure import _words
 from headway.serve.config import KeyConfig
+
+pytest_plugins = ["small_model"]  # the fixtures of that file
 
 TEXTS = ["Guten Morgen", "Grüße – 5 & 6?", "Zwei\nZeilen"]
 AUTO = "Good morning to all of you"
 CLIENTS = {"1": "azure-ai-translation-text==1.0.1", "2": "azure-ai-translation-text==2.0.0"}
 V3, V2026 = "/translate?api-version=3.0", "/translate?api-version=2026-06-06"
-
-
-@pytest.fixture(scope="module")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpack_model(tmp_path_factory.mktemp("served"))
-
-
-@pytest.fixture(scope="module")
-def http(model_folder: Path) -> TestClient:
-    return application(model_folder)
-
-
-@pytest.fixture(scope="module")
-def translator(model_folder: Path) -> Translator:
-    return load_translator(model_folder, precision="int8")
 
 
 @pytest.fixture(scope="module")
@@ -171,13 +158,13 @@ def test_errors(http: TestClient, path: str, body: Any, code: int) -> None:
     assert reply.json()["error"]["message"]
 
 
-def test_keys(model_folder: Path) -> None:
+def test_keys(translator: Translator) -> None:
     keys = (
         KeyConfig(name="one", sha256=sha256(b"k1").hexdigest()),
         KeyConfig(name="two", sha256=sha256(b"k2").hexdigest(), characters_per_month=3),
         KeyConfig(name="three", sha256=sha256(b"k3").hexdigest(), requests_per_minute=1),
     )
-    http = application(model_folder, keys=keys)
+    http = application({"model": translator}, keys=keys)
 
     def code(headers: dict[str, str], query: str = "") -> int | None:
         reply = http.post(f"{V3}&from=en&to=de{query}", json=[{"Text": "ab"}], headers=headers)

@@ -4,34 +4,19 @@ from __future__ import annotations
 
 import json
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import pytest
 from in_process import application
-from running_service import unpack_model
 from starlette.testclient import TestClient
 
 from headway.decode import DecodingOptions
-from headway.predict import MarkupKind, Translator, load_translator
+from headway.predict import MarkupKind, Translator
 from headway.serve.config import KeyConfig
 
+pytest_plugins = ["small_model"]  # the fixtures of that file
+
 BODY = {"text": "Grüße – 5 & 6?", "source_lang": "EN", "target_lang": "DE"}
-
-
-@pytest.fixture(scope="module")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpack_model(tmp_path_factory.mktemp("served"))
-
-
-@pytest.fixture(scope="module")
-def http(model_folder: Path) -> TestClient:
-    return application(model_folder)
-
-
-@pytest.fixture(scope="module")
-def translator(model_folder: Path) -> Translator:
-    return load_translator(model_folder, precision="int8")
 
 
 @pytest.mark.parametrize("path", ["/translate", "/deeplx/translate"])
@@ -89,12 +74,12 @@ def test_errors(http: TestClient, path: str, body: Any, status: int) -> None:
     assert reply.json()["code"] == status
 
 
-def test_keys(model_folder: Path) -> None:
+def test_keys(translator: Translator) -> None:
     keys = (
         KeyConfig(name="one", sha256=sha256(b"k1").hexdigest()),
         KeyConfig(name="two", sha256=sha256(b"k2").hexdigest(), requests_per_minute=1),
     )
-    http = application(model_folder, keys=keys)
+    http = application({"model": translator}, keys=keys)
 
     def status(token: str = "", **headers: str) -> int:
         return http.post(f"/translate{token}", json=BODY, headers=headers).status_code
@@ -113,6 +98,6 @@ def test_a_body_in_parts_is_read_once_and_its_limit_holds(http: TestClient) -> N
 
 
 @pytest.mark.parametrize("path", ["/translate", "/sub/translate", "/sub/deeplx/translate"])
-def test_paths_behind_a_proxy(model_folder: Path, path: str) -> None:
+def test_paths_behind_a_proxy(translator: Translator, path: str) -> None:
     """A proxy may remove the prefix of the service's paths, or leave it."""
-    assert application(model_folder, root_path="/sub").post(path, json=BODY).json()["code"] == 200
+    assert application({"model": translator}, root_path="/sub").post(path, json=BODY).json()["code"] == 200
