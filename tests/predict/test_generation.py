@@ -86,7 +86,7 @@ def test_streamed_tokens_have_the_probabilities_that_the_model_predicts(
     tokens = [token for part in parts for token in part.tokens]
     assert stream.continuation == whole
     assert "".join(part.text for part in parts) == whole.text
-    assert [token.token for token in tokens] == list(whole.tokens)
+    assert [(token.token, token.id) for token in tokens] == list(zip(whole.tokens, whole.ids, strict=True))
     assert [token.log_probability for token in tokens] == pytest.approx(whole.token_log_probabilities, abs=1e-5)
     prompt = model.bundle.tokenizer.encode("ein")
     read = model.predict_tokens("ein", whole.ids[: (model.context_length or 0) - len(prompt)], count=4)[len(prompt) :]

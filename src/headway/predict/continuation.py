@@ -40,11 +40,13 @@ class GeneratedToken:
         token: The token as displayed.
         log_probability: Its log-probability in nats, as the model predicts it, whatever the options.
         alternatives: The most probable tokens at its place, best first. The token may be one of them.
+        id: Its id.
     """
 
     token: str
     log_probability: float
     alternatives: tuple[TokenAlternative, ...]
+    id: int
 
 
 @dataclass(frozen=True)

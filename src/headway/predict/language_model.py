@@ -314,9 +314,12 @@ class LanguageModel:
         values = found.token_log_probabilities[start:]
         return tuple(
             GeneratedToken(
-                token, value, tuple(TokenAlternative(display([one.token])[0], one.log_probability) for one in best)
+                token,
+                value,
+                tuple(TokenAlternative(display([one.token])[0], one.log_probability) for one in best),
+                index,
             )
-            for token, value, best in zip(display(ids), values, recorded, strict=False)  # without those of EOS
+            for token, index, value, best in zip(display(ids), ids, values, recorded, strict=False)  # without EOS
         )
 
     def score(self, texts: Sequence[str], *, stride: int | None = None) -> list[ScoredText]:

@@ -14,6 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,14 @@ class Filling:
         words: What was filled in for each mask, without white space around it.
         probability: The probability of all filled-in tokens; see :mod:`headway.predict.masked_language_model`.
         token_log_probabilities: Log-probability of each filled-in token, in nats.
+        ids: The ids of the filled-in tokens.
     """
 
     text: str
     words: tuple[str, ...]
     probability: float
     token_log_probabilities: tuple[float, ...]
+    ids: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -297,6 +300,7 @@ class MaskedLanguageModel:
             words=tuple(self._tokenizer.decode(word).strip() for word in found.words),
             probability=math.exp(found.total),
             token_log_probabilities=found.log_probs,
+            ids=tuple(chain.from_iterable(found.words)),
         )
 
 
