@@ -22,11 +22,13 @@ from running_clients import (
     limited_key,
     write_config,
 )
-from running_service import RunningService, running, unpack_model
+from running_service import RunningService, running
 from starlette.testclient import TestClient
 
-from headway.predict import Translator, load_translator
+from headway.predict import Translator
 from headway.serve.config import KeyConfig
+
+pytest_plugins = ["small_model"]  # the fixtures of that file
 
 V2, V3 = "/language/translate/v2", "/v3/projects/one/locations/global"
 TEXTS = ["Guten Morgen", "Grüße – 5 & 6?", "Zwei\nZeilen"]
@@ -34,21 +36,6 @@ AUTO = "Good morning to all of you"
 LANGUAGES = [{"language": "de", "name": "German"}, {"language": "en", "name": "English"}]
 FIELDS = {"q": "Grüße – 5", "source": "en", "target": "de", "format": "text"}
 CONTENTS = {"contents": TEXTS, "sourceLanguageCode": "en", "targetLanguageCode": "de", "mimeType": "text/plain"}
-
-
-@pytest.fixture(scope="module")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpack_model(tmp_path_factory.mktemp("served"))
-
-
-@pytest.fixture(scope="module")
-def http(model_folder: Path) -> TestClient:
-    return application(model_folder)
-
-
-@pytest.fixture(scope="module")
-def translator(model_folder: Path) -> Translator:
-    return load_translator(model_folder, precision="int8")
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +146,12 @@ def test_version_3(http: TestClient, translator: Translator, parent: str, names:
         (f"{V3}:translateText", CONTENTS | {"mimeType": "text/x"}, 400, "INVALID_ARGUMENT"),
         (f"{V3}:translateText", CONTENTS | {"model": "projects/one/models/own"}, 400, "INVALID_ARGUMENT"),
         (f"{V3}:translateText", CONTENTS | {"glossaryConfig": {"glossary": "x"}}, 404, "NOT_FOUND"),
+        (
+            f"{V3}:translateText",
+            CONTENTS | {"glossaryConfig": {"glossary": "x", "contextualTranslationEnabled": True}},
+            400,
+            "INVALID_ARGUMENT",
+        ),
         (f"{V3}:detectLanguage", {"mimeType": "text/plain"}, 400, "INVALID_ARGUMENT"),
         (f"{V3}:translateDocument", {}, 404, "NOT_FOUND"),
         (f"{V3}/supportedLanguages", {}, 405, "UNIMPLEMENTED"),
@@ -172,12 +165,12 @@ def test_errors(http: TestClient, path: str, body: Any, status: int, name: str) 
     assert error["errors"][0]["message"] == error["message"] != ""
 
 
-def test_keys(model_folder: Path) -> None:
+def test_keys(translator: Translator) -> None:
     keys = (
         KeyConfig(name="one", sha256=sha256(b"k1").hexdigest()),
         KeyConfig(name="two", sha256=sha256(b"k2").hexdigest(), characters_per_month=10),
     )
-    http = application(model_folder, keys=keys)
+    http = application({"model": translator}, keys=keys)
 
     def status(headers: dict[str, str], **fields: str) -> int:
         return http.post(V2, json=FIELDS | fields, headers=headers).status_code

@@ -187,6 +187,8 @@ class _Fields(BaseModel):
 
 class _GlossaryConfig(_Fields):
     glossary: str
+    ignore_case: bool = False  # without effect: an entry applies in any case, unless two entries differ only in it
+    contextual_translation_enabled: bool = False
 
 
 class _TransliterationConfig(_Fields):
@@ -221,6 +223,8 @@ class _V3Api(_Google):
             raise BadRequestError("Invalid model; only general/nmt is supported")
         if fields.transliteration_config is not None and fields.transliteration_config.enable_transliteration:
             raise BadRequestError("Transliteration is not supported")
+        if fields.glossary_config is not None and fields.glossary_config.contextual_translation_enabled:
+            raise BadRequestError("Contextual translation of glossary terms is not supported")
         source, is_html = fields.source_language_code or None, _MIME_TYPES[fields.mime_type]
 
         async def translate(glossary: StoredGlossary | None = None) -> list[dict[str, Any]]:
