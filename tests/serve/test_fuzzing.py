@@ -6,6 +6,7 @@ many in all. 1000 takes an hour or so.
 
 from __future__ import annotations
 
+import copy
 import http.client
 import json
 import os
@@ -25,6 +26,7 @@ import pytest
 from running_service import RunningService, running, unpack_model, wait_until
 
 from headway.predict import LanguageModel, MaskedLanguageModel
+from headway.serve.dispatch import api_of_head
 
 EXAMPLES = int(os.environ.get("HEADWAY_FUZZ_EXAMPLES", "25"))
 CHECKS = (
@@ -85,7 +87,13 @@ def test_schemathesis(service: RunningService) -> None:
 LANGUAGES = {"source": "en", "target": "de"}
 DEEPL = {"text": ["Hallo", "b"], "source_lang": "EN", "target_lang": "DE", "split_sentences": "1"}
 ENTRIES = {"source_lang": "en", "target_lang": "de", "entries": "a\tb\nc\td", "entries_format": "tsv"}
-VALID: list[tuple[str, str, dict[str, Any]]] = [
+CODES = {"sourceLanguageCode": "en", "targetLanguageCode": "de"}
+AWS = {"SourceLanguageCode": "en", "TargetLanguageCode": "de"}
+TENSOR = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["ein Hund"]}
+MASKED = TENSOR | {"data": [["[MASK]"]]}
+CLASSES = {"name": "probabilities", "parameters": {"classification": 2, "binary_data": True}}
+GLOSSARY, SHORT = {"glossary": "z"}, {"max_new_tokens": 3}
+VALID: list[tuple[str, str, Any]] = [
     ("POST", "/translate", {"q": "Hallo", **LANGUAGES, "alternatives": 1, "format": "text", "api_key": "k"}),
     ("POST", "/translate", {"q": ["Hallo", "a"], "source": "auto", "target": "de"}),
     ("POST", "/detect", {"q": "Hallo"}),
@@ -125,14 +133,40 @@ VALID: list[tuple[str, str, dict[str, Any]]] = [
     ("GET", "/v2/glossaries/x/entries", {}),
     ("POST", "/v3/glossaries", {"name": "n", "dictionaries": [ENTRIES]}),
     ("PATCH", "/v3/glossaries/x", {"name": "m"}),
-    ("POST", "/azure/translate?api-version=3.0&from=en&to=de", {"inputs": []}),
+    ("POST", "/azure/translate?api-version=3.0&from=en&to=de&includeAlignment=true", [{"Text": "Hallo"}]),
     (
         "POST",
         "/azure/translate?api-version=2026-06-06",
         {"inputs": [{"text": "Hallo", "language": "en", "targets": [{"language": "de"}]}]},
     ),
+    ("POST", "/detect?api-version=3.0", [{"Text": "Hallo"}, {"text": "b"}]),
     ("GET", "/azure/languages?api-version=3.0", {}),
     ("PUT", "/v3/glossaries/x/dictionaries", ENTRIES),
+    ("POST", "/translate", {"text": "Hallo", "source_lang": "EN", "target_lang": "DE", "tag_handling": "html"}),
+    ("POST", "/deeplx/translate?token=k", {"text": "Hallo", "target_lang": "DE"}),
+    ("POST", "/language/translate/v2", {"q": ["a", "b"], **LANGUAGES, "format": "text", "key": "k", "model": "nmt"}),
+    ("GET", "/language/translate/v2?q=Hallo&source=en&target=de", {}),
+    ("POST", "/language/translate/v2/detect", {"q": ["Hallo"]}),
+    ("GET", "/language/translate/v2/languages?target=en", {}),
+    ("POST", "/v3/projects/x:translateText", {"contents": ["Hallo"], **CODES, "mimeType": "text/html"}),
+    ("POST", "/v3/projects/x/locations/y:translateText", {"contents": ["a"], **CODES, "glossaryConfig": GLOSSARY}),
+    ("POST", "/v3/projects/x:detectLanguage", {"content": "Hallo", "mimeType": "text/plain"}),
+    ("GET", "/v3/projects/x/supportedLanguages", {}),
+    ("POST", "/aws?TranslateText", {"Text": "Hallo", **AWS, "TerminologyNames": [], "Settings": {"Brevity": "ON"}}),
+    ("POST", "/aws?TranslateDocument", {"Document": {"Content": "YQ==", "ContentType": "text/html"}, **AWS}),
+    ("POST", "/aws?ListLanguages", {"MaxResults": 1, "NextToken": "1", "DisplayLanguageCode": "en"}),
+    ("POST", "/", {"inputs": ["Hallo", "b"], "parameters": {"src_lang": "en", "tgt_lang": "de"}}),
+    ("POST", "/models/writer", {"inputs": "ein", "parameters": SHORT | {"details": True}, "stream": True}),
+    ("POST", "/models/writer", {"inputs": "ein", "parameters": SHORT | {"best_of": 2, "do_sample": True}}),
+    ("POST", "/models/classi", {"inputs": "Hallo", "parameters": {"top_k": 1}}),
+    ("POST", "/models/filler", {"inputs": "ein [MASK]", "parameters": {"targets": ["Haus"]}}),
+    ("GET", "/info", {}),
+    ("POST", "/v2/models/model/infer", {"inputs": [TENSOR], "parameters": {"markup": "html"}, "id": "x"}),
+    ("POST", "/v2/models/classi/infer", {"inputs": [TENSOR], "outputs": [CLASSES]}),
+    ("POST", "/v2/models/writer/infer", {"inputs": [TENSOR], "parameters": SHORT | {"binary_data_output": True}}),
+    ("POST", "/v2/models/filler/versions/1/infer", {"inputs": [MASKED], "parameters": {"top": 2}}),
+    ("GET", "/v2/models/model", {}),
+    ("GET", "/v2/health/ready", {}),
 ]  # fmt: skip
 NESTED: Any = 0
 for _ in range(300):
@@ -144,25 +178,25 @@ HOSTILE: list[Any] = [
 ]  # fmt: skip
 
 
-def json_body(chance: random.Random, fields: dict[str, Any]) -> tuple[str, bytes]:
+def json_body(chance: random.Random, fields: Any) -> tuple[str, bytes]:
     text = json.dumps(fields, ensure_ascii=chance.random() < 0.7)
     if chance.random() < 0.05:
         text = chance.choice(["[" * 100_000, text[:-1], text + text, f"[{text}]", '"a"', "{" * 50, "NaN", ""])
     return "application/json", text.encode(chance.choice(["utf-8"] * 9 + ["utf-16"]), "surrogatepass")
 
 
-def form_body(chance: random.Random, fields: dict[str, Any]) -> tuple[str, bytes]:
-    text = urlencode(fields, doseq=True, errors="replace")
+def form_body(chance: random.Random, fields: Any) -> tuple[str, bytes]:
+    text = urlencode(fields if isinstance(fields, dict) else {}, doseq=True, errors="replace")
     if chance.random() < 0.2:
         text = chance.choice([text + "&q=%ff%", text.replace("%", ""), "&" * 5000, "=&=&=", text + "&q=\0"])
     return "application/x-www-form-urlencoded", text.encode()
 
 
-def multipart_body(chance: random.Random, fields: dict[str, Any]) -> tuple[str, bytes]:
+def multipart_body(chance: random.Random, fields: Any) -> tuple[str, bytes]:
     ends = chance.choice(["\r\n", "\r\n", "\r\n", "\n"])
     parts = [
         f'--x{ends}Content-Disposition: form-data; name="{name}"{ends}{ends}{value}{ends}'
-        for name, value in fields.items()
+        for name, value in (fields.items() if isinstance(fields, dict) else ())
     ]
     body = ("".join(parts) + chance.choice([f"--x--{ends}", "--x--", "--x", ""])).encode(errors="replace")
     if chance.random() < 0.3:
@@ -171,11 +205,18 @@ def multipart_body(chance: random.Random, fields: dict[str, Any]) -> tuple[str, 
     return "multipart/form-data" + boundary, body
 
 
+def headers_of(path: str) -> list[str]:
+    """Return the headers that a request of Amazon's API needs, whose operation is in the query."""
+    operation = path.removeprefix("/aws?")
+    return [] if operation == path else [f"X-Amz-Target: AWSShineFrontendService_20170701.{operation}"]
+
+
 def head(chance: random.Random, method: str, path: str, kind: str, body: bytes) -> tuple[list[bytes], bytes]:
     """Return the lines before an empty line, and what follows it, perhaps not as HTTP wants it."""
     lines = [
         f"{method} {path} HTTP/1.1".encode(), b"Host: localhost", b"Content-Type: " + kind.encode(),
         b"Authorization: " + chance.choice([b"DeepL-Auth-Key k", b"Bearer k", b"\xff\xfe"]),
+        *(each.encode() for each in headers_of(path)),
     ]  # fmt: skip
     match chance.randrange(12):
         case 0:  # chunked, perhaps broken
@@ -191,6 +232,7 @@ def head(chance: random.Random, method: str, path: str, kind: str, body: bytes) 
             b"A: " + b"a" * 70_000, b"A: b\0c", b": x", b"Host: evil.example", b"Transfer-Encoding: chunked", b"none",
             b" folded", b"Content-Length: 3", b"Upgrade: h2c\r\nConnection: upgrade", b"Expect: 100-continue",
             b"Connection: close", b"\xff\xff: \xff", b"X-Api-Key: \xff", b"A:" * 3000, b"Content-Type: \xff/\xff; =",
+            b"Inference-Header-Content-Length: 50", b"Authorization: Basic k", b"X-Amz-Target: x",
             b"Upgrade: websocket\r\nConnection: Upgrade", b"Accept-Encoding: gzip;q=x", b"Content-Encoding: gzip",
         ]  # fmt: skip
         lines.insert(chance.randrange(1, len(lines) + 1), chance.choice(odd))
@@ -219,17 +261,32 @@ def damaged(chance: random.Random, data: bytes) -> bytes:
     return bytes(found)
 
 
+def damage_fields(chance: random.Random, fields: Any) -> None:
+    """Replace or add a value somewhere in the fields of a request."""
+    while True:
+        values = fields.values() if isinstance(fields, dict) else fields
+        inside = [each for each in values if each and isinstance(each, dict | list)]
+        if not inside or chance.random() < 0.5:
+            break
+        fields = chance.choice(inside)
+    value = copy.deepcopy(chance.choice(HOSTILE))
+    if isinstance(fields, dict):
+        fields[chance.choice([*fields, "options", "\ud800", "x"])] = value
+    else:
+        fields[chance.randrange(len(fields))] = value
+
+
 def make_request(seed: int) -> tuple[str, bytes, bool]:
     """Return the path of a request, its bytes, and whether they are HTTP for sure."""
     chance = random.Random(seed)
     method, path, valid = chance.choice(VALID)
-    fields = dict(valid)
-    for _ in range(chance.randrange(3) if fields else 0):
-        fields[chance.choice([*fields, "options", "\ud800", "x"])] = chance.choice(HOSTILE)
+    fields = copy.deepcopy(valid)
+    for _ in range(chance.randrange(3)):
+        damage_fields(chance, fields)
     kind, body = chance.choice([json_body, json_body, json_body, form_body, multipart_body])(chance, fields)
     if chance.random() < 0.5:
         plain = [f"{method} {path} HTTP/1.1", "Host: localhost", "Authorization: DeepL-Auth-Key k"]
-        lines = [*plain, f"Content-Type: {kind}", f"Content-Length: {len(body)}"]
+        lines = [*plain, *headers_of(path), f"Content-Type: {kind}", f"Content-Length: {len(body)}"]
         return path, "\r\n".join([*lines, "", ""]).encode() + body, True
     heads, rest = head(chance, method, path, kind, body)
     data = b"\r\n".join([*heads, b"", rest])
@@ -248,24 +305,38 @@ def send(service: RunningService, data: bytes) -> tuple[int, bytes] | None:
             return None
 
 
+def error_with(*names: str) -> Callable[[Any, int], bool]:
+    """Return a function that says whether the field ``error`` is an object with these fields."""
+    return lambda found, _: isinstance(found.get("error"), dict) and set(found["error"]) == set(names)
+
+
+# Whether an object is an error of an API, by its status.
+FORMS: dict[str, Callable[[Any, int], bool]] = {
+    "aws": lambda found, _: {"__type", "Message"} <= set(found),
+    "azure": error_with("code", "message"),
+    "deepl": lambda found, _: list(found) == ["message"],
+    "deeplx": lambda found, status: found == {"code": status, "message": found.get("message")},
+    "google": error_with("code", "message", "errors", "status"),
+    "huggingface": lambda found, _: set(found) == {"error", "error_type"},
+    "libretranslate": lambda found, _: list(found) == ["error"] and isinstance(found["error"], str),
+    "native": lambda found, status: error_with("status", "message")(found, 0) and found["error"]["status"] == status,
+    "open-inference": lambda found, _: list(found) == ["error"] and isinstance(found["error"], str),
+    "openai": error_with("message", "type", "param", "code"),
+}
+
+
 def has_form(path: str, status: int, body: bytes) -> bool:
-    """Return whether an error has the form of the API that a path belongs to."""
+    """Return whether an error has the form of the API that a path belongs to; with an empty path, of any API."""
     try:
         found = json.loads(body)
     except ValueError:
         return False
-    if not isinstance(found, dict):
-        return False
-    detail = found.get("error")
-    if path.startswith("/api/"):
-        return isinstance(detail, dict) and detail.get("status") == status and bool(detail.get("message"))
-    if path.startswith("/azure/"):
-        return isinstance(detail, dict) and set(detail) == {"code", "message"}
-    if path.startswith("/v1/"):
-        return isinstance(detail, dict) and set(detail) == {"message", "type", "param", "code"}
-    if path.startswith(("/v2/", "/v3/")):
-        return list(found) == ["message"]
-    return list(found) == ["error"] and isinstance(detail, str)
+    path, _, query = path.partition("?")
+    scope = {"method": "POST", "path": path, "query_string": query.encode(), "headers": []}
+    apis = {api_of_head(scope)} if path else set(FORMS)
+    if path == "/translate" and not query:  # its body decides
+        apis.add("deeplx")
+    return isinstance(found, dict) and any(FORMS[api](found, status) for api in apis)
 
 
 def problem_of(service: RunningService, seed: int) -> str | None:
@@ -283,12 +354,9 @@ def problem_of(service: RunningService, seed: int) -> str | None:
     if status < 400 or (not body and data.startswith(b"HEAD")):
         return None
     # A damaged path may belong to another API.
-    paths = [path] if is_http else [path, "/api/", "/v1/", "/v2/", "/azure/", "/"]
-    return (
-        None
-        if any(has_form(each, status, body) for each in paths)
-        else f"seed {seed}: {status} {body[:200]!r} to {data[:500]!r}"
-    )
+    if has_form(path if is_http else "", status, body):
+        return None
+    return f"seed {seed}: {status} {body[:200]!r} to {data[:500]!r}"
 
 
 def test_raw_requests(service: RunningService) -> None:
@@ -299,6 +367,9 @@ def test_raw_requests(service: RunningService) -> None:
     assert not problems, "\n".join([f"{len(problems)} problems", *problems[:10]])
     wait_until(lambda: "headway_open_requests 1.0" in httpx.get(f"{service.url}/metrics").text)  # this one
     assert translate(service) == before
+
+
+TENSOR_START = '{"inputs":[{"name":"text","datatype":"BYTES","shape":[1],"data":['
 
 
 def big(start: str, item: str, count: int, end: str) -> bytes:
@@ -328,11 +399,16 @@ FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data; bou
         ("/api/v1/generate", "application/json", big('{"prompt":"a","options":{"stop":[', "1", 1_000_000, "]}}")),
         ("/v1/completions", "application/json", big('{"prompt":[', "{}", 1_000_000, "]}")),
         ("/v2/translate", "application/json", big('{"target_lang":"de","text":[', '"a"', 900_000, "]}")),
+        ("/", "application/json", big('{"inputs":[', '"a"', 900_000, "]}")),
+        ("/aws?TranslateText", "application/x-amz-json-1.1", big('{"Text":[', "1", 1_000_000, "]}")),
+        ("/v2/models/model/infer", "", big(TENSOR_START, '"a"', 900_000, "]}]}")),
+        ("/v2/models/model/infer", "", big(TENSOR_START, '["a"]', 600_000, "]}]}")),
     ],
 )
 def test_large_requests_do_not_stop_the_service(service: RunningService, path: str, kind: str, body: bytes) -> None:
     """The parsing of a body at the limit does not keep the service from others for long."""
     headers = {"content-type": kind, "authorization": "DeepL-Auth-Key k"}
+    headers |= dict(each.split(": ") for each in headers_of(path))
     with ThreadPoolExecutor(1) as pool:
         refused = pool.submit(httpx.post, service.url + path, content=body, headers=headers, timeout=120)
         while not refused.done():
