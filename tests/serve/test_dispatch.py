@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import import_module
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from in_process import make_service
+from starlette.routing import Match, Route
 from starlette.types import Message, Scope
 
 from headway.serve.dispatch import api_of_head, recognized, routed_path
@@ -133,7 +137,71 @@ def google() -> st.SearchStrategy[Request]:
     )
 
 
-REQUESTS = st.one_of(libretranslate(), azure(), deepl(), deeplx(), google(), openai(), native())
+@st.composite
+def aws(draw: st.DrawFn) -> Request:
+    operation = draw(st.sampled_from(["TranslateText", "TranslateDocument", "ListLanguages"]))
+    fields = {"Text": draw(_TEXTS), "SourceLanguageCode": draw(_CODES), "TargetLanguageCode": draw(_CODES)}
+    credential = f"{draw(_KEYS)}/20260101/eu-west-1/translate/aws4_request"
+    signature = draw(st.sampled_from([{}, {"authorization": f"AWS4-HMAC-SHA256 Credential={credential}, Signature=0"}]))
+    target = {"x-amz-target": f"AWSShineFrontendService_20170701.{operation}"}
+    query = {} if signature else {"X-Amz-Credential": credential}
+    headers = draw(_COMMON_HEADERS) | {"content-type": "application/x-amz-json-1.1"} | target | signature
+    return Request("aws", "POST", "/", query, headers, json.dumps(fields).encode())
+
+
+@st.composite
+def huggingface(draw: st.DrawFn) -> Request:
+    if draw(st.booleans()):
+        return Request("huggingface", "GET", draw(st.sampled_from(["/info", "/models/a/b/info", "/models/a/health"])))
+    optional = {"parameters": st.just({"src_lang": "en", "tgt_lang": "de"}), "stream": st.booleans()}
+    fields = draw(st.fixed_dictionaries({"inputs": _TEXTS | st.lists(_TEXTS, min_size=1)}, optional=optional))
+    path = draw(st.sampled_from(["/", "/models/model", "/models/facebook/m2m100"]))
+    return Request("huggingface", "POST", path, {}, draw(_COMMON_HEADERS), json.dumps(fields).encode())
+
+
+@st.composite
+def open_inference(draw: st.DrawFn) -> Request:
+    name, version = draw(st.sampled_from(["model", "translate", "a/b"])), draw(st.sampled_from(["", "/versions/1"]))
+    model, headers = f"/v2/models/{name}{version}", dict(draw(_COMMON_HEADERS))
+    if draw(st.booleans()):
+        paths = "/v2", "/v2/health/live", "/v2/health/ready", model, f"{model}/ready"
+        return Request("open-inference", "GET", draw(st.sampled_from(paths)), {}, headers)
+    text = draw(_TEXTS)
+    tensor: dict[str, Any] = {"name": "text", "datatype": "BYTES", "shape": [1], "data": [text]}
+    if not draw(st.booleans()):
+        body = json.dumps({"inputs": [tensor]}).encode()
+        return Request("open-inference", "POST", f"{model}/infer", {}, headers, body)
+    data = text.encode("utf-8", "replace")
+    data = len(data).to_bytes(4, "little") + data
+    head = json.dumps({"inputs": [tensor | {"parameters": {"binary_data_size": len(data)}, "data": None}]}).encode()
+    headers["inference-header-content-length"] = str(len(head))
+    return Request("open-inference", "POST", f"{model}/infer", {}, headers, head + data)
+
+
+_APIS = (
+    "aws", "azure", "deepl", "deeplx", "google", "huggingface", "libretranslate", "open-inference", "openai",
+)  # fmt: skip
+_QUERY = st.dictionaries(st.sampled_from(["utm_source", "pretty", "v"]), _KEYS, max_size=1)
+_HEADERS = st.dictionaries(
+    st.sampled_from(["x-request-id", "x-forwarded-for", "cookie", "origin", "accept-language"]), _KEYS, max_size=2
+)
+
+
+@st.composite
+def varied(draw: st.DrawFn, requests: st.SearchStrategy[Request]) -> Request:
+    """Return requests with further parameters and headers, and with or without the prefix of their API."""
+    request = draw(requests)
+    prefix = draw(st.sampled_from(["", f"/{request.api}"])) if request.api in _APIS else ""
+    return replace(
+        request,
+        path=prefix + request.path,
+        query=draw(_QUERY) | request.query,
+        headers=draw(_HEADERS) | request.headers,
+    )
+
+
+_ALL = (aws, azure, deepl, deeplx, google, huggingface, libretranslate, native, open_inference, openai)
+REQUESTS = varied(st.one_of(*(each() for each in _ALL)))
 
 
 async def recognized_with_body(request: Request) -> tuple[str, bytes]:
@@ -159,7 +227,23 @@ def test_no_valid_request_is_taken_for_another_api(request: Request) -> None:
     assert asyncio.run(recognized_with_body(request)) == (request.api, request.body)
 
 
-@given(REQUESTS, st.sampled_from(["libretranslate", "azure", "deepl", "deeplx", "google", "openai"]))
+@cache
+def routes(api: str) -> list[Route]:
+    module = import_module(f"headway.serve.apis.{api.replace('-', '_')}")
+    found: list[Route] = module.routes(make_service({}))
+    return found
+
+
+@given(REQUESTS)
+def test_a_valid_request_has_a_route(request: Request) -> None:
+    """So the requests above are valid as far as the head is concerned."""
+    if request.api in _APIS:
+        path = routed_path(request.path, request.api).removeprefix(f"/{request.api}")
+        scope = {"type": "http", "method": request.method, "path": path, "root_path": "", "headers": []}
+        assert [each for each in routes(request.api) if each.matches(scope)[0] is Match.FULL]
+
+
+@given(REQUESTS, st.sampled_from(_APIS))
 def test_a_prefix_decides(request: Request, prefix: str) -> None:
     scope: Scope = {**request.scope, "path": f"/{prefix}{request.path}"}
     assert api_of_head(scope) == prefix
@@ -170,7 +254,9 @@ def test_a_prefix_decides(request: Request, prefix: str) -> None:
     ("path", "api", "routed"),
     [
         ("/translate", "azure", "/azure/translate"),
-        ("/azure", "libretranslate", "/libretranslate/azure"),
+        ("/azure", "azure", "/azure/"),
+        ("/aws", "aws", "/aws/"),
+        ("/azures", "libretranslate", "/libretranslate/azures"),
         ("/api/v1/models", "native", "/api/v1/models"),
         ("", "libretranslate", "/libretranslate"),
     ],

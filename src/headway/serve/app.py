@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headway import __version__
 from headway.errors import HeadwayError
 from headway.serve.admission import OverloadedError, RetryLaterError
-from headway.serve.apis import azure, deepl, deeplx, google, libretranslate, openai
+from headway.serve.apis import aws, azure, deepl, deeplx, google, huggingface, libretranslate, open_inference, openai
 from headway.serve.apis.native.errors import error as native_error
 from headway.serve.apis.native.jobs import JOBS_PATH
 from headway.serve.apis.native.router import router as native_router
@@ -49,6 +49,7 @@ _log = logging.getLogger("headway.serve")
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _MAX_MESSAGE = 500  # characters of an error
 _MAX_PROBLEMS = 10  # of an error
+_ALWAYS_ANSWERED = ("/health", "/ready", "/metrics", "/v2/health/live")  # also while the service ends
 _CLOSED_REQUEST = 499  # the client has gone; no one reads the reply
 
 
@@ -77,8 +78,7 @@ def make_app(service: Service) -> ASGIApp:
     @app.get("/ready", include_in_schema=False)
     async def ready() -> JSONResponse:
         fleet = service.fleet
-        if service.is_draining or not fleet.num_ready:
-            reason = "the service is ending" if service.is_draining else "no worker is ready"
+        if (reason := service.unavailable_reason) is not None:
             return JSONResponse({"status": "unavailable", "reason": reason}, 503)
         if fleet.num_ready < fleet.num_workers:
             reason = f"{fleet.num_ready} of {fleet.num_workers} workers are ready"
@@ -145,9 +145,12 @@ _APIS = {
     NATIVE: _Api(native_error, _no_routes),
     "openai": _Api(openai.error, openai.routes, {BadKeyError: 401}),
     "deepl": _Api(deepl.error, deepl.routes, {QuotaExceededError: 456, UnknownDictionaryError: 404}),
+    "aws": _Api(aws.error, aws.routes),
     "azure": _Api(azure.error, azure.routes, {BadKeyError: 401, QuotaExceededError: 403}),
     "deeplx": _Api(deeplx.error, deeplx.routes, {BadKeyError: 401}),
     "google": _Api(google.error, google.routes),
+    "huggingface": _Api(huggingface.error, huggingface.routes, {BadKeyError: 401}),
+    "open-inference": _Api(open_inference.error, open_inference.routes, {BadKeyError: 401}),
     "libretranslate": _Api(libretranslate.error, libretranslate.routes),
 }
 
@@ -168,7 +171,9 @@ def error_for_url(url: bytes, message: str, status: int) -> Response:
     """Return an error in the form of the API that a URL, which may be invalid, belongs to."""
     path, _, query = url.partition(b"?")
     return error_reply(
-        api_of_head({"path": path.decode("latin-1"), "query_string": query, "headers": []}), message, status
+        api_of_head({"method": "", "path": path.decode("latin-1"), "query_string": query, "headers": []}),
+        message,
+        status,
     )
 
 
@@ -273,7 +278,7 @@ class _Guard:
         return None
 
     def _refusal_at_end(self, path: str, api: str) -> Response | None:
-        if self._service.is_draining and path not in ("/health", "/ready", "/metrics"):
+        if self._service.is_draining and path not in _ALWAYS_ANSWERED:
             return _APIS[api].error("The service is ending", 503, {"Retry-After": "5", "Connection": "close"})
         return None
 

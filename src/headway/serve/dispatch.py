@@ -17,19 +17,26 @@ from headway.serve.apis.requests import BadRequestError, parse_json_object
 
 NATIVE = "native"
 _DEFAULT = "libretranslate"
-_PREFIXED = (_DEFAULT, "azure", "deepl", "deeplx", "google", "openai")
+_PREFIXED = (_DEFAULT, "aws", "azure", "deepl", "deeplx", "google", "huggingface", "open-inference", "openai")
+# What follows /v2/ in the paths of the Open Inference Protocol, and of those extensions of Triton that are refused.
+_OPEN_INFERENCE = (
+    "health", "models", "repository", "trace", "logging", "systemsharedmemory", "cudasharedmemory",
+)  # fmt: skip
 # The first entry whose beginning a path has tells its API. LibreTranslate's paths have no common beginning.
 _PATHS = (
     ("/api/", NATIVE),
-    ("/ready", NATIVE),
-    ("/metrics", NATIVE),
+    ("/ready/", NATIVE),
+    ("/metrics/", NATIVE),
     ("/v1/", "openai"),
     ("/language/translate/v2", "google"),
     ("/v3/projects/", "google"),
+    ("/models/", "huggingface"),
+    *((f"/v2/{name}/", "open-inference") for name in _OPEN_INFERENCE),
     ("/v2/", "deepl"),
     ("/v3/", "deepl"),
     ("/", _DEFAULT),
 )
+_WHOLE_PATHS = {"/v2": "open-inference", "/info": "huggingface"}
 _DEEPLX_FIELDS = {"text", "source_lang", "target_lang"}
 
 
@@ -64,9 +71,15 @@ def api_of_head(scope: Scope) -> str:
     """Return the name of the API that a request is meant for, as far as its body need not be known."""
     path: str = scope["path"]
     for name in _PREFIXED:
-        if path.startswith(f"/{name}/"):
+        if f"{path}/".startswith(f"/{name}/"):
             return name
-    name = next((name for beginning, name in _PATHS if path.startswith(beginning)), _DEFAULT)
+    if any(name == b"x-amz-target" for name, _ in scope["headers"]):
+        return "aws"
+    if path == "/" and scope["method"] == "POST":
+        return "huggingface"
+    if path in _WHOLE_PATHS:
+        return _WHOLE_PATHS[path]
+    name = next(name for beginning, name in _PATHS if f"{path}/".startswith(beginning))
     if name == _DEFAULT and _is_azure(scope["query_string"], scope["headers"]):
         return "azure"
     return name
@@ -89,4 +102,6 @@ def _is_deeplx(body: bytes) -> bool:
 
 def routed_path(path: str, api: str) -> str:
     """Return the path under which the application knows a request for an API."""
-    return path if api == NATIVE or path.startswith(f"/{api}/") else f"/{api}{path}"
+    if api == NATIVE or path.startswith(f"/{api}/"):
+        return path
+    return f"/{api}/" if path == f"/{api}" else f"/{api}{path}"

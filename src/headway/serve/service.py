@@ -141,6 +141,13 @@ class Service:
             raise UnknownModelError(name or " or ".join(kinds))
         return found[0]
 
+    @property
+    def unavailable_reason(self) -> str | None:
+        """Why the service takes no requests now. None means that it does."""
+        if self.is_draining:
+            return "the service is ending"
+        return None if self.fleet.num_ready else "no worker is ready"
+
     # Keys.
 
     def client(self, key: str | None) -> Client:

@@ -23,7 +23,13 @@ from headway.decode.request import DecodingOptions
 from headway.predict import Continuation, Prompt
 from headway.predict.predicted_tokens import PredictedToken
 from headway.serve.apis.event_stream import EventStream
-from headway.serve.apis.requests import BadRequestError, authorization, parse_body, unless_disconnected
+from headway.serve.apis.requests import (
+    BadRequestError,
+    authorization,
+    languages_for,
+    parse_body,
+    unless_disconnected,
+)
 from headway.serve.messages import ModelInfo
 from headway.serve.service import Client, Service, UnknownModelError, first_error
 from headway.text.base import BOS, EOS
@@ -248,11 +254,7 @@ class _OpenAI:
         options = DecodingOptions()
         if body.count > 1:
             options = options.model_copy(update={"beam_size": max(options.beam_size, body.count), "n_best": body.count})
-        source, target = body.source_language or model.source_languages[0], body.target_language
-        if target is None:
-            if len(model.target_languages) > 1:
-                raise BadRequestError(f"target_language is missing; {model.name} has several")
-            target = model.target_languages[0]
+        source, target = languages_for(model, body.source_language, body.target_language)
         found, _ = await self._service.translate(client, texts, source, target, model.name, options=options)
         if (failed := first_error(found)) is not None:
             raise failed

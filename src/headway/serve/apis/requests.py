@@ -15,6 +15,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from headway.serve.messages import ModelInfo
+
 T = TypeVar("T")
 FieldsT = TypeVar("FieldsT", bound=BaseModel)
 _MAX_DEPTH = 20
@@ -46,8 +48,17 @@ async def parse_body(request: Request, kind: type[FieldsT]) -> FieldsT:
     Raises:
         BadRequestError: It does not fit.
     """
+    return parse_fields(kind, parse_json_object(await request.body()))
+
+
+def parse_fields(kind: type[FieldsT], fields: dict[str, Any]) -> FieldsT:
+    """Return the fields of a request as an object of the type ``kind``.
+
+    Raises:
+        BadRequestError: They do not fit.
+    """
     try:
-        return kind.model_validate(parse_json_object(await request.body()))
+        return kind.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(each) for each in first["loc"])
@@ -103,6 +114,19 @@ def _parse_form(text: str) -> list[tuple[str, str]]:
         return parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_FIELDS)
     except ValueError:
         raise BadRequestError(f"the form has more than {_MAX_FIELDS:,} fields") from None
+
+
+def languages_for(model: ModelInfo, source: str | None, target: str | None) -> tuple[str, str]:
+    """Return the languages that a request names, or those of a model if it does not name them.
+
+    Raises:
+        BadRequestError: The model translates into several languages, and the request names none.
+    """
+    if target is None and len(model.target_languages) > 1:
+        raise BadRequestError(f"target_language is missing; {model.name} has several")
+    if not (model.source_languages and model.target_languages):
+        raise BadRequestError(f"the languages of {model.name} are not known")
+    return source or model.source_languages[0], target or model.target_languages[0]
 
 
 def check_nesting(value: Any, max_fields: int = _MAX_FIELDS) -> None:

@@ -1,0 +1,373 @@
+"""The API of Hugging Face's inference endpoints: translation, text classification, fill-mask and text generation.
+
+See https://huggingface.co/docs/inference-providers, and for text generation, its details and its streams
+https://huggingface.github.io/text-generation-inference. An endpoint has one model: a request to ``/`` is for the first
+one of the service, and one to ``/models/NAME`` for the model NAME, whose kind decides about the task. ``inputs`` may
+also be a list. Options that models here do not have are refused.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from math import fsum
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headway import __version__
+from headway.decode.request import DecodingOptions
+from headway.predict import Continuation, StreamPart
+from headway.serve.apis.event_stream import EventStream
+from headway.serve.apis.requests import (
+    BadRequestError,
+    authorization,
+    parse_body,
+    parse_fields,
+    unless_disconnected,
+)
+from headway.serve.languages import base_language
+from headway.serve.messages import ModelInfo
+from headway.serve.service import Client, Service, first_error
+from headway.text.base import EOS, MASK
+
+_DEFAULT_NEW_TOKENS = 100
+_MAX_STOPS = 100
+_ERROR_TYPES = {400: "validation", 413: "validation", 422: "validation", 429: "overloaded", 503: "overloaded"}
+_FINISH_REASONS = {"length": "length", "end": "eos_token", "stop": "stop_sequence"}
+
+
+def routes(service: Service) -> list[Route]:
+    """Return the routes of the API."""
+    api = _HuggingFace(service)
+    return [
+        route
+        for path in ("", "/models/{name:path}")
+        for route in (
+            Route(f"{path}/info", api.info, methods=["GET"]),
+            Route(f"{path}/health", api.health, methods=["GET"]),
+            Route(path or "/", api.run, methods=["POST"]),
+        )
+    ]
+
+
+def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """Return an error in the form of this API."""
+    return JSONResponse(_error_value(message, status), status, headers)
+
+
+def _error_value(message: str, status: int = 500) -> dict[str, Any]:
+    return {"error": message, "error_type": _ERROR_TYPES.get(status, "generation")}
+
+
+# Parameters.
+
+
+class _Parameters(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+_ParametersT = TypeVar("_ParametersT", bound=_Parameters)
+
+
+class _GenerateParameters(_Parameters):
+    """The options of the search for a translation that have the same meaning here."""
+
+    num_beams: int | None = Field(None, ge=1)
+    length_penalty: float | None = Field(None, ge=0, le=10)
+    repetition_penalty: float | None = Field(None, ge=1)
+    no_repeat_ngram_size: int | None = Field(None, ge=0)
+    min_new_tokens: int | None = Field(None, ge=0)
+    max_new_tokens: int | None = Field(None, ge=1)
+
+    def decoding(self) -> DecodingOptions:
+        """Return the options of the search."""
+        names = {
+            "num_beams": "beam_size",
+            "no_repeat_ngram_size": "no_repeat_ngram",
+            "min_new_tokens": "min_length",
+            "max_new_tokens": "max_length",
+        }
+        given = self.model_dump(exclude_none=True)
+        options = {names.get(name, name): value for name, value in given.items()}
+        if self.length_penalty is not None:  # Hugging Face divides by a power of the length
+            options["normalization"] = "average"
+        return DecodingOptions.parse(options, "parameters")
+
+
+class _TranslationTaskParameters(_Parameters):
+    src_lang: str | None = None
+    tgt_lang: str | None = None
+    # Without effect: texts have no spaces to clean up, and are never truncated.
+    clean_up_tokenization_spaces: bool | None = None
+    truncation: Literal["do_not_truncate", "longest_first", "only_first", "only_second"] | None = None
+    generate_parameters: _GenerateParameters = _GenerateParameters()
+
+
+class _ClassificationParameters(_Parameters):
+    function_to_apply: Literal["softmax"] | None = None
+    top_k: int | None = Field(None, ge=1)
+
+
+class _FillMaskParameters(_Parameters):
+    targets: Annotated[list[str], Field(min_length=1, max_length=200)] | None = None
+    top_k: int = Field(5, ge=1, le=100)
+
+
+class _GenerationParameters(_Parameters):
+    best_of: int = Field(1, ge=1)
+    decoder_input_details: Literal[False] = False
+    details: bool = False
+    do_sample: bool = False
+    frequency_penalty: Literal[0] = 0
+    max_new_tokens: int = Field(_DEFAULT_NEW_TOKENS, ge=1)
+    repetition_penalty: float | None = Field(None, ge=1)
+    return_full_text: bool = False
+    seed: int | None = None
+    stop: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=_MAX_STOPS, fail_fast=True)] = []
+    temperature: float | None = Field(None, gt=0)
+    top_k: int | None = Field(None, ge=1)
+    top_p: float | None = Field(None, gt=0, le=1)
+    typical_p: Literal[1] = 1
+    watermark: Literal[False] = False
+
+    def generation(self) -> tuple[dict[str, Any], int | None]:
+        """Return the options of :meth:`headway.predict.LanguageModel.generate`, and the seed if draws are random."""
+        options: dict[str, Any] = {"max_new_tokens": self.max_new_tokens, "stop": tuple(self.stop)}
+        filters = self.model_dump(include={"temperature", "top_k", "top_p"}, exclude_none=True)
+        if self.repetition_penalty is not None:
+            options["repetition_penalty"] = self.repetition_penalty
+        if not (self.do_sample or filters):
+            if self.best_of > 1:
+                raise BadRequestError("best_of needs do_sample")
+            return options | {"temperature": 0.0}, None
+        seed = random.getrandbits(31) if self.seed is None else self.seed
+        return options | filters | {"seed": seed, "n": self.best_of}, seed
+
+
+class _HuggingFaceFields(BaseModel):
+    """The body of a request."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    inputs: str | Annotated[list[str], Field(min_length=1, fail_fast=True)]
+    parameters: dict[str, Any] | None = None
+    options: dict[str, Any] | None = None  # use_cache and wait_for_model, without effect
+    stream: bool | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """The inputs as a list."""
+        return [self.inputs] if isinstance(self.inputs, str) else self.inputs
+
+    def parameters_of(self, kind: type[_ParametersT]) -> _ParametersT:
+        """Return the parameters of a task. Those that are null are missing."""
+        given = {name: value for name, value in (self.parameters or {}).items() if value is not None}
+        return parse_fields(kind, given)
+
+
+@dataclass(frozen=True)
+class _TaskCall:
+    """What a request asks of a model."""
+
+    client: Client
+    model: ModelInfo
+    fields: _HuggingFaceFields
+
+
+class _HuggingFace:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._tasks: dict[str, tuple[str, Callable[[_TaskCall], Awaitable[Any]]]] = {
+            "translation": ("translation", self._translate),
+            "classification": ("text-classification", self._classify),
+            "masked_language_model": ("fill-mask", self._fill),
+            "language_model": ("text-generation", self._generate),
+        }
+
+    async def run(self, request: Request) -> Response:
+        """Run the task of the model that a request is for."""
+        client, model = self._client(request), self._model(request)
+        call = _TaskCall(client, model, await parse_body(request, _HuggingFaceFields))
+        self._service.check_size(call.fields.texts)
+        task, run = self._tasks[model.kind]
+        if call.fields.stream:
+            if task != "text-generation" or not isinstance(call.fields.inputs, str):
+                raise BadRequestError("stream needs a language model and one text")
+            return EventStream(self._stream(call, call.fields.inputs), _error_value)
+        return JSONResponse(await unless_disconnected(request, run(call)))
+
+    async def info(self, request: Request) -> Response:
+        """Describe an endpoint."""
+        self._client(request)
+        model = self._model(request)
+        return JSONResponse(
+            {
+                "model_id": model.name,
+                "model_pipeline_tag": self._tasks[model.kind][0],
+                "max_total_tokens": model.context_length,
+                "max_client_batch_size": self._service.config.limits.texts,
+                "version": __version__,
+            }
+        )
+
+    async def health(self, _: Request) -> Response:
+        """Say whether an endpoint works."""
+        reason = self._service.unavailable_reason
+        return error(reason, 503) if reason else Response()
+
+    def _client(self, request: Request) -> Client:
+        return self._service.client(authorization(request, "bearer"))
+
+    def _model(self, request: Request) -> ModelInfo:
+        return self._service.model(request.path_params.get("name"), *self._tasks)
+
+    # Tasks.
+
+    async def _translate(self, call: _TaskCall) -> list[dict[str, str]]:
+        parameters = call.fields.parameters_of(_TranslationTaskParameters)
+        options = parameters.generate_parameters.decoding()
+        self._service.check_search(hypotheses=options.beam_size, length=options.max_length)
+        source, target = _languages(call.model, parameters.src_lang, parameters.tgt_lang)
+        found, _ = await self._service.translate(
+            call.client, call.fields.texts, source, target, call.model.name, options=options
+        )
+        if (failed := first_error(found)) is not None:
+            raise failed
+        return [{"translation_text": each.text} for each in found]
+
+    async def _classify(self, call: _TaskCall) -> list[list[dict[str, Any]]]:
+        parameters, texts = call.fields.parameters_of(_ClassificationParameters), call.fields.texts
+        found = await self._service.call(call.client, call.model, "classify_each", texts, texts)
+        if (failed := first_error(found)) is not None:
+            raise failed
+        return [
+            [
+                {"label": label, "score": score}
+                for label, score in sorted(each.probabilities.items(), key=lambda pair: -pair[1])[: parameters.top_k]
+            ]
+            for each in found
+        ]
+
+    async def _fill(self, call: _TaskCall) -> list[Any]:
+        parameters = call.fields.parameters_of(_FillMaskParameters)
+        found = []
+        for text in call.fields.texts:
+            if text.count(MASK) != 1:
+                raise BadRequestError(f"inputs: expected one {MASK} in each text")
+            arguments = text, parameters.top_k, parameters.targets
+            fillings = await self._service.call(call.client, call.model, "fill", [text], *arguments)
+            found.append(
+                [
+                    {
+                        "score": each.probability,
+                        "token": each.ids[0],
+                        "token_str": each.words[0],
+                        "sequence": each.text,
+                    }
+                    for each in fillings
+                ]
+            )
+        return found[0] if isinstance(call.fields.inputs, str) else found
+
+    async def _generate(self, call: _TaskCall) -> list[Any]:
+        parameters = call.fields.parameters_of(_GenerationParameters)
+        options, seed = parameters.generation()
+        self._service.check_search(hypotheses=parameters.best_of)
+        texts = call.fields.texts
+        new = len(texts) * parameters.best_of * parameters.max_new_tokens
+        found: list[list[Continuation]] = await self._service.call(
+            call.client, call.model, "generate", texts, texts, new_tokens=new, **options
+        )
+        answers = []
+        for text, several in zip(texts, found, strict=True):
+            several.sort(key=_mean_log_probability, reverse=True)
+            best, *others = several
+            whole = text if parameters.return_full_text else ""
+            answer: dict[str, Any] = {"generated_text": whole + best.text}
+            if parameters.details:
+                answer["details"] = _details(best, seed)
+                if others:
+                    more = [{"generated_text": whole + each.text} | _details(each, seed) for each in others]
+                    answer["details"]["best_of_sequences"] = more
+            answers.append(answer)
+        return answers if isinstance(call.fields.inputs, str) else [[answer] for answer in answers]
+
+    async def _stream(self, call: _TaskCall, text: str) -> AsyncGenerator[dict[str, Any]]:
+        """Yield the tokens of a continuation. The last one comes with the whole text."""
+        parameters = call.fields.parameters_of(_GenerationParameters)
+        if parameters.best_of > 1:
+            raise BadRequestError("stream needs best_of = 1")
+        options, seed = parameters.generation()
+        num_prompt = 0
+        if parameters.details:
+            _, num_prompt = await self._service.call(call.client, call.model, "read_prompt", [text], text)
+        arguments: dict[str, Any] = {"new_tokens": parameters.max_new_tokens, "alternatives": 0} | options
+        events: list[dict[str, Any]] = []  # at most one, which waits until it is known whether it is the last
+        parts = self._service.stream(call.client, call.model, "stream_tokens", [text], text, **arguments)
+        num_tokens = 0
+        async with aclosing(parts):
+            async for part in parts:
+                if isinstance(part, StreamPart):
+                    for token in _part_tokens(part):
+                        num_tokens += 1
+                        events.append({"index": num_tokens, "token": token, "generated_text": None, "details": None})
+                    for event in events[:-1]:
+                        yield event
+                    events = events[-1:]
+                    continue
+                details = {
+                    "finish_reason": _FINISH_REASONS[part.finish_reason],
+                    "generated_tokens": len(part.ids),
+                    "input_length": num_prompt,
+                    "seed": seed,
+                }
+                end = {
+                    "generated_text": (text if parameters.return_full_text else "") + part.text,
+                    "details": details if parameters.details else None,
+                }
+                yield (events[0] if events else {"index": 1, "token": _token(EOS, "", 0.0)}) | end
+
+
+def _part_tokens(part: StreamPart) -> list[dict[str, Any]]:
+    """Return the tokens of a part of a stream. The last one has its text."""
+    tokens = [_token(each.id, "", each.log_probability) for each in part.tokens]
+    if part.text and not tokens:  # it might have been the beginning of a stop string until EOS came
+        tokens = [_token(EOS, "", 0.0)]
+    if tokens:
+        tokens[-1] |= {"text": part.text, "special": False}
+    return tokens
+
+
+def _languages(model: ModelInfo, source: str | None, target: str | None) -> tuple[str, str]:
+    """Return the languages that a request names, or a model's first pair of different languages."""
+    if not (model.source_languages and model.target_languages):
+        raise BadRequestError(f"the languages of {model.name} are not known")
+    source = source or model.source_languages[0]
+    others = [code for code in model.target_languages if base_language(code) != base_language(source)]
+    return source, target or (others or model.target_languages)[0]
+
+
+def _mean_log_probability(found: Continuation) -> float:
+    return fsum(found.token_log_probabilities) / max(len(found.ids), 1)
+
+
+def _token(index: int, text: str, log_probability: float) -> dict[str, Any]:
+    return {"id": index, "text": text, "logprob": log_probability, "special": index == EOS and not text}
+
+
+def _details(found: Continuation, seed: int | None) -> dict[str, Any]:
+    """Return what is known of a continuation."""
+    tokens = zip(found.ids, found.tokens, found.token_log_probabilities, strict=True)
+    return {
+        "finish_reason": _FINISH_REASONS[found.finish_reason],
+        "generated_tokens": len(found.ids),
+        "seed": seed,
+        "prefill": [],
+        "tokens": [_token(*each) for each in tokens],
+    }

@@ -1,0 +1,430 @@
+"""The Open Inference Protocol, version 2, over HTTP, with its binary form of tensors.
+
+See https://github.com/kserve/open-inference-protocol, and https://github.com/triton-inference-server/server for the
+extensions ``binary_tensor_data`` and ``classification``. Each model reads one tensor of texts, ``text`` (BYTES). The
+tensors that it returns, and the parameters of a request that it knows, are those of its kind of task:
+
+- translation: ``translation``; ``source_language``, ``target_language`` and ``markup`` (html or xml)
+- classification: ``label``, ``probability`` and ``probabilities``, which has one more dimension, of the labels
+- language models: ``continuation`` and ``finish_reason``; the fields of :class:`headway.predict.GenerationOptions` that
+  describe one continuation
+- masked language models: ``filled`` and ``probability``, which have one more dimension, of the fillings; ``top``
+
+The other tensors have the shape of ``text``. There is one version of each model, called "1".
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import struct
+import zlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headway import __version__
+from headway.predict import GenerationOptions
+from headway.predict.markup import MarkupKind
+from headway.serve.apis.requests import (
+    BadRequestError,
+    authorization,
+    languages_for,
+    parse_fields,
+    parse_json_object,
+    unless_disconnected,
+)
+from headway.serve.messages import ModelInfo
+from headway.serve.service import Client, Service, TooLargeError, UnknownModelError, first_error
+
+_VERSION, _INPUT = "1", "text"
+_EXTENSIONS = ("binary_tensor_data", "classification")
+_HEADER_LENGTH = "Inference-Header-Content-Length"
+_ZLIB_OR_GZIP = 47  # the window size that lets zlib find out which
+_LENGTH = struct.Struct("<I")
+_MAX_DIMENSIONS = 8
+_MAX_FILLINGS = 100
+_MAX_DIGITS = 20
+# Parameters of Triton that describe how a request is scheduled; models here have no sequences.
+_SCHEDULING = {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output"}
+
+
+def routes(service: Service) -> list[Route]:
+    """Return the routes of the API."""
+    api = _OpenInference(service)
+    model = "/v2/models/{name:path}"
+    return [
+        Route("/v2", api.server, methods=["GET"]),
+        Route("/v2/health/live", api.live, methods=["GET"]),
+        Route("/v2/health/ready", api.ready, methods=["GET"]),
+        *(
+            route
+            for path in (f"{model}/versions/{{version}}", model)
+            for route in (
+                Route(f"{path}/ready", api.model_ready, methods=["GET"]),
+                Route(f"{path}/infer", api.infer, methods=["POST"]),
+                Route(path, api.model, methods=["GET"]),
+            )
+        ),
+    ]
+
+
+def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """Return an error in the form of this API."""
+    return JSONResponse({"error": message}, status, headers)
+
+
+# Requests.
+
+
+class _TensorParameters(BaseModel):
+    binary_data: bool | None = None
+    binary_data_size: int | None = Field(None, ge=0)
+    classification: int | None = Field(None, ge=1)
+    shared_memory_region: None = None  # extensions of Triton that need the client on this machine
+
+
+class _InputTensor(BaseModel):
+    name: str
+    shape: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=_MAX_DIMENSIONS, min_length=1)]
+    datatype: Literal["BYTES"]
+    parameters: _TensorParameters = _TensorParameters()
+    data: Any = None
+
+
+class _RequestedOutput(BaseModel):
+    name: str
+    parameters: _TensorParameters = _TensorParameters()
+
+
+class _InferenceFields(BaseModel):
+    id: str | None = None
+    parameters: dict[str, Any] = Field({}, max_length=100)
+    inputs: Annotated[list[_InputTensor], Field(min_length=1, max_length=1)]
+    outputs: Annotated[list[_RequestedOutput], Field(max_length=10)] = []
+
+
+class _TranslationParameters(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    source_language: str | None = None
+    target_language: str | None = None
+    markup: MarkupKind | None = None
+
+
+class _FillParameters(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    top: int = Field(5, ge=1, le=_MAX_FILLINGS)
+
+
+class _NoParameters(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class _OutputTensor:
+    """A tensor of a reply.
+
+    Attributes:
+        name: Its name.
+        datatype: BYTES, or FP32.
+        shape: Its shape.
+        data: Its elements in row-major order.
+        labels: With one label for each element of the last dimension, the tensor may be sent as classifications.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: Sequence[str] | Sequence[float]
+    labels: Sequence[str] = ()
+
+    def classified(self, count: int) -> _OutputTensor:
+        """Return the ``count`` best classes of each row, in the form ``VALUE:INDEX:LABEL``."""
+        values, width = list(map(float, self.data)), self.shape[-1]
+        count = min(count, width)
+        data = [
+            f"{values[at]:f}:{at - row}:{self.labels[at - row]}"
+            for row in range(0, len(values), width)
+            for at in sorted(range(row, row + width), key=values.__getitem__, reverse=True)[:count]
+        ]
+        return _OutputTensor(self.name, "BYTES", (*self.shape[:-1], count), data)
+
+    def to_bytes(self) -> bytes:
+        """Return the elements in binary form."""
+        if self.datatype == "FP32":
+            return struct.pack(f"<{len(self.data)}f", *self.data)
+        encoded = [str(each).encode() for each in self.data]
+        return b"".join(chain.from_iterable((_LENGTH.pack(len(each)), each) for each in encoded))
+
+
+# The kinds of tasks.
+
+
+@dataclass(frozen=True)
+class _InferenceCall:
+    """What a request asks of a model."""
+
+    client: Client
+    model: ModelInfo
+    texts: Sequence[str]
+    shape: tuple[int, ...]
+    parameters: dict[str, Any]
+
+    def tensor(self, name: str, data: Sequence[str]) -> _OutputTensor:
+        """Return a tensor with a string for each text."""
+        return _OutputTensor(name, "BYTES", self.shape, data)
+
+
+@dataclass(frozen=True)
+class _InferenceTask:
+    """How models of a kind are called.
+
+    Attributes:
+        outputs: The names and types of the tensors that they return, and whether these have one more dimension.
+        run: Returns these tensors.
+    """
+
+    outputs: tuple[tuple[str, str, bool], ...]
+    run: Callable[[Service, _InferenceCall], Awaitable[list[_OutputTensor]]]
+
+
+async def _translate(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
+    fields = parse_fields(_TranslationParameters, call.parameters)
+    source, target = languages_for(call.model, fields.source_language, fields.target_language)
+    found, _ = await service.translate(call.client, call.texts, source, target, call.model.name, markup=fields.markup)
+    if (failed := first_error(found)) is not None:
+        raise failed
+    return [call.tensor("translation", [each.text for each in found])]
+
+
+async def _classify(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
+    parse_fields(_NoParameters, call.parameters)
+    found = await service.call(call.client, call.model, "classify_each", call.texts, call.texts)
+    if (failed := first_error(found)) is not None:
+        raise failed
+    labels = call.model.labels
+    every = [each.probabilities[label] for each in found for label in labels]
+    return [
+        call.tensor("label", [each.label for each in found]),
+        _OutputTensor("probability", "FP32", call.shape, [each.probability for each in found]),
+        _OutputTensor("probabilities", "FP32", (*call.shape, len(labels)), every, labels),
+    ]
+
+
+async def _generate(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
+    options = GenerationOptions.parse(call.parameters, "parameters")
+    if options.n > 1:
+        raise BadRequestError("n: one continuation of each text is returned")
+    service.check_search(hypotheses=options.beam_size)
+    prompts, new = list(call.texts), len(call.texts) * options.max_new_tokens
+    work = service.call(call.client, call.model, "generate", prompts, prompts, new_tokens=new, **call.parameters)
+    best = [own[0] for own in await work]
+    return [
+        call.tensor("continuation", [each.text for each in best]),
+        call.tensor("finish_reason", [each.finish_reason for each in best]),
+    ]
+
+
+async def _fill(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
+    top = parse_fields(_FillParameters, call.parameters).top
+    found = [await service.call(call.client, call.model, "fill", [text], text, top, None) for text in call.texts]
+    width = min(map(len, found), default=0)  # of a small vocabulary
+    shape = (*call.shape, width)
+    best = [each for own in found for each in own[:width]]
+    return [
+        _OutputTensor("filled", "BYTES", shape, [each.text for each in best]),
+        _OutputTensor("probability", "FP32", shape, [each.probability for each in best]),
+    ]
+
+
+_TASKS = {
+    "translation": _InferenceTask((("translation", "BYTES", False),), _translate),
+    "classification": _InferenceTask(
+        (("label", "BYTES", False), ("probability", "FP32", False), ("probabilities", "FP32", True)), _classify
+    ),
+    "language_model": _InferenceTask((("continuation", "BYTES", False), ("finish_reason", "BYTES", False)), _generate),
+    "masked_language_model": _InferenceTask((("filled", "BYTES", True), ("probability", "FP32", True)), _fill),
+}
+
+
+class _OpenInference:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    # The server.
+
+    async def server(self, _: Request) -> Response:
+        return JSONResponse({"name": "headway", "version": __version__, "extensions": _EXTENSIONS})
+
+    async def live(self, _: Request) -> Response:
+        return JSONResponse({"live": True})
+
+    async def ready(self, _: Request) -> Response:
+        reason = self._service.unavailable_reason
+        return error(reason, 503) if reason else JSONResponse({"ready": True})
+
+    # Models.
+
+    async def model_ready(self, request: Request) -> Response:
+        self._client(request)
+        model, reason = self._model(request), self._service.unavailable_reason
+        return error(reason, 503) if reason else JSONResponse({"name": model.name, "ready": True})
+
+    async def model(self, request: Request) -> Response:
+        self._client(request)
+        model = self._model(request)
+        outputs = [
+            {"name": name, "datatype": datatype, "shape": [-1, -1] if is_wider else [-1]}
+            for name, datatype, is_wider in _TASKS[model.kind].outputs
+        ]
+        return JSONResponse(
+            {
+                "name": model.name,
+                "versions": [_VERSION],
+                "platform": "headway",
+                "inputs": [{"name": _INPUT, "datatype": "BYTES", "shape": [-1]}],
+                "outputs": outputs,
+            }
+        )
+
+    async def infer(self, request: Request) -> Response:
+        client, model = self._client(request), self._model(request)
+        fields, rest = _split(request, await self._body(request))
+        texts = _texts(fields.inputs[0], rest)
+        _check_outputs(fields, model)
+        self._service.check_size(texts)
+        parameters = {name: value for name, value in fields.parameters.items() if name not in _SCHEDULING}
+        call = _InferenceCall(client, model, texts, tuple(fields.inputs[0].shape), parameters)
+        found = await unless_disconnected(request, _TASKS[model.kind].run(self._service, call))
+        own = {"model_name": model.name, "model_version": _VERSION} | ({"id": fields.id} if fields.id else {})
+        return _reply(own, fields, found)
+
+    def _client(self, request: Request) -> Client:
+        """Return who has the key in ``Authorization: Bearer KEY``, or the password KEY of ``Basic``."""
+        basic = authorization(request, "basic")
+        if basic is None:
+            return self._service.client(authorization(request, "bearer"))
+        try:
+            return self._service.client(base64.b64decode(basic).decode().partition(":")[2])
+        except ValueError:
+            raise BadRequestError("the header Authorization is not valid") from None
+
+    def _model(self, request: Request) -> ModelInfo:
+        name, version = request.path_params["name"], request.path_params.get("version", _VERSION)
+        if version != _VERSION:
+            raise UnknownModelError(f"{name} of version {version}")
+        return self._service.model(name, *_TASKS)
+
+    async def _body(self, request: Request) -> bytes:
+        """Return the body of a request, which may be compressed."""
+        body, encoding = await request.body(), request.headers.get("content-encoding", "identity").lower()
+        if encoding == "identity":
+            return body
+        if encoding not in ("gzip", "deflate"):
+            raise BadRequestError("the body has an unknown Content-Encoding; it may be gzip or deflate")
+        limit, decompressor = self._service.config.limits.body_bytes, zlib.decompressobj(_ZLIB_OR_GZIP)
+        try:
+            body = decompressor.decompress(body, limit + 1)
+        except zlib.error:
+            raise BadRequestError("the body cannot be decompressed") from None
+        if len(body) > limit:
+            raise TooLargeError(f"A body of more than {limit:,} bytes")
+        if not decompressor.eof:
+            raise BadRequestError("the compressed body ends too early")
+        return body
+
+
+# Reading requests.
+
+
+def _split(request: Request, body: bytes) -> tuple[_InferenceFields, bytes]:
+    """Return the fields of a request, and the binary data after them."""
+    length = request.headers.get(_HEADER_LENGTH)
+    if length is None:
+        return parse_fields(_InferenceFields, parse_json_object(body)), b""
+    if not length.isdecimal() or int(length[:_MAX_DIGITS]) > len(body):
+        raise BadRequestError(f"{_HEADER_LENGTH} is not the length of a part of the body")
+    end = int(length)
+    return parse_fields(_InferenceFields, parse_json_object(body[:end])), body[end:]
+
+
+def _texts(tensor: _InputTensor, rest: bytes) -> list[str]:
+    """Return the elements of a tensor, whose binary data, if it has any, is ``rest``."""
+    if tensor.name != _INPUT:
+        raise BadRequestError(f"unexpected inference input '{tensor.name}'; expected '{_INPUT}'")
+    size = tensor.parameters.binary_data_size
+    if (size or 0) != len(rest):
+        raise BadRequestError(f"the body has {len(rest):,} bytes of binary data; expected {size or 0:,}")
+    found = _flat(tensor.data) if size is None else _read_elements(rest)
+    if not found or math.prod(tensor.shape) != len(found):
+        raise BadRequestError(f"'{_INPUT}' has {len(found):,} elements, which do not fill its shape")
+    return found
+
+
+def _flat(data: Any) -> list[str]:
+    """Return the elements of nested lists."""
+    while isinstance(data, list) and data and all(isinstance(each, list) for each in data):
+        data = list(chain.from_iterable(data))
+    if not isinstance(data, list) or not all(isinstance(each, str) for each in data):
+        raise BadRequestError(f"the data of '{_INPUT}' are not strings")
+    return data
+
+
+def _read_elements(data: bytes) -> list[str]:
+    """Return the elements of a tensor in binary form, each of which has its length before it."""
+    found, at = [], 0
+    try:
+        while at < len(data):
+            (length,) = _LENGTH.unpack_from(data, at)
+            start, at = at + _LENGTH.size, at + _LENGTH.size + length
+            if at > len(data):
+                raise BadRequestError(f"an element of '{_INPUT}' is longer than the data")
+            found.append(data[start:at].decode())
+    except (struct.error, UnicodeDecodeError):
+        raise BadRequestError(f"the binary data of '{_INPUT}' are not strings in UTF-8 with their lengths") from None
+    return found
+
+
+def _check_outputs(fields: _InferenceFields, model: ModelInfo) -> None:
+    """Refuse outputs that a model does not have."""
+    has_classes = {name: is_wider and bool(model.labels) for name, _, is_wider in _TASKS[model.kind].outputs}
+    for wanted in fields.outputs:
+        if wanted.name not in has_classes:
+            raise BadRequestError(f"unexpected inference output '{wanted.name}'; expected {', '.join(has_classes)}")
+        if wanted.parameters.classification is not None and not has_classes[wanted.name]:
+            raise BadRequestError(f"the output '{wanted.name}' has no classes")
+
+
+# Writing replies.
+
+
+def _reply(own: dict[str, Any], fields: _InferenceFields, tensors: Sequence[_OutputTensor]) -> Response:
+    by_name = {tensor.name: tensor for tensor in tensors}
+    outputs, parts = [], []
+    default = fields.parameters.get("binary_data_output") is True
+    for wanted in fields.outputs or [_RequestedOutput(name=name) for name in by_name]:
+        tensor = by_name[wanted.name]
+        if wanted.parameters.classification is not None:
+            tensor = tensor.classified(wanted.parameters.classification)
+        output: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+        is_binary = wanted.parameters.binary_data
+        if default if is_binary is None else is_binary:
+            parts.append(tensor.to_bytes())
+            output["parameters"] = {"binary_data_size": len(parts[-1])}
+        else:
+            output["data"] = tensor.data
+        outputs.append(output)
+    if not parts:
+        return JSONResponse(own | {"outputs": outputs})
+    head = json.dumps(own | {"outputs": outputs}).encode()
+    headers = {_HEADER_LENGTH: str(len(head))}
+    return Response(b"".join([head, *parts]), media_type="application/octet-stream", headers=headers)
