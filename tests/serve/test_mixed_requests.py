@@ -28,6 +28,8 @@ WORDS = [
 TAGS = ["b", "i", "p", "code", "a href='/'", "span translate='no'", "div"]
 PAIR = {"source": "en", "target": "de"}
 DEEPL = {"source_lang": "EN", "target_lang": "DE"}
+AWS_PAIR = {"SourceLanguageCode": "en", "TargetLanguageCode": "de"}
+AWS_HEADERS = {"x-amz-target": "AWSShineFrontendService_20170701.TranslateText"}
 CHANGING = {"id", "created"}  # keys whose values differ from reply to reply
 
 
@@ -53,7 +55,8 @@ class RequestMaker:
         self._glossary, self._chance = glossary, random.Random(seed)
         self._kinds: list[Callable[[], MixedRequest]] = [
             self._native, self._native_stream, self._libretranslate, self._deepl, self._azure, self._google_v2,
-            self._google_v3, self._deeplx, self._openai_chat, self._openai_completion, self._other, self._bad,
+            self._google_v3, self._deeplx, self._openai_chat, self._openai_completion, self._aws, self._huggingface,
+            self._open_inference, self._other, self._bad,
         ]  # fmt: skip
 
     def make(self) -> MixedRequest:
@@ -152,6 +155,21 @@ class RequestMaker:
         body = {"model": "model", "prompt": self._text()} | self._some(stream=True)
         return MixedRequest("POST", "/v1/completions", {"json": body})
 
+    def _aws(self) -> MixedRequest:
+        body = {"Text": self._text(), **AWS_PAIR} | self._some(TerminologyNames=[self._glossary])
+        return MixedRequest("POST", "/", {"json": body, "headers": AWS_HEADERS})
+
+    def _huggingface(self) -> MixedRequest:
+        path = self._chance.choice(["/", "/models/model"])
+        body = {"inputs": self._texts()} | self._some(parameters={"src_lang": "en", "tgt_lang": "de"})
+        return MixedRequest("POST", path, {"json": body})
+
+    def _open_inference(self) -> MixedRequest:
+        texts = self._texts()
+        tensor = {"name": "text", "datatype": "BYTES", "shape": [len(texts)], "data": texts}
+        body = {"inputs": [tensor]} | self._some(parameters={"markup": "html"})
+        return MixedRequest("POST", "/v2/models/model/infer", {"json": body})
+
     def _other(self) -> MixedRequest:
         text = self._text()
         return self._chance.choice(
@@ -185,6 +203,9 @@ class RequestMaker:
             ("POST", "/deeplx/translate", {"json": {"text": texts, "target_lang": "DE"}}),
             ("POST", "/v1/chat/completions", {"json": {"model": "model", "messages": []}}),
             ("POST", "/v1/completions", {"json": {"model": "unknown", "prompt": texts[0]}}),
+            ("POST", "/", {"json": {"Text": texts, **AWS_PAIR}, "headers": AWS_HEADERS}),
+            ("POST", "/models/unknown", {"json": {"inputs": texts}}),
+            ("POST", "/v2/models/model/infer", {"json": {"inputs": texts}}),
         ]  # fmt: skip
         return MixedRequest(*self._chance.choice(kinds), is_bad=True)
 
