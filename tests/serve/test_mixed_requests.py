@@ -265,6 +265,8 @@ def test_replies_to_requests_at_once_equal_those_to_each_alone(service: RunningS
     maker = RequestMaker(glossary, seed=1)
     requests = [maker.make() for _ in range(COUNT)]
     together = asyncio.run(ask(service.url, requests, CONNECTIONS))
+    lost = [line for line in service.log if "worker" in line]
+    assert not lost, lost
     alone = asyncio.run(ask(service.url, requests, 1))
     for request, ours, theirs in zip(requests, together, alone, strict=True):
         assert ours == theirs, request

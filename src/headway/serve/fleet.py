@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +44,7 @@ from headway.serve.messages import (
 
 _log = logging.getLogger("headway.serve")
 _PING_S = 0.25  # between two pings of a worker
+_PROCESS_CLOCK = 2  # CPUCLOCK_SCHED: a clock's number is ~pid << 3 | 2 (Linux, clock_getcpuclockid)
 _CANCEL_S = 5.0  # a worker that has not ended a canceled job after this time is replaced
 _YOUNG_S = 5.0  # a worker that ends sooner failed to start, and the next one waits
 _DRAIN_CHECK_S = 0.05
@@ -78,6 +80,12 @@ class _Process:
     state: Pong = field(default_factory=lambda: Pong(0.0, 0, 0, 0))
     is_ready: bool = False
 
+    def processor_s(self) -> float:
+        """Return the processor time that the process has used, in seconds."""
+        with contextlib.suppress(OSError):  # it has ended
+            return time.clock_gettime(~self.pid << 3 | _PROCESS_CLOCK)
+        return 0.0
+
     def kill(self) -> None:
         """End the process, if it has not ended yet."""
         with contextlib.suppress(ProcessLookupError):
@@ -90,8 +98,8 @@ class Fleet:
     Args:
         models: The models.
         workers: Number of worker processes.
-        silence_s: A worker that answers nothing for so long, in seconds, is killed.
-        step_s: A worker that takes longer for one decoding step is killed.
+        silence_s: A worker that answers nothing and computes nothing for so long, in seconds, is killed.
+        step_s: A worker that takes longer for one decoding step, or for an answer, is killed.
     """
 
     def __init__(
@@ -218,13 +226,19 @@ class Fleet:
             await self._start_worker(number)
 
     async def _watch(self, worker: _Process) -> None:
-        """Ping a worker until it ends, and kill it if it hangs."""
+        """Ping a worker until it ends, and kill it if it hangs.
+
+        On a busy machine, a worker that gets little processor time answers late, and is not killed for that.
+        """
+        used_s: deque[float] = deque(maxlen=max(2, round(self._silence_s / _PING_S) - 1))  # at the last pings
         while not worker.ended.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(worker.ended.wait(), _PING_S)
                 return
             # Pings are counted, because time also passes while this process is busy with something else.
-            if worker.unanswered * _PING_S > self._silence_s or worker.state.stalled_s > self._step_s:
+            used_s.append(worker.processor_s())
+            limit_s = self._silence_s if used_s[-1] == used_s[0] else self._step_s
+            if worker.unanswered * _PING_S > limit_s or worker.state.stalled_s > self._step_s:
                 _log.warning("worker process %d hangs, and is killed", worker.pid)
                 worker.kill()
                 self._lose(worker)
