@@ -9,7 +9,7 @@ from typing import Any
 import ray
 from ray import serve
 
-from headway.serve.ray import RayArguments, app
+from headway.serve.ray import app
 
 
 def stop(*_: Any) -> None:
@@ -28,7 +28,7 @@ if __name__ == "__main__":
     ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100_000_000, log_to_driver=False, **settings)
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": int(port)})
-        serve.run(app(RayArguments(config=config, replicas=2)), name="headway")
+        serve.run(app({"config": config, "replicas": "2"}), name="headway")
         print("ready", flush=True)
         signal.signal(signal.SIGTERM, stop)
         signal.pause()

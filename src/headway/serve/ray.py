@@ -14,7 +14,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -264,13 +264,14 @@ class Frontend:
         return self._app
 
 
-def app(arguments: RayArguments) -> serve.Application:
-    """Return the application, which ``serve run headway.serve.ray:app`` calls.
+def app(arguments: Mapping[str, Any]) -> serve.Application:
+    """Return the application for the arguments of ``serve run headway.serve.ray:app``; see :class:`RayArguments`.
 
     Raises:
-        ConfigError: The configuration is invalid.
+        ConfigError: An argument or the configuration is invalid.
     """
-    config = read_config(Path(arguments.config).absolute(), {})
+    own = RayArguments.parse(dict(arguments), "the arguments of headway.serve.ray")
+    config = read_config(Path(own.config).absolute(), {})
     workers = config.workers or 1
     settings: dict[str, Any] = {
         "health_check_period_s": _HEALTH_CHECK_S,
@@ -279,7 +280,7 @@ def app(arguments: RayArguments) -> serve.Application:
         "logging_config": {"enable_access_log": False},  # the application has its own log of requests
     }
     models = serve.deployment(Models).options(
-        num_replicas=arguments.replicas,
+        num_replicas=own.replicas,
         max_ongoing_requests=2 * workers * MAX_JOBS,
         ray_actor_options={"num_cpus": workers},
         **settings,
@@ -287,5 +288,5 @@ def app(arguments: RayArguments) -> serve.Application:
     frontend = serve.deployment(serve.ingress()(Frontend)).options(
         max_ongoing_requests=config.limits.connections, ray_actor_options={"num_cpus": 0}, **settings
     )
-    found: serve.Application = frontend.bind(config, models.bind(config, workers), arguments.replicas, workers)
+    found: serve.Application = frontend.bind(config, models.bind(config, workers), own.replicas, workers)
     return found
