@@ -316,9 +316,7 @@ def test_layer_norm_and_its_gradients_are_pytorchs(dtype: torch.dtype, rows: int
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_attention_by_kernels_is_the_definitions(autocast: bool, bias: bool, to_memory: bool, dropout: float) -> None:
     torch.manual_seed(0)
-    ours, theirs = (
-        kind(24, 3, bias=bias, dropout=dropout) for kind in (KernelMultiHeadAttention, MultiHeadAttention)
-    )
+    ours, theirs = (kind(24, 3, bias=bias, dropout=dropout) for kind in (KernelMultiHeadAttention, MultiHeadAttention))
     for parameter in ours.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     theirs.load_state_dict(ours.state_dict())

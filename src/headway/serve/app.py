@@ -25,12 +25,16 @@ from headway import __version__
 from headway.errors import HeadwayError
 from headway.serve.admission import OverloadedError, RetryLaterError
 from headway.serve.apis import aws, azure, deepl, deeplx, google, huggingface, libretranslate, open_inference, openai
+from headway.serve.apis.deepl_documents import DOCUMENT_PATH
+from headway.serve.apis.libretranslate import TRANSLATE_FILE_PATH
+from headway.serve.apis.native.documents import DOCUMENTS_PATH
 from headway.serve.apis.native.errors import error as native_error
 from headway.serve.apis.native.jobs import JOBS_PATH
 from headway.serve.apis.native.router import router as native_router
 from headway.serve.apis.requests import BadRequestError, RefusedError
 from headway.serve.bulk_jobs import JobNotDoneError, JobsFullError, UnknownJobError
 from headway.serve.dispatch import NATIVE, api_of_head, recognized, routed_path
+from headway.serve.documents import DocumentNotDoneError, DocumentsFullError, UnknownDocumentError
 from headway.serve.fleet import UnavailableError
 from headway.serve.glossaries import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
 from headway.serve.messages import WorkerError
@@ -47,6 +51,12 @@ from headway.serve.service import (
 
 _log = logging.getLogger("headway.serve")
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+_UPLOADS = (
+    DOCUMENTS_PATH,
+    *(f"{prefix}{DOCUMENT_PATH}" for prefix in ("", "/deepl")),
+    *(f"{prefix}{TRANSLATE_FILE_PATH}" for prefix in ("", "/libretranslate")),
+)
+_FORM_BYTES = 65_536  # of a form besides a document
 _MAX_MESSAGE = 500  # characters of an error
 _MAX_PROBLEMS = 10  # of an error
 _ALWAYS_ANSWERED = ("/health", "/ready", "/metrics", "/v2/health/live")  # also while the service ends
@@ -59,6 +69,7 @@ def make_app(service: Service) -> ASGIApp:
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
+        service.documents.close()
         await service.fleet.close()
 
     app = FastAPI(
@@ -116,6 +127,9 @@ _ERRORS: dict[type[Exception], tuple[int, str]] = {
     UnknownJobError: (404, "There is no job {}"),
     JobNotDoneError: (409, "The job is {}"),
     JobsFullError: (429, "This key has too many jobs; delete those that are done, or try again later"),
+    UnknownDocumentError: (404, "There is no document {}"),
+    DocumentNotDoneError: (409, "The document is {}"),
+    DocumentsFullError: (429, "This key has too many documents; delete those that are done, or try again later"),
     UnknownGlossaryError: (404, "There is no glossary {}"),
     UnknownDictionaryError: (400, "The glossary has no dictionary for {}"),
     GlossariesFullError: (413, "{}"),
@@ -209,7 +223,9 @@ class _Guard:
     def __init__(self, app: ASGIApp, service: Service, metrics: _Metrics) -> None:
         self._app, self._service, self._metrics = app, service, metrics
         limits, self._root_path = service.config.limits, service.config.root_path
-        self._limit, self._job_limit = limits.body_bytes, max(limits.body_bytes, limits.job_bytes)
+        self._limit = limits.body_bytes
+        with_document = max(limits.body_bytes, limits.document_bytes + _FORM_BYTES)
+        self._limits = {JOBS_PATH: max(limits.body_bytes, limits.job_bytes)} | dict.fromkeys(_UPLOADS, with_document)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -219,7 +235,7 @@ class _Guard:
         if scope["path"].startswith(f"{self._root_path}/"):  # by a proxy that does not remove it
             scope = {**scope, "path": scope["path"].removeprefix(self._root_path)}
         path, api = scope["path"], api_of_head(scope)
-        limit = self._job_limit if path == JOBS_PATH else self._limit
+        limit = self._limits.get(path, self._limit)
         size = 0
 
         async def limited_receive() -> Message:

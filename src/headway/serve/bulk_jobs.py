@@ -58,6 +58,7 @@ class BulkJob:
         created: Time of its creation, in seconds since 1970.
         ended: Time of its end.
         error: Why it has failed.
+        finished: Is set when the job has ended, or is removed.
     """
 
     id: str
@@ -72,6 +73,7 @@ class BulkJob:
     created: float = field(default_factory=time.time)
     ended: float | None = None
     error: str | None = None
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
     running: set[asyncio.Task[None]] = field(default_factory=set)
     expiry: asyncio.TimerHandle | None = None
 
@@ -194,6 +196,7 @@ class BulkJobs:
         job.cancel()
         if job.ended is None:
             job.ended = time.time()
+        job.finished.set()
 
     async def _run(self) -> None:
         """Give groups of texts to the workers, one at a time, until no texts are left."""
@@ -253,4 +256,5 @@ class BulkJobs:
         job.ended, job.error = time.time(), error
         if error is not None:
             job.cancel()
+        job.finished.set()
         job.expiry = asyncio.get_running_loop().call_later(job.limits.job_seconds, self.remove, job)

@@ -20,6 +20,7 @@ from headway.serve.admission import Admission, RetryLaterError, estimated_tokens
 from headway.serve.bulk_jobs import BulkJob, BulkJobs, BulkWork
 from headway.serve.cache import ResultCache
 from headway.serve.config import KeyConfig, ModelConfig, ServeConfig, model_name
+from headway.serve.documents import ServedDocuments
 from headway.serve.fleet import Fleet
 from headway.serve.glossaries import Dictionary, GlossaryLines, GlossaryStore, StoredGlossary
 from headway.serve.languages import DetectedLanguage, base_language, detect_language, find_language
@@ -114,6 +115,7 @@ class Service:
             slots=workers * MAX_JOBS, max_tokens=limits.queue_tokens, max_seconds=limits.queue_seconds
         )
         self.jobs = BulkJobs(self.admission, workers * _GROUPS_PER_WORKER)
+        self.documents = ServedDocuments(self)
         self.is_draining = False
         self.use(config, fleet)
         self._recent: dict[str, list[float]] = {}  # times of requests, by key
@@ -361,20 +363,24 @@ class Service:
             async for part in parts:
                 yield part
 
-    def add_job(self, client: Client, texts: Sequence[str], work: BulkWork) -> BulkJob:
+    def add_job(
+        self, client: Client, texts: Sequence[str], work: BulkWork, *, characters: int | None = None
+    ) -> BulkJob:
         """Add a job for bulk texts. All its characters are counted now.
 
         Args:
             client: Who sends it.
             texts: The texts.
             work: What is done with them. It calls this service with ``in_background`` set for the client.
+            characters: The number of characters that are counted. None means all of the texts.
 
         Raises:
             JobsFullError: The client has too many jobs, or they are too large.
             QuotaExceededError: The client's characters are used up.
             TooLargeError: There are too many texts or characters.
         """
-        limits, characters, longest = self.config.limits, sum(map(len, texts)), max(map(len, texts), default=0)
+        limits, longest = self.config.limits, max(map(len, texts), default=0)
+        characters = sum(map(len, texts)) if characters is None else characters
         if len(texts) > limits.job_texts:
             raise TooLargeError(f"{len(texts):,} texts in one job; at most {limits.job_texts:,} are accepted")
         if characters > limits.job_characters:

@@ -16,15 +16,24 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.predict import MarkupOptions, Source
-from headway.serve.apis import deepl_glossaries
-from headway.serve.apis.deepl_fields import authorized_client, choice, flag, names, optional_text, required_text, texts
+from headway.serve.apis import deepl_documents, deepl_glossaries
+from headway.serve.apis.deepl_fields import (
+    authorized_client,
+    check_formality,
+    check_supported,
+    choice,
+    flag,
+    names,
+    optional_text,
+    required_text,
+    texts,
+)
 from headway.serve.apis.requests import BadRequestError, read_fields, unless_disconnected
 from headway.serve.glossaries import UnknownDictionaryError
 from headway.serve.languages import base_language, english_name, find_language, normalized
 from headway.serve.service import Service, UnknownLanguageError, first_error
 
 _UNLIMITED = 1_000_000_000_000  # the character limit of accounts without one
-_FORMALITIES = ("default", "less", "more", "prefer_less", "prefer_more")
 _MODEL_TYPES = ("quality_optimized", "prefer_quality_optimized", "latency_optimized")
 # Target languages that clients accept only with a region.
 _REGIONS = {
@@ -32,7 +41,6 @@ _REGIONS = {
     "pt": {"PT-BR": "Portuguese (Brazilian)", "PT-PT": "Portuguese (European)"},
 }
 _NEWLINES = re.compile(r"[^\S\r\n]*[\r\n]\s*")
-_NOT_SUPPORTED = ("style_id", "custom_instructions", "translation_memory_id", "glossary_ids")
 
 
 def routes(service: Service) -> list[Route]:
@@ -42,6 +50,8 @@ def routes(service: Service) -> list[Route]:
         Route("/v2/translate", api.translate, methods=["GET", "POST"]),
         Route("/v2/languages", api.languages, methods=["GET", "POST"]),
         Route("/v2/usage", api.usage, methods=["GET", "POST"]),
+        Route("/v2/write/rephrase", api.rephrase, methods=["POST"]),
+        *deepl_documents.routes(service),
         *deepl_glossaries.routes(service),
     ]
 
@@ -67,11 +77,8 @@ class _DeepL:
         splitting, markup = choice(fields, "split_sentences", ("0", "1", "nonewlines"), "1"), _markup(fields)
         model_type = choice(fields, "model_type", _MODEL_TYPES, None)
         flag(fields, "preserve_formatting")
-        if choice(fields, "formality", _FORMALITIES, "default") in ("less", "more"):
-            raise BadRequestError("'formality' is not supported for given 'target_lang'.")
-        for name in _NOT_SUPPORTED:
-            if fields.get(name):
-                raise BadRequestError(f"Parameter '{name}' is not supported.")
+        check_formality(fields)
+        check_supported(fields)
         glossary = None
         if identifier := optional_text(fields, "glossary_id"):
             if source is None:
@@ -102,6 +109,13 @@ class _DeepL:
             if model_type is not None:
                 answer["model_type_used"] = model_type.removeprefix("prefer_")
         return JSONResponse({"translations": answers})
+
+    async def rephrase(self, request: Request) -> Response:
+        """Answer as DeepL does for a target language that has no model."""
+        fields = await read_fields(request)
+        authorized_client(self._service, request, fields)
+        texts(fields)
+        raise BadRequestError("Value for 'target_lang' not supported.")
 
     async def languages(self, request: Request) -> Response:
         fields = await read_fields(request)

@@ -11,6 +11,8 @@ from headway.serve.apis.requests import BadRequestError, authorization
 from headway.serve.service import BadKeyError, Client, Service
 
 _SCHEME = "deepl-auth-key"
+_FORMALITIES = ("default", "less", "more", "prefer_less", "prefer_more")
+_NOT_SUPPORTED = ("style_id", "custom_instructions", "translation_memory_id", "glossary_ids")
 _FLAGS = {"0": False, "1": True, "false": False, "true": True}
 
 
@@ -83,3 +85,16 @@ def names(fields: dict[str, Any], name: str) -> tuple[str, ...]:
     if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
         raise BadRequestError(f"Value for '{name}' not supported.")
     return tuple(filter(None, (part.strip() for each in listed for part in each.split(","))))
+
+
+def check_formality(fields: dict[str, Any]) -> None:
+    """Refuse a formality that the translation would have to have."""
+    if choice(fields, "formality", _FORMALITIES, "default") in ("less", "more"):
+        raise BadRequestError("'formality' is not supported for given 'target_lang'.")
+
+
+def check_supported(fields: dict[str, Any]) -> None:
+    """Refuse fields that would change the translation in a way that no model here can."""
+    for name in _NOT_SUPPORTED:
+        if fields.get(name):
+            raise BadRequestError(f"Parameter '{name}' is not supported.")

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from headway.decode.request import DecodingOptions
-from headway.serve.apis.requests import BadRequestError, read_fields, unless_disconnected
+from headway.documents import document_extensions
+from headway.serve.apis.requests import BadRequestError, read_fields, read_upload, unless_disconnected
+from headway.serve.documents import ServedDocument, UnknownDocumentError
+from headway.serve.fleet import UnavailableError
 from headway.serve.languages import english_name
 from headway.serve.service import Service, first_error
 
+TRANSLATE_FILE_PATH = "/translate_file"
 _MAX_ALTERNATIVES = 10
+_CHECK_S = 0.5  # time between two looks whether the service ends
 
 
 def routes(service: Service) -> list[Route]:
@@ -22,6 +30,8 @@ def routes(service: Service) -> list[Route]:
     api = _LibreTranslate(service)
     return [
         Route("/translate", api.translate, methods=["POST"]),
+        Route(TRANSLATE_FILE_PATH, api.translate_file, methods=["POST"]),
+        Route("/download_file/{name}", api.download_file, methods=["GET"]),
         Route("/detect", api.detect, methods=["POST"]),
         Route("/languages", api.languages, methods=["GET"]),
         Route("/frontend/settings", api.settings, methods=["GET"]),
@@ -66,6 +76,43 @@ class _LibreTranslate:
             answer["detectedLanguage"] = _one_or_list([_confidence(each) for each in detected], is_list)
         return JSONResponse(answer)
 
+    async def translate_file(self, request: Request) -> Response:
+        """Translate a file, and return the address of the result when it is there."""
+        fields, file = await read_upload(request)
+        client = self._service.client(_key(fields))
+        source, target = _required(fields, "source"), _required(fields, "target")
+        if file is None:
+            raise BadRequestError("Invalid request: missing file parameter")
+        if not file.name:
+            raise BadRequestError("Invalid request: empty file")
+        document = await self._service.documents.add(client, file.name, file.content, source, target)
+        try:
+            await unless_disconnected(request, self._finished(document))
+        except BaseException:
+            self._service.documents.remove(document)
+            raise
+        if document.error is not None:
+            self._service.documents.remove(document)
+            raise BadRequestError(document.error)
+        address = f"{request.base_url}download_file/{document.secret}.{quote(document.name)}"
+        return JSONResponse({"translatedFileUrl": address})
+
+    async def _finished(self, document: ServedDocument) -> None:
+        """Wait until a document is translated, or the service ends."""
+        while not document.finished.is_set():
+            if self._service.is_draining:
+                raise UnavailableError
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(document.finished.wait(), _CHECK_S)
+
+    async def download_file(self, request: Request) -> Response:
+        """Return a translated file to everyone who knows its address."""
+        secret, _, name = request.path_params["name"].partition(".")
+        document = self._service.documents.with_secret(secret)
+        if name != document.name:
+            raise UnknownDocumentError(name)
+        return FileResponse(document.target, media_type=document.format.media_type, filename=document.name)
+
     async def detect(self, request: Request) -> Response:
         fields = await read_fields(request)
         self._service.client(_key(fields))
@@ -93,7 +140,7 @@ class _LibreTranslate:
             {
                 "apiKeys": bool(self._service.config.keys),
                 "charLimit": limits.characters,
-                "filesTranslation": False,
+                "filesTranslation": limits.documents > 0,
                 "frontendTimeout": 500,
                 "keyRequired": bool(self._service.config.keys),
                 "language": {
@@ -103,7 +150,7 @@ class _LibreTranslate:
                     else None,
                 },
                 "suggestions": False,
-                "supportedFilesFormat": [],
+                "supportedFilesFormat": list(document_extensions()),
             }
         )
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Awaitable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -86,13 +87,41 @@ async def read_fields(request: Request) -> dict[str, Any]:
         is_large = len(text) > _LARGE_FORM  # takes long
         return fields | _joined(await asyncio.to_thread(_parse_form, text) if is_large else _parse_form(text))
     if kind == "multipart/form-data":
-        try:
-            async with request.form() as form:
-                items = form.multi_items()
-                return fields | _joined([(name, each) for name, each in items if not isinstance(each, UploadFile)])
-        except (HTTPException, UnicodeDecodeError, ValueError):
-            raise BadRequestError("the form is not valid") from None
+        return fields | (await _read_multipart(request))[0]
     return fields | parse_json_object(body)
+
+
+@dataclass(frozen=True)
+class UploadedFile:
+    """A file of a form."""
+
+    name: str
+    content: bytes
+
+
+async def read_upload(request: Request) -> tuple[dict[str, Any], UploadedFile | None]:
+    """Return the fields of a request like :func:`read_fields`, and the file in the field ``file``, if there is one.
+
+    Raises:
+        BadRequestError: The body is not a valid form.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "multipart/form-data":
+        raise BadRequestError("the body is not a form with a file (multipart/form-data)")
+    fields, files = await _read_multipart(request)
+    return _joined(request.query_params.multi_items()) | fields, files.get("file")
+
+
+async def _read_multipart(request: Request) -> tuple[dict[str, Any], dict[str, UploadedFile]]:
+    """Return the fields and the files of a form."""
+    try:
+        async with request.form() as form:
+            items = form.multi_items()
+            fields = _joined([(name, each) for name, each in items if not isinstance(each, UploadFile)])
+            files = [(name, each) for name, each in items if isinstance(each, UploadFile)]
+            return fields, {name: UploadedFile(each.filename or "", await each.read()) for name, each in files}
+    except (HTTPException, UnicodeDecodeError, ValueError):
+        raise BadRequestError("the form is not valid") from None
 
 
 def parse_json(body: bytes) -> Any:

@@ -81,10 +81,10 @@ def router(service: Service) -> APIRouter:
 
 def _job(job: BulkJob) -> dict[str, Any]:
     counts = {"num_texts": job.num_texts, "num_done": job.num_done}
-    times = {"created": _time(job.created), "ended": _time(job.ended), "expires": _time(job.expires)}
+    times = {"created": iso_time(job.created), "ended": iso_time(job.ended), "expires": iso_time(job.expires)}
     return {"id": job.id, "status": job.status, **counts, **times, "error": job.error}
 
 
-def _time(seconds: float | None) -> str | None:
+def iso_time(seconds: float | None) -> str | None:
     """Return seconds since 1970 in the form of ISO 8601."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

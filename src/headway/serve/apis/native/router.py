@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 
 from headway.serve.apis.native import (
     classification,
+    documents,
     glossaries,
     inspection,
     jobs,
@@ -31,6 +32,15 @@ def router(service: Service) -> APIRouter:
         client_of(service, request)
         return [asdict(model) for model in service.models]
 
-    for part in (translation, inspection, jobs, glossaries, language_model, classification, masked_language_model):
+    for part in (
+        translation,
+        inspection,
+        jobs,
+        documents,
+        glossaries,
+        language_model,
+        classification,
+        masked_language_model,
+    ):
         api.include_router(part.router(service))
     return api

@@ -1,0 +1,104 @@
+"""The documents of the API of DeepL (https://developers.deepl.com/api-reference/document)."""
+
+from __future__ import annotations
+
+import hmac
+from pathlib import Path
+from typing import Any
+
+from starlette.background import BackgroundTask
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from headway.serve.apis.deepl_fields import (
+    authorized_client,
+    check_formality,
+    check_supported,
+    optional_text,
+    required_text,
+)
+from headway.serve.apis.requests import BadRequestError, RefusedError, read_fields, read_upload
+from headway.serve.documents import DocumentNotDoneError, ServedDocument, UnknownDocumentError
+from headway.serve.service import Service, UnknownLanguageError
+
+DOCUMENT_PATH = "/v2/document"
+_STATUSES = {"waiting": "queued", "running": "translating", "done": "done", "failed": "error"}
+_CHARACTERS_PER_SECOND = 200.0  # a guess; clients do not rely on the time that is left
+
+
+def routes(service: Service) -> list[Route]:
+    """Return the routes of documents."""
+    api = _Documents(service)
+    return [
+        Route(DOCUMENT_PATH, api.upload, methods=["POST"]),
+        Route(f"{DOCUMENT_PATH}/{{identifier}}", api.status, methods=["GET", "POST"]),
+        Route(f"{DOCUMENT_PATH}/{{identifier}}/result", api.result, methods=["GET", "POST"]),
+    ]
+
+
+class _Documents:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def upload(self, request: Request) -> Response:
+        fields, file = await read_upload(request)
+        client = authorized_client(self._service, request, fields)
+        source, target = optional_text(fields, "source_lang"), required_text(fields, "target_lang")
+        if file is None:
+            raise BadRequestError("Parameter 'file' not specified.")
+        check_formality(fields)
+        check_supported(fields)
+        name = optional_text(fields, "filename") or file.name
+        wanted = optional_text(fields, "output_format")
+        if wanted is not None and wanted.lower() != Path(name).suffix.lower().removeprefix("."):
+            raise BadRequestError("Value for 'output_format' not supported.")
+        glossary = None
+        if identifier := optional_text(fields, "glossary_id"):
+            if source is None:
+                raise BadRequestError("Use of a glossary requires the source_lang parameter to be specified")
+            glossary = self._service.glossaries.get(client.name, identifier)
+        try:
+            document = await self._service.documents.add(
+                client, name, file.content, source or "auto", target, glossary=glossary
+            )
+        except UnknownLanguageError as error:
+            name = "source_lang" if str(error) == source else "target_lang"
+            raise BadRequestError(f"Value for '{name}' not supported.") from None
+        return JSONResponse({"document_id": document.id, "document_key": document.secret})
+
+    async def status(self, request: Request) -> Response:
+        document = await self._document(request)
+        answer: dict[str, Any] = {"document_id": document.id, "status": _STATUSES[document.status]}
+        if document.status == "running":
+            rest = document.num_characters * (1 - document.num_done / max(1, document.num_texts))
+            answer["seconds_remaining"] = max(1, round(rest / _CHARACTERS_PER_SECOND))
+        if document.status == "done":
+            answer["billed_characters"] = document.num_characters
+        if document.error is not None:
+            answer["error_message"] = document.error
+        return JSONResponse(answer)
+
+    async def result(self, request: Request) -> Response:
+        """Return the document, which is deleted when it has been sent, as DeepL does."""
+        document = await self._document(request)
+        try:
+            path = document.target
+        except DocumentNotDoneError:
+            raise RefusedError(JSONResponse({"message": "Document not ready"}, 503)) from None
+
+        async def delete() -> None:  # in the event loop, whose timers it cancels
+            self._service.documents.remove(document)
+
+        deletion = BackgroundTask(delete)
+        media_type = document.format.media_type
+        return FileResponse(path, media_type=media_type, filename=document.name, background=deletion)
+
+    async def _document(self, request: Request) -> ServedDocument:
+        fields = await read_fields(request)
+        client = authorized_client(self._service, request, fields)
+        key = required_text(fields, "document_key")
+        found = self._service.documents.get(client.name, request.path_params["identifier"])
+        if not hmac.compare_digest(found.secret.encode(), key.encode("utf-8", "surrogatepass")):
+            raise UnknownDocumentError(found.id)
+        return found

@@ -1,0 +1,89 @@
+"""Documents: they are uploaded, translated later, and fetched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import FileResponse, Response
+
+from headway.serve.apis.native.fields import client_of
+from headway.serve.apis.native.jobs import iso_time
+from headway.serve.apis.requests import BadRequestError, read_upload
+from headway.serve.documents import ServedDocument
+from headway.serve.service import Service
+
+DOCUMENTS_PATH = "/api/v1/documents"
+_TEXT = {"type": "string"}
+_FORM = {
+    "type": "object",
+    "properties": {
+        "file": {"type": "string", "format": "binary", "description": "The document. Its name tells the format."},
+        "target": {**_TEXT, "description": "The language to translate into."},
+        "source": {**_TEXT, "default": "auto", "description": "The language of the document; auto detects it."},
+        "model": {**_TEXT, "description": "The name of a model. Default: the first one for the languages."},
+        "glossary": {**_TEXT, "description": "The id of a glossary that has a dictionary for the languages."},
+    },
+    "required": ["file", "target"],
+}
+_UPLOAD = {"requestBody": {"content": {"multipart/form-data": {"schema": _FORM}}, "required": True}}
+
+
+def router(service: Service) -> APIRouter:
+    """Return the routes of documents."""
+    api = APIRouter()
+
+    @api.post("/documents", status_code=201, openapi_extra=_UPLOAD)
+    async def upload_document(request: Request) -> dict[str, Any]:
+        """Translate a document later, while the service has little else to do.
+
+        A text that cannot be translated stays as it is. Only the key that uploaded a document sees it.
+        """
+        client = client_of(service, request)
+        fields, file = await read_upload(request)
+        if file is None:
+            raise BadRequestError("file: Field required")
+        source, target = _text(fields, "source") or "auto", _text(fields, "target")
+        if target is None:
+            raise BadRequestError("target: Field required")
+        identifier = _text(fields, "glossary")
+        glossary = None if identifier is None else service.glossaries.get(client.name, identifier)
+        model = _text(fields, "model")
+        return _document(await service.documents.add(client, file.name, file.content, source, target, model, glossary))
+
+    @api.get("/documents/{identifier}")
+    async def document(identifier: str, request: Request) -> dict[str, Any]:
+        """Return the progress of a document."""
+        return _document(service.documents.get(client_of(service, request).name, identifier))
+
+    @api.get("/documents/{identifier}/result", response_model=None, response_class=FileResponse)
+    async def document_result(identifier: str, request: Request) -> Response:
+        """Return a translated document."""
+        found = service.documents.get(client_of(service, request).name, identifier)
+        return FileResponse(found.target, media_type=found.format.media_type, filename=found.name)
+
+    @api.delete("/documents/{identifier}", status_code=204)
+    async def delete_document(identifier: str, request: Request) -> None:
+        """Cancel the translation of a document, and delete it."""
+        service.documents.remove(service.documents.get(client_of(service, request).name, identifier))
+
+    return api
+
+
+def _text(fields: dict[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, str):
+        raise BadRequestError(f"{name}: Input should be a string")
+    return value or None
+
+
+def _document(document: ServedDocument) -> dict[str, Any]:
+    sizes = {"num_texts": document.num_texts, "num_done": document.num_done, "characters": document.num_characters}
+    times = {
+        "created": iso_time(document.created),
+        "ended": iso_time(document.ended),
+        "expires": iso_time(document.expires),
+    }
+    languages = {"source": document.source_language}
+    head = {"id": document.id, "name": document.name, "status": document.status}
+    return {**head, **languages, **sizes, **times, "error": document.error}

@@ -1,0 +1,330 @@
+"""Documents that clients upload: they are translated as jobs for bulk texts, and their results are fetched later.
+
+A document is read and written by a process of its own, which a broken document can end without consequences. Documents
+are in a temporary folder, belong to the key that uploaded them, and are deleted after a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import secrets
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headway.documents import DocumentError, DocumentLimits, DocumentText, document_format
+from headway.documents.formats import DocumentFormat
+from headway.documents.isolated import SOURCE, TARGET, read_isolated, write_isolated
+from headway.documents.translation import MARKUP
+from headway.errors import HeadwayError
+from headway.predict import Source
+from headway.serve.admission import RetryLaterError
+from headway.serve.bulk_jobs import BulkJob, BulkWork
+from headway.serve.glossaries import StoredGlossary
+from headway.serve.languages import base_language
+
+if TYPE_CHECKING:
+    from headway.serve.service import Client, Service
+
+_log = logging.getLogger("headway.serve")
+_DETECTED_CHARACTERS = 10_000
+_MAX_PROCESSES = 2  # that read or write documents at a time
+_RETRY_S = 60
+_MAX_NAME = 200  # characters
+_TAG = re.compile(r"<[^<>]*>")
+_SYNTAX_LETTERS = {syntax[0]: syntax for syntax in MARKUP}  # of a job's texts, each of which begins with a letter
+
+
+class UnknownDocumentError(Exception):
+    """There is no document with this id, or it belongs to another key."""
+
+
+class DocumentNotDoneError(Exception):
+    """The document has no result. The message is its status."""
+
+
+class DocumentsFullError(RetryLaterError):
+    """The key has as many documents as the service keeps."""
+
+
+@dataclass(eq=False)
+class ServedDocument:
+    """A document.
+
+    Attributes:
+        id: Identifies the document.
+        secret: Known to the client that uploaded it, for APIs that need one.
+        owner: The name of the key that uploaded it.
+        name: The name of the file.
+        format: Its format.
+        folder: The folder with the source and the target.
+        num_bytes: The size of the source.
+        seconds: Time for which the result is kept.
+        source_language: The language that it is translated from.
+        num_characters: The number of characters that were counted for the quota.
+        job: The job with its texts.
+        created: Time of the upload, in seconds since 1970.
+        ended: Time of the end of the translation.
+        error: Why it has failed.
+    """
+
+    id: str
+    secret: str
+    owner: str
+    name: str
+    format: DocumentFormat
+    folder: Path
+    num_bytes: int
+    seconds: float
+    source_language: str = ""
+    num_characters: int = 0
+    job: BulkJob | None = None
+    created: float = field(default_factory=time.time)
+    ended: float | None = None
+    error: str | None = None
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
+    writing: asyncio.Task[None] | None = None
+    expiry: asyncio.TimerHandle | None = None
+
+    @property
+    def status(self) -> str:
+        """What happens to the document: waiting, running, done or failed."""
+        if self.ended is not None:
+            return "done" if self.error is None else "failed"
+        return "running" if self.num_done or (self.job is not None and self.job.num_started) else "waiting"
+
+    @property
+    def num_texts(self) -> int:
+        """The number of texts."""
+        return 0 if self.job is None else self.job.num_texts
+
+    @property
+    def num_done(self) -> int:
+        """The number of translated texts."""
+        return 0 if self.job is None else self.job.num_done
+
+    @property
+    def expires(self) -> float | None:
+        """The time at which the document is deleted, in seconds since 1970; None before its end."""
+        return None if self.ended is None else self.ended + self.seconds
+
+    @property
+    def target(self) -> Path:
+        """The translated document.
+
+        Raises:
+            DocumentNotDoneError: The document is not done.
+        """
+        if self.status != "done":
+            raise DocumentNotDoneError(self.status if self.error is None else f"{self.status}: {self.error}")
+        return self.folder / TARGET
+
+
+class ServedDocuments:
+    """The documents of a service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._documents: dict[str, ServedDocument] = {}
+        self._processes = asyncio.Semaphore(_MAX_PROCESSES)
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    async def add(
+        self,
+        client: Client,
+        name: str,
+        data: bytes,
+        source: str,
+        target: str,
+        model: str | None = None,
+        glossary: StoredGlossary | None = None,
+    ) -> ServedDocument:
+        """Read a document, and begin to translate it. All its characters are counted now.
+
+        Args:
+            client: Who uploads it.
+            name: The name of the file, whose extension tells the format.
+            data: The content of the file.
+            source: The language of the document, or "auto".
+            target: The language to translate into.
+            model: The name of a model. None means the first one for the languages.
+            glossary: A glossary.
+
+        Raises:
+            DocumentsFullError: The client has too many documents.
+            DocumentError: The document is refused.
+            UnknownDictionaryError: The glossary has no dictionary for the languages.
+            UnknownLanguageError: No model translates this pair of languages.
+            UnknownModelError: There is no translation model of this name.
+            JobsFullError, QuotaExceededError, TooLargeError: See :meth:`Service.add_job`.
+        """
+        document = self._new(client, name, len(data))
+        try:
+            await asyncio.to_thread(self._store, document, data)
+            limits = DocumentLimits(file_bytes=self._service.config.limits.document_bytes)
+            async with self._processes:
+                texts = await read_isolated(document.folder, document.format.name, limits)
+            document.source_language = source if source != "auto" else await self._language(texts)
+            work = self._work(client, document.source_language, target, model, glossary)
+            if source == "auto" and base_language(target) == base_language(document.source_language):
+                work = _unchanged
+            elif texts or source != "auto":
+                direction = self._service.direction(document.source_language, target, model)
+                if glossary is not None:
+                    glossary.dictionary(direction.source, direction.target)
+            encoded = [text.syntax[0] + text.text for text in texts]
+            document.num_characters = sum(len(text.text) for text in texts)
+            document.job = self._service.add_job(client, encoded, work, characters=document.num_characters)
+        except BaseException:
+            self.remove(document)
+            raise
+        document.writing = asyncio.ensure_future(self._finish(document, document.job, texts, limits))
+        return document
+
+    def get(self, owner: str, identifier: str) -> ServedDocument:
+        """Return a document.
+
+        Raises:
+            UnknownDocumentError: There is none with this id, or it has another owner.
+        """
+        found = self._documents.get(identifier)
+        if found is None or found.owner != owner:
+            raise UnknownDocumentError(identifier)
+        return found
+
+    def with_secret(self, secret: str) -> ServedDocument:
+        """Return the document with a secret. Raises :class:`UnknownDocumentError` if there is none."""
+        for found in self._documents.values():
+            if secrets.compare_digest(found.secret.encode(), secret.encode("utf-8", "surrogatepass")):
+                return found
+        raise UnknownDocumentError(secret)
+
+    def remove(self, document: ServedDocument) -> None:
+        """Cancel the translation of a document, and delete it."""
+        self._documents.pop(document.id, None)
+        if document.expiry is not None:
+            document.expiry.cancel()
+        if document.writing is not None and document.writing is not asyncio.current_task():
+            document.writing.cancel()
+        if document.job is not None:
+            self._service.jobs.remove(document.job)
+        if document.ended is None:
+            document.ended, document.error = time.time(), "it was deleted"
+        document.finished.set()
+        shutil.rmtree(document.folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Delete all documents."""
+        for document in list(self._documents.values()):
+            self.remove(document)
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def _new(self, client: Client, name: str, num_bytes: int) -> ServedDocument:
+        format_, limits = document_format(name), self._service.config.limits
+        own = [each for each in self._documents.values() if each.owner == client.name]
+        if len(own) >= limits.documents:
+            ends = [each.expires - time.time() for each in own if each.expires is not None]
+            raise DocumentsFullError(max(1, round(min(ends, default=_RETRY_S))))
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="headway-documents-")
+        identifier = str(uuid.uuid4())
+        document = ServedDocument(
+            id=identifier,
+            secret=secrets.token_hex(32),
+            owner=client.name,
+            name=_file_name(name),
+            format=format_,
+            folder=Path(self._folder.name, identifier),
+            num_bytes=num_bytes,
+            seconds=limits.job_seconds,
+        )
+        self._documents[identifier] = document
+        return document
+
+    @staticmethod
+    def _store(document: ServedDocument, data: bytes) -> None:
+        document.folder.mkdir(mode=0o700)
+        (document.folder / SOURCE).write_bytes(data)
+
+    async def _language(self, texts: Sequence[DocumentText]) -> str:
+        """Return the language of the beginning of a document."""
+        beginning, size = list[str](), 0
+        for text in texts:
+            beginning.append(text.text if text.syntax == "plain" else _TAG.sub(" ", text.text))
+            size += len(text.text)
+            if size > _DETECTED_CHARACTERS:
+                break
+        (found,) = await self._service.detect(["\n".join(beginning)[:_DETECTED_CHARACTERS]])
+        return found.code
+
+    def _work(
+        self, client: Client, source: str, target: str, model: str | None, glossary: StoredGlossary | None
+    ) -> BulkWork:
+        """Return the function that translates the texts of a document, each of which begins with its syntax."""
+        background = replace(client, in_background=True)
+
+        async def work(encoded: Sequence[str]) -> list[bytes]:
+            results: dict[int, bytes] = {}
+            for letter, syntax in _SYNTAX_LETTERS.items():
+                numbers = [number for number, text in enumerate(encoded) if text[0] == letter]
+                if not numbers:
+                    continue
+                sources = [Source(encoded[number][1:], split_sentences=True) for number in numbers]
+                found, _ = await self._service.translate(
+                    background, sources, source, target, model, glossary, markup=MARKUP[syntax]
+                )
+                for number, each in zip(numbers, found, strict=True):
+                    results[number] = json.dumps(None if isinstance(each, HeadwayError) else each.text).encode()
+            return [results[number] for number in range(len(encoded))]
+
+        return work
+
+    async def _finish(
+        self, document: ServedDocument, job: BulkJob, texts: Sequence[DocumentText], limits: DocumentLimits
+    ) -> None:
+        """Wait for the translations, and write the document."""
+        await job.finished.wait()
+        try:
+            if job.error is not None:
+                raise DocumentError(job.error)
+            found = [json.loads(result) for result in job.results()]
+            # A text that could not be translated stays as it is.
+            pairs = zip(texts, found, strict=True)
+            translations = [each if isinstance(each, str) else text.text for text, each in pairs]
+            async with self._processes:
+                await write_isolated(document.folder, document.format.name, limits, translations)
+        except HeadwayError as error:
+            document.error = str(error)
+        except OSError as error:
+            _log.error("a document cannot be written: %s", error)
+            document.error = "the service cannot write it"
+        finally:
+            self._service.jobs.remove(job)
+        document.ended = time.time()
+        for path in document.folder.iterdir():
+            if path.name != TARGET or document.error is not None:
+                with suppress(OSError):
+                    path.unlink()
+        document.expiry = asyncio.get_running_loop().call_later(document.seconds, self.remove, document)
+        document.finished.set()
+
+
+async def _unchanged(encoded: Sequence[str]) -> list[bytes]:
+    return [json.dumps(text[1:]).encode() for text in encoded]
+
+
+def _file_name(name: str) -> str:
+    """Return the last part of a path, without characters that a header or a URL cannot contain."""
+    last = re.split(r"[/\\]", name)[-1]
+    return re.sub(r"[^\w.() -]", "_", last)[-_MAX_NAME:]

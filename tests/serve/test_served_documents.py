@@ -1,0 +1,325 @@
+"""Documents in the service: the native API, DeepL's with its client, and LibreTranslate's as its page calls it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+import struct
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import deepl
+import docx
+import httpx
+import pytest
+from running_clients import HERE, call, install_node
+from running_service import RunningService, running, unpack_model, wait_until
+
+from headway.documents import FORMATS, document_extensions, translate_document
+from headway.predict import Translator, load_translator
+
+KEYS = ("first", "second")
+BODY = "a b <b>c d</b> e"
+
+
+class UploadingClient(httpx.Client):
+    """A client that remembers its documents."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(base_url=url, headers={"X-API-Key": "first"}, timeout=30)
+        self.created: list[str] = []
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("documents")
+    unpack_model(folder)
+    keys = "".join(f'[[keys]]\nname = "{key}"\nsha256 = "{sha256(key.encode()).hexdigest()}"\n' for key in KEYS)
+    (folder / "serve.toml").write_text(
+        'workers = 1\n[[models]]\npath = "model"\n[limits]\ndocuments = 3\nbody_bytes = 150_000\n'
+        "document_bytes = 100_000\n"
+        f"job_characters = 20_000\n{keys}characters_per_month = 50_000\n"
+    )
+    document = docx.Document()
+    paragraph = document.add_paragraph("a b ")
+    paragraph.add_run("c d").bold = True
+    document.save(str(folder / "report.docx"))
+    (folder / "page.html").write_text(f"<p>{BODY}</p>\n<pre>a b</pre>")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(folder: Path) -> Iterator[RunningService]:
+    with running(["--config", str(folder / "serve.toml")]) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def translator(folder: Path) -> Translator:
+    return load_translator(folder / "model", precision="int8")
+
+
+@pytest.fixture
+def http(service: RunningService) -> Iterator[UploadingClient]:
+    """A client with the first key, whose documents are deleted at the end."""
+    with UploadingClient(service.url) as found:
+        yield found
+        for identifier in found.created:
+            found.delete(f"/api/v1/documents/{identifier}")
+
+
+@pytest.fixture
+def expected(folder: Path, translator: Translator, tmp_path: Path) -> Callable[[str], bytes]:
+    """Return a function that returns a document as Python translates it."""
+
+    def translate(name: str) -> bytes:
+        target = tmp_path / f"expected{Path(name).suffix}"
+        translate_document(translator, folder / name, target)
+        return target.read_bytes()
+
+    return translate
+
+
+def upload(http: UploadingClient, name: str, content: bytes, **fields: str) -> httpx.Response:
+    data = {"source": "en", "target": "de"} | fields
+    reply = http.post("/api/v1/documents", data=data, files={"file": (name, content)})
+    if reply.status_code == 201:
+        http.created.append(reply.json()["id"])
+    return reply
+
+
+def finished(http: UploadingClient, identifier: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+
+    def is_over() -> bool:
+        nonlocal found
+        found = http.get(f"/api/v1/documents/{identifier}").json()
+        return found["status"] in ("done", "failed")
+
+    wait_until(is_over)
+    return found
+
+
+def office_parts(data: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+@pytest.mark.parametrize("name", ["report.docx", "page.html"])
+def test_native_documents_are_those_of_python(
+    name: str, http: UploadingClient, folder: Path, expected: Callable[[str], bytes]
+) -> None:
+    created = upload(http, name, (folder / name).read_bytes()).json()
+    assert created["name"] == name
+    status = finished(http, created["id"])
+    assert (status["status"], status["error"], status["num_texts"], status["num_done"]) == ("done", None, 1, 1)
+    assert status["ended"] < status["expires"]
+    result = http.get(f"/api/v1/documents/{created['id']}/result")
+    assert result.headers["content-type"].startswith(FORMATS[Path(name).suffix[1:]].media_type)
+    assert f'filename="{name}"' in result.headers["content-disposition"]
+    if name == "page.html":
+        assert result.content == expected(name)
+    else:
+        assert office_parts(result.content) == office_parts(expected(name))
+    assert http.delete(f"/api/v1/documents/{created['id']}").status_code == 204
+    assert http.get(f"/api/v1/documents/{created['id']}").status_code == 404
+
+
+def test_documents_belong_to_their_key(http: UploadingClient, service: RunningService, folder: Path) -> None:
+    identifier = upload(http, "page.html", (folder / "page.html").read_bytes()).json()["id"]
+    for path in ("", "/result"):
+        reply = httpx.get(f"{service.url}/api/v1/documents/{identifier}{path}", headers={"X-API-Key": "second"})
+        assert (reply.status_code, reply.json()["error"]["message"]) == (404, f"There is no document {identifier}")
+    assert httpx.get(f"{service.url}/api/v1/documents/{identifier}").status_code == 403
+
+
+def test_the_language_is_detected_and_a_document_in_the_target_language_stays(http: UploadingClient) -> None:
+    english = b"<p>Good morning to all of you, and thank you very much.</p>"
+    status = finished(http, upload(http, "a.html", english, source="auto").json()["id"])
+    assert (status["status"], status["source"]) == ("done", "en")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fields", "status", "message"),
+    [
+        ("a.xyz", b"a", {}, 400, "the extension '.xyz' are not supported"),
+        ("a.docm", b"a", {}, 400, "macros"),
+        ("a.docx", b"a", {}, 400, "not an office document"),
+        ("a.docx", b"\xd0\xcf\x11\xe0" + bytes(100), {}, 400, "encrypted"),
+        ("a.json", b"[" * 50_000, {}, 400, "nested too deeply"),
+        ("a.txt", b"a" * 30_000, {}, 413, "30,000 characters in one job"),
+        ("a.txt", b"a " * 60_000, {}, 400, "120,000 bytes; expected at most 100,000"),
+        ("a.txt", bytes(200_000), {}, 413, "A body of more than"),
+        ("a.txt", b"a", {"target": "fr"}, 400, "fr is not supported"),
+        ("a.txt", b"a", {"target": ""}, 400, "target: Field required"),
+        ("a.txt", b"a", {"model": "none"}, 404, "There is no model none"),
+        ("a.txt", b"a", {"glossary": "none"}, 404, "There is no glossary none"),
+    ],
+)
+def test_what_is_refused(
+    name: str, content: bytes, fields: dict[str, str], status: int, message: str, http: UploadingClient
+) -> None:
+    reply = upload(http, name, content, **fields)
+    assert reply.status_code == status, reply.text
+    assert message in reply.json()["error"]["message"]
+    assert "/tmp" not in reply.text  # no path of the server
+
+
+def test_a_key_has_a_limited_number_of_documents(http: UploadingClient) -> None:
+    replies = [upload(http, "a.txt", b"a b") for _ in range(4)]
+    assert [reply.status_code for reply in replies] == [201, 201, 201, 429]
+    assert int(replies[-1].headers["retry-after"]) > 0
+
+
+def test_a_bomb_in_a_document_does_not_end_the_service(http: UploadingClient) -> None:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("[Content_Types].xml", b" " * (50 << 20))
+    reply = upload(http, "a.docx", data.getvalue())
+    assert reply.status_code == 400
+    assert "compressed by a factor of" in reply.json()["error"]["message"]
+    assert http.get("/ready").json() == {"status": "ready"}
+
+
+@pytest.fixture
+def client(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> Iterator[deepl.DeepLClient]:
+    sleep = time.sleep
+    monkeypatch.setattr(time, "sleep", lambda _: sleep(0.05))  # the client asks every five seconds
+    with contextlib.closing(deepl.DeepLClient("first", server_url=service.url)) as found:
+        yield found
+
+
+LANGUAGES: dict[str, Any] = {"source_lang": "EN", "target_lang": "DE"}
+
+
+class TestDeepL:
+    def test_a_file_is_translated(
+        self, client: deepl.DeepLClient, folder: Path, tmp_path: Path, expected: Callable[[str], bytes]
+    ) -> None:
+        target = tmp_path / "page.html"
+        status = client.translate_document_from_filepath(str(folder / "page.html"), str(target), **LANGUAGES)
+        assert (status.done, status.billed_characters) == (True, len(BODY))
+        assert target.read_bytes() == expected("page.html")
+
+    def test_a_stream_is_translated(
+        self, client: deepl.DeepLClient, folder: Path, expected: Callable[[str], bytes]
+    ) -> None:
+        target = io.BytesIO()
+        with (folder / "report.docx").open("rb") as source:
+            client.translate_document(source, target, **LANGUAGES)
+        assert office_parts(target.getvalue()) == office_parts(expected("report.docx"))
+
+    def test_upload_status_and_download(self, client: deepl.DeepLClient) -> None:
+        handle = client.translate_document_upload(b"a b", filename="a.txt", **LANGUAGES)
+        status = client.translate_document_wait_until_done(handle)
+        assert status.done
+        target = io.BytesIO()
+        client.translate_document_download(handle, target)
+        assert target.getvalue()
+        with pytest.raises(deepl.DeepLException, match="Not found"):  # it can be fetched once
+            client.translate_document_get_status(handle)
+
+    def test_the_key_of_a_document_is_needed(self, client: deepl.DeepLClient) -> None:
+        handle = client.translate_document_upload(b"a b", filename="a.txt", **LANGUAGES)
+        wrong = deepl.DocumentHandle(handle.document_id, "0" * 64)
+        with pytest.raises(deepl.DeepLException, match="Not found"):
+            client.translate_document_get_status(wrong)
+        client.translate_document_wait_until_done(handle)
+        with pytest.raises(deepl.DeepLException, match="Not found"):
+            client.translate_document_download(wrong, io.BytesIO())
+        client.translate_document_download(handle, io.BytesIO())
+
+    def test_errors(self, client: deepl.DeepLClient, tmp_path: Path) -> None:
+        with pytest.raises(deepl.DeepLException, match="formality"):
+            client.translate_document(b"a b", io.BytesIO(), filename="a.txt", formality="more", **LANGUAGES)
+        with pytest.raises(deepl.DeepLException, match=r"'.xyz' are not supported"):
+            client.translate_document(b"a b", io.BytesIO(), filename="a.xyz", **LANGUAGES)
+        with pytest.raises(deepl.DeepLException, match="'output_format' not supported"):
+            client.translate_document(b"a", io.BytesIO(), filename="a.txt", output_format="pdf", **LANGUAGES)
+        with pytest.raises(deepl.DeepLException, match="'target_lang' not supported"):
+            client.translate_document(b"a", io.BytesIO(), filename="a.txt", target_lang="FR")
+
+    def test_a_glossary_applies(self, client: deepl.DeepLClient) -> None:
+        glossary = client.create_glossary("terms", "EN", "DE", {"a": "kk"})
+        target = io.BytesIO()
+        client.translate_document(b"b a c", target, filename="a.txt", glossary=glossary, **LANGUAGES)
+        assert b"kk" in target.getvalue().lower()
+        client.delete_glossary(glossary)
+
+    def test_rephrasing_has_no_model(self, client: deepl.DeepLClient) -> None:
+        with pytest.raises(deepl.DeepLException, match="Value for 'target_lang' not supported"):
+            client.rephrase_text("a b", target_lang="EN-US")
+
+
+@pytest.mark.slow
+def test_deepl_node(
+    service: RunningService, folder: Path, tmp_path: Path, expected: Callable[[str], bytes], image: bytes
+) -> None:
+    install_node(tmp_path, "deepl-node@1.28.0")
+    script = shutil.copy(HERE / "deepl_node_documents.cjs", tmp_path)
+    for name in ("report.docx", "page.html"):
+        shutil.copy(folder / name, tmp_path)
+    with_image = docx.Document(str(tmp_path / "report.docx"))
+    with_image.add_picture(io.BytesIO(image))
+    with_image.save(str(tmp_path / "report.docx"))
+    found = call("node", str(script), service.url, "first", str(tmp_path))
+    assert found["done"] == [True, True, True]
+    assert found["billed"] == len('a b <g id="0">c d</g>')
+    assert "formality" in found["formality"]
+    assert "'.xyz' are not supported" in found["unknown"]
+    assert "Not found" in found["wrongKey"]
+    assert (tmp_path / "node.html").read_bytes() == expected("page.html")
+    parts = office_parts((tmp_path / "node.docx").read_bytes())
+    assert office_parts((tmp_path / "minified.docx").read_bytes()) == parts
+    assert image in parts.values()
+
+
+@pytest.fixture
+def image() -> bytes:
+    """A picture of one pixel."""
+    header = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(bytes(4))), (b"IEND", b""))
+    chunks = (
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+class TestLibreTranslate:
+    def send(self, service: RunningService, name: str, content: bytes, **fields: str) -> httpx.Response:
+        data = {"source": "en", "target": "de", "api_key": "second"} | fields
+        return httpx.post(f"{service.url}/translate_file", data=data, files={"file": (name, content)}, timeout=30)
+
+    def test_a_file_is_translated(
+        self, service: RunningService, folder: Path, expected: Callable[[str], bytes]
+    ) -> None:
+        reply = self.send(service, "my page.html", (folder / "page.html").read_bytes())
+        assert reply.status_code == 200, reply.text
+        address = reply.json()["translatedFileUrl"]
+        assert address.startswith(f"{service.url}/download_file/")
+        assert address.endswith("my%20page.html")
+        result = httpx.get(address)
+        assert result.content == expected("page.html")
+        assert httpx.get(address.replace("my%20page", "other")).status_code == 404
+        assert httpx.get(f"{service.url}/download_file/{'0' * 64}.a.txt").json()["error"].startswith("There is no")
+
+    def test_errors(self, service: RunningService) -> None:
+        for fields, status, message in (
+            ({"api_key": "wrong"}, 403, "Invalid API key"),
+            ({"source": ""}, 400, "Invalid request: missing source parameter"),
+            ({"target": "fr"}, 400, "fr is not supported"),
+        ):
+            reply = self.send(service, "a.txt", b"a", **fields)
+            assert (reply.status_code, reply.json()) == (status, {"error": message})
+        assert "not supported" in self.send(service, "a.xyz", b"a").json()["error"]
+
+    def test_the_settings_list_the_formats(self, service: RunningService) -> None:
+        settings = httpx.get(f"{service.url}/frontend/settings").json()
+        assert settings["filesTranslation"] is True
+        assert settings["supportedFilesFormat"] == list(document_extensions())
