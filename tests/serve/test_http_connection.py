@@ -12,6 +12,8 @@ import httpx
 import pytest
 from running_service import RunningService, running, unpack_model
 
+from headway.serve.run import _listen
+
 RECEIVE_S = 1.0
 POST = b"POST /v2/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
@@ -142,3 +144,10 @@ def test_connections_are_bounded(service: RunningService) -> None:
         for each in idle:
             each.close()
     assert httpx.get(f"{service.url}/health").status_code == 200
+
+
+def test_a_reply_does_not_wait_until_the_client_acknowledges_its_head() -> None:
+    with _listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
