@@ -178,6 +178,10 @@ def open_inference(draw: st.DrawFn) -> Request:
     return Request("open-inference", "POST", f"{model}/infer", {}, headers, head + data)
 
 
+def page() -> st.SearchStrategy[Request]:
+    return bare("page", "GET", "/", "/page/main.js") | bare("page", "HEAD", "/")
+
+
 _APIS = (
     "aws", "azure", "deepl", "deeplx", "google", "huggingface", "libretranslate", "open-inference", "openai",
 )  # fmt: skip
@@ -200,7 +204,7 @@ def varied(draw: st.DrawFn, requests: st.SearchStrategy[Request]) -> Request:
     )
 
 
-_ALL = (aws, azure, deepl, deeplx, google, huggingface, libretranslate, native, open_inference, openai)
+_ALL = (aws, azure, deepl, deeplx, google, huggingface, libretranslate, native, open_inference, openai, page)
 REQUESTS = varied(st.one_of(*(each() for each in _ALL)))
 
 

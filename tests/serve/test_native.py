@@ -54,6 +54,41 @@ def models(folders: dict[str, Path]) -> dict[str, Any]:
     return {name: headway.load(folder) for name, folder in folders.items()}
 
 
+def test_sentences_concatenate_to_the_text(http: httpx.Client) -> None:
+    texts = ["Das ist z. B. Dr. Meier.  Er kommt am 3. Oktober!\nOder?", "", " "]
+    found = http.post("/sentences", json={"text": texts, "language": "de"}).json()["sentences"]
+    assert [each.strip() for each in found[0]] == ["Das ist z. B. Dr. Meier.", "Er kommt am 3. Oktober!", "Oder?"]
+    assert ["".join(each) for each in found] == texts
+
+
+def test_a_request_may_contain_the_entries_of_a_glossary(http: httpx.Client) -> None:
+    body = {"text": "Ein Hund", "source": "en", "target": "de", "glossary": [["Hund", "Garten"], ["Katze", "rein"]]}
+    own = http.post("/translate", json=body).json()["translations"][0]
+    assert "Garten" in own["text"].split()
+    assert own["glossary"] == [{"source": "Hund", "targets": ["Garten"], "met": True}]
+    dictionary = {"source": "en", "target": "de", "entries": body["glossary"]}
+    stored = http.post("/glossaries", json={"name": "terms", "dictionaries": [dictionary]}).json()["id"]
+    assert http.post("/translate", json={**body, "glossary": stored}).json()["translations"][0] == own
+    http.delete(f"/glossaries/{stored}")
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "message"),
+    [
+        ({"source": "auto"}, 400, "need a source language"),
+        ({"glossary": [["Hund", ""]]}, 400, "glossary"),
+        ({"glossary": []}, 422, "glossary"),
+    ],
+)
+def test_entries_that_cannot_be_used_are_refused(
+    http: httpx.Client, change: dict[str, Any], status: int, message: str
+) -> None:
+    body = {"text": "Ein Hund", "source": "en", "target": "de", "glossary": [["Hund", "Garten"]], **change}
+    reply = http.post("/translate", json=body)
+    assert reply.status_code == status
+    assert message in reply.json()["error"]["message"]
+
+
 def test_alternatives(http: httpx.Client, models: dict[str, Any]) -> None:
     body = {"text": "Ein Hund", "source": "en", "target": "de", "prefix": "und ", "count": 4}
     found = http.post("/alternatives", json=body).json()["alternatives"]

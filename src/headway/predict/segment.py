@@ -51,7 +51,7 @@ def split_text(
     """
     parts: list[TextPart] = []
     carried = ""
-    for sentence in _sentences(text, language):
+    for sentence in split_sentences(text, language):
         pieces = list(_pieces(sentence, count_tokens, max_tokens)) if sentence.strip() else [sentence]
         for piece in pieces:
             core = piece.strip()
@@ -64,7 +64,13 @@ def split_text(
     return parts, carried
 
 
-def _sentences(text: str, language: str) -> list[str]:
+def split_sentences(text: str, language: str) -> list[str]:
+    """Return the sentences of a text, which concatenate to the text.
+
+    Args:
+        text: The text.
+        language: Its language, as a BCP 47 tag.
+    """
     import sentencex
 
     without_region = re.split("[-_]", language)[0]  # de for de-AT

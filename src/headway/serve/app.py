@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headway import __version__
 from headway.errors import HeadwayError
+from headway.serve import page
 from headway.serve.admission import OverloadedError, RetryLaterError
 from headway.serve.apis import aws, azure, deepl, deeplx, google, huggingface, libretranslate, open_inference, openai
 from headway.serve.apis.deepl_documents import DOCUMENT_PATH
@@ -33,7 +34,7 @@ from headway.serve.apis.native.jobs import JOBS_PATH
 from headway.serve.apis.native.router import router as native_router
 from headway.serve.apis.requests import BadRequestError, RefusedError
 from headway.serve.bulk_jobs import JobNotDoneError, JobsFullError, UnknownJobError
-from headway.serve.dispatch import NATIVE, api_of_head, recognized, routed_path
+from headway.serve.dispatch import NATIVE, PAGE, api_of_head, recognized, routed_path
 from headway.serve.documents import DocumentNotDoneError, DocumentsFullError, UnknownDocumentError
 from headway.serve.fleet import UnavailableError
 from headway.serve.glossaries import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
@@ -157,6 +158,7 @@ class _Api:
 
 _APIS = {
     NATIVE: _Api(native_error, _no_routes),
+    PAGE: _Api(native_error, page.routes),
     "openai": _Api(openai.error, openai.routes, {BadKeyError: 401}),
     "deepl": _Api(deepl.error, deepl.routes, {QuotaExceededError: 456, UnknownDictionaryError: 404}),
     "aws": _Api(aws.error, aws.routes),

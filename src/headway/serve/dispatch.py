@@ -1,4 +1,4 @@
-"""Which API a request is meant for. APIs that share a path are told apart by the query, the headers or the body.
+"""Which API, or the page, a request is meant for. APIs that share a path are told apart by query, headers or body.
 
 This is the only place that decides it: routes, errors, metrics and the refusals before a route use its result. Every
 API but the native one also has a prefix of its own, such as ``/deepl/v2/translate``. The application knows only the
@@ -16,8 +16,9 @@ from starlette.types import Message, Receive, Scope
 from headway.serve.apis.requests import BadRequestError, parse_json_object
 
 NATIVE = "native"
+PAGE = "page"
 _DEFAULT = "libretranslate"
-_PREFIXED = (_DEFAULT, "aws", "azure", "deepl", "deeplx", "google", "huggingface", "open-inference", "openai")
+_PREFIXED = (_DEFAULT, PAGE, "aws", "azure", "deepl", "deeplx", "google", "huggingface", "open-inference", "openai")
 # What follows /v2/ in the paths of the Open Inference Protocol, and of those extensions of Triton that are refused.
 _OPEN_INFERENCE = (
     "health", "models", "repository", "trace", "logging", "systemsharedmemory", "cudasharedmemory",
@@ -77,6 +78,8 @@ def api_of_head(scope: Scope) -> str:
         return "aws"
     if path == "/" and scope["method"] == "POST":
         return "huggingface"
+    if path == "/" and scope["method"] in ("GET", "HEAD"):
+        return PAGE
     if path in _WHOLE_PATHS:
         return _WHOLE_PATHS[path]
     name = next(name for beginning, name in _PATHS if f"{path}/".startswith(beginning))

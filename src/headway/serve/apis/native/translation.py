@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from headway.decode.request import DecodingOptions
 from headway.predict.markup import MarkupKind, MarkupOptions
 from headway.predict.results import Candidate, ScoredTarget, Source, Translation
+from headway.predict.segment import split_sentences
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.native.errors import ItemError, error_value, or_error
 from headway.serve.apis.native.fields import (
@@ -28,6 +29,7 @@ from headway.serve.apis.native.fields import (
     listed,
 )
 from headway.serve.apis.requests import BadRequestError, unless_disconnected
+from headway.serve.glossaries import Dictionary, StoredGlossary
 from headway.serve.languages import english_name
 from headway.serve.service import Client, Service
 
@@ -49,7 +51,11 @@ class TranslationBody(Body):
         max_length=MAX_PHRASES,
     )
     ban: Phrases = Field([], description="Phrases that no translation contains.")
-    glossary: str | None = Field(None, description="The id of a glossary that has a dictionary for the languages.")
+    glossary: str | Annotated[list[Strings], Field(min_length=1, fail_fast=True)] | None = Field(
+        None,
+        description="The id of a glossary that has a dictionary for the languages; or the entries themselves, as in "
+        "the dictionaries of a glossary, if source is not auto.",
+    )
     markup: MarkupKind | MarkupOptions | None = Field(
         None, description="The syntax of the texts, whose tags are kept: html, xml or options. Default: plain text."
     )
@@ -97,6 +103,13 @@ class DetectBody(Body):
     text: Texts
 
 
+class SentencesBody(Body):
+    """Texts to split into sentences."""
+
+    text: Texts
+    language: str = Field(description="The language of the texts.")
+
+
 class TranslationItem(BaseModel):
     """The best translation of a text, with further fields of :class:`headway.predict.results.Candidate`."""
 
@@ -133,12 +146,13 @@ def translating(
         HeadwayError: The options are invalid.
         TooLargeError: The search would be too large.
         UnknownGlossaryError: There is no such glossary.
+        BadRequestError: There are entries of a glossary, but no source language.
     """
     options = DecodingOptions.parse(body.options, "options")
     service.check_search(hypotheses=max(options.beam_size, options.n_best), length=options.max_length)
     include = tuple(each if isinstance(each, str) else tuple(each) for each in body.include)
     languages = body.source, body.target, body.model
-    glossary = None if body.glossary is None else service.glossaries.get(client.name, body.glossary)
+    glossary = _chosen_glossary(service, client, body)
 
     async def translate(texts: Sequence[str]) -> list[dict[str, Any]]:
         sources = [Source(text, body.prefix, include, tuple(body.ban)) for text in texts]
@@ -150,6 +164,16 @@ def translating(
         return answers
 
     return translate
+
+
+def _chosen_glossary(service: Service, client: Client, body: TranslationBody) -> StoredGlossary | None:
+    if not isinstance(body.glossary, list):
+        return None if body.glossary is None else service.glossaries.get(client.name, body.glossary)
+    if body.source == "auto":
+        raise BadRequestError("entries of a glossary need a source language")
+    direction = service.direction(body.source, body.target, body.model)
+    entries = Dictionary.of(direction.source, direction.target, body.glossary)
+    return StoredGlossary.new(client.name, "entries of a request", [entries])
 
 
 def router(service: Service) -> APIRouter:
@@ -173,6 +197,14 @@ def router(service: Service) -> APIRouter:
         """Return the most probable language of each text."""
         client_of(service, request)
         return [asdict(each) for each in await service.detect(listed(body.text))]
+
+    @api.post("/sentences")
+    async def sentences(body: SentencesBody, request: Request) -> dict[str, list[list[str]]]:
+        """Split each text into sentences, with the white space around them."""
+        client_of(service, request)
+        texts = listed(body.text)
+        service.check_size(texts)
+        return {"sentences": await asyncio.to_thread(lambda: [split_sentences(each, body.language) for each in texts])}
 
     @api.post("/translate", response_model=None, responses={200: {"model": TranslateReply, **EVENTS}})
     async def translate(body: TranslateBody, request: Request) -> Response:

@@ -1,0 +1,133 @@
+// The client of the native API, /api/v1. Aborting a signal also ends the work on the server.
+
+/** A reply that is an error. `status` is that of HTTP; `retryAfter` is in seconds, or null. */
+export class ApiError extends Error {
+  constructor(status, message, retryAfter = null) {
+    super(message);
+    Object.assign(this, { name: "ApiError", status, retryAfter });
+  }
+}
+
+/** The service does not answer at all. */
+export class GoneError extends Error {
+  constructor() {
+    super("the service does not answer");
+    this.name = "GoneError";
+  }
+}
+
+export const isAbort = (error) => error?.name === "AbortError";
+
+/** Waits, unless the signal is aborted. */
+export const pause = (milliseconds, signal) =>
+  new Promise((resolve, reject) => {
+    const fail = () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener("abort", fail);
+      resolve();
+    }, milliseconds);
+    if (signal?.aborted) fail();
+    else signal?.addEventListener("abort", fail, { once: true });
+  });
+
+export class Api {
+  /**
+   * @param {object} hooks
+   * @param {() => string | null} hooks.key Returns the key that the browser keeps.
+   * @param {() => Promise<void>} hooks.askForKey Asks the person for a key, and resolves when there is a new one.
+   * @param {() => void} hooks.gone Is called when the service does not answer.
+   */
+  constructor(hooks) {
+    this.hooks = hooks;
+    this.root = new URL("../", import.meta.url).href; // of the service, which may be behind a path of a proxy
+  }
+
+  get(path, { signal } = {}) {
+    return this.#json("GET", path, undefined, signal);
+  }
+
+  /** Sends a JSON body and returns the JSON of the reply. With `patient`, a busy service is asked again. */
+  post(path, body, { signal, patient = false } = {}) {
+    return this.#json("POST", path, body, signal, patient);
+  }
+
+  delete(path, { signal } = {}) {
+    return this.#json("DELETE", path, undefined, signal);
+  }
+
+  /** Yields the values of a reply that consists of server-sent events. An event with `error` is thrown. */
+  async *stream(path, body, { signal, patient = false } = {}) {
+    const reply = await this.#send("POST", path, { ...body, stream: true }, signal, patient);
+    const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+    let text = "";
+    try {
+      for (;;) {
+        const { value, done } = await this.#answered(reader.read(), signal);
+        if (done) return;
+        const events = (text + value).split("\n\n");
+        text = events.pop();
+        for (const event of events) {
+          const found = JSON.parse(event.replace(/^data: /, ""));
+          if (found.error) throw new ApiError(found.error.status, found.error.message);
+          yield found;
+        }
+      }
+    } finally {
+      reader.cancel().catch(() => {});
+    }
+  }
+
+  async #json(method, path, body, signal, patient) {
+    const reply = await this.#send(method, path, body, signal, patient);
+    return reply.status === 204 ? null : this.#answered(reply.json(), signal);
+  }
+
+  async #send(method, path, body, signal, patient = false) {
+    for (;;) {
+      const key = this.hooks.key();
+      const headers = body === undefined ? {} : { "Content-Type": "application/json" };
+      if (key) headers.Authorization = `Bearer ${key}`;
+      const request = fetch(`${this.root}api/v1/${path}`, {
+        method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body),
+      });
+      const reply = await this.#answered(request, signal);
+      if (reply.ok) return reply;
+      const message = await reply.json().then((found) => found.error.message, () => reply.statusText);
+      const retryAfter = Number(reply.headers.get("Retry-After")) || null;
+      if (reply.status === 403) await this.#newKey(key);
+      else if (patient && (reply.status === 429 || reply.status === 503) && retryAfter) {
+        await pause(1000 * retryAfter, signal);
+      } else throw new ApiError(reply.status, message, retryAfter);
+    }
+  }
+
+  /** Asks for a key once, however many requests need it. */
+  async #newKey(refused) {
+    if (this.hooks.key() !== refused) return; // another request has asked meanwhile
+    this.asking ??= this.hooks.askForKey().finally(() => (this.asking = null));
+    await this.asking;
+  }
+
+  /** Tells an aborted request from a service that is gone. */
+  async #answered(promise, signal) {
+    try {
+      return await promise;
+    } catch (error) {
+      if (isAbort(error) || signal?.aborted) throw error;
+      this.hooks.gone();
+      throw new GoneError();
+    }
+  }
+
+  /** Returns whether the service answers. */
+  async answers() {
+    try {
+      return (await fetch(`${this.root}ready`)).ok;
+    } catch {
+      return false;
+    }
+  }
+}

@@ -1,0 +1,36 @@
+// Making elements. Text is always inserted as text, never as markup.
+
+/** Returns an element with attributes (a value of null or false leaves one out, true gives an empty one) and children. */
+export function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children);
+  return element;
+}
+
+/** Isolates text of any direction, so that it does not affect the words around it. */
+export const isolated = (text) => "\u2068" + text + "\u2069";
+
+/** Returns a probability as a percentage: 98 %, 4.2 %, 0.03 %. */
+export function percent(probability, language) {
+  const share = 100 * probability;
+  const digits = share >= 10 ? 0 : share >= 1 ? 1 : 2;
+  if (share > 0 && share < 0.005) return "< " + (0.01).toLocaleString(language) + " %";
+  const format = { minimumFractionDigits: 0, maximumFractionDigits: digits };
+  return (share > 99 && share < 100 ? 99 : share).toLocaleString(language, format) + "\u00a0%";
+}
+
+/** Moves the focus with the arrow keys, Home and End among `items`. Returns the element that has the focus then. */
+export function moveFocus(event, items, { vertical = true, horizontal = false, rightToLeft = false } = {}) {
+  const at = items.indexOf(document.activeElement), forward = rightToLeft ? -1 : 1;
+  const steps = { Home: -at, End: items.length - 1 - at };
+  if (vertical) Object.assign(steps, { ArrowDown: 1, ArrowUp: -1 });
+  if (horizontal) Object.assign(steps, { ArrowRight: forward, ArrowLeft: -forward });
+  if (at < 0 || !(event.key in steps)) return null;
+  event.preventDefault();
+  const next = items[Math.min(Math.max(at + steps[event.key], 0), items.length - 1)];
+  next.focus();
+  return next;
+}

@@ -1,0 +1,175 @@
+// The frame of the page: navigation, theme, language, the key, and what is said when the service is gone.
+
+import { Api, GoneError } from "./api.js";
+import { make } from "./dom.js";
+import { settings } from "./settings.js";
+import { t, useLanguage } from "./strings.js";
+import { VIEWS } from "./views.js";
+
+const $ = (id) => document.getElementById(id);
+const GONE_CHECK_MS = 2000;
+const api = new Api({ key: () => settings.get("key"), askForKey, gone });
+
+/**
+ * What each view gets:
+ *   api                    the client of the native API (api.js)
+ *   t(key, values)         a text in the language of the page (strings/)
+ *   language               its code
+ *   models, languages      the replies of /api/v1/models and /api/v1/languages
+ *   settings               get(name, otherwise) and set(name, value), kept in the browser
+ *   describe(error)        an error in words for the person
+ *   announce(text)         says something to people who use a screen reader
+ *   navigate(view, state)  opens a view anew with a state
+ * `document` has the events "themechange" and "serviceback".
+ *
+ * mount(container, context, state) builds the view in an empty container. It may return `{ state, unmount }`:
+ * `state()` returns what another mount needs to look the same (the language of the page may change), and `unmount()`
+ * ends requests and listeners. A view that is not in sight stays mounted in a hidden container.
+ */
+const context = { api, t, settings, describe, announce, navigate, language: "en", models: [], languages: [] };
+const mounted = new Map(); // name of a view -> its container and what its mount has returned
+
+// ---- views
+
+const offered = () => VIEWS.filter((view) => context.models.some((model) => view.kinds.includes(model.kind)));
+
+async function show(view) {
+  for (const [name, { container }] of mounted) container.hidden = name !== view.name;
+  for (const link of $("views").children) {
+    if (link.hash === `#${view.name}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = `${t(`view.${view.name}`)} · Headway`;
+  if (!mounted.has(view.name)) await open(view);
+}
+
+async function open(view, state) {
+  mounted.get(view.name)?.handle.unmount?.();
+  mounted.get(view.name)?.container.remove();
+  const container = make("div", { class: `view-${view.name}` });
+  const entry = { container, handle: {} };
+  mounted.set(view.name, entry);
+  $("main").append(container);
+  const { mount } = await view.load();
+  if (mounted.get(view.name) === entry) entry.handle = mount(container, context, state) ?? {};
+}
+
+function navigate(name, state) {
+  const view = offered().find((each) => each.name === name);
+  if (!view) return;
+  open(view, state);
+  location.hash = name;
+  show(view);
+}
+
+function showChosen() {
+  const views = offered();
+  const chosen = views.find((view) => `#${view.name}` === location.hash) ?? views[0];
+  $("views").hidden = views.length < 2;
+  if (chosen) show(chosen);
+  else $("main").replaceChildren(make("p", { class: "note" }, t("none")));
+}
+
+// ---- language and theme
+
+function useChosenLanguage() {
+  context.language = useLanguage(settings.get("language") ?? navigator.language.slice(0, 2));
+  document.documentElement.lang = $("language").value = context.language;
+  $("skip").textContent = t("skip");
+  $("views").setAttribute("aria-label", t("views"));
+  $("language").setAttribute("aria-label", t("language"));
+  $("key-title").textContent = t("key.title");
+  $("key-label").firstElementChild.textContent = t("key.label");
+  $("key-send").textContent = t("key.send");
+  $("gone").textContent = t("gone");
+  $("views").replaceChildren(
+    ...offered().map((view) => make("a", { href: `#${view.name}` }, t(`view.${view.name}`))));
+  showTheme();
+}
+
+const media = matchMedia("(prefers-color-scheme: dark)");
+const isDark = () => (settings.get("theme") ?? (media.matches ? "dark" : "light")) === "dark";
+
+function showTheme() {
+  if (settings.get("theme")) document.documentElement.dataset.theme = settings.get("theme");
+  const other = t(isDark() ? "theme.light" : "theme.dark");
+  $("theme").textContent = `${isDark() ? "☀" : "☾"} ${other}`;
+  $("theme").setAttribute("aria-label", t("theme.switch", { theme: other }));
+  document.dispatchEvent(new Event("themechange"));
+}
+
+// ---- errors
+
+function describe(error) {
+  if (error instanceof GoneError) return t("error.gone");
+  const { status, message, retryAfter } = error;
+  if (status === 429) return t("error.busy", { seconds: retryAfter ?? 1 });
+  if (status === 413) return t("error.large", { message });
+  if (status === 504) return t("error.late");
+  if (status === 503) return t("error.ending");
+  if (status === undefined || status >= 500) return t("error.internal");
+  return t("error.refused", { message });
+}
+
+function announce(text) {
+  $("announcement").textContent = text;
+}
+
+let isGone = false;
+
+async function gone() {
+  if (isGone) return;
+  isGone = true;
+  $("gone").hidden = false;
+  while (!(await api.answers())) await new Promise((resolve) => setTimeout(resolve, GONE_CHECK_MS));
+  isGone = false;
+  $("gone").hidden = true;
+  announce(t("back"));
+  document.dispatchEvent(new Event("serviceback"));
+}
+
+function askForKey() {
+  const dialog = $("key-dialog");
+  $("key-about").textContent = settings.get("key") ? t("key.wrong") : t("key.about");
+  $("key").value = "";
+  if (!dialog.open) dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.onclose = () => {
+      settings.set("key", $("key").value.trim());
+      resolve();
+    };
+  });
+}
+
+// ---- start
+
+async function start() {
+  useChosenLanguage();
+  $("key-dialog").addEventListener("cancel", (event) => event.preventDefault()); // nothing works without a key
+  media.addEventListener("change", showTheme);
+  $("theme").addEventListener("click", () => {
+    settings.set("theme", isDark() ? "light" : "dark");
+    showTheme();
+  });
+  for (;;) {
+    try {
+      [context.models, context.languages] = await Promise.all([api.get("models"), api.get("languages")]);
+      break;
+    } catch (error) {
+      $("main").replaceChildren(make("p", { class: "note" }, describe(error)));
+      await new Promise((resolve) => document.addEventListener("serviceback", resolve, { once: true }));
+    }
+  }
+  $("main").replaceChildren();
+  useChosenLanguage();
+  showChosen();
+  addEventListener("hashchange", showChosen);
+  $("language").addEventListener("change", () => {
+    settings.set("language", $("language").value);
+    useChosenLanguage();
+    const views = VIEWS.filter((view) => mounted.has(view.name));
+    for (const view of views) open(view, mounted.get(view.name).handle.state?.());
+    showChosen();
+  });
+}
+start();

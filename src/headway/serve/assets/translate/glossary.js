@@ -1,0 +1,91 @@
+// The glossary: a table of required translations for a pair of languages, which is edited in place and kept in the browser.
+
+import { make } from "../dom.js";
+
+const SETTING = "glossaries";
+const DELAY_MS = 400;
+
+export class GlossaryTable {
+  /** `changed()` is called when the entries of the present languages have changed. */
+  constructor(context, changed) {
+    Object.assign(this, { context, changed });
+    const { t } = context;
+    this.body = make("tbody");
+    const head = make("tr", {}, ...["source", "target"].map((side) => make("th", { scope: "col" }, "")),
+      make("td"));
+    this.heads = head.querySelectorAll("th");
+    this.count = make("span", { class: "badge" });
+    this.element = make("details", { class: "card glossary" },
+      make("summary", {}, t("glossary.title"), " ", this.count),
+      make("p", { class: "quiet" }, t("glossary.about")),
+      make("table", {}, make("thead", {}, head), this.body));
+  }
+
+  /** Shows the entries for a pair of languages, whose names are the heads of the columns. */
+  use(source, target, sourceName, targetName) {
+    const pair = `${source}-${target}`;
+    this.heads[0].textContent = sourceName;
+    this.heads[1].textContent = targetName;
+    if (pair === this.pair) return;
+    this.pair = pair;
+    this.rows = (this.context.settings.get(SETTING, {})[pair] ?? []).map((row) => [...row]);
+    this.body.replaceChildren(...this.rows.map((row) => this.#line(row)));
+    this.#addEmpty();
+    this.#showCount();
+  }
+
+  /** The complete entries, or null if there are none. */
+  get entries() {
+    const found = (this.rows ?? []).map((row) => row.map((each) => each.trim())).filter((row) => row.every(Boolean));
+    return found.length ? found : null;
+  }
+
+  #line(row) {
+    const { t } = this.context;
+    const line = make("tr");
+    const inputs = [0, 1].map((at) => {
+      const label = t("glossary.cell", { language: this.heads[at].textContent, row: this.rows.indexOf(row) + 1 });
+      const input = make("input", { type: "text", dir: "auto", "aria-label": label, spellcheck: "false" });
+      input.value = row[at];
+      input.addEventListener("input", () => {
+        row[at] = input.value;
+        if (row === this.rows.at(-1) && input.value) this.#addEmpty();
+        this.#later();
+      });
+      return input;
+    });
+    const remove = make("button", { type: "button", class: "plain", "aria-label": t("glossary.remove") }, "✕");
+    remove.addEventListener("click", () => {
+      if (row === this.rows.at(-1)) return;
+      const next = line.nextSibling.querySelector("input");
+      this.rows.splice(this.rows.indexOf(row), 1);
+      line.remove();
+      next.focus();
+      this.#save();
+    });
+    line.append(...inputs.map((input) => make("td", {}, input)), make("td", {}, remove));
+    return line;
+  }
+
+  #addEmpty() {
+    const row = ["", ""];
+    this.rows.push(row);
+    this.body.append(this.#line(row));
+  }
+
+  #later() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.#save(), DELAY_MS);
+  }
+
+  #save() {
+    const { settings } = this.context;
+    settings.set(SETTING, { ...settings.get(SETTING, {}), [this.pair]: this.entries ?? [] });
+    this.#showCount();
+    this.changed();
+  }
+
+  #showCount() {
+    this.count.textContent = this.entries ? this.entries.length : "";
+  }
+}

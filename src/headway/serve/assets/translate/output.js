@@ -1,0 +1,222 @@
+// The translation as it is shown: lines, sentences and words. Words are shaded by how sure the model is of them.
+
+import { make } from "../dom.js";
+import { wordsOf } from "./words.js";
+
+const SURE = 0.9; // words with at least this probability have no shade
+const UNSURE = 0.5;
+const DOUBTFUL = 0.2;
+
+/** Returns the class of a word by its probability. */
+export const shade = (probability) =>
+  probability === null || probability >= SURE ? "" : probability >= UNSURE ? "shade-1" : probability >= DOUBTFUL ? "shade-2" : "shade-3";
+
+export class Output {
+  /**
+   * @param {HTMLElement} container The element to fill.
+   * @param {object} hooks
+   * @param {(line: string) => string[] | null} hooks.sentences Returns the sentences of a line, if they are known.
+   * @param {(sentence: string) => object | undefined} hooks.result Returns a translation, if it is known.
+   * @param {() => [string, string]} hooks.languages Returns the codes of the source and target language.
+   * @param {(place: object | null) => void} hooks.point Is called with the word that is pointed at or has the focus.
+   * @param {(place: object) => void} hooks.choose Is called with a word that is clicked.
+   *
+   * A place has `slot` (a sentence: text, result, line, lead), `words`, `index` and `element`.
+   */
+  constructor(container, hooks) {
+    Object.assign(this, { container, hooks, lines: [], places: new WeakMap(), incomplete: new Set() });
+    container.addEventListener("pointerover", (event) => this.#point(event.target));
+    container.addEventListener("pointerleave", () => this.#point(document.activeElement));
+    container.addEventListener("focusin", (event) => this.#point(event.target));
+    container.addEventListener("focusout", () => this.#point(null));
+    container.addEventListener("click", (event) => {
+      const place = this.places.get(event.target);
+      if (place && getSelection().isCollapsed) {
+        this.#activate(place.element);
+        hooks.choose(place);
+      }
+    });
+    container.addEventListener("keydown", (event) => this.#key(event));
+  }
+
+  /** Shows the translations of other lines. With `all`, everything is shown anew, because the settings have changed. */
+  setLines(lines, all = false) {
+    const old = this.lines;
+    let same = 0, sameEnd = 0;
+    const most = Math.min(old.length, lines.length);
+    while (same < most && old[same].line === lines[same]) same += 1;
+    while (sameEnd < most - same && old[old.length - 1 - sameEnd].line === lines[lines.length - 1 - sameEnd]) sameEnd += 1;
+    const replaced = old.slice(same, old.length - sameEnd);
+    const after = old[old.length - sameEnd]?.element ?? null;
+    const entries = lines.slice(same, lines.length - sameEnd).map((line) => {
+      const entry = replaced.shift() ?? { element: make("p", { dir: "auto" }), slots: [] };
+      entry.line = line;
+      if (!entry.element.isConnected) this.container.insertBefore(entry.element, after);
+      this.incomplete.add(entry);
+      return entry;
+    });
+    for (const entry of replaced) {
+      entry.element.remove();
+      this.incomplete.delete(entry);
+    }
+    this.lines = [...old.slice(0, same), ...entries, ...old.slice(old.length - sameEnd)];
+    if (all) this.lines.forEach((entry) => this.incomplete.add(entry));
+    this.refresh();
+  }
+
+  /** Shows what has become known. */
+  refresh() {
+    for (const entry of this.incomplete) {
+      if (this.#refreshLine(entry)) this.incomplete.delete(entry);
+    }
+    if (!this.active?.isConnected) {
+      this.active = null;
+      const first = this.container.querySelector(".word");
+      if (first) this.#activate(first);
+    }
+  }
+
+  /** Shows a sentence anew. */
+  refreshSentence(sentence) {
+    for (const entry of this.lines) {
+      if (entry.slots.some((slot) => slot.text === sentence)) this.incomplete.add(entry);
+    }
+    this.refresh();
+  }
+
+  /** Returns whether the line is complete. */
+  #refreshLine(entry) {
+    const sentences = this.hooks.sentences(entry.line);
+    if (!sentences) {
+      entry.element.classList.add("stale");
+      return false;
+    }
+    entry.element.classList.remove("stale");
+    while (entry.slots.length > sentences.length) entry.slots.pop().element.remove();
+    let isComplete = true, offset = 0;
+    sentences.forEach((sentence, at) => {
+      let slot = entry.slots[at];
+      if (!slot) {
+        slot = { element: make("span", { class: "sentence" }), entry };
+        entry.slots.push(slot);
+        entry.element.append(slot.element);
+      }
+      slot.text = sentence.trim();
+      slot.offset = offset + (sentence.length - sentence.trimStart().length);
+      offset += sentence.length;
+      const result = slot.text ? this.hooks.result(slot.text) : null;
+      if (result === undefined) isComplete = false;
+      slot.element.classList.toggle("stale", result === undefined);
+      if (result === undefined || result === slot.result) return;
+      slot.result = result;
+      this.#showSentence(slot, at > 0);
+    });
+    return isComplete;
+  }
+
+  #showSentence(slot, follows) {
+    const { result, element } = slot;
+    const [source, target] = this.hooks.languages();
+    element.replaceChildren(follows ? " " : "");
+    element.classList.remove("failed", "flagged");
+    slot.words = [];
+    if (!result) return;
+    if (result.error !== undefined) {
+      element.classList.add("failed");
+      element.append(slot.text);
+      return;
+    }
+    element.classList.toggle("flagged", result.flags.length > 0 || result.unlikely === true);
+    slot.words = wordsOf(result, slot.text, target, source);
+    let from = 0;
+    slot.words.forEach((word, index) => {
+      element.append(result.text.slice(from, word.start));
+      const look = shade(word.probability);
+      const shown = make("span", { class: look ? `word ${look}` : "word" }, result.text.slice(word.start, word.end));
+      this.places.set(shown, { slot, words: slot.words, index, element: shown });
+      element.append(shown);
+      from = word.end;
+    });
+    element.append(result.text.slice(from));
+  }
+
+  /** Returns the element of the word at a position of a sentence's translation. */
+  wordAt(slot, position) {
+    const index = slot.words.findIndex((word) => word.end > position);
+    return slot.element.querySelectorAll(".word")[index] ?? null;
+  }
+
+  /** The translation as text. */
+  get text() {
+    return this.lines.map(({ line, slots }) => {
+      const own = slots.map((slot) => slot.result?.text ?? (slot.result ? slot.text : "")).filter(Boolean).join(" ");
+      return own + (line.endsWith("\n") ? "\n" : "");
+    }).join("");
+  }
+
+  /** Returns all sentences that are shown. */
+  get slots() {
+    return this.lines.flatMap((entry) => entry.slots);
+  }
+
+  /** Returns the position of a sentence in the source text. */
+  position(slot) {
+    let position = slot.offset;
+    for (const entry of this.lines) {
+      if (entry === slot.entry) return position;
+      position += entry.line.length;
+    }
+    return position;
+  }
+
+  focus(element) {
+    this.#activate(element);
+    element.focus();
+  }
+
+  // One word is in the order of the Tab key; the arrow keys move to the others.
+  #activate(element) {
+    if (this.active && this.active !== element) {
+      for (const name of ["tabindex", "role", "aria-haspopup"]) this.active.removeAttribute(name);
+    }
+    this.active = element;
+    for (const [name, value] of [["tabindex", 0], ["role", "button"], ["aria-haspopup", "menu"]]) {
+      element.setAttribute(name, value);
+    }
+  }
+
+  #point(element) {
+    const place = element && this.places.get(element);
+    if (place?.element === this.pointed) return;
+    this.pointed?.classList.remove("pointed");
+    this.pointed = place?.element ?? null;
+    this.pointed?.classList.add("pointed");
+    this.hooks.point(place ?? null);
+  }
+
+  #key(event) {
+    const place = this.places.get(event.target);
+    if (!place || event.ctrlKey || event.altKey || event.metaKey) return;
+    if (event.key === "Enter" || event.key === " ") {
+      event.preventDefault();
+      this.hooks.choose(place);
+      return;
+    }
+    const forward = getComputedStyle(place.element.closest("p")).direction === "rtl" ? -1 : 1;
+    const step = { ArrowRight: forward, ArrowLeft: -forward }[event.key];
+    const sentenceStep = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    let next = null;
+    if (step) {
+      const words = [...this.container.querySelectorAll(".word")];
+      next = words[words.indexOf(place.element) + step];
+    } else if (sentenceStep) {
+      const slots = this.slots.filter((slot) => slot.words?.length);
+      next = slots[slots.indexOf(place.slot) + sentenceStep]?.element.querySelector(".word");
+    } else if (event.key === "Home" || event.key === "End") {
+      const words = place.slot.element.querySelectorAll(".word");
+      next = words[event.key === "Home" ? 0 : words.length - 1];
+    } else return;
+    event.preventDefault();
+    if (next) this.focus(next);
+  }
+}

@@ -1,0 +1,74 @@
+// The words of a translation: where they are, how probable they are, and which source words they come from.
+
+const segmenters = new Map();
+
+/** Returns the words and punctuation marks of a text, as [start, end). */
+export function wordSpans(text, language) {
+  let segmenter = segmenters.get(language);
+  if (!segmenter) {
+    try {
+      segmenter = new Intl.Segmenter(language.replace("_", "-"), { granularity: "word" });
+    } catch {
+      segmenter = new Intl.Segmenter(undefined, { granularity: "word" });
+    }
+    segmenters.set(language, segmenter);
+  }
+  const spans = [];
+  for (const { segment, index } of segmenter.segment(text)) {
+    if (segment.trim()) spans.push([index, index + segment.length]);
+  }
+  return spans;
+}
+
+/**
+ * Returns where each token is in a text, as [start, end), or null for one that is not found there. Tokens and text may
+ * differ in their white space, and where the service has put placeholders.
+ */
+export function tokenSpans(tokens, text) {
+  const MAX_GAP = 60; // characters between two tokens
+  let from = 0;
+  return tokens.map((token) => {
+    const core = token.trim();
+    if (!core) return null;
+    const at = text.indexOf(core, from);
+    if (at < 0 || at - from > MAX_GAP) return null;
+    from = at + core.length;
+    return [at, from];
+  });
+}
+
+const overlap = ([start, end], [from, to]) => start < to && from < end;
+
+/**
+ * Returns the words of a translation of the API.
+ *
+ * Each has start, end, the probability of its tokens given what comes before (null if unknown), and `source`: the spans
+ * of the source's words whose tokens its tokens are aligned to.
+ */
+export function wordsOf(translation, source, targetLanguage, sourceLanguage) {
+  const { text, tokens, alignment } = translation;
+  const inTarget = tokenSpans(tokens, text);
+  const inSource = alignment ? tokenSpans(alignment.source_tokens, source) : [];
+  const sourceWords = alignment ? wordSpans(source, sourceLanguage) : [];
+  const logProbabilities = translation.token_log_probabilities;
+  // A text in several parts has the end of each part among its probabilities, which do not fit the tokens then.
+  const hasProbabilities = logProbabilities.length === tokens.length + 1;
+  const aligned = new Map();
+  for (const [from, to] of alignment?.pairs ?? []) {
+    if (inSource[from]) aligned.set(to, inSource[from]);
+  }
+  let first = 0; // token that may belong to the next word
+  return wordSpans(text, targetLanguage).map((span) => {
+    while (first < tokens.length && (!inTarget[first] || inTarget[first][1] <= span[0])) first += 1;
+    let sum = null;
+    const source = new Set();
+    for (let at = first; at < tokens.length && (!inTarget[at] || inTarget[at][0] < span[1]); at++) {
+      if (!inTarget[at] || !overlap(inTarget[at], span)) continue;
+      if (hasProbabilities) sum = (sum ?? 0) + logProbabilities[at];
+      const from = aligned.get(at);
+      if (from) sourceWords.filter((word) => overlap(word, from)).forEach((word) => source.add(word));
+    }
+    const probability = sum === null ? null : Math.exp(sum);
+    return { start: span[0], end: span[1], probability, source: [...source].sort((one, other) => one[0] - other[0]) };
+  });
+}

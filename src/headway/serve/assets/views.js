@@ -1,0 +1,6 @@
+// The views, in the order of the navigation. A view is shown if a loaded model has one of its kinds.
+// A module exports `mount(container, context, state)`; views/translate.js is an example, main.js describes the context.
+
+export const VIEWS = [
+  { name: "translate", kinds: ["translation"], load: () => import("./views/translate.js") },
+];

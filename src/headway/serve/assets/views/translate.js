@@ -1,0 +1,414 @@
+// The view Translate: two panes, and below them what the model doubts, other versions and the glossary.
+
+import { GoneError, isAbort } from "../api.js";
+import { isolated, make, percent } from "../dom.js";
+import { AlternativesMenu } from "../translate/alternatives.js";
+import { GlossaryTable } from "../translate/glossary.js";
+import { Output } from "../translate/output.js";
+import { Pieces, splitLines } from "../translate/pieces.js";
+import { SourceMarks } from "../translate/source_marks.js";
+
+const DELAY_MS = 120; // after the last key
+const MAX_DELAY_MS = 700; // of somebody who types on
+const DETECTED_CHARACTERS = 2000;
+const MAX_NOTICES = 3; // of a kind
+const VERSIONS = 4;
+const AUTO = "auto";
+
+export function mount(container, context, state = {}) {
+  return new TranslateView(container, context, state);
+}
+
+class TranslateView {
+  constructor(container, context, state) {
+    Object.assign(this, { context, detected: null, detectedText: "" });
+    this.pieces = new Pieces(context.api);
+    this.#build(container);
+    this.#fillLanguages(state.source ?? context.settings.get("source"), state.target ?? context.settings.get("target"));
+    this.glossary.element.open = Boolean(state.glossaryOpen);
+    this.input.value = state.text ?? "";
+    this.onBack = () => this.#update();
+    document.addEventListener("serviceback", this.onBack);
+    this.#update();
+    this.input.focus({ preventScroll: true });
+  }
+
+  state() {
+    return {
+      text: this.input.value, source: this.source.value, target: this.target.value,
+      glossaryOpen: this.glossary.element.open,
+    };
+  }
+
+  unmount() {
+    document.removeEventListener("serviceback", this.onBack);
+    clearTimeout(this.timer);
+    this.pieces.stop();
+    this.menu.close(false);
+  }
+
+  // ---- building
+
+  #build(container) {
+    const { context } = this, { t } = context;
+    this.source = make("select", { "aria-label": t("translate.from") });
+    this.target = make("select", { "aria-label": t("translate.to") });
+    this.model = make("select", { "aria-label": t("translate.model"), hidden: true });
+    this.swap = make("button", { type: "button", class: "plain swap", "aria-label": t("translate.swap") }, "⇄");
+    this.swap.title = t("translate.swap");
+    this.input = make("textarea", {
+      dir: "auto", rows: 1, spellcheck: "false", placeholder: t("translate.placeholder"), "aria-label": t("translate.text"),
+    });
+    this.count = make("span", { class: "quiet" });
+    this.clear = make("button", { type: "button", class: "plain" }, t("translate.clear"));
+    this.outputBox = make("div", { class: "output", role: "group", "aria-label": t("translate.result") });
+    this.hint = make("p", { class: "hint" }, t("translate.hint"));
+    this.status = make("span", { class: "quiet" });
+    this.copy = make("button", { type: "button", class: "plain" }, t("translate.copy"));
+    this.word = make("p", { class: "word-info quiet" });
+    this.notices = make("ul", { class: "notices" });
+    this.versions = make("details", { class: "card versions" },
+      make("summary", {}, t("versions.title")), make("p", { class: "quiet" }, t("versions.about")), make("ol"));
+    const targetPane = make("section", { class: "card pane", "aria-label": t("translate.result") },
+      make("div", { class: "scroll" }, this.hint, this.outputBox),
+      make("div", { class: "bar" }, this.status, this.copy));
+    const inputBox = make("div", { class: "input" }, this.input);
+    const sourcePane = make("section", { class: "card pane", "aria-label": t("translate.text") },
+      inputBox, make("div", { class: "bar" }, this.count, this.clear));
+    this.glossary = new GlossaryTable(context, () => this.#update());
+    const side = (label, ...controls) => make("div", { class: "side" }, ...controls);
+    container.append(
+      make("h1", { class: "visually-hidden" }, t("view.translate")),
+      make("div", { class: "languages" }, side("", this.source), this.swap, side("", this.target, this.model)),
+      make("div", { class: "panes" }, sourcePane, targetPane),
+      this.word, this.notices,
+      make("div", { class: "more" }, this.versions, this.glossary.element));
+
+    this.marks = new SourceMarks(this.input);
+    this.output = new Output(this.outputBox, {
+      sentences: (line) => this.pieces.sentences(line, this.request?.source),
+      result: (sentence) => this.request && this.pieces.result(this.request, sentence),
+      languages: () => [this.request.source, this.request.target],
+      point: (place) => this.#point(place),
+      choose: (place) => this.menu.open(place, this.request),
+    });
+    this.menu = new AlternativesMenu(targetPane, context, (place, translation, position) =>
+      this.#choose(place.slot, translation, position));
+
+    this.input.addEventListener("input", () => this.#later());
+    this.source.addEventListener("change", () => {
+      context.settings.set("source", this.source.value);
+      this.#fillTargets(this.target.value);
+      this.#update();
+    });
+    this.target.addEventListener("change", () => {
+      context.settings.set("target", this.target.value);
+      this.#fillModels();
+      this.#update();
+    });
+    this.model.addEventListener("change", () => this.#update());
+    this.swap.addEventListener("click", () => this.#swap());
+    this.clear.addEventListener("click", () => {
+      this.input.value = "";
+      this.input.focus();
+      this.#update();
+    });
+    this.copy.addEventListener("click", () => this.#copy());
+    this.versions.addEventListener("toggle", () => this.#showVersions());
+  }
+
+  // ---- languages
+
+  #name(code) {
+    const pair = this.context.languages.find((each) => each.source === code || each.target === code);
+    try {
+      const names = new Intl.DisplayNames([this.context.language], { type: "language", fallback: "none" });
+      const name = names.of(code.replaceAll("_", "-"));
+      if (name) return name;
+    } catch {
+      // not a code that browsers know
+    }
+    return pair?.source === code ? pair.source_name : pair?.target_name ?? code;
+  }
+
+  #options(codes) {
+    const named = codes.map((code) => [code, this.#name(code)]);
+    named.sort((one, other) => one[1].localeCompare(other[1], this.context.language));
+    return named.map(([code, name]) => make("option", { value: code }, name));
+  }
+
+  #fillLanguages(source, target) {
+    const codes = [...new Set(this.context.languages.map((each) => each.source))];
+    this.source.replaceChildren(...this.#options(codes));
+    if (codes.length > 1) this.source.prepend(make("option", { value: AUTO }, this.context.t("translate.detect")));
+    select(this.source, source);
+    this.#fillTargets(target);
+  }
+
+  /** The language of the text: as chosen, or as detected; null as long as it is not known. */
+  get sourceCode() {
+    return this.source.value === AUTO ? this.detected : this.source.value;
+  }
+
+  #fillTargets(target) {
+    const from = this.sourceCode;
+    const pairs = this.context.languages.filter((each) => from === null || each.source === from);
+    const codes = [...new Set(pairs.map((each) => each.target))].filter((code) => code !== from);
+    this.target.replaceChildren(...this.#options(codes));
+    select(this.target, target);
+    this.#fillModels();
+  }
+
+  #fillModels() {
+    const names = this.context.languages
+      .filter((each) => each.source === this.sourceCode && each.target === this.target.value).map((each) => each.model);
+    const { value } = this.model;
+    this.model.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
+    select(this.model, value);
+    this.model.hidden = names.length < 2;
+    const canSwap = this.context.languages.some(
+      (each) => each.source === this.target.value && (this.sourceCode === null || each.target === this.sourceCode));
+    this.swap.disabled = !canSwap;
+  }
+
+  #swap() {
+    const [source, target] = [this.sourceCode, this.target.value];
+    const text = this.output.text.trim();
+    select(this.source, target);
+    this.#fillTargets(source);
+    for (const side of ["source", "target"]) this.context.settings.set(side, this[side].value);
+    if (text) this.input.value = text;
+    this.#update();
+  }
+
+  /** Finds the language of the text; a change of the language begins anew. */
+  async #detect() {
+    const text = this.input.value.trim().slice(0, DETECTED_CHARACTERS);
+    if (this.source.value !== AUTO || !text || text === this.detectedText) return;
+    this.detecting?.abort();
+    const { signal } = (this.detecting = new AbortController());
+    const [{ code }] = await this.context.api.post("detect", { text }, { signal });
+    this.detectedText = text;
+    if (code === this.detected) return;
+    this.detected = code;
+    const { t } = this.context;
+    this.source.options[0].textContent = t("translate.detected", { language: this.#name(code) });
+    this.#fillTargets(this.target.value);
+    if (this.request && this.request.source !== code) this.#update();
+  }
+
+  // ---- translating
+
+  #later() {
+    clearTimeout(this.timer);
+    const now = performance.now();
+    this.waitingSince ??= now;
+    const delay = Math.max(0, Math.min(DELAY_MS, this.waitingSince + MAX_DELAY_MS - now));
+    this.timer = setTimeout(() => this.#update(), delay);
+  }
+
+  async #update() {
+    clearTimeout(this.timer);
+    this.waitingSince = null;
+    const { t, language } = this.context;
+    const text = this.input.value;
+    this.count.textContent = text ? t("translate.characters", { count: text.length.toLocaleString(language) }) : "";
+    this.clear.hidden = this.copy.hidden = !text;
+    this.hint.hidden = Boolean(text.trim());
+    this.marks.show([]);
+    this.menu.close(false);
+    this.#report(null);
+    const turn = (this.turn = {});
+    try {
+      const detecting = this.#detect();
+      if (this.sourceCode === null && text.trim()) await detecting;
+      if (turn !== this.turn) return;
+      this.glossary.element.hidden = this.sourceCode === null;
+      if (this.sourceCode === null) return;
+      const lines = text.trim() ? splitLines(text) : [];
+      this.#useRequest(lines);
+      this.status.textContent = "";
+      const slow = setTimeout(() => turn === this.turn && (this.status.textContent = t("translate.working")), 500);
+      try {
+        await Promise.all([this.pieces.translate(lines, this.request, () => this.#refreshSoon()), detecting]);
+      } finally {
+        clearTimeout(slow);
+      }
+      if (turn !== this.turn) return;
+      this.#refresh();
+      this.status.textContent = "";
+    } catch (error) {
+      if (isAbort(error) || turn !== this.turn) return;
+      this.status.textContent = "";
+      this.#report(error);
+    }
+  }
+
+  /** Forms the request of the present settings. Everything is shown anew if they have changed. */
+  #useRequest(lines) {
+    const source = this.sourceCode, target = this.target.value;
+    this.glossary.use(source, target, this.#name(source), this.#name(target));
+    const request = { source, target, alignment: true };
+    if (!this.model.hidden) request.model = this.model.value;
+    const entries = this.glossary.entries;
+    if (entries) request.glossary = entries;
+    const changed = JSON.stringify(request) !== JSON.stringify(this.request);
+    this.request = request;
+    this.input.lang = source;
+    this.outputBox.lang = target;
+    this.output.setLines(lines, changed);
+    this.#showNotices();
+  }
+
+  #refreshSoon() {
+    this.frame ??= requestAnimationFrame(() => this.#refresh());
+  }
+
+  #refresh() {
+    cancelAnimationFrame(this.frame);
+    this.frame = null;
+    this.output.refresh();
+    if (!this.output.pointed) this.#point(null);
+    this.#showNotices();
+    if (this.versions.open) this.#showVersions();
+  }
+
+  #choose(slot, translation, position) {
+    const chosen = { ...translation, before: slot.result.before ?? slot.result, chosen: true };
+    this.#replace(slot, chosen);
+    const element = this.output.wordAt(slot, position);
+    if (element) this.output.focus(element);
+  }
+
+  #replace(slot, result) {
+    this.pieces.remember(this.request, slot.text, result);
+    this.output.refreshSentence(slot.text);
+    this.#showNotices();
+    this.#showVersions();
+    this.context.announce(result.text);
+  }
+
+  // ---- what is said about the translation
+
+  #point(place) {
+    const { t, language } = this.context;
+    this.marks.show([]);
+    if (!place) {
+      this.word.textContent = this.output.text ? t("word.help") : "";
+      return;
+    }
+    if (this.slot !== place.slot) {
+      this.slot = place.slot;
+      this.#showVersions();
+    }
+    const { slot, words, index } = place, word = words[index];
+    const start = this.output.position(slot);
+    this.marks.show(word.source.map(([from, to]) => [start + from, start + to]));
+    const said = [isolated(slot.result.text.slice(word.start, word.end))];
+    if (word.probability !== null) said.push(t("word.probability", { percent: percent(word.probability, language) }));
+    if (word.source.length) {
+      const from = word.source.map((span) => t("quoted", { text: isolated(slot.text.slice(...span)) })).join(", ");
+      said.push(t("word.from", { words: from }));
+    }
+    said.push(t("word.click"));
+    this.word.textContent = said.join(" · ");
+  }
+
+  #showNotices() {
+    const { t } = this.context;
+    const found = new Map(); // a kind of notice -> the sentences that it is about
+    const note = (text, slot) => found.set(text, [...(found.get(text) ?? []), slot]);
+    const slots = this.output.slots.filter((slot) => slot.result);
+    for (const slot of slots) {
+      const { result } = slot;
+      if (result.error !== undefined) {
+        note(t("notice.failed", { message: result.error }), slot);
+        continue;
+      }
+      if (result.unlikely) note(t("notice.unlikely"), slot);
+      for (const flag of result.flags) note(t(`notice.${flag}`), slot);
+      for (const term of result.glossary ?? []) {
+        if (!term.met) note(t("notice.glossary", { source: term.source, target: term.targets.join(" / ") }), slot);
+      }
+    }
+    const items = [...found].map(([text, own]) => {
+      const quoted = own.slice(0, MAX_NOTICES).map((slot) => t("quoted", { text: isolated(shortened(slot.text)) })).join(", ");
+      const more = own.length > MAX_NOTICES ? t("notice.more", { count: own.length - MAX_NOTICES }) : "";
+      const where = slots.length > 1 ? make("span", { class: "quiet" }, ` ${quoted}${more}`) : "";
+      return make("li", {}, text, where);
+    });
+    const seen = new Set();
+    for (const slot of slots) {
+      if (!slot.result.chosen || seen.has(slot.text)) continue;
+      seen.add(slot.text);
+      const undo = make("button", { type: "button" }, t("notice.undo"));
+      undo.addEventListener("click", () => this.#replace(slot, slot.result.before));
+      items.push(make("li", { class: "chosen" }, t("notice.chosen"), make("span", { class: "quiet" }, ` ${t("quoted", { text: isolated(shortened(slot.text)) })} `), undo));
+    }
+    this.notices.replaceChildren(...items);
+  }
+
+  /** Shows an error, or that there is none. */
+  #report(error) {
+    this.failure?.remove();
+    if (!error || error instanceof GoneError) return; // the banner of the page says that the service is gone
+    this.failure = make("p", { class: "error", role: "alert" }, this.context.describe(error));
+    this.notices.before(this.failure);
+  }
+
+  /** Other translations of the sentence that was pointed at last, or of the first one. */
+  async #showVersions() {
+    const slots = this.output.slots.filter((slot) => slot.result?.text);
+    const slot = slots.includes(this.slot) ? this.slot : slots[0];
+    this.versions.hidden = !slot;
+    if (!slot || !this.versions.open) return;
+    const { api, t, describe } = this.context, list = this.versions.querySelector("ol");
+    const key = JSON.stringify([this.request, slot.text, slot.result.text]);
+    if (key === this.versionsOf) return;
+    this.versionsOf = key;
+    this.asking?.abort();
+    const { signal } = (this.asking = new AbortController());
+    try {
+      const body = { ...this.request, text: slot.text, options: { n_best: VERSIONS, beam_size: VERSIONS } };
+      const [{ alternatives, ...best }] = (await api.post("translate", body, { signal })).translations;
+      list.replaceChildren(...[best, ...alternatives].map((each) => {
+        const isShown = each.text === slot.result.text;
+        const button = make("button", { type: "button", class: "plain", dir: "auto", "aria-pressed": String(isShown) }, each.text);
+        button.addEventListener("click", () => this.#replace(slot, { ...each, unlikely: best.unlikely, before: slot.result.before ?? slot.result, chosen: true }));
+        return make("li", {}, button);
+      }));
+    } catch (error) {
+      if (!isAbort(error)) list.replaceChildren(make("li", { class: "error" }, describe(error)));
+    }
+  }
+
+  async #copy() {
+    const { t, announce } = this.context;
+    await copyText(this.output.text);
+    announce(t("translate.copied"));
+    this.copy.textContent = t("translate.copied");
+    setTimeout(() => (this.copy.textContent = t("translate.copy")), 1500);
+  }
+}
+
+function select(list, value) {
+  const values = [...list.options].map((option) => option.value);
+  list.value = values.includes(value) ? value : values[0] ?? "";
+  list.disabled = values.length < 2;
+}
+
+const shortened = (text, most = 50) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+/** Copies text, also where the page is not in a secure context, such as on another machine's http address. */
+async function copyText(text) {
+  if (navigator.clipboard) {
+    await navigator.clipboard.writeText(text);
+    return;
+  }
+  const area = make("textarea", { class: "visually-hidden" });
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+}

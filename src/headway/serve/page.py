@@ -1,0 +1,47 @@
+"""The page at ``/``: static files (HTML, CSS, JavaScript modules) that call the native API from the browser.
+
+The files in ``assets/`` are served under ``/page/`` as they are; there is no build step. The content security policy
+allows the page to load and call only its own origin, and neither scripts nor styles in the HTML itself. Browsers ask
+with each visit whether a file has changed, so that a new version of Headway never meets an old script.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.staticfiles import StaticFiles
+
+from headway.serve.service import Service
+
+_POLICY = {
+    "default-src": "'none'",
+    "script-src": "'self'",
+    "style-src": "'self'",
+    "img-src": "'self'",
+    "connect-src": "'self'",
+    "base-uri": "'none'",
+    "form-action": "'none'",
+    "frame-ancestors": "'none'",
+}
+_HEADERS = {
+    "Content-Security-Policy": "; ".join(f"{directive} {sources}" for directive, sources in _POLICY.items()),
+    "Cache-Control": "no-cache",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def routes(_: Service) -> list[Route]:
+    """Return the route of the files; the empty path is that of ``index.html``."""
+    files = StaticFiles(directory=Path(__file__).parent / "assets", html=True)
+
+    async def serve_file(request: Request) -> Response:
+        response = await files.get_response(os.path.normpath(request.path_params["path"]), request.scope)
+        response.headers.update(_HEADERS)
+        return response
+
+    return [Route("/{path:path}", serve_file)]

@@ -1,0 +1,81 @@
+"""The files of the page: what a browser gets, and the policy for what it may load and call."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from in_process import application
+from running_service import unpack_model
+from starlette.testclient import TestClient
+
+import headway.serve.page
+
+ASSETS = Path(headway.serve.page.__file__).parent / "assets"
+FILES = sorted(path for path in ASSETS.rglob("*") if path.is_file())
+MAX_BYTES = 400_000
+
+
+@pytest.fixture(scope="module")
+def http(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
+    return application(unpack_model(tmp_path_factory.mktemp("model")))
+
+
+def test_the_page_and_its_files_are_served_with_a_policy_that_forbids_inline_code(http: TestClient) -> None:
+    for path in ["/", *(f"/page/{each.relative_to(ASSETS)}" for each in FILES)]:
+        reply = http.get(path)
+        assert reply.status_code == 200, path
+        policy = dict(each.split(" ", 1) for each in reply.headers["content-security-policy"].split("; "))
+        assert policy["default-src"] == "'none'"
+        assert {policy[each] for each in ("script-src", "style-src", "connect-src", "img-src")} == {"'self'"}
+        assert reply.headers["x-content-type-options"] == "nosniff"
+    assert http.get("/").text == (ASSETS / "index.html").read_text(encoding="utf-8")
+    assert "javascript" in http.get("/page/main.js").headers["content-type"]  # otherwise browsers do not run modules
+
+
+def test_the_page_has_no_inline_code_and_is_small() -> None:
+    html = (ASSETS / "index.html").read_text(encoding="utf-8")
+    assert not re.search(r"<style|style=|<script(?![^>]* src=)| on\w+=", html)
+    assert sum(path.stat().st_size for path in FILES) <= MAX_BYTES
+
+
+def test_no_file_names_another_host() -> None:
+    for path in FILES:
+        urls = re.findall(r"(?:https?:)?//[\w.-]+\.\w+[\w./]*", path.read_text(encoding="utf-8"))
+        assert set(urls) <= {"http://www.w3.org/2000/svg"}, path
+
+
+def test_both_languages_have_the_same_texts_with_the_same_values() -> None:
+    def texts(language: str) -> dict[str, set[str]]:
+        code = (ASSETS / "strings" / f"{language}.js").read_text(encoding="utf-8")
+        found = re.findall(r'^  "([\w.]+)": "(.*)",$', code, re.MULTILINE)
+        assert len(found) == len(dict(found)), "a text is defined twice"
+        assert len(found) == sum(line.startswith('  "') for line in code.splitlines())
+        return {name: set(re.findall(r"\{\w+\}", text)) for name, text in found}
+
+    english = texts("en")
+    assert english == texts("de")
+    code = "".join(path.read_text(encoding="utf-8") for path in FILES if path.suffix == ".js")
+    assert set(re.findall(r'\bt\("([\w.]+)"', code)) <= english.keys()
+
+
+@pytest.mark.parametrize(
+    "path", ["/page/missing.js", "/page//etc/passwd", "/page/..%2fapp.py", "/page/%00", "/page/views"]
+)
+def test_only_the_files_of_the_page_are_served(http: TestClient, path: str) -> None:
+    reply = http.get(path)
+    assert reply.status_code == 404
+    assert reply.json()["error"]["status"] == 404
+
+
+def test_a_browser_asks_whether_a_file_has_changed(http: TestClient) -> None:
+    first = http.get("/page/main.js")
+    again = http.get("/page/main.js", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert first.headers["cache-control"] == "no-cache"
+
+
+def test_other_methods_on_the_path_of_the_page_belong_to_an_api(http: TestClient) -> None:
+    assert http.head("/").status_code == 200
+    assert http.post("/", json={}).status_code in (404, 405)
