@@ -33,7 +33,7 @@ from headway.hardware import processor_name
 
 ASSETS = Path(headway.__file__).parent / "serve" / "assets"
 WORDS, LONG_CHARACTERS, KEYS = 15, 100_000, 60
-VIEWS = {
+VIEWS: dict[str, dict[str, Any]] = {
     "light": {},
     "dark": {"color_scheme": "dark"},
     "phone": {"viewport": {"width": 390, "height": 844}},
@@ -68,7 +68,7 @@ def opened(browser: Browser, url: str, limited: bool, **options: Any) -> Iterato
     page = context.new_page()
 
     def limit(route: Route, request: Request) -> None:
-        body = request.post_data_json
+        body: Any = request.post_data_json
         body["options"] = {**body.get("options", {}), "max_length": TARGET_LENGTH}
         route.continue_(post_data=body)
 
@@ -82,7 +82,7 @@ def opened(browser: Browser, url: str, limited: bool, **options: Any) -> Iterato
 
 def measure_paint(browser: Browser, url: str, rounds: int) -> float:
     """Return the median of the time of the first contentful paint, in milliseconds."""
-    found = []
+    found: list[float] = []
     for _ in range(rounds):
         with opened(browser, url, limited=False) as page:
             found.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))

@@ -25,22 +25,23 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextlib.contextmanager
-def open_page(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
-    """Open the page in a fresh profile, and fail if it has logged an error or called another host.
+def open_page(browser: Browser, url: str, *, requests_fail: bool = False, **options: Any) -> Iterator[Page]:
+    """Open the page in a fresh profile, and fail if a script fails, another host is called, or an error is logged.
 
-    The options are those of :meth:`playwright.sync_api.Browser.new_context`.
+    With ``requests_fail``, errors of requests are expected, which browsers log. The other options are those of
+    :meth:`playwright.sync_api.Browser.new_context`.
     """
-    problems: list[str] = []
+    problems, log = list[str](), list[str]()
     context = browser.new_context(**{"locale": "en-US", **options})
     page = context.new_page()
     page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.on("console", lambda message: log.append(message.text) if message.type == "error" else None)
     page.on("request", lambda request: None if request.url.startswith(url) else problems.append(request.url))
     page.goto(url)
-    page.wait_for_selector("main h1", state="attached")
     yield page
     context.close()
     assert problems == []
+    assert log == [] or requests_fail
 
 
 def accessibility_problems(page: Page) -> list[str]:

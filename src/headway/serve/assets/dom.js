@@ -13,13 +13,12 @@ export function make(tag, attributes = {}, ...children) {
 /** Isolates text of any direction, so that it does not affect the words around it. */
 export const isolated = (text) => "\u2068" + text + "\u2069";
 
-/** Returns a probability as a percentage: 98 %, 4.2 %, 0.03 %. */
+/** Returns a probability as a percentage: 98%, 4.2%, 0.03%. Only certainty is 100%. */
 export function percent(probability, language) {
-  const share = 100 * probability;
-  const digits = share >= 10 ? 0 : share >= 1 ? 1 : 2;
-  if (share > 0 && share < 0.005) return "< " + (0.01).toLocaleString(language) + " %";
-  const format = { minimumFractionDigits: 0, maximumFractionDigits: digits };
-  return (share > 99 && share < 100 ? 99 : share).toLocaleString(language, format) + "\u00a0%";
+  const digits = probability >= 0.1 ? 0 : probability >= 0.01 ? 1 : 2;
+  const format = (value) => value.toLocaleString(language, { style: "percent", maximumFractionDigits: digits });
+  if (probability > 0 && probability < 0.00005) return `< ${format(0.0001)}`;
+  return format(probability > 0.99 && probability < 0.9995 ? 0.99 : probability);
 }
 
 /** Moves the focus with the arrow keys, Home and End among `items`. Returns the element that has the focus then. */

@@ -1,13 +1,13 @@
 // The frame of the page: navigation, theme, language, the key, and what is said when the service is gone.
 
-import { Api, GoneError } from "./api.js";
+import { Api, GoneError, pause } from "./api.js";
 import { make } from "./dom.js";
 import { settings } from "./settings.js";
 import { t, useLanguage } from "./strings.js";
 import { VIEWS } from "./views.js";
 
 const $ = (id) => document.getElementById(id);
-const GONE_CHECK_MS = 2000;
+const RETRY_MS = 2000;
 const api = new Api({ key: () => settings.get("key"), askForKey, gone });
 
 /**
@@ -20,18 +20,23 @@ const api = new Api({ key: () => settings.get("key"), askForKey, gone });
  *   describe(error)        an error in words for the person
  *   announce(text)         says something to people who use a screen reader
  *   navigate(view, state)  opens a view anew with a state
+ *   offers(view)           tells whether a view is shown
  * `document` has the events "themechange" and "serviceback".
  *
  * mount(container, context, state) builds the view in an empty container. It may return `{ state, unmount }`:
  * `state()` returns what another mount needs to look the same (the language of the page may change), and `unmount()`
  * ends requests and listeners. A view that is not in sight stays mounted in a hidden container.
  */
-const context = { api, t, settings, describe, announce, navigate, language: "en", models: [], languages: [] };
+const context = { api, t, settings, describe, announce, navigate, offers, language: "en", models: [], languages: [] };
 const mounted = new Map(); // name of a view -> its container and what its mount has returned
 
 // ---- views
 
 const offered = () => VIEWS.filter((view) => context.models.some((model) => view.kinds.includes(model.kind)));
+
+function offers(name) {
+  return offered().some((view) => view.name === name);
+}
 
 async function show(view) {
   for (const [name, { container }] of mounted) container.hidden = name !== view.name;
@@ -121,7 +126,7 @@ async function gone() {
   if (isGone) return;
   isGone = true;
   $("gone").hidden = false;
-  while (!(await api.answers())) await new Promise((resolve) => setTimeout(resolve, GONE_CHECK_MS));
+  while (!(await api.answers())) await pause(RETRY_MS);
   isGone = false;
   $("gone").hidden = true;
   announce(t("back"));
@@ -157,7 +162,8 @@ async function start() {
       break;
     } catch (error) {
       $("main").replaceChildren(make("p", { class: "note" }, describe(error)));
-      await new Promise((resolve) => document.addEventListener("serviceback", resolve, { once: true }));
+      if (!(error instanceof GoneError)) await pause(RETRY_MS);
+      else await new Promise((resolve) => document.addEventListener("serviceback", resolve, { once: true }));
     }
   }
   $("main").replaceChildren();

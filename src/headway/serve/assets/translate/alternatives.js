@@ -5,6 +5,8 @@ import { isolated, make, moveFocus, percent } from "../dom.js";
 import { tokenSpans, wordSpans } from "./words.js";
 
 const COUNT = 7;
+const MIN_PROBABILITY = 0.001; // of what is shown beyond the first few
+const FEW = 3;
 const END = "<eos>";
 const MAX_PREVIEW = 40; // characters
 
@@ -53,7 +55,7 @@ export class AlternativesMenu {
     this.list = make("div");
     const waiting = make("p", { class: "quiet", tabindex: -1, role: "menuitem", "aria-disabled": "true" }, t("loading"));
     this.list.append(waiting);
-    this.element.replaceChildren(title, this.list);
+    this.element.replaceChildren(title, this.list, ...this.#whyButton(place, request));
     this.element.hidden = false;
     this.#place();
     waiting.focus();
@@ -64,7 +66,9 @@ export class AlternativesMenu {
       const { alternatives } = await api.post("alternatives", body, { signal });
       const { probability: own, token: ownToken } = firstToken(slot.result, word.start);
       const others = alternatives.filter(({ token }) => token !== END && token.trim() && token.trim() !== ownToken);
-      const entries = others.map(({ token, log_probability }) => ({ token, probability: Math.exp(log_probability) }));
+      const entries = others
+        .map(({ token, log_probability }) => ({ token, probability: Math.exp(log_probability) }))
+        .filter(({ probability }, at) => at < FEW || probability >= MIN_PROBABILITY);
       const span = [word.start, word.end];
       const ours = { token: ownToken, probability: own, span, word: current, translation: slot.result, isCurrent: true };
       this.#show(place, [ours, ...entries]);
@@ -78,6 +82,18 @@ export class AlternativesMenu {
     } catch (error) {
       if (!isAbort(error)) this.list.replaceChildren(make("p", { class: "error" }, describe(error)));
     }
+  }
+
+  /** Returns the way to the view Why, if there is one. */
+  #whyButton({ slot }, { source, target, model }) {
+    const { t, navigate, offers } = this.context;
+    if (!offers("why")) return [];
+    const button = make("button", { type: "button", role: "menuitem", class: "why" }, t("alternatives.why"));
+    button.addEventListener("click", () => {
+      this.close(false);
+      navigate("why", { text: slot.text, translation: slot.result.text, source, target, model });
+    });
+    return [button];
   }
 
   /** Returns the translation that begins with a prefix and a token, or null if there is none. */

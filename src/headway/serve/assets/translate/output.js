@@ -1,7 +1,7 @@
 // The translation as it is shown: lines, sentences and words. Words are shaded by how sure the model is of them.
 
 import { make } from "../dom.js";
-import { wordsOf } from "./words.js";
+import { sentenceGap, wordsOf } from "./words.js";
 
 const SURE = 0.9; // words with at least this probability have no shade
 const UNSURE = 0.5;
@@ -117,7 +117,7 @@ export class Output {
   #showSentence(slot, follows) {
     const { result, element } = slot;
     const [source, target] = this.hooks.languages();
-    element.replaceChildren(follows ? " " : "");
+    element.replaceChildren(follows ? sentenceGap(target) : "");
     element.classList.remove("failed", "flagged");
     slot.words = [];
     if (!result) return;
@@ -148,8 +148,10 @@ export class Output {
 
   /** The translation as text. */
   get text() {
+    if (!this.lines.length) return "";
+    const gap = sentenceGap(this.hooks.languages()[1]);
     return this.lines.map(({ line, slots }) => {
-      const own = slots.map((slot) => slot.result?.text ?? (slot.result ? slot.text : "")).filter(Boolean).join(" ");
+      const own = slots.map((slot) => slot.result?.text ?? (slot.result ? slot.text : "")).filter(Boolean).join(gap);
       return own + (line.endsWith("\n") ? "\n" : "");
     }).join("");
   }

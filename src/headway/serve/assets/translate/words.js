@@ -1,20 +1,28 @@
 // The words of a translation: where they are, how probable they are, and which source words they come from.
 
+const UNSPACED = ["ja", "km", "lo", "my", "th", "zh"]; // languages that have no spaces between sentences
+
+/** Returns a code of a model in the form that browsers know, or "" if it has none: deu_Latn becomes de-Latn. */
+export function browserCode(code) {
+  try {
+    return Intl.getCanonicalLocales(code.replaceAll("_", "-"))[0];
+  } catch {
+    return "";
+  }
+}
+
+/** Returns what is between two sentences of a language. */
+export const sentenceGap = (language) => (UNSPACED.includes(browserCode(language).split("-")[0]) ? "" : " ");
+
 const segmenters = new Map();
 
 /** Returns the words and punctuation marks of a text, as [start, end). */
 export function wordSpans(text, language) {
-  let segmenter = segmenters.get(language);
-  if (!segmenter) {
-    try {
-      segmenter = new Intl.Segmenter(language.replace("_", "-"), { granularity: "word" });
-    } catch {
-      segmenter = new Intl.Segmenter(undefined, { granularity: "word" });
-    }
-    segmenters.set(language, segmenter);
+  if (!segmenters.has(language)) {
+    segmenters.set(language, new Intl.Segmenter(browserCode(language) || undefined, { granularity: "word" }));
   }
   const spans = [];
-  for (const { segment, index } of segmenter.segment(text)) {
+  for (const { segment, index } of segmenters.get(language).segment(text)) {
     if (segment.trim()) spans.push([index, index + segment.length]);
   }
   return spans;

@@ -7,6 +7,7 @@ import { GlossaryTable } from "../translate/glossary.js";
 import { Output } from "../translate/output.js";
 import { Pieces, splitLines } from "../translate/pieces.js";
 import { SourceMarks } from "../translate/source_marks.js";
+import { browserCode } from "../translate/words.js";
 
 const DELAY_MS = 120; // after the last key
 const MAX_DELAY_MS = 700; // of somebody who types on
@@ -30,7 +31,7 @@ class TranslateView {
     this.onBack = () => this.#update();
     document.addEventListener("serviceback", this.onBack);
     this.#update();
-    this.input.focus({ preventScroll: true });
+    if (document.activeElement === document.body) this.input.focus({ preventScroll: true });
   }
 
   state() {
@@ -65,23 +66,23 @@ class TranslateView {
     this.hint = make("p", { class: "hint" }, t("translate.hint"));
     this.status = make("span", { class: "quiet" });
     this.copy = make("button", { type: "button", class: "plain" }, t("translate.copy"));
-    this.word = make("p", { class: "word-info quiet" });
+    this.word = make("p", { class: "word-info quiet", "aria-live": "polite" });
     this.notices = make("ul", { class: "notices" });
-    this.versions = make("details", { class: "card versions" },
+    this.versions = make("details", { class: "card versions", hidden: true },
       make("summary", {}, t("versions.title")), make("p", { class: "quiet" }, t("versions.about")), make("ol"));
     const targetPane = make("section", { class: "card pane", "aria-label": t("translate.result") },
       make("div", { class: "scroll" }, this.hint, this.outputBox),
-      make("div", { class: "bar" }, this.status, this.copy));
+      make("div", { class: "bar" }, this.word, this.status, this.copy));
     const inputBox = make("div", { class: "input" }, this.input);
     const sourcePane = make("section", { class: "card pane", "aria-label": t("translate.text") },
       inputBox, make("div", { class: "bar" }, this.count, this.clear));
     this.glossary = new GlossaryTable(context, () => this.#update());
-    const side = (label, ...controls) => make("div", { class: "side" }, ...controls);
+    const side = (...controls) => make("div", { class: "side" }, ...controls);
     container.append(
       make("h1", { class: "visually-hidden" }, t("view.translate")),
-      make("div", { class: "languages" }, side("", this.source), this.swap, side("", this.target, this.model)),
+      make("div", { class: "languages" }, side(this.source), this.swap, side(this.target, this.model)),
       make("div", { class: "panes" }, sourcePane, targetPane),
-      this.word, this.notices,
+      this.notices,
       make("div", { class: "more" }, this.versions, this.glossary.element));
 
     this.marks = new SourceMarks(this.input);
@@ -123,7 +124,7 @@ class TranslateView {
     const pair = this.context.languages.find((each) => each.source === code || each.target === code);
     try {
       const names = new Intl.DisplayNames([this.context.language], { type: "language", fallback: "none" });
-      const name = names.of(code.replaceAll("_", "-"));
+      const name = names.of(browserCode(code));
       if (name) return name;
     } catch {
       // not a code that browsers know
@@ -168,7 +169,7 @@ class TranslateView {
     this.model.hidden = names.length < 2;
     const canSwap = this.context.languages.some(
       (each) => each.source === this.target.value && (this.sourceCode === null || each.target === this.sourceCode));
-    this.swap.disabled = !canSwap;
+    this.swap.hidden = !canSwap;
   }
 
   #swap() {
@@ -254,8 +255,8 @@ class TranslateView {
     if (entries) request.glossary = entries;
     const changed = JSON.stringify(request) !== JSON.stringify(this.request);
     this.request = request;
-    this.input.lang = source;
-    this.outputBox.lang = target;
+    this.input.lang = browserCode(source);
+    this.outputBox.lang = browserCode(target);
     this.output.setLines(lines, changed);
     this.#showNotices();
   }
@@ -270,7 +271,7 @@ class TranslateView {
     this.output.refresh();
     if (!this.output.pointed) this.#point(null);
     this.#showNotices();
-    if (this.versions.open) this.#showVersions();
+    this.#showVersions();
   }
 
   #choose(slot, translation, position) {
