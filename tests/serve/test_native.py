@@ -61,6 +61,15 @@ def test_sentences_concatenate_to_the_text(http: httpx.Client) -> None:
     assert ["".join(each) for each in found] == texts
 
 
+def test_an_alignment_may_leave_out_its_weights(http: httpx.Client) -> None:
+    body = {"text": "Ein Hund", "source": "en", "target": "de", "options": {"n_best": 2}}
+    whole = http.post("/translate", json={**body, "alignment": True}).json()["translations"]
+    pairs = http.post("/translate", json={**body, "alignment": "pairs"}).json()["translations"]
+    for each in (whole[0], *whole[0]["alternatives"]):
+        assert each["alignment"].pop("attention")
+    assert whole == pairs
+
+
 def test_a_request_may_contain_the_entries_of_a_glossary(http: httpx.Client) -> None:
     body = {"text": "Ein Hund", "source": "en", "target": "de", "glossary": [["Hund", "Garten"], ["Katze", "rein"]]}
     own = http.post("/translate", json=body).json()["translations"][0]

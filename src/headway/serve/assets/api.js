@@ -49,9 +49,14 @@ export class Api {
     return this.#json("GET", path, undefined, signal);
   }
 
-  /** Sends a JSON body and returns the JSON of the reply. With `patient`, a busy service is asked again. */
+  /** Sends JSON, or a form, and returns the JSON of the reply. With `patient`, a busy service is asked again. */
   post(path, body, { signal, patient = false } = {}) {
     return this.#json("POST", path, body, signal, patient);
+  }
+
+  /** Returns a file, as a Blob. */
+  async file(path, { signal } = {}) {
+    return this.#answered((await this.#send("GET", path, undefined, signal)).blob(), signal);
   }
 
   delete(path, { signal } = {}) {
@@ -88,10 +93,11 @@ export class Api {
   async #send(method, path, body, signal, patient = false) {
     for (;;) {
       const key = this.hooks.key();
-      const headers = body === undefined ? {} : { "Content-Type": "application/json" };
+      const isForm = body === undefined || body instanceof FormData;
+      const headers = isForm ? {} : { "Content-Type": "application/json" };
       if (key) headers.Authorization = `Bearer ${key}`;
       const request = fetch(`${this.root}api/v1/${path}`, {
-        method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body),
+        method, headers, signal, body: isForm ? body : JSON.stringify(body),
       });
       const reply = await this.#answered(request, signal);
       if (reply.ok) return reply;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -43,7 +43,10 @@ class TranslationBody(Body):
     options: Options = Field(
         {}, description="Options of the search, such as beam_size, n_best or sampling; see docs/decoding.md."
     )
-    alignment: bool = Field(False, description="Whether to align each target token to a source token.")
+    alignment: bool | Literal["pairs"] = Field(
+        False,
+        description="Whether to align each target token to a source token; pairs leaves out the attention weights.",
+    )
     prefix: str = Field("", description="Text that each translation begins with.")
     include: Annotated[list[str | Phrases], Field(fail_fast=True)] = Field(
         [],
@@ -156,11 +159,14 @@ def translating(
 
     async def translate(texts: Sequence[str]) -> list[dict[str, Any]]:
         sources = [Source(text, body.prefix, include, tuple(body.ban)) for text in texts]
-        how: dict[str, Any] = {"alignment": body.alignment, "markup": body.markup, "protect": body.protect}
+        how: dict[str, Any] = {"alignment": bool(body.alignment), "markup": body.markup, "protect": body.protect}
         results, detected = await service.translate(client, sources, *languages, glossary, options=options, **how)
         answers = [or_error(each, _translation) for each in results]
         for one, language in zip(answers, detected or (), strict=False):
             one["detected"] = asdict(language)
+        if body.alignment == "pairs":
+            for candidate in (each for one in answers for each in (one, *one.get("alternatives", ()))):
+                candidate.get("alignment", {}).pop("attention", None)
         return answers
 
     return translate

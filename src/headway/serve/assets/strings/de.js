@@ -43,7 +43,7 @@ export const german = {
   "translate.copy": "Kopieren",
   "translate.copied": "Kopiert",
   "translate.working": "Wird übersetzt …",
-  "word.help": "Unterstrichen: bei diesem Wort war das Modell unsicher. Zeigen Sie auf ein Wort, um zu sehen, woher es kommt.",
+  "word.help": "Bei unterstrichenen Wörtern war das Modell unsicher. Klicken Sie auf ein Wort, um es zu ändern.",
   "word.probability": "das Modell ist sich zu {percent} sicher",
   "word.from": "aus {words}",
   "word.click": "anklicken oder Enter drücken für Alternativen",

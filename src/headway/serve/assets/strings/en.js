@@ -43,7 +43,7 @@ export const english = {
   "translate.copy": "Copy",
   "translate.copied": "Copied",
   "translate.working": "Translating…",
-  "word.help": "Underlined: the model was unsure of this word. Point at any word to see where it comes from.",
+  "word.help": "The model was unsure of underlined words. Click any word to change it.",
   "word.probability": "the model is {percent} sure of it",
   "word.from": "from {words}",
   "word.click": "click or press Enter for alternatives",

@@ -249,7 +249,7 @@ class TranslateView {
   #useRequest(lines) {
     const source = this.sourceCode, target = this.target.value;
     this.glossary.use(source, target, this.#name(source), this.#name(target));
-    const request = { source, target, alignment: true };
+    const request = { source, target, alignment: "pairs" };
     if (!this.model.hidden) request.model = this.model.value;
     const entries = this.glossary.entries;
     if (entries) request.glossary = entries;
