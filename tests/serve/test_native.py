@@ -71,10 +71,10 @@ def test_an_alignment_may_leave_out_its_weights(http: httpx.Client) -> None:
 
 
 def test_a_request_may_contain_the_entries_of_a_glossary(http: httpx.Client) -> None:
-    body = {"text": "Ein Hund", "source": "en", "target": "de", "glossary": [["Hund", "Garten"], ["Katze", "rein"]]}
+    body = {"text": "Ein Hund", "source": "en", "target": "de", "glossary": [["Hund", "anger"], ["Katze", "enge"]]}
     own = http.post("/translate", json=body).json()["translations"][0]
-    assert "Garten" in own["text"].split()
-    assert own["glossary"] == [{"source": "Hund", "targets": ["Garten"], "met": True}]
+    assert "anger" in own["text"].split()
+    assert own["glossary"] == [{"source": "Hund", "targets": ["anger"], "met": True}]
     dictionary = {"source": "en", "target": "de", "entries": body["glossary"]}
     stored = http.post("/glossaries", json={"name": "terms", "dictionaries": [dictionary]}).json()["id"]
     assert http.post("/translate", json={**body, "glossary": stored}).json()["translations"][0] == own
@@ -92,7 +92,7 @@ def test_a_request_may_contain_the_entries_of_a_glossary(http: httpx.Client) -> 
 def test_entries_that_cannot_be_used_are_refused(
     http: httpx.Client, change: dict[str, Any], status: int, message: str
 ) -> None:
-    body = {"text": "Ein Hund", "source": "en", "target": "de", "glossary": [["Hund", "Garten"]], **change}
+    body = {"text": "Ein Hund", "source": "en", "target": "de", "glossary": [["Hund", "anger"]], **change}
     reply = http.post("/translate", json=body)
     assert reply.status_code == status
     assert message in reply.json()["error"]["message"]

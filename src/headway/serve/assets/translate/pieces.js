@@ -9,9 +9,9 @@ const FIRST_BATCH = 4; // sentences
 const BATCH = 16;
 const LANES = 2; // requests at a time
 const MAX_LINE = 4000; // characters; longer lines are cut, because browsers are slow with them
-const MAX_SPLIT = 50000; // characters of a request
-const MAX_SPLIT_LINES = 500;
-const MAX_REMEMBERED = 20000; // sentences
+const FIRST_SPLIT = { lines: 20, characters: 4000 }; // of the first request that splits lines
+const SPLIT = { lines: 500, characters: 50000 };
+const MAX_REMEMBERED = 20000; // sentences, and lines
 
 // A line in which a sentence can end before the end of the line.
 const MAY_HAVE_SENTENCES = /[^\p{L}\p{N}\p{M}\s,'’"“”„()\-–%].*[\p{L}\p{N}]/u;
@@ -29,6 +29,16 @@ export function splitLines(text) {
     }
     return [...parts, line];
   });
+}
+
+/** Returns the lines from a place on, as many as fit into the limits, but at least one. */
+function firstLines(lines, from, { lines: most, characters: room }) {
+  let to = from;
+  for (let left = room; to < lines.length && to - from < most; to++) {
+    left -= lines[to].length;
+    if (left < 0 && to > from) break;
+  }
+  return lines.slice(from, to);
 }
 
 export class Pieces {
@@ -51,12 +61,7 @@ export class Pieces {
   }
 
   remember(request, sentence, result) {
-    if (this.results.size > MAX_REMEMBERED) this.results.clear();
     this.results.set(resultKey(request, sentence), result);
-  }
-
-  forget(request, sentence) {
-    this.results.delete(resultKey(request, sentence));
   }
 
   /** Ends what is going on. */
@@ -75,50 +80,60 @@ export class Pieces {
   async translate(lines, request, changed) {
     this.stop();
     const { signal } = (this.running = new AbortController());
-    await this.#split(lines, request.source, signal, changed);
-    const all = lines.flatMap((line) => this.sentences(line, request.source)).map((each) => each.trim());
-    const missing = [...new Set(all)].filter((each) => each && !this.results.has(resultKey(request, each)));
+    for (const memory of [this.splits, this.results]) {
+      if (memory.size > MAX_REMEMBERED) memory.clear();
+    }
+    const missing = [], seen = new Set(), wake = [];
+    let isSplit = false;
+    const split = async () => {
+      for (let at = 0, most = FIRST_SPLIT; at < lines.length; most = SPLIT) {
+        const some = firstLines(lines, at, most);
+        at += some.length;
+        await this.#split(some, request.source, signal, changed);
+        for (const line of some) {
+          for (const sentence of this.sentences(line, request.source).map((each) => each.trim())) {
+            if (sentence && !seen.has(sentence) && this.result(request, sentence) === undefined) missing.push(sentence);
+            seen.add(sentence);
+          }
+        }
+        wake.splice(0).forEach((resume) => resume());
+      }
+      isSplit = true;
+      wake.splice(0).forEach((resume) => resume());
+    };
     let size = FIRST_BATCH;
     const lane = async () => {
-      while (missing.length) {
+      while (missing.length || !isSplit) {
         const batch = missing.splice(0, size);
+        if (!batch.length) {
+          await new Promise((resume) => wake.push(resume));
+          continue;
+        }
         size = BATCH;
         await this.#batch(batch, request, signal, changed);
       }
     };
-    const lanes = Array.from({ length: LANES }, lane);
     try {
-      await Promise.all(lanes);
+      await Promise.all([split(), ...Array.from({ length: LANES }, lane)]);
     } catch (error) {
       if (!isAbort(error)) this.stop();
       throw error;
     }
   }
 
+  /** Asks for the sentences of the lines whose sentences are not known. */
   async #split(lines, language, signal, changed) {
-    let unknown = [...new Set(lines)].filter((line) => !this.sentences(line, language));
-    while (unknown.length) {
-      let count = 0, characters = 0;
-      for (const line of unknown.slice(0, MAX_SPLIT_LINES)) {
-        characters += line.length;
-        if (count && characters > MAX_SPLIT) break;
-        count += 1;
-      }
-      const text = unknown.slice(0, count);
-      unknown = unknown.slice(count);
-      const { sentences } = await this.api.post("sentences", { text, language }, { signal, patient: true });
-      if (this.splits.size > MAX_REMEMBERED) this.splits.clear();
-      text.forEach((line, at) => this.splits.set(`${language}\n${line}`, sentences[at]));
-      changed();
-    }
+    const text = [...new Set(lines)].filter((line) => !this.sentences(line, language));
+    if (!text.length) return;
+    const { sentences } = await this.api.post("sentences", { text, language }, { signal, patient: true });
+    text.forEach((line, at) => this.splits.set(`${language}\n${line}`, sentences[at]));
+    changed();
   }
 
   async #batch(batch, request, signal, changed) {
-    const left = new Set(batch.keys());
     for await (const { index, translation } of this.api.stream(
       "translate", { ...request, text: batch }, { signal, patient: true })) {
       this.remember(request, batch[index], translation);
-      left.delete(index);
       changed();
     }
   }
