@@ -32,7 +32,6 @@ from headway.serve.apis.requests import BadRequestError, unless_disconnected
 from headway.serve.glossaries import Dictionary, StoredGlossary
 from headway.serve.languages import english_name
 from headway.serve.service import Client, Service
-from headway.text.base import refuse_surrogates
 
 
 class TranslationBody(Body):
@@ -211,8 +210,6 @@ def router(service: Service) -> APIRouter:
         client_of(service, request)
         texts = listed(body.text)
         service.check_size(texts)
-        for number, text in enumerate(texts, start=1):
-            refuse_surrogates(text, number)
         return {"sentences": await asyncio.to_thread(lambda: [split_sentences(each, body.language) for each in texts])}
 
     @api.post("/translate", response_model=None, responses={200: {"model": TranslateReply, **EVENTS}})
