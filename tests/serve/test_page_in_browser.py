@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,14 @@ def texts(request: Request) -> Any:
     return body["text"]
 
 
+def wait_until(page: Page, condition: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if condition():
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError("nothing happened for 30 seconds")
+
+
 def output(page: Page) -> Any:
     return page.locator(".output")
 
@@ -90,12 +98,12 @@ def test_requests_for_an_earlier_text_are_ended(page: Page, service: RunningServ
     failed: list[Request] = []
     page.on("requestfailed", lambda request: failed.append(request))
     page.keyboard.insert_text("red")
-    page.wait_for_timeout(500)
-    assert [texts(route.request) for route in waiting] == [["red"]]
+    wait_until(page, lambda: len(waiting) == 1)
+    assert texts(waiting[0].request) == ["red"]
     page.keyboard.insert_text(" tea")
-    page.wait_for_timeout(500)
+    wait_until(page, lambda: len(waiting) == 2)
     assert [texts(request) for request in failed] == [["red"]]
-    waiting[-1].continue_()
+    waiting[1].continue_()
     expect(output(page)).to_have_text(translation(service, TEXT)["text"])
 
 
