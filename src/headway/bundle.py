@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
@@ -84,7 +85,7 @@ class BundleConfig:
 BundleT = TypeVar("BundleT", bound="_AnyBundle")
 
 
-class _AnyBundle:
+class _AnyBundle(ABC):
     """Base class of the bundles of all tasks."""
 
     purpose: ClassVar[str]  # what the model does, for error messages
@@ -98,6 +99,21 @@ class _AnyBundle:
         Raises:
             BundleError: A file is missing, damaged or of the wrong kind. The message names the file.
         """
+        outline = cls.load_outline(folder)
+        config, source, path = read_config(folder), outline.tokenizers["source"], folder / "model.safetensors"
+        target = outline.tokenizers.get("target", source)
+        model = build_without_initialization(config.model, source.vocab_size, len(config.labels) or target.vocab_size)
+        load_weights(model, read_weights(path), path)
+        model.eval()
+        return replace(cast("Any", outline), model=model)  # type: ignore[no-any-return]
+
+    @classmethod
+    def load_outline(cls: type[BundleT], folder: Path) -> BundleT:
+        """Read a model folder without its weights: those of the result are on PyTorch's meta device.
+
+        Raises:
+            BundleError: A file is missing, damaged or of the wrong kind, as far as the file headers show.
+        """
         config = read_config(folder)
         kind = _BUNDLES[config.task.kind]
         if not issubclass(kind, cls):
@@ -110,12 +126,18 @@ class _AnyBundle:
                 _check_template(config.imported_token_template, source, target)
         path = folder / "model.safetensors"
         shapes = stored_shapes(path)
-        target_size = len(config.labels) or target.vocab_size
-        _check_weights(_expected_shapes(config, source.vocab_size, target_size, len(shapes)), shapes, path)
-        model = build_without_initialization(config.model, source.vocab_size, target_size)
-        load_weights(model, read_weights(path), path)
-        model.eval()
+        model = _without_weights(config, source.vocab_size, len(config.labels) or target.vocab_size, len(shapes))
+        _check_weights(_shapes(named_weights(model)), shapes, path)
         return cast("BundleT", kind.assemble(config, model, source, target))
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return what a service tells about the model: languages, labels, or the length of its context."""
+
+    @property
+    @abstractmethod
+    def tokenizers(self) -> dict[str, TextTokenizer]:
+        """The tokenizers, by side."""
 
     def _save(self, folder: Path, card: str, tokenizers: dict[str, TextTokenizer], facts: dict[str, Any]) -> None:
         about = {"task": self.task.as_dict(), "model": self.model.config.as_dict()}
@@ -158,6 +180,16 @@ class Bundle(_AnyBundle):
         """The special-token template of a sentence: by default EOS, and a language tag if the model has tags."""
         return self.imported_token_template or default_token_template(self.source_tokenizer)
 
+    def describe(self) -> dict[str, Any]:
+        """Return the languages of the model, and whether calls must name them."""
+        sources, targets = self.token_template.source_languages, self.token_template.target_languages
+        return {
+            "source_languages": sources or (self.task.source_language,),
+            "target_languages": targets or (self.task.target_language,),
+            "takes_source_language": bool(sources),
+            "takes_target_language": bool(targets),
+        }
+
     def save(self, folder: Path, model_card: str) -> None:
         """Write the model folder atomically. ``model_card`` is the content of README.md."""
         joint = self.source_tokenizer.fingerprint == self.target_tokenizer.fingerprint
@@ -189,6 +221,10 @@ class ClassifierBundle(_AnyBundle):
     def tokenizers(self) -> dict[str, TextTokenizer]:
         """The tokenizer, under the name "source". There is no other side."""
         return {"source": self.tokenizer}
+
+    def describe(self) -> dict[str, Any]:
+        """Return the labels of the model."""
+        return {"labels": self.labels}
 
     def save(self, folder: Path, model_card: str) -> None:
         """Write the model folder atomically. ``model_card`` is the content of README.md."""
@@ -235,6 +271,18 @@ class LanguageModelBundle(_AnyBundle):
         template = self.imported_token_template
         return () if template is None else template.fill().source_suffix[1:]
 
+    @property
+    def context_length(self) -> int | None:
+        """The length of the longest text that the model was trained on, in tokens with BOS.
+
+        None for a model that carries its state, which has the whole text before a token as its context.
+        """
+        return None if self.model.carries_state else self.model.config.max_length
+
+    def describe(self) -> dict[str, Any]:
+        """Return the context of the model, in tokens."""
+        return {"context_length": self.context_length}
+
     def save(self, folder: Path, card: str) -> None:
         """Write the folder, whole or not at all. ``card`` becomes README.md."""
         facts: dict[str, Any] = {"format": 2, "tokenizers": {"source": _JOINT, "target": _JOINT}}
@@ -266,6 +314,10 @@ class MaskedLanguageModelBundle(_AnyBundle):
     def tokenizers(self) -> dict[str, TextTokenizer]:
         """The tokenizer, under the name "source". There is no other side."""
         return {"source": self.tokenizer}
+
+    def describe(self) -> dict[str, Any]:
+        """Return the length of the longest text that the model was trained on, in tokens with BOS and EOS."""
+        return {"context_length": self.model.config.max_length}
 
     def save(self, folder: Path, model_card: str) -> None:
         """Write the model folder atomically. ``model_card`` is the content of README.md."""
@@ -303,6 +355,15 @@ def load_bundle(folder: Path) -> AnyBundle:
         BundleError: A file is missing, damaged or not from Headway. The message names the file.
     """
     return cast("AnyBundle", _AnyBundle.load(folder))
+
+
+def load_outline(folder: Path) -> AnyBundle:
+    """Read a model folder of any task without its weights; see :meth:`Bundle.load_outline`.
+
+    Raises:
+        BundleError: A file is missing, damaged or not from Headway. The message names the file.
+    """
+    return cast("AnyBundle", _AnyBundle.load_outline(folder))
 
 
 def read_config(folder: Path) -> BundleConfig:
@@ -477,8 +538,8 @@ def build_without_initialization(config: AnyConfig, source_size: int, target_siz
         return build_model(config, source_size, target_size)
 
 
-def _expected_shapes(config: BundleConfig, source_size: int, target_size: int, stored: int) -> dict[str, Shape]:
-    """Return the shape of each weight of the configured model, without allocating the weights.
+def _without_weights(config: BundleConfig, source_size: int, target_size: int, stored: int) -> Model:
+    """Build the configured model on the meta device, which allocates no weights.
 
     Args:
         config: The content of config.json.
@@ -492,13 +553,12 @@ def _expected_shapes(config: BundleConfig, source_size: int, target_size: int, s
             raise _config_error(config.folder, ValueError(reason))
     try:
         with torch.device("meta"), _Initialization():
-            model = build_model(config.model, source_size, target_size)
+            return build_model(config.model, source_size, target_size)
     except ConfigError as error:
         path = config.folder / "config.json"
         raise BundleError(f"{path}: does not fit the tokenizers in this folder ({error})") from None
     except (RuntimeError, TypeError, ValueError, OverflowError):  # sizes that no tensor can have
         raise _config_error(config.folder, ValueError("model: sizes too large for any tensor")) from None
-    return _shapes(named_weights(model))
 
 
 def stored_shapes(path: Path) -> dict[str, Shape]:

@@ -22,6 +22,7 @@ from headway.serve.fleet import Fleet
 from headway.serve.glossaries import GlossaryLines, GlossaryStore
 from headway.serve.http_connection import BoundedHttpConnection
 from headway.serve.messages import Job, Method, ModelInfo
+from headway.serve.model_pool import ModelPool
 from headway.serve.service import Client, Service
 from headway.serve.usage import Usage
 from headway.tasks import load
@@ -31,10 +32,10 @@ class InProcessFleet(Fleet):
     """Calls models as the workers call them."""
 
     def __init__(self, models: Mapping[str, Any]) -> None:
-        super().__init__([], workers=0)
+        super().__init__([], workers=0, on_loss=lambda: None)
         self._objects = models
         self.models = {
-            name: ModelInfo(name, model.bundle.task.kind, **model.describe()) for name, model in models.items()
+            name: ModelInfo(name, model.bundle.task.kind, **model.bundle.describe()) for name, model in models.items()
         }
 
     @property
@@ -63,7 +64,7 @@ def make_service(models: Mapping[str, Any], **settings: Any) -> Service:
     """Return a service with these models, by name."""
     config = ServeConfig(models=tuple(ModelConfig(path=name, name=name) for name in models), **settings)
     store = GlossaryStore(None, max_glossaries=10, max_characters=1_000_000)
-    return Service(config, InProcessFleet(models), 1, store, Usage(None))
+    return Service(config, ModelPool.of_fleet(InProcessFleet(models)), 1, store, Usage(None))
 
 
 def application(models: Mapping[str, Any] | Path, **settings: Any) -> TestClient:

@@ -19,6 +19,7 @@ from headway.serve.config import LimitsConfig, ModelConfig, ServeConfig
 from headway.serve.fleet import Fleet
 from headway.serve.glossaries import GlossaryStore
 from headway.serve.messages import ModelInfo, Pong
+from headway.serve.model_pool import ModelPool
 from headway.serve.service import Service
 from headway.serve.usage import Usage
 
@@ -27,7 +28,7 @@ class Workers(Fleet):
     """Worker processes that a test imagines."""
 
     def __init__(self) -> None:
-        super().__init__([], workers=2)
+        super().__init__([], workers=2, on_loss=lambda: None)
         self.models = {"model": ModelInfo("model", "translation", ("en",), ("de",))}
         self.ready = 2
 
@@ -52,7 +53,7 @@ def check(test: Callable[[httpx.AsyncClient, Service, Workers], Awaitable[None]]
     async def run() -> None:
         config, workers = ServeConfig(models=(ModelConfig(path="model"),), limits=LimitsConfig()), Workers()
         glossaries = GlossaryStore(None, max_glossaries=0, max_characters=0)
-        service = Service(config, workers, 2, glossaries, Usage(None))
+        service = Service(config, ModelPool.of_fleet(workers), 2, glossaries, Usage(None))
         transport = httpx.ASGITransport(make_app(service), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             await test(http, service, workers)
@@ -128,6 +129,8 @@ def test_metrics_show_the_queue_and_the_workers() -> None:
             "headway_batch_sequences": 7,
             "headway_memory_bytes": 1000,
             "headway_workers_ready": 2,
+            "headway_models_loaded": 1,
+            "headway_model_loads": 0,
             "headway_jobs": 0,
         }
         assert {name: found[name] for name in expected} == expected

@@ -19,6 +19,7 @@ from headway.serve.config import KeyConfig, ModelConfig, ServeConfig
 from headway.serve.fleet import Fleet
 from headway.serve.glossaries import GlossaryStore
 from headway.serve.messages import ModelInfo
+from headway.serve.model_pool import ModelPool
 from headway.serve.service import Client, QuotaExceededError, Service
 from headway.serve.usage import Usage
 
@@ -84,7 +85,7 @@ class Workers(Fleet):
     """Worker processes that a test imagines."""
 
     def __init__(self) -> None:
-        super().__init__([], workers=1)
+        super().__init__([], workers=1, on_loss=lambda: None)
         self.models = {"model": ModelInfo("model", "translation", ("en",), ("de",))}
 
     async def call(self, *_: Any, **__: Any) -> Any:
@@ -96,7 +97,7 @@ def test_requests_at_the_same_time_do_not_exceed_a_quota() -> None:
         key = KeyConfig(name="shop", sha256="0" * 64, characters_per_month=10)
         config = ServeConfig(models=(ModelConfig(path="model"),), keys=(key,))
         glossaries = GlossaryStore(None, max_glossaries=0, max_characters=0)
-        service = Service(config, Workers(), 1, glossaries, Usage(None))
+        service = Service(config, ModelPool.of_fleet(Workers()), 1, glossaries, Usage(None))
         service.admission = Admission(slots=1, max_tokens=30, max_seconds=4.0)  # the others wait
         client = Client("shop", key)
 

@@ -77,10 +77,6 @@ class Classifier:
         """The names of the classes, in the order of the model's logits."""
         return self.bundle.labels
 
-    def describe(self) -> dict[str, Any]:
-        """Return the labels of the model."""
-        return {"labels": self.bundle.labels}
-
     def warm_up(self) -> None:
         """Classify a short text, so that the model's kernels are compiled."""
         self.classify_each(["a"])

@@ -180,15 +180,8 @@ class LanguageModel:
 
     @property
     def context_length(self) -> int | None:
-        """The length of the longest text that the model was trained on, in tokens with BOS.
-
-        None for a model that carries its state, which has the whole text before a token as its context.
-        """
-        return None if self._model.carries_state else self._model.config.max_length
-
-    def describe(self) -> dict[str, Any]:
-        """Return the context of the model, in tokens."""
-        return {"context_length": self.context_length}
+        """The context of the model in tokens; see :attr:`headway.bundle.LanguageModelBundle.context_length`."""
+        return self.bundle.context_length
 
     def warm_up(self) -> None:
         """Continue a short text, so that the model's weights are converted and its kernels compiled."""

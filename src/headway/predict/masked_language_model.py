@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -93,10 +92,6 @@ class MaskedLanguageModel:
     def context_length(self) -> int:
         """The length of the longest text that the model was trained on, in tokens with BOS and EOS."""
         return self._model.config.max_length
-
-    def describe(self) -> dict[str, Any]:
-        """Return the longest text that the model reads, in tokens."""
-        return {"context_length": self.context_length}
 
     def warm_up(self) -> None:
         """Score a short text, so that the model's kernels are compiled."""

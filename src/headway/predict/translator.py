@@ -190,16 +190,6 @@ class Translator(TextTranslator):
         """Let all calls, of several threads, share the batches of ``search``."""
         self._search_all, self._search_steps = search, search.steps
 
-    def describe(self) -> dict[str, Any]:
-        """Return the languages of the model, and whether calls must name them."""
-        task, sources, targets = self.bundle.task, self.source_languages, self.target_languages
-        return {
-            "source_languages": sources or (task.source_language,),
-            "target_languages": targets or (task.target_language,),
-            "takes_source_language": bool(sources),
-            "takes_target_language": bool(targets),
-        }
-
     def warm_up(self) -> None:
         """Translate a short text, so that the model's weights are converted and its kernels compiled."""
         sources, targets = self.source_languages, self.target_languages

@@ -1,9 +1,10 @@
 """The HTTP service: from model folders to an API that translates for many users at once.
 
     config      serve.toml: models, limits, keys
-    loader      a process that loads the models once, and forks the workers, which share its memory
+    loader      a process that loads models once, and forks the workers, which share its memory
     worker      a process that computes: all its requests share batches
-    fleet       starts, watches and replaces the workers of a service, and sends them jobs
+    fleet       starts, watches and replaces the workers of a loader, and sends them jobs
+    model_pool  the models that stay loaded, and those that are loaded on demand
     admission   who may come in, and when: a bounded queue, quotas, and shares for each key
     bulk_jobs   bulk texts, which are translated while little else is done
     usage       the characters that each key has used in this month

@@ -39,6 +39,7 @@ from headway.serve.documents import DocumentNotDoneError, DocumentsFullError, Un
 from headway.serve.fleet import UnavailableError
 from headway.serve.glossaries import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
 from headway.serve.messages import WorkerError
+from headway.serve.model_pool import ModelNotReadyError
 from headway.serve.service import (
     BadKeyError,
     QuotaExceededError,
@@ -71,7 +72,7 @@ def make_app(service: Service) -> ASGIApp:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         service.documents.close()
-        await service.fleet.close()
+        await service.pool.close()
 
     app = FastAPI(
         title="Headway",
@@ -89,11 +90,11 @@ def make_app(service: Service) -> ASGIApp:
 
     @app.get("/ready", include_in_schema=False)
     async def ready() -> JSONResponse:
-        fleet = service.fleet
+        pool = service.pool
         if (reason := service.unavailable_reason) is not None:
             return JSONResponse({"status": "unavailable", "reason": reason}, 503)
-        if fleet.num_ready < fleet.num_workers:
-            reason = f"{fleet.num_ready} of {fleet.num_workers} workers are ready"
+        if pool.num_ready < pool.num_workers:
+            reason = f"{pool.num_ready} of {pool.num_workers} workers are ready"
             return JSONResponse({"status": "degraded", "reason": reason})
         return JSONResponse({"status": "ready"})
 
@@ -136,6 +137,7 @@ _ERRORS: dict[type[Exception], tuple[int, str]] = {
     GlossariesFullError: (413, "{}"),
     TimedOutError: (504, "The time limit of a request has passed"),
     UnavailableError: (503, "No worker can answer now; try again later"),
+    ModelNotReadyError: (503, "{}"),
     WorkerError: (500, "Internal error"),
     HeadwayError: (400, "{}"),
     ClientDisconnect: (_CLOSED_REQUEST, "The client has disconnected"),
@@ -326,14 +328,20 @@ class _Metrics:
             ("headway_queue_tokens", "Estimated tokens of accepted work that is not done.", lambda: admission.tokens),
             ("headway_queue_seconds", "Estimated time for this work.", lambda: admission.seconds),
             ("headway_tokens_per_second", "Estimated speed.", lambda: admission.rate),
-            ("headway_workers_ready", "Workers that can take jobs.", lambda: service.fleet.num_ready),
-            ("headway_worker_restarts", "Workers that were replaced.", lambda: service.fleet.restarts),
+            ("headway_workers_ready", "Workers that can take jobs.", lambda: service.pool.num_ready),
+            ("headway_worker_restarts", "Workers that were replaced.", lambda: service.pool.restarts),
             (
                 "headway_batch_sequences",
                 "Sequences in batches.",
-                lambda: sum(x.num_sequences for x in service.fleet.states),
+                lambda: sum(x.num_sequences for x in service.pool.states),
             ),
-            ("headway_memory_bytes", "Memory that the workers do not share.", lambda: service.fleet.private_bytes()),
+            ("headway_memory_bytes", "Memory that the workers do not share.", lambda: service.pool.private_bytes()),
+            ("headway_models_loaded", "Models that are loaded.", lambda: service.pool.num_loaded),
+            ("headway_model_memory_bytes", "Memory of the loaded models.", lambda: service.pool.num_bytes),
+            ("headway_model_loads", "Loads of models on demand.", lambda: service.pool.loads),
+            ("headway_model_loads_failed", "Loads that have failed.", lambda: service.pool.failed_loads),
+            ("headway_model_load_seconds", "Time that loads on demand took.", lambda: service.pool.load_seconds),
+            ("headway_model_unloads", "Models that were unloaded.", lambda: service.pool.unloads),
             ("headway_jobs", "Jobs for bulk texts that are not finished.", lambda: service.jobs.num_unfinished),
             ("headway_job_bytes", "Memory of texts and results of jobs.", lambda: service.jobs.num_bytes),
             ("headway_cache_bytes", "Size of the cache of translations.", lambda: service.cache.num_bytes),

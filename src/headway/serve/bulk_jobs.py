@@ -25,6 +25,7 @@ _log = logging.getLogger("headway.serve")
 _GROUP_TOKENS = 512  # of the texts that are given to a worker together, unless one text is longer
 _GROUP_TEXTS = 64
 _RETRY_S = 60  # for a key whose jobs are all unfinished
+_RETRIES = 5  # of texts whose model cannot be loaded now
 
 BulkWork = Callable[[Sequence[str]], Awaitable[Sequence[bytes]]]
 """Returns the result of each text, as JSON."""
@@ -226,8 +227,8 @@ class BulkJobs:
 
     async def _do(self, job: BulkJob, start: int, texts: Sequence[str]) -> None:
         try:
-            results = await self._results(job, texts)
-        except HeadwayError as error:
+            results = await self._results_when_possible(job, texts)
+        except (HeadwayError, RetryLaterError) as error:
             self._end(job, str(error))
             return
         if job.ended is not None:
@@ -238,11 +239,20 @@ class BulkJobs:
         elif job.num_done == job.num_texts:
             self._end(job)
 
+    async def _results_when_possible(self, job: BulkJob, texts: Sequence[str]) -> list[bytes]:
+        """Return the results of texts. If they are refused for now, because their model cannot be loaded, wait."""
+        for _ in range(_RETRIES):
+            try:
+                return await self._results(job, texts)
+            except RetryLaterError as error:
+                await asyncio.sleep(error.retry_after)
+        return await self._results(job, texts)
+
     async def _results(self, job: BulkJob, texts: Sequence[str]) -> list[bytes]:
         """Return the results of texts. A text that causes a failure fails alone."""
         try:
             return list(await job.work(texts))
-        except HeadwayError:
+        except (HeadwayError, RetryLaterError):
             raise
         except Exception as error:
             if len(texts) == 1:

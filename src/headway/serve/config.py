@@ -29,6 +29,11 @@ class ModelConfig(Config):
         description="Precision of decoding. Models that do not support int8 need 'auto' or 'float32'. Classifiers and "
         "masked language models do not decode, and always compute in float32.",
     )
+    load: Literal["start", "demand"] = Field(
+        "start",
+        description="When to load the model: at the start of the service, or when a request needs it. A model that is "
+        "loaded on demand is unloaded again when others need its memory (limits.memory_mb).",
+    )
 
 
 class LimitsConfig(Config):
@@ -59,6 +64,15 @@ class LimitsConfig(Config):
     new_tokens: int = Field(100_000, ge=1, description="Maximum number of tokens that a request may ask for.")
     glossaries: int = Field(1000, ge=0, description="Maximum number of glossaries that clients create.")
     glossary_characters: int = Field(50_000_000, ge=0, description="Maximum size of all these glossaries.")
+    memory_mb: float | None = Field(
+        None,
+        gt=0,
+        description="Memory for the weights of all models, in megabytes. Before it is exceeded, models that were "
+        "loaded on demand are unloaded, the least recently used one first. Default: no limit.",
+    )
+    load_seconds: float = Field(
+        60.0, gt=0, description="Time limit for loading a model on demand, and for a request that waits for it."
+    )
     cache_mb: float = Field(0.0, ge=0, description="Size of a cache of translations, in megabytes. 0 means none.")
 
 
@@ -105,7 +119,10 @@ class ServeConfig(Config):
 
     def specs(self) -> list[ModelSpec]:
         """Return the models to load."""
-        return [ModelSpec(model_name(each), each.path, {"precision": each.precision}) for each in self.models]
+        return [
+            ModelSpec(model_name(each), each.path, {"precision": each.precision}, on_demand=each.load == "demand")
+            for each in self.models
+        ]
 
 
 def model_name(model: ModelConfig) -> str:

@@ -1,4 +1,4 @@
-"""The processes of a service: one loader, and the workers that it forks.
+"""A loader, and the workers that it forks: processes that have some models and call their methods.
 
 A worker that ends, or does not answer pings, is replaced. Its jobs are given to another worker once; a job that loses a
 second worker fails with :class:`UnavailableError`, because it may be the cause.
@@ -17,14 +17,15 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from headway.errors import HeadwayError
 from headway.serve.messages import (
-    FORK,
+    LOADER,
+    WORKER,
     Cancel,
     Done,
     Exited,
@@ -49,6 +50,10 @@ _CANCEL_S = 5.0  # a worker that has not ended a canceled job after this time is
 _YOUNG_S = 5.0  # a worker that ends sooner failed to start, and the next one waits
 _DRAIN_CHECK_S = 0.05
 _MAX_WAIT_S = 10.0  # before a worker is started again
+_END_S = 2.0  # a loader that has not ended its processes after this time is killed
+
+
+T = TypeVar("T")
 
 
 class UnavailableError(Exception):
@@ -92,22 +97,66 @@ class _Process:
             os.kill(self.pid, signal.SIGKILL)
 
 
+@dataclass(frozen=True)
+class _Loader:
+    """A loader process. ``wait`` waits until it has ended."""
+
+    pid: int
+    wait: Callable[[], Awaitable[object]]
+
+    async def end(self, patience_s: float) -> None:
+        """Wait until the process, whose connection is closed, has ended, and kill it if that takes too long."""
+        waiting = asyncio.ensure_future(self.wait())
+        done, _ = await asyncio.wait([waiting], timeout=patience_s)
+        if not done:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            await waiting
+
+
+async def _start_first_loader(connection: socket.socket) -> _Loader:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "headway.serve.loader", str(connection.fileno())),
+        pass_fds=[connection.fileno()],
+        stdin=subprocess.DEVNULL,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+    )
+    connection.close()
+    return _Loader(process.pid, process.wait)
+
+
 class Fleet:
     """Loads models, and calls their methods in worker processes.
 
     Args:
-        models: The models.
+        models: The models. Those that are loaded on demand are only described.
         workers: Number of worker processes.
+        parent: Processes that have other models already. The loader is forked from theirs, and has these models, too.
+        on_loss: Called when the loader has ended unexpectedly.
         silence_s: A worker that answers nothing and computes nothing for so long, in seconds, is killed.
         step_s: A worker that takes longer for one decoding step, or for an answer, is killed.
+
+    Attributes:
+        models: What is known of the models.
+        num_bytes: The memory of each loaded model.
+        restarts: The number of workers that were replaced.
     """
 
     def __init__(
-        self, models: Sequence[ModelSpec], *, workers: int, silence_s: float = 3.0, step_s: float = 30.0
+        self,
+        models: Sequence[ModelSpec],
+        *,
+        workers: int,
+        parent: Fleet | None = None,
+        on_loss: Callable[[], None],
+        silence_s: float = 3.0,
+        step_s: float = 30.0,
     ) -> None:
         self._specs, self.num_workers = list(models), workers
+        self._parent, self._on_loss = parent, on_loss
         self._silence_s, self._step_s = silence_s, step_s
         self.models: dict[str, ModelInfo] = {}
+        self.num_bytes: dict[str, int] = {}
         self.restarts = 0
         self._workers: list[_Process | None] = [None] * workers
         self._numbers = itertools.count(1)
@@ -115,47 +164,55 @@ class Fleet:
         self._ended: dict[int, asyncio.Event] = {}  # by process
         self._forked: asyncio.Queue[tuple[int, asyncio.Event]] = asyncio.Queue()
         self._forking = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._closing = False
-        self._loader: subprocess.Popen[bytes] | None = None
+        self._loader: _Loader | None = None
+        self._control: socket.socket | None = None
+        self._stream: asyncio.StreamReader | None = None
+        self._control_writer: asyncio.StreamWriter | None = None
 
     # Starting and ending.
 
-    def launch(self) -> None:
+    async def launch(self) -> None:
         """Start the process that loads the models."""
         ours, theirs = socket.socketpair()
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        self._loader = subprocess.Popen(
-            [sys.executable, "-m", "headway.serve.loader", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            env=environment,
-        )
-        theirs.close()
         self._control = ours
-        ours.sendall(encode(self._specs))
+        self._stream, self._control_writer = await asyncio.open_connection(sock=ours.dup())
+        if self._parent is None:
+            self._loader = await _start_first_loader(theirs)
+        else:
+            pid, ended = await self._parent.fork(LOADER, theirs)
+            self._loader = _Loader(pid, ended.wait)
+        self._control_writer.write(encode(self._specs))
 
     async def start(self) -> None:
-        """Wait until the models are loaded, and start the workers.
+        """Wait until the models are loaded, and start the workers. If that fails or is canceled, all processes end.
 
         Raises:
             HeadwayError: A model cannot be loaded.
         """
-        if self._loader is None:
-            self.launch()
-        stream, self._control_writer = await asyncio.open_connection(sock=self._control.dup())
         try:
-            answer = await read(stream)
-        except asyncio.IncompleteReadError:
+            if self._loader is None:
+                await self.launch()
+            await self._receive_models()
+            await asyncio.gather(*(self._start_worker(number) for number in range(self.num_workers)))
+        except BaseException:
+            await self.close()
+            raise
+        for number in range(self.num_workers):
+            self._spawn(self._keep(number))
+
+    async def _receive_models(self) -> None:
+        assert self._stream is not None
+        try:
+            answer = await read(self._stream)
+        except (asyncio.IncompleteReadError, ConnectionError):
             raise HeadwayError("the process that loads the models ended unexpectedly; see its messages above") from None
         if isinstance(answer, LoadFailed):
             raise answer.error
         assert isinstance(answer, Loaded)
-        self.models = {model.name: model for model in answer.models}
-        self._spawn(self._listen_to_loader(stream))
-        await asyncio.gather(*(self._start_worker(number) for number in range(self.num_workers)))
-        for number in range(self.num_workers):
-            self._spawn(self._keep(number))
+        self.models, self.num_bytes = {model.name: model for model in answer.models}, answer.num_bytes
+        self._spawn(self._listen_to_loader(self._stream))
 
     async def drain(self) -> None:
         """Wait until all jobs are done, and end all processes."""
@@ -168,43 +225,67 @@ class Fleet:
         self._closing = True
         for task in list(self._tasks):
             task.cancel()
-        for worker in filter(None, self._workers):
+        workers = list(filter(None, self._workers))
+        for worker in workers:
             worker.kill()
             worker.writer.close()
-        self._control_writer.close()
-        self._control.close()
-        if self._loader is not None:
-            self._loader.kill()
-            await asyncio.to_thread(self._loader.wait)
-        for pending in self._waiting:
+        if self._control_writer is not None and self._control is not None:
+            self._control_writer.close()
+            self._control.close()
+        for pending in [*self._waiting, *(each for worker in workers for each in worker.pending.values())]:
             self._fail(pending)
+        if self._loader is not None:
+            await self._loader.end(_END_S if self.models else 0.0)
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _listen_to_loader(self, stream: asyncio.StreamReader) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        try:
             while True:
                 message = await read(stream)
                 if isinstance(message, Forked):
                     ended = self._ended[message.pid] = asyncio.Event()
                     self._forked.put_nowait((message.pid, ended))
                 elif isinstance(message, Exited):
-                    if not self._closing:
-                        _log.warning("worker process %d ended with status %d", message.pid, message.status)
+                    if message.status and not self._closing:
+                        _log.warning("process %d ended with status %d", message.pid, message.status)
                     self._ended.pop(message.pid).set()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            for ended in self._ended.values():  # nobody will tell
+                ended.set()
         if not self._closing:
-            _log.error("the process that loads the models has ended")
-            os.kill(os.getpid(), signal.SIGTERM)  # an operator's supervisor starts the service again
+            _log.error("the process that loads %s has ended", ", ".join(self.num_bytes) or "the models")
+            self._on_loss()
+
+    async def fork(self, kind: bytes, connection: socket.socket) -> tuple[int, asyncio.Event]:
+        """Let the loader fork a process that serves a connection.
+
+        Args:
+            kind: What the process is: WORKER or LOADER.
+            connection: The connection, which is closed in this process.
+
+        Returns:
+            The process, and an event that is set when it has ended.
+        """
+        # The answers come in the order of the requests, so a canceled request waits for its answer, too.
+        return await asyncio.shield(self._spawn(self._fork(kind, connection)))
+
+    async def _fork(self, kind: bytes, connection: socket.socket) -> tuple[int, asyncio.Event]:
+        async with self._forking:
+            assert self._control is not None
+            await asyncio.to_thread(socket.send_fds, self._control, [kind], [connection.fileno()])
+            connection.close()
+            return await self._forked.get()
 
     async def _start_worker(self, number: int) -> None:
         ours, theirs = socket.socketpair()
-        async with self._forking:
-            await asyncio.to_thread(socket.send_fds, self._control, [FORK], [theirs.fileno()])
-            theirs.close()
-            pid, ended = await self._forked.get()
+        pid, ended = await self.fork(WORKER, theirs)
         worker = _Process(pid, ended, *await asyncio.open_connection(sock=ours))
         self._workers[number] = worker
         self._spawn(self._listen(worker))

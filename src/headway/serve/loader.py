@@ -1,8 +1,12 @@
-"""The process that loads the models, and forks the workers.
+"""The processes that load the models, and fork the workers.
 
 Workers share the memory of the loaded models with the loader and with each other, because a forked process copies only
-the pages that it writes to. A worker that ends is replaced in milliseconds. The loader computes nothing after loading,
+the pages that it writes to. A worker that ends is replaced in milliseconds. A loader computes nothing after loading,
 and has only one thread, so that forking it is safe.
+
+The first loader has the models that stay. It forks a further loader for each model that is loaded on demand, which has
+the models that stay, too, without a copy, and need not import anything. When that loader ends, all memory of its model
+is free.
 """
 
 from __future__ import annotations
@@ -13,12 +17,16 @@ import selectors
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from headway.errors import HeadwayError
-from headway.serve.messages import FORK, Exited, Forked, Loaded, LoadFailed, ModelInfo, ModelSpec, encode, receive
+from headway.serve.messages import WORKER, Exited, Forked, Loaded, LoadFailed, ModelInfo, ModelSpec, encode, receive
 from headway.serve.worker import run_worker
+
+if TYPE_CHECKING:
+    from headway.bundle import AnyBundle
 
 _DECODING_KINDS = ("translation", "language_model")  # models of other kinds have no precision of decoding
 
@@ -29,19 +37,45 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the service decides
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    specs: list[ModelSpec] = receive(control)
+    _run(control, {})
+
+
+def _run(control: socket.socket, inherited: dict[str, Any]) -> None:
+    """Load the models that the service names, and serve it until it closes the connection."""
     try:
-        models = {spec.name: _load(spec) for spec in specs}
+        specs: list[ModelSpec] = receive(control)
+    except EOFError:
+        return
+    try:
+        from headway.bundle import load_outline
+        from headway.tasks import load  # noqa: F401  # so that its memory is not counted for a model
+
+        models, num_bytes = dict(inherited), {}
+        for spec in specs:
+            if not spec.on_demand:
+                before = _anonymous_bytes()
+                models[spec.name] = _load(spec)
+                num_bytes[spec.name] = max(spec.stored_bytes, _anonymous_bytes() - before)
+        infos = [
+            _describe(spec.name, load_outline(Path(spec.folder)) if spec.on_demand else models[spec.name].bundle)
+            for spec in specs
+        ]
     except (HeadwayError, OSError, ImportError, MemoryError) as error:
         control.sendall(encode(LoadFailed(_sendable(error))))
         return
     try:
-        control.sendall(encode(Loaded(tuple(_describe(name, model) for name, model in models.items()))))
-    except BrokenPipeError:  # the service could not start
+        control.sendall(encode(Loaded(tuple(infos), num_bytes)))
+    except BrokenPipeError:  # the service could not start, or needs the models no more
         return
     gc.collect()
     gc.freeze()  # collections in workers would write to every object, and so copy every page
     _serve(control, models)
+
+
+def _anonymous_bytes() -> int:
+    """Return the memory of this process that belongs to no file."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon:")), 0)
 
 
 def _load(spec: ModelSpec) -> Any:
@@ -55,8 +89,8 @@ def _load(spec: ModelSpec) -> Any:
     return model
 
 
-def _describe(name: str, model: Any) -> ModelInfo:
-    return ModelInfo(name, model.bundle.task.kind, **model.describe())
+def _describe(name: str, bundle: AnyBundle) -> ModelInfo:
+    return ModelInfo(name, bundle.task.kind, **bundle.describe())
 
 
 def _sendable(error: Exception) -> Exception:
@@ -64,7 +98,7 @@ def _sendable(error: Exception) -> Exception:
 
 
 def _serve(control: socket.socket, models: dict[str, Any]) -> None:
-    """Fork a worker for each socket that arrives, and report the workers that end."""
+    """Fork a process for each socket that arrives, and report the processes that end."""
     selector = selectors.DefaultSelector()
     selector.register(control, selectors.EVENT_READ)
     children: dict[int, int] = {}  # file descriptor -> process
@@ -72,15 +106,18 @@ def _serve(control: socket.socket, models: dict[str, Any]) -> None:
         for key, _ in selector.select():
             if key.fileobj is control:
                 message, descriptors, *_ = socket.recv_fds(control, 1, 1)
-                if message != FORK:  # the service has ended
+                if not message:  # the service needs these processes no more
                     for pid in children.values():
                         os.kill(pid, signal.SIGKILL)
+                        os.waitpid(pid, 0)
                     return
                 pid = os.fork()
                 if not pid:
                     selector.close()
                     control.close()
-                    _become_worker(descriptors[0], models)
+                    for watched in children:
+                        os.close(watched)
+                    _become(run_worker if message == WORKER else _run, descriptors[0], models)
                 os.close(descriptors[0])
                 watched = os.pidfd_open(pid)
                 children[watched] = pid
@@ -94,10 +131,10 @@ def _serve(control: socket.socket, models: dict[str, Any]) -> None:
                 control.sendall(encode(Exited(pid, os.waitstatus_to_exitcode(status))))
 
 
-def _become_worker(descriptor: int, models: dict[str, Any]) -> None:
+def _become(work: Callable[[socket.socket, dict[str, Any]], None], descriptor: int, models: dict[str, Any]) -> NoReturn:
     status = 1
     try:
-        run_worker(socket.socket(fileno=descriptor), models)
+        work(socket.socket(fileno=descriptor), models)
         status = 0
     finally:
         os._exit(status)

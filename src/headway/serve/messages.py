@@ -9,10 +9,12 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 _LENGTH = struct.Struct("!Q")
-FORK = b"F"  # sent to the loader with the socket of a new worker; the only message that is not pickled
+# Sent to a loader with the socket of a new process. These are the only messages that are not pickled.
+WORKER, LOADER = b"W", b"L"
 MAX_JOBS = 128  # of a worker at a time
 
 Method = str | Callable[..., Any]
@@ -21,16 +23,29 @@ Method = str | Callable[..., Any]
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model to load: its name in the service, its folder, and how it decodes (arguments of :func:`headway.load`)."""
+    """A model of the service.
+
+    Attributes:
+        name: The name in the service.
+        folder: The model folder.
+        settings: How it decodes: arguments of :func:`headway.load`.
+        on_demand: Whether it is loaded only when it is needed.
+    """
 
     name: str
     folder: str
     settings: dict[str, Any] = field(default_factory=dict)
+    on_demand: bool = False
+
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the model's weights on disk, which its memory is at least."""
+        return sum(path.stat().st_size for path in Path(self.folder).glob("*.safetensors"))
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What the service knows of a loaded model.
+    """What the service knows of a model.
 
     Attributes:
         name: The name in the service.
@@ -130,9 +145,15 @@ class Pong:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The models are loaded."""
+    """The models are loaded.
+
+    Attributes:
+        models: All models, including those that are loaded on demand.
+        num_bytes: The memory of each model that is loaded.
+    """
 
     models: tuple[ModelInfo, ...]
+    num_bytes: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -144,14 +165,14 @@ class LoadFailed:
 
 @dataclass(frozen=True)
 class Forked:
-    """The loader has started the worker that it was asked for."""
+    """A loader has started the process that it was asked for."""
 
     pid: int
 
 
 @dataclass(frozen=True)
 class Exited:
-    """A worker has ended."""
+    """A process that a loader has started has ended."""
 
     pid: int
     status: int

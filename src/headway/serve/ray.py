@@ -5,6 +5,7 @@
 It has two deployments. ``Frontend`` has one replica, which is the HTTP application with its queue, keys, glossaries and
 jobs. Each replica of ``Models`` loads the models and runs worker processes, as ``headway serve`` does on one machine.
 Requests are cancelled, and the work of a lost replica is given to another one, as it is for workers on one machine.
+Each replica loads its own models on demand.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from headway.serve.app import make_app
 from headway.serve.config import ServeConfig, read_config
 from headway.serve.fleet import Fleet, UnavailableError
 from headway.serve.messages import MAX_JOBS, Done, Job, Method, ModelInfo, Pong, WorkerError
+from headway.serve.model_pool import ModelNotReadyError, ModelPool
 from headway.serve.run import save_regularly
 from headway.serve.service import Service, open_stores
 
@@ -42,6 +44,7 @@ _MEASURE_S = 10.0  # time between two measurements of memory, which take some mi
 _HEALTH_CHECK_S = 1.0
 _HEALTH_TIMEOUT_S = 5.0  # a replica that does not answer for so long is replaced
 _SPARE_S = 15.0  # added to the time limit of a request, for its reply
+_ERRORS = (HeadwayError, WorkerError, UnavailableError, ModelNotReadyError)
 _LOST = (RayActorError, ReplicaUnavailableError, DeploymentUnavailableError)
 
 
@@ -80,36 +83,40 @@ class Models:
     """
 
     async def __init__(self, config: ServeConfig, workers: int) -> None:  # type: ignore[misc]  # Ray awaits it
-        self._fleet = Fleet(config.specs(), workers=workers)
+        self._pool = ModelPool.of_config(config, workers)
         self._private_bytes, self._measured_at = 0, 0.0
-        await self._fleet.start()
+        await self._pool.start()
 
     def describe(self) -> dict[str, ModelInfo]:
         """Return the models."""
-        return self._fleet.models
+        return self._pool.models
 
     def state(self) -> _ReplicaState:
         """Return the state of the workers."""
-        fleet, now = self._fleet, time.monotonic()
+        pool, now = self._pool, time.monotonic()
         if now - self._measured_at > _MEASURE_S:
-            self._private_bytes, self._measured_at = fleet.private_bytes(), now
+            self._private_bytes, self._measured_at = pool.private_bytes(), now
         replica = serve.get_replica_context().replica_id.unique_id
-        return _ReplicaState(replica, fleet.num_ready, fleet.states, fleet.restarts, self._private_bytes)
+        return _ReplicaState(replica, pool.num_ready, pool.states, pool.restarts, self._private_bytes)
 
     async def call(self, job: Job) -> Done:
         """Return the result of a job."""
         try:
-            return Done(job.number, await self._fleet.call(*_positional(job), **_named(job)))
-        except (HeadwayError, WorkerError, UnavailableError) as error:
+            async with self._pool.using(job.model) as fleet:
+                return Done(job.number, await fleet.call(*_positional(job), **_named(job)))
+        except _ERRORS as error:
             return Done(job.number, error=error)
 
     async def stream(self, job: Job) -> AsyncGenerator[Done]:
         """Yield the parts of the result of a job, and then its result."""
         try:
-            async with aclosing(self._fleet.stream(*_positional(job), **_named(job))) as parts:
+            async with (
+                self._pool.using(job.model) as fleet,
+                aclosing(fleet.stream(*_positional(job), **_named(job))) as parts,
+            ):
                 async for part in parts:
                     yield Done(job.number, part)
-        except (HeadwayError, WorkerError, UnavailableError) as error:
+        except _ERRORS as error:
             yield Done(job.number, error=error)
 
 
@@ -131,7 +138,7 @@ class RayFleet(Fleet):
     """
 
     def __init__(self, handle: DeploymentHandle, replicas: int, workers: int) -> None:
-        super().__init__([], workers=replicas * workers)
+        super().__init__([], workers=replicas * workers, on_loss=lambda: None)
         self._handle, self._num_replicas = handle, replicas
         self._current: list[_ReplicaState] = []
         self._last: dict[str, _ReplicaState] = {}  # of all replicas that ever were
@@ -257,7 +264,7 @@ class Frontend:
         glossaries, usage = open_stores(config)
         fleet = RayFleet(models, replicas, workers)
         await fleet.start()
-        self._app = make_app(Service(config, fleet, replicas * workers, glossaries, usage))
+        self._app = make_app(Service(config, ModelPool.of_fleet(fleet), replicas * workers, glossaries, usage))
         self._saving = asyncio.ensure_future(save_regularly(usage))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:

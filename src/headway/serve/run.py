@@ -20,7 +20,7 @@ import uvicorn
 from headway.cores import num_cores
 from headway.errors import ConfigError, HeadwayError, OutputError
 from headway.serve.config import ServeConfig
-from headway.serve.fleet import Fleet
+from headway.serve.model_pool import ModelPool
 from headway.serve.usage import Usage
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def run(config: ServeConfig, path: Path | None, reread: Callable[[], ServeConfig
     """Serve until SIGTERM or SIGINT. The first signal lets accepted requests end, and a second one ends at once.
 
     SIGHUP loads the models again, as the configuration names them then. Keys and limits for single requests take effect
-    as soon as the file changes. The number of workers, the address and the queue's limits stay as they are.
+    as soon as the file changes. The number of workers, the address and the queue's limits stay as they are. Models that
+    are loaded on demand are cold after it.
 
     Args:
         config: The configuration.
@@ -56,16 +57,16 @@ def run(config: ServeConfig, path: Path | None, reread: Callable[[], ServeConfig
 async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], ServeConfig]) -> None:
     listener = _listen(config.host, config.port)
     workers = config.workers or num_cores()
-    fleet = Fleet(config.specs(), workers=workers)
-    fleet.launch()
+    pool = ModelPool.of_config(config, workers)
+    await pool.launch()
     # These imports take about as long as loading a model, which another process does meanwhile.
     from headway.serve.app import error_for_url, make_app
     from headway.serve.http_connection import BoundedHttpConnection
     from headway.serve.service import Service, open_stores
 
     glossaries, usage = open_stores(config)
-    await fleet.start()
-    service = Service(config, fleet, workers, glossaries, usage)
+    await pool.start()
+    service = Service(config, pool, workers, glossaries, usage)
     connection = partial(BoundedHttpConnection, limits=lambda: service.config.limits, error=error_for_url)
     settings = uvicorn.Config(
         make_app(service),
@@ -87,7 +88,7 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
     watching = asyncio.gather(reloader.watch(), save_regularly(usage))
     host, port = listener.getsockname()[:2]
     where = "this machine only" if host.startswith("127.") or host == "::1" else "the network"
-    print(f"headway: serving {', '.join(fleet.models)} on http://{host}:{port} ({where})", file=sys.stderr, flush=True)
+    print(f"headway: serving {', '.join(pool.models)} on http://{host}:{port} ({where})", file=sys.stderr, flush=True)
     await server.serve(sockets=[listener])
     watching.cancel()
     usage.save()
@@ -114,7 +115,7 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: object) -> None:
         """Begin to end the service; the second time, end it at once."""
         if self._service.is_draining:
-            for pid in self._service.fleet.pids:
+            for pid in self._service.pool.pids:
                 os.kill(pid, signal.SIGKILL)
             os._exit(1)
         self._service.is_draining = True
@@ -148,14 +149,14 @@ class _Reloader:
         _log.info("loading the models again")
         try:
             config = self._reread()
-            fleet = Fleet(config.specs(), workers=self._workers)
-            await fleet.start()
+            pool = ModelPool.of_config(config, self._workers)
+            await pool.start()
         except HeadwayError as error:
             _log.error("the models stay as they are: %s", error)
             return
-        old = self._service.fleet
-        self._service.use(config, fleet)
-        _log.info("serving %s now", ", ".join(fleet.models))
+        old = self._service.pool
+        self._service.use(config, pool)
+        _log.info("serving %s now", ", ".join(pool.models))
         ending = asyncio.ensure_future(old.drain())
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)

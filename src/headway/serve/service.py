@@ -25,6 +25,7 @@ from headway.serve.fleet import Fleet
 from headway.serve.glossaries import Dictionary, GlossaryLines, GlossaryStore, StoredGlossary
 from headway.serve.languages import DetectedLanguage, base_language, detect_language, find_language
 from headway.serve.messages import MAX_JOBS, Method, ModelInfo
+from headway.serve.model_pool import ModelPool
 from headway.serve.usage import Usage
 
 _PRIORITIES = {"interactive": 0, "bulk": 1}
@@ -106,7 +107,7 @@ class Service:
     """The models of a configuration, behind a bounded queue."""
 
     def __init__(
-        self, config: ServeConfig, fleet: Fleet, workers: int, glossaries: GlossaryStore, usage: Usage
+        self, config: ServeConfig, pool: ModelPool, workers: int, glossaries: GlossaryStore, usage: Usage
     ) -> None:
         self.glossaries, self.usage = glossaries, usage
         self._editing = asyncio.Lock()  # of glossaries
@@ -117,13 +118,13 @@ class Service:
         self.jobs = BulkJobs(self.admission, workers * _GROUPS_PER_WORKER)
         self.documents = ServedDocuments(self)
         self.is_draining = False
-        self.use(config, fleet)
+        self.use(config, pool)
         self._recent: dict[str, list[float]] = {}  # times of requests, by key
 
-    def use(self, config: ServeConfig, fleet: Fleet) -> None:
-        """Serve the models of ``fleet`` from now on, with the keys and limits of ``config`` for single requests."""
-        self.config, self.fleet = config, fleet
-        self.models = [_configured(fleet.models[model_name(own)], own) for own in config.models]
+    def use(self, config: ServeConfig, pool: ModelPool) -> None:
+        """Serve the models of ``pool`` from now on, with the keys and limits of ``config`` for single requests."""
+        self.config, self.pool = config, pool
+        self.models = [_configured(pool.models[model_name(own)], own) for own in config.models]
         translating = self.models_of_kind("translation")
         self._source_languages = frozenset(code for each in translating for code in each.source_languages)
         self.cache = ResultCache(round(config.limits.cache_mb * 1e6))
@@ -148,7 +149,7 @@ class Service:
         """Why the service takes no requests now. None means that it does."""
         if self.is_draining:
             return "the service is ending"
-        return None if self.fleet.num_ready else "no worker is ready"
+        return None if self.pool.is_available else "no worker is ready"
 
     # Keys.
 
@@ -249,7 +250,8 @@ class Service:
                 for each in changed:
                     model = self._model_for_dictionary(each)
                     lines = GlossaryLines(each.lines)
-                    await self.fleet.call(model.name, "check_glossary", glossary=lines, caller=client.name)
+                    async with self.pool.using(model.name) as fleet:
+                        await fleet.call(model.name, "check_glossary", glossary=lines, caller=client.name)
         except TimeoutError:
             raise TimedOutError from None
         await asyncio.to_thread(self.glossaries.put, glossary)
@@ -336,8 +338,8 @@ class Service:
 
         Raises the errors of :meth:`translate`.
         """
-        async with self._admitted(client, texts, new_tokens):
-            return await self.fleet.call(
+        async with self._admitted(client, model, texts, new_tokens) as fleet:
+            return await fleet.call(
                 model.name, method, *arguments, caller=client.name, priority=client.priority, **keywords
             )
 
@@ -353,11 +355,9 @@ class Service:
     ) -> AsyncGenerator[Any]:
         """Like :meth:`call`, for a method that returns a stream. Yield its parts and then its result, in one task."""
         async with (
-            self._admitted(client, texts, new_tokens),
+            self._admitted(client, model, texts, new_tokens) as fleet,
             aclosing(
-                self.fleet.stream(
-                    model.name, method, *arguments, caller=client.name, priority=client.priority, **keywords
-                )
+                fleet.stream(model.name, method, *arguments, caller=client.name, priority=client.priority, **keywords)
             ) as parts,
         ):
             async for part in parts:
@@ -423,12 +423,18 @@ class Service:
             raise TooLargeError(f"{length:,} new tokens of a text; at most {limits.new_tokens:,} are accepted")
 
     @asynccontextmanager
-    async def _admitted(self, client: Client, texts: Sequence[str], new_tokens: int) -> AsyncIterator[None]:
-        """Let work wait for its place, count it, and end it when its time is over."""
+    async def _admitted(
+        self, client: Client, model: ModelInfo, texts: Sequence[str], new_tokens: int
+    ) -> AsyncIterator[Fleet]:
+        """Let work wait for its model and its place, count it, and end it when its time is over.
+
+        Yields the processes that do it.
+        """
         tokens = sum(map(estimated_tokens, texts)) + new_tokens
         if client.in_background:
-            with self.admission.outside(tokens):
-                yield
+            async with self.pool.using(model.name) as fleet:
+                with self.admission.outside(tokens):
+                    yield fleet
             return
         limits, characters = self.config.limits, self.check_size(texts)
         if new_tokens > limits.new_tokens:
@@ -437,10 +443,14 @@ class Service:
         self.usage.add(client.name, characters)  # now, so that requests that wait do not exceed the quota together
         has_entered = False
         try:
-            async with self.admission.enter(tokens, client.name, client.priority):
+            # The time for loading is no measure of the speed of the queue, so a request waits for its model first.
+            async with (
+                self.pool.using(model.name) as fleet,
+                self.admission.enter(tokens, client.name, client.priority),
+            ):
                 has_entered = True
                 async with asyncio.timeout(limits.request_seconds):
-                    yield
+                    yield fleet
         except TimeoutError:
             raise TimedOutError from None
         finally:

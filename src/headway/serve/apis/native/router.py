@@ -28,9 +28,22 @@ def router(service: Service) -> APIRouter:
 
     @api.get("/models")
     async def models(request: Request) -> list[dict[str, Any]]:
-        """Return the models: what each does, and for which languages."""
+        """Return the models: what each does, for which languages, and whether it is loaded.
+
+        ``load`` says when a model is loaded: at the "start", or on "demand". ``state`` is "warm", "loading" or "cold",
+        and ``memory_bytes`` the memory of a warm model.
+        """
         client_of(service, request)
-        return [asdict(model) for model in service.models]
+        pool = service.pool
+        return [
+            asdict(model)
+            | {
+                "load": "demand" if pool.is_on_demand(model.name) else "start",
+                "state": pool.state(model.name),
+                "memory_bytes": pool.memory(model.name),
+            }
+            for model in service.models
+        ]
 
     for part in (
         translation,

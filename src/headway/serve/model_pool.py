@@ -1,0 +1,386 @@
+"""The models of a service: some stay loaded, and the others are loaded on demand within a budget of memory.
+
+The models that stay share one :class:`~headway.serve.fleet.Fleet`, a loader with its workers. A model that is loaded on
+demand has a fleet of its own, whose loader is forked from the first one: it starts with all modules imported and with
+the models that stay, and unloading the model means ending its processes, which frees its memory for certain. So other
+models neither wait for a load nor notice one that fails. Work that needs two models at once is done by processes that
+have both: if both are loaded on demand, these are a further fleet, which loads the two.
+
+- A model is loaded by the first request that needs it. Requests that need it meanwhile wait for the same load. A load
+  goes on if they give up, because the next request will probably need the model, too.
+- One load runs at a time, which bounds the memory for loading.
+- Before a load, the models that were least recently used are unloaded until the budget has room. A model with running
+  requests stays; a load waits for it. The memory that a model needs is the size of its weights on disk until it has
+  been loaded for the first time, and then what its loader has measured.
+- A load that has failed is not tried again for some seconds. A model whose loader has ended is loaded again by the next
+  request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from headway.errors import ConfigError, HeadwayError
+from headway.serve.admission import RetryLaterError
+from headway.serve.config import ServeConfig
+from headway.serve.fleet import Fleet, UnavailableError
+from headway.serve.messages import ModelInfo, ModelSpec, Pong
+
+_log = logging.getLogger("headway.serve")
+_RETRY_S = 10.0  # after a failed load
+_DRAIN_CHECK_S = 0.05
+_MEGABYTE = 1_000_000
+
+ModelState = Literal["warm", "loading", "cold"]
+
+
+class ModelNotReadyError(RetryLaterError):
+    """A model is not loaded: it takes too long, has failed, or does not fit into memory. The message says which."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(max(1, round(retry_after)))
+        self.args = message, retry_after  # with which it is sent to other processes
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class _TooLargeError(Exception):
+    """Models do not fit into the budget, even alone."""
+
+
+@dataclass(eq=False)
+class _Group:
+    """Models that are loaded on demand and together. Nearly always it is one.
+
+    Attributes:
+        specs: The models.
+        num_bytes: Their memory, measured or estimated.
+        loading: Their load, while it runs.
+        fleet: Their processes, if they are loaded.
+        users: The number of requests that use them, or wait for them.
+        last_used: When the last one ended.
+        failure: Why the last load has failed.
+        failed_at: When it has.
+    """
+
+    specs: tuple[ModelSpec, ...]
+    num_bytes: int
+    loading: asyncio.Task[Fleet] | None = None
+    fleet: Fleet | None = None
+    users: int = 0
+    last_used: float = 0.0
+    failure: str = ""
+    failed_at: float = -_RETRY_S
+
+    @property
+    def title(self) -> str:
+        """The names of the models, for messages."""
+        return " and ".join(spec.name for spec in self.specs)
+
+
+class ModelPool:
+    """The models of a service, and the processes that have them.
+
+    Args:
+        specs: The models.
+        workers: Number of worker processes of each fleet.
+        memory_mb: Budget for the memory of all models, in megabytes. None means that it is unlimited.
+        wait_s: Time limit of a load, and of the wait for it, in seconds.
+
+    Attributes:
+        models: What is known of each model, by name.
+        loads: The number of loads on demand.
+        failed_loads: The number of loads that have failed.
+        unloads: The number of times that models were unloaded.
+        load_seconds: The time that all loads took.
+    """
+
+    _fleet_type: type[Fleet] = Fleet
+
+    def __init__(self, specs: Sequence[ModelSpec], *, workers: int, memory_mb: float | None, wait_s: float) -> None:
+        self._specs, self._workers, self._wait_s = {spec.name: spec for spec in specs}, workers, wait_s
+        self._budget = None if memory_mb is None else memory_mb * _MEGABYTE
+        stays = any(not spec.on_demand for spec in specs)
+        # The supervisor of an operator restarts a service that has lost its first loader.
+        self._base = self._fleet_type(
+            specs, workers=workers if stays else 0, on_loss=lambda: os.kill(os.getpid(), signal.SIGTERM)
+        )
+        self._base_users = 0
+        self._groups: dict[frozenset[str], _Group] = {}
+        self._one_at_a_time = asyncio.Lock()
+        self._changed = asyncio.Condition()  # notified when models have become idle
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.models: dict[str, ModelInfo] = {}
+        self.loads = self.failed_loads = self.unloads = 0
+        self.load_seconds = 0.0
+
+    @classmethod
+    def of_config(cls, config: ServeConfig, workers: int) -> ModelPool:
+        """Return a pool of the models of a configuration."""
+        limits = config.limits
+        return cls(config.specs(), workers=workers, memory_mb=limits.memory_mb, wait_s=limits.load_seconds)
+
+    @classmethod
+    def of_fleet(cls, fleet: Fleet) -> ModelPool:
+        """Return a pool of the models of started processes. They load and unload models themselves, if they do."""
+        pool = cls([ModelSpec(name, "") for name in fleet.models], workers=0, memory_mb=None, wait_s=0.0)
+        pool._base, pool.models = fleet, fleet.models
+        return pool
+
+    # Starting and ending.
+
+    async def launch(self) -> None:
+        """Start the process that loads the models that stay."""
+        await self._base.launch()
+
+    async def start(self) -> None:
+        """Wait until the models that stay are loaded.
+
+        Raises:
+            HeadwayError: A model cannot be loaded, or the folder of one that is loaded on demand is invalid.
+            ConfigError: The models need more memory than the budget.
+        """
+        await self._base.start()
+        self.models = self._base.models
+        if self._budget is not None and self.num_bytes > self._budget:
+            needed = self.num_bytes / _MEGABYTE
+            await self.close()
+            raise ConfigError(
+                f"limits.memory_mb = {self._budget / _MEGABYTE:g}, but the models that are loaded at the start need "
+                f'{needed:.0f} MB; raise it, or set load = "demand" for some of them'
+            )
+
+    async def drain(self) -> None:
+        """Wait until no request uses a model, and end all processes."""
+        while self._base_users or any(group.users for group in self._groups.values()):
+            await asyncio.sleep(_DRAIN_CHECK_S)
+        await self.close()
+
+    async def close(self) -> None:
+        """End all processes at once."""
+        loads = [group.loading for group in self._groups.values() if group.loading is not None]
+        for task in [*self._tasks, *loads]:
+            task.cancel()
+        await asyncio.gather(*loads, return_exceptions=True)
+        base, *others = self._fleets()
+        await asyncio.gather(*(fleet.close() for fleet in others))
+        await base.close()
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # What there is.
+
+    def _fleets(self) -> list[Fleet]:
+        return [self._base, *(group.fleet for group in self._groups.values() if group.fleet is not None)]
+
+    def is_on_demand(self, name: str) -> bool:
+        """Return whether a model is loaded on demand."""
+        return self._specs[name].on_demand
+
+    def state(self, name: str) -> ModelState:
+        """Return whether a model is loaded."""
+        if not self.is_on_demand(name) or any(name in fleet.num_bytes for fleet in self._fleets()):
+            return "warm"
+        loading = (key for key, group in self._groups.items() if group.loading is not None)
+        return "loading" if any(name in key for key in loading) else "cold"
+
+    def memory(self, name: str) -> int | None:
+        """Return the memory of a model in bytes, or None if it is not loaded."""
+        found = [fleet.num_bytes[name] for fleet in self._fleets() if name in fleet.num_bytes]
+        return sum(found) if found else None
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory of all models that are loaded."""
+        return sum(sum(fleet.num_bytes.values()) for fleet in self._fleets())
+
+    @property
+    def num_loaded(self) -> int:
+        """The number of models that are loaded."""
+        return sum(self.state(name) == "warm" for name in self.models)
+
+    @property
+    def is_available(self) -> bool:
+        """Whether requests can be answered: a worker has the models that stay, or there are none that stay."""
+        return bool(self._base.num_ready) or not self._base.num_workers
+
+    @property
+    def num_ready(self) -> int:
+        """The number of workers that can take jobs."""
+        return sum(fleet.num_ready for fleet in self._fleets())
+
+    @property
+    def num_workers(self) -> int:
+        """The number of workers that there should be."""
+        return sum(fleet.num_workers for fleet in self._fleets())
+
+    @property
+    def restarts(self) -> int:
+        """The number of workers that were replaced."""
+        return sum(fleet.restarts for fleet in self._fleets())
+
+    @property
+    def states(self) -> list[Pong]:
+        """The last answer of each worker."""
+        return [state for fleet in self._fleets() for state in fleet.states]
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the workers."""
+        return [pid for fleet in self._fleets() for pid in fleet.pids]
+
+    def private_bytes(self) -> int:
+        """Return the memory of the workers that they do not share with others."""
+        return sum(fleet.private_bytes() for fleet in self._fleets())
+
+    # Loading and unloading.
+
+    @asynccontextmanager
+    async def using(self, *names: str) -> AsyncIterator[Fleet]:
+        """Yield processes that have models, which stay loaded inside the context. Load them if that is necessary.
+
+        Raises:
+            ModelNotReadyError: They cannot be loaded, or not in time.
+            UnavailableError: There is no such model, because the models have just been replaced.
+        """
+        if not set(names) <= self.models.keys():
+            raise UnavailableError
+        needed = frozenset(name for name in names if self._specs[name].on_demand)
+        if not needed:
+            self._base_users += 1
+            try:
+                yield self._base
+            finally:
+                self._base_users -= 1
+            return
+        group = self._group(needed)
+        group.users += 1
+        try:
+            yield group.fleet or await self._loaded(group)
+        finally:
+            group.users -= 1
+            group.last_used = time.monotonic()
+            if not group.users:
+                self._spawn(self._on_idle())
+
+    def _group(self, names: frozenset[str]) -> _Group:
+        """Return a loaded group that has the models, or the group of just these models."""
+        loaded = (group for key, group in self._groups.items() if names <= key and group.fleet is not None)
+        if (found := next(loaded, None)) is not None:
+            return found
+        if names not in self._groups:
+            specs = tuple(replace(self._specs[name], on_demand=False) for name in sorted(names))
+            self._groups[names] = _Group(specs, sum(spec.stored_bytes for spec in specs))
+        return self._groups[names]
+
+    async def _loaded(self, group: _Group) -> Fleet:
+        """Load a group, or wait for the load that has begun."""
+        if group.loading is None:
+            wait = group.failed_at + _RETRY_S - time.monotonic()
+            if wait > 0:
+                raise ModelNotReadyError(group.failure, wait)
+            group.loading = asyncio.ensure_future(self._load(group))
+            group.loading.add_done_callback(_retrieve)
+        try:
+            async with asyncio.timeout(self._wait_s):
+                return await asyncio.shield(group.loading)
+        except TimeoutError:
+            raise ModelNotReadyError(f"The model {group.title} is being loaded; try again later", _RETRY_S) from None
+
+    async def _load(self, group: _Group) -> Fleet:
+        try:
+            async with self._one_at_a_time:
+                async with asyncio.timeout(self._wait_s):
+                    await self._make_room(group)
+                    started = time.monotonic()
+                    fleet = await self._started_fleet(group)
+        except (HeadwayError, OSError, TimeoutError, _TooLargeError) as error:
+            reason = f"it takes more than {self._wait_s:g} seconds" if isinstance(error, TimeoutError) else str(error)
+            _log.error("cannot load the model %s: %s", group.title, reason)
+            self.failed_loads += 1
+            # Other errors may name a folder of the server.
+            details = f": {error}" if isinstance(error, _TooLargeError) else ""
+            group.failure, group.failed_at = f"The model {group.title} cannot be loaded{details}", time.monotonic()
+            raise ModelNotReadyError(group.failure, _RETRY_S) from None
+        finally:
+            group.loading = None
+        seconds = time.monotonic() - started
+        self.loads, self.load_seconds = self.loads + 1, self.load_seconds + seconds
+        _log.info("loaded the model %s in %.1f s: %.0f MB", group.title, seconds, group.num_bytes / _MEGABYTE)
+        group.fleet, group.last_used = fleet, time.monotonic()
+        self._spawn(self._on_idle())  # the model may need more than was expected
+        return fleet
+
+    async def _started_fleet(self, group: _Group) -> Fleet:
+        fleet = self._fleet_type(
+            group.specs, workers=self._workers, parent=self._base, on_loss=lambda: self._on_loss(group)
+        )
+        await fleet.start()
+        group.num_bytes = sum(fleet.num_bytes.values())
+        try:
+            self._check_size(group)
+        except _TooLargeError:
+            await fleet.close()
+            raise
+        return fleet
+
+    def _check_size(self, group: _Group) -> None:
+        """Raise an error if models do not fit into the budget even if no other one is loaded on demand."""
+        staying = sum(self._base.num_bytes.values())
+        if self._budget is not None and staying + group.num_bytes > self._budget:
+            raise _TooLargeError(
+                f"it needs {group.num_bytes / _MEGABYTE:.0f} MB, but limits.memory_mb leaves "
+                f"{(self._budget - staying) / _MEGABYTE:.0f} MB"
+            )
+
+    async def _make_room(self, group: _Group) -> None:
+        """Unload the models that were least recently used, until there is room for ``group``."""
+        self._check_size(group)
+        while self._budget is not None and self.num_bytes + group.num_bytes > self._budget:
+            if self._idle():
+                await self._unload(self._idle()[0])
+            else:
+                async with self._changed:
+                    await self._changed.wait_for(self._idle)
+
+    def _idle(self) -> list[_Group]:
+        """Return the groups that can be unloaded, the least recently used one first."""
+        idle = [group for group in self._groups.values() if group.fleet is not None and not group.users]
+        return sorted(idle, key=lambda group: group.last_used)
+
+    async def _unload(self, group: _Group) -> None:
+        fleet, group.fleet = group.fleet, None
+        assert fleet is not None
+        self.unloads += 1
+        _log.info("unloading the model %s", group.title)
+        await fleet.close()
+
+    async def _on_idle(self) -> None:
+        """Keep the budget, and let a load go on that waits for room."""
+        while self._budget is not None and self.num_bytes > self._budget and self._idle():
+            await self._unload(self._idle()[0])
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _on_loss(self, group: _Group) -> None:
+        """End the workers of a loader that has ended. The next request loads the models again."""
+        if group.fleet is not None:
+            self._spawn(self._unload(group))
+
+
+def _retrieve(task: asyncio.Task[Fleet]) -> None:
+    """Mark a task's error as seen, also if every request that waited for it has given up."""
+    if not task.cancelled():
+        task.exception()
