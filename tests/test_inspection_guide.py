@@ -53,7 +53,7 @@ def test_its_commands_run(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_its_python_runs(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(home)
     examples = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-    assert len(examples) == 2
+    assert len(examples) == 3
     names: dict[str, object] = {}
     for example in examples:
         exec(example, names)

@@ -97,6 +97,7 @@ def test_the_cost_of_a_word(http: TestClient, translator: Translator) -> None:
         ("search-tree", {"text": "ein haus " * 200}, 400, "at most 200 are accepted"),
         ("search-tree", {"beam_size": 11}, 422, "beam_size"),
         ("force-word", {"word": ""}, 400, "blank"),
+        ("force-word", {"word": "haus", "prefix": "haus " * 300}, 400, "at most 200 are accepted"),
         ("force-word", {}, 422, "word"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -155,10 +156,27 @@ def test_perplexity(http: httpx.Client, models: dict[str, Any], stride: int | No
     assert found == pytest.approx(expected)
 
 
+def test_streamed_tokens(http: httpx.Client, folders: dict[str, Path]) -> None:
+    options = {"temperature": 3.0, "seed": 2, "max_new_tokens": 6}
+    body = {"prompt": "ein", "options": options, "stream": True, "alternatives": 3}
+    lines = http.post("/generate", json=body).text.split("\n\n")
+    *events, last = [json.loads(line.removeprefix("data: ")) for line in lines if line]
+    model: Any = headway.load(folders["writer"], precision="float32")  # the precision of the service
+    stream = model.stream_tokens("ein", alternatives=3, **options)
+    for event, part in zip(events, stream, strict=True):
+        assert event["text"] == part.text
+        for ours, theirs in zip(event["tokens"], part.tokens, strict=True):
+            assert ours["token"] == theirs.token
+            assert [each["token"] for each in ours["alternatives"]] == [each.token for each in theirs.alternatives]
+            assert ours["log_probability"] == pytest.approx(theirs.log_probability, abs=1e-4)
+    assert last["continuation"]["text"] == "".join(event["text"] for event in events)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "message"),
     [
         ("/alternatives", {"text": "a", "source": "en", "target": "de", "count": 0}, 422, "count"),
+        ("/generate", {"prompt": "a", "alternatives": 3}, 400, "alternatives needs stream"),
         ("/alternatives", {"text": "a", "source": "en", "target": "zz"}, 400, "zz is not supported"),
         ("/explain", {"text": ""}, 400, "empty"),
         ("/explain", {"text": "a", "label": "nothing"}, 400, "unknown label 'nothing'"),

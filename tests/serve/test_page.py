@@ -10,10 +10,12 @@ from in_process import application
 from running_service import unpack_model
 from starlette.testclient import TestClient
 
+import headway.inspection
 import headway.serve.page
 
 ASSETS = Path(headway.serve.page.__file__).parent / "assets"
 FILES = sorted(path for path in ASSETS.rglob("*") if path.is_file())
+SHARED = [Path(headway.inspection.__file__).parent / "assets" / name for name in headway.serve.page.SHARED]
 MAX_BYTES = 400_000
 
 
@@ -32,12 +34,13 @@ def test_the_page_and_its_files_are_served_with_a_policy_that_forbids_inline_cod
         assert reply.headers["x-content-type-options"] == "nosniff"
     assert http.get("/").text == (ASSETS / "index.html").read_text(encoding="utf-8")
     assert "javascript" in http.get("/page/main.js").headers["content-type"]  # otherwise browsers do not run modules
+    assert "javascript" in http.get("/page/inspection/attention.js").headers["content-type"]
 
 
 def test_the_page_has_no_inline_code_and_is_small() -> None:
     html = (ASSETS / "index.html").read_text(encoding="utf-8")
     assert not re.search(r"<style|style=|<script(?![^>]* src=)| on\w+=", html)
-    assert sum(path.stat().st_size for path in FILES) <= MAX_BYTES
+    assert sum(path.stat().st_size for path in (*FILES, *SHARED)) <= MAX_BYTES
 
 
 def test_no_file_names_another_host() -> None:
@@ -61,7 +64,15 @@ def test_both_languages_have_the_same_texts_with_the_same_values() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/page/missing.js", "/page//etc/passwd", "/page/..%2fapp.py", "/page/%00", "/page/views"]
+    "path",
+    [
+        "/page/missing.js",
+        "/page//etc/passwd",
+        "/page/..%2fapp.py",
+        "/page/%00",
+        "/page/views",
+        "/page/inspection/page.html",
+    ],
 )
 def test_only_the_files_of_the_page_are_served(http: TestClient, path: str) -> None:
     reply = http.get(path)

@@ -35,7 +35,7 @@ def force_word_in_translation(
     translator: Translator, text: str, prefix: str, word: str, translation: str | None, **languages: Any
 ) -> bytes:
     """Return what a word at a place of a translation costs."""
-    _check_length(translator, text, translation)
+    _check_length(translator, text, translation, prefix + word)
     found = force_word(translator, text, prefix, word, translation=translation, **languages)
     return _json({"cost": found.cost, "chosen": _target(found.chosen), "forced": _target(found.forced)})
 
@@ -45,11 +45,13 @@ def _target(inspection: Inspection) -> dict[str, Any]:
     return {"text": inspection.target, "log_probability": inspection.log_probability, "steps": steps}
 
 
-def _check_length(translator: Translator, text: str, translation: str | None = None) -> None:
-    """Raise :class:`LengthError` if a text is too long to be drawn."""
-    tokenizers = translator.bundle.source_tokenizer, translator.bundle.target_tokenizer
-    for what, tokenizer, own in zip(("text", "translation"), tokenizers, (text, translation), strict=True):
-        count = len(tokenizer.encode(own)) if own else 0
+def _check_length(translator: Translator, text: str, *translations: str | None) -> None:
+    """Raise :class:`LengthError` if a text or a translation is too long to be drawn."""
+    bundle = translator.bundle
+    read = [("text", bundle.source_tokenizer, text)]
+    read += [("translation", bundle.target_tokenizer, each) for each in translations if each]
+    for what, tokenizer, own in read:
+        count = len(tokenizer.encode(own))
         if count > MAX_DRAWN_TOKENS:
             raise LengthError(
                 f"a {what} of {count:,} tokens is too long to be inspected; at most {MAX_DRAWN_TOKENS} are accepted: "
@@ -58,4 +60,4 @@ def _check_length(translator: Translator, text: str, translation: str | None = N
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

@@ -3,6 +3,8 @@
 The files in ``assets/`` are served under ``/page/`` as they are; there is no build step. The content security policy
 allows the page to load and call only its own origin, and neither scripts nor styles in the HTML itself. Browsers ask
 with each visit whether a file has changed, so that a new version of Headway never meets an old script.
+
+The drawing of attention is shared with the page that ``headway inspect`` writes: ``/page/inspection/``.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
+import headway.inspection
 from headway.serve.service import Service
 
+SHARED = ("attention.css", "attention.js", "attention_words.js", "basics.js")
 _POLICY = {
     "default-src": "'none'",
     "script-src": "'self'",
@@ -38,9 +42,15 @@ _HEADERS = {
 def routes(_: Service) -> list[Route]:
     """Return the route of the files; the empty path is that of ``index.html``."""
     files = StaticFiles(directory=Path(__file__).parent / "assets", html=True)
+    inspection = StaticFiles(directory=Path(headway.inspection.__file__).parent / "assets")
 
     async def serve_file(request: Request) -> Response:
-        response = await files.get_response(os.path.normpath(request.path_params["path"]), request.scope)
+        path = os.path.normpath(request.path_params["path"])
+        folder, _, name = path.rpartition("/")
+        if folder == "inspection" and name in SHARED:
+            response = await inspection.get_response(name, request.scope)
+        else:
+            response = await files.get_response(path, request.scope)
         response.headers.update(_HEADERS)
         return response
 

@@ -3,4 +3,8 @@
 
 export const VIEWS = [
   { name: "translate", kinds: ["translation"], load: () => import("./views/translate.js") },
+  { name: "why", kinds: ["translation"], load: () => import("./views/why.js") },
+  { name: "write", kinds: ["language_model"], load: () => import("./views/write.js") },
+  { name: "fill", kinds: ["masked_language_model"], load: () => import("./views/fill.js") },
+  { name: "classify", kinds: ["classification"], load: () => import("./views/classify.js") },
 ];

@@ -2,6 +2,7 @@
 
 import { isAbort } from "../api.js";
 import { isolated, make, moveFocus, percent } from "../dom.js";
+import { meter } from "../meter.js";
 import { tokenSpans, wordSpans } from "./words.js";
 
 const COUNT = 7;
@@ -156,12 +157,6 @@ export class AlternativesMenu {
     element.style.left = `${left}px`;
     element.style.top = `${word.bottom - outer.top + 6}px`;
   }
-}
-
-function meter(probability) {
-  const bar = make("i", { class: "meter", "aria-hidden": "true" }, make("i"));
-  bar.firstChild.style.width = `${100 * probability}%`;
-  return bar;
 }
 
 /** Returns the first token, without white space, of the word at a position of a translation, and its probability. */

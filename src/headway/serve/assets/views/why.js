@@ -1,0 +1,240 @@
+// The view Why: what a model attends to, what its search has considered, and what another word would cost.
+
+import { isAbort } from "../api.js";
+import { make, moveFocus, percent } from "../dom.js";
+import { AttentionSection } from "../inspection/attention.js";
+import { shade } from "../translate/output.js";
+import { wordsOf } from "../translate/words.js";
+import { ForcedWordPanel } from "../why/forced_word.js";
+import { ModelComparison } from "../why/model_comparison.js";
+import { treeList } from "../why/search_tree.js";
+
+const DELAY_MS = 400;
+const BEAM_SIZE = 4;
+
+export function mount(container, context, state = {}) {
+  return new WhyView(container, context, state);
+}
+
+class WhyView {
+  constructor(container, context, state) {
+    this.context = context;
+    this.given = state.translation ?? null; // by the view Translate, where it may have been changed
+    this.#build(container, state);
+    this.onTheme = () => this.attention?.recolor();
+    document.addEventListener("themechange", this.onTheme);
+    this.#inspect();
+    this.input.focus({ preventScroll: true });
+  }
+
+  state() {
+    const { text, source, target, model } = this.#request;
+    return { text, source, target, model, translation: this.given };
+  }
+
+  unmount() {
+    clearTimeout(this.timer);
+    this.running?.abort();
+    this.forced.close();
+    this.comparison.close();
+    this.attention?.remove();
+    document.removeEventListener("themechange", this.onTheme);
+  }
+
+  #build(container, state) {
+    const { t, languages, settings } = this.context;
+    this.input = make("textarea", { dir: "auto", rows: 2, placeholder: t("why.placeholder") });
+    this.input.value = state.text ?? "";
+    this.source = make("select", {});
+    this.target = make("select", {});
+    this.model = make("select", {});
+    const field = (title, select) => make("label", { class: "field" }, make("span", {}, title), select);
+    this.languagesRow = make("div", { class: "row" }, field(t("translate.from"), this.source), field(t("translate.to"), this.target));
+    this.modelField = field(t("why.model"), this.model);
+    this.#fill(this.source, languages.map((each) => each.source), state.source ?? settings.get("source"));
+    this.#fillTargets(state.target ?? settings.get("target"));
+    if (state.model) choose(this.model, state.model);
+    this.failure = make("p", { class: "error", role: "alert" });
+    this.translation = make("p", { class: "translation", role: "toolbar", "aria-label": t("translate.result"), dir: "auto" });
+    this.probability = make("p", { class: "quiet" });
+    this.forced = new ForcedWordPanel(this.context);
+    this.own = make("button", { type: "button", hidden: true }, t("why.own"));
+    this.tree = make("div", { class: "tree", tabindex: 0, role: "group", "aria-label": t("why.tree") });
+    this.treeAbout = make("p", { class: "quiet" });
+    this.showDropped = make("input", { type: "checkbox" });
+    this.showDropped.checked = true;
+    this.attentionPlace = make("div");
+    this.comparison = new ModelComparison(this.context);
+    const section = (title, about, ...children) => make("section", { class: "card", "aria-label": title },
+      make("h2", {}, title), make("p", { class: "quiet" }, about), ...children);
+    this.results = make("div", { class: "results" },
+      section(t("why.words"), t("why.words.about"), this.translation, this.probability, this.own, this.forced.element),
+      this.comparison.element,
+      section(t("why.tree"), t("why.tree.about", { beam: BEAM_SIZE }), this.treeAbout,
+        make("label", { class: "row" }, this.showDropped, t("why.showDropped")), this.tree),
+      section(t("why.attention"), t("why.attention.about"), this.attentionPlace));
+    this.results.hidden = true;
+    container.append(
+      make("h1", {}, t("view.why")), make("p", { class: "quiet about" }, t("why.about")),
+      make("section", { class: "card" },
+        make("label", { class: "field" }, make("span", {}, t("why.text")), this.input),
+        make("div", { class: "row" }, this.languagesRow, this.modelField), this.failure),
+      this.results);
+    const again = () => {
+      this.given = null;
+      this.#later(0);
+    };
+    this.input.addEventListener("input", () => {
+      this.given = null;
+      this.#later(DELAY_MS);
+    });
+    this.source.addEventListener("change", () => {
+      this.#fillTargets(this.target.value);
+      again();
+    });
+    this.target.addEventListener("change", () => {
+      this.#fillModels();
+      again();
+    });
+    this.model.addEventListener("change", again);
+    this.own.addEventListener("click", again);
+    this.showDropped.addEventListener("change", () => this.tree.classList.toggle("hide-dropped", !this.showDropped.checked));
+    this.translation.addEventListener("keydown", (event) => {
+      const words = [...this.translation.querySelectorAll("[role=button]")];
+      const options = { horizontal: true, rightToLeft: getComputedStyle(this.translation).direction === "rtl" };
+      const next = moveFocus(event, words, options);
+      if (next) words.forEach((word) => (word.tabIndex = word === next ? 0 : -1));
+      else if (event.key === "Enter" || event.key === " ") {
+        event.preventDefault();
+        event.target.click();
+      }
+    });
+  }
+
+  #name(code) {
+    try {
+      return new Intl.DisplayNames([this.context.language], { type: "language" }).of(code.replaceAll("_", "-"));
+    } catch {
+      return code; // not a code that browsers know
+    }
+  }
+
+  /** Fills a list with languages, in the order of their names. */
+  #fill(select, codes, chosen) {
+    const named = [...new Set(codes)].map((code) => [code, this.#name(code)]);
+    named.sort((one, other) => one[1].localeCompare(other[1], this.context.language));
+    select.replaceChildren(...named.map(([code, name]) => make("option", { value: code }, name)));
+    choose(select, chosen);
+  }
+
+  #fillTargets(chosen) {
+    const { source } = this, pairs = this.context.languages.filter((each) => each.source === source.value);
+    this.#fill(this.target, pairs.map((each) => each.target), chosen);
+    this.languagesRow.hidden = source.options.length < 2 && this.target.options.length < 2;
+    this.#fillModels();
+  }
+
+  get #models() {
+    const { source, target } = this;
+    const fitting = this.context.languages.filter((each) => each.source === source.value && each.target === target.value);
+    return fitting.map((each) => each.model);
+  }
+
+  #fillModels() {
+    const { value } = this.model;
+    this.model.replaceChildren(...this.#models.map((name) => make("option", { value: name }, name)));
+    choose(this.model, value);
+    this.modelField.hidden = this.model.options.length < 2;
+  }
+
+  get #request() {
+    const { source, target, model } = this;
+    return { text: this.input.value.trim(), source: source.value, target: target.value, model: model.value };
+  }
+
+  #later(delay) {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.#inspect(), delay);
+  }
+
+  async #inspect() {
+    this.running?.abort();
+    this.forced.close();
+    const request = this.#request, { api, describe } = this.context;
+    this.failure.textContent = "";
+    if (!request.text) {
+      this.results.hidden = true;
+      return;
+    }
+    const { signal } = (this.running = new AbortController());
+    const asked = { signal, patient: true };
+    try {
+      const body = this.given === null ? request : { ...request, translation: this.given };
+      const [seen, tree] = await Promise.all([
+        api.post("inspect", body, asked), api.post("search-tree", { ...request, beam_size: BEAM_SIZE }, asked),
+      ]);
+      this.results.hidden = false;
+      this.#showWords(request, seen);
+      this.#showTree(tree);
+      this.#showAttention(seen);
+      this.comparison.show(request, seen.target, request.model, this.#models);
+    } catch (error) {
+      if (isAbort(error)) return;
+      this.results.hidden = true;
+      this.failure.textContent = describe(error);
+    }
+  }
+
+  /** Shows the words of the translation, each of which asks for another one. */
+  #showWords(request, { target: text, steps, log_probability: total, target_given: isGiven }) {
+    const { t, language } = this.context;
+    const own = steps.filter((step) => !step.forced);
+    const tokens = own.slice(0, -1).map((step) => step.token), values = own.map((step) => Math.log(step.probability));
+    const isSpaced = tokens.join("").trim() === text.trim();
+    const words = wordsOf({ text, tokens, token_log_probabilities: values }, request.text, request.target, request.source);
+    const children = [];
+    let from = 0;
+    for (const { start, end, probability } of words) {
+      const word = text.slice(start, end);
+      const share = probability === null ? "" : `, ${percent(probability, language)}`;
+      const button = make("span", { class: `token ${shade(probability)}`, role: "button", tabindex: children.length ? -1 : 0 }, word);
+      button.setAttribute("aria-label", word + share);
+      button.title = probability === null ? "" : percent(probability, language);
+      button.addEventListener("click", () => {
+        this.translation.querySelector(".open")?.classList.remove("open");
+        button.classList.add("open");
+        this.forced.open(request, text, [start, end], isSpaced);
+      });
+      children.push(text.slice(from, start), button);
+      from = end;
+    }
+    this.translation.lang = request.target;
+    this.translation.replaceChildren(...children, text.slice(from));
+    const mean = Math.exp(total / own.length);
+    this.probability.textContent = t(isGiven ? "why.given" : "why.found", { percent: percent(mean, language) });
+    this.own.hidden = !isGiven;
+  }
+
+  #showTree(tree) {
+    const { list, dropped } = treeList(tree, this.context);
+    const { t } = this.context;
+    this.tree.replaceChildren(list);
+    this.treeAbout.textContent = t("why.tree.count", { ends: tree.ends.length, dropped });
+  }
+
+  #showAttention(seen) {
+    const { language } = this.context;
+    const kept = this.attention && { kind: this.attention.kind.id, layer: this.attention.layer, head: this.attention.head };
+    this.attention?.remove();
+    this.attention = null;
+    this.attentionPlace.parentElement.hidden = !seen.kinds.length;
+    if (!seen.kinds.length) return;
+    const fits = kept && seen.kinds.some((kind) => kind.id === kept.kind && kind.maps.some((map) => map.layer === kept.layer));
+    this.attention = new AttentionSection(this.attentionPlace, seen, { language, view: fits ? kept : null });
+  }
+}
+
+function choose(select, value) {
+  const values = [...select.options].map((option) => option.value);
+  select.value = values.includes(value) ? value : values[0] ?? "";
+}

@@ -1,0 +1,173 @@
+// The view Write: a language model continues a text. Each token shows what else could stand there; choosing it goes on
+// from there.
+
+import { isAbort } from "../api.js";
+import { make } from "../dom.js";
+import { Story } from "../write/story.js";
+import { TokenMenu } from "../write/token_menu.js";
+import { WritingOptions } from "../write/writing_options.js";
+
+const ALTERNATIVES = 10;
+
+export function mount(container, context, state = {}) {
+  return new WriteView(container, context, state);
+}
+
+class WriteView {
+  constructor(container, context, state) {
+    this.context = context;
+    this.models = context.models.filter((model) => model.kind === "language_model");
+    this.history = []; // what was replaced: { begun, pieces }
+    this.#build(container, state);
+    this.#restore({ begun: state.begun ?? null, pieces: state.pieces ?? [] });
+    this.#show();
+    this.prompt.focus({ preventScroll: true });
+  }
+
+  state() {
+    return {
+      prompt: this.prompt.value, model: this.model.value, begun: this.begun, pieces: this.story.pieces,
+      options: this.options.state,
+    };
+  }
+
+  unmount() {
+    this.running?.abort();
+    this.menu.remove();
+  }
+
+  #build(container, state) {
+    const { t } = this.context;
+    this.prompt = make("textarea", { dir: "auto", rows: 3, placeholder: t("write.placeholder") });
+    this.prompt.value = state.prompt ?? "";
+    this.model = make("select", {}, ...this.models.map(({ name }) => make("option", { value: name }, name)));
+    if (state.model) this.model.value = state.model;
+    this.options = new WritingOptions(this.context, state.options);
+    this.go = make("button", { type: "button", class: "primary" });
+    this.stop = make("button", { type: "button", class: "stop" }, t("write.stop"));
+    this.undo = make("button", { type: "button" }, t("write.undo"));
+    this.clear = make("button", { type: "button", class: "plain" }, t("write.clear"));
+    this.status = make("span", { class: "quiet", role: "status" });
+    this.failure = make("p", { class: "error", role: "alert" });
+    this.info = make("p", { class: "quiet token-info" });
+    this.text = make("div", { class: "text", dir: "auto", role: "group", "aria-label": t("write.result") });
+    this.hint = make("p", { class: "quiet" }, t("write.hint"));
+    const page = make("section", { class: "card page", "aria-label": t("write.result") }, this.hint, this.text, this.info);
+    const models = make("label", { class: "field" }, make("span", {}, t("write.model")), this.model);
+    models.hidden = this.models.length < 2;
+    container.append(
+      make("h1", {}, t("view.write")),
+      make("p", { class: "quiet about" }, t("write.about")),
+      make("div", { class: "columns" },
+        make("section", { class: "card controls", "aria-label": t("write.settings") },
+          make("label", { class: "field" }, make("span", {}, t("write.prompt")), this.prompt),
+          models, this.options.element,
+          make("div", { class: "row" }, this.go, this.stop, this.undo, this.clear), this.status, this.failure),
+        page));
+    this.story = new Story(this.text, this.context, {
+      point: (piece) => this.#describe(piece),
+      choose: (index) => this.menu.open(index),
+    });
+    this.menu = new TokenMenu(page, this.context, this.story, (index, alternative) => this.#branch(index, alternative));
+    this.go.addEventListener("click", () => this.#write());
+    this.stop.addEventListener("click", () => this.running?.abort());
+    this.undo.addEventListener("click", () => this.#undo());
+    this.clear.addEventListener("click", () => {
+      this.#keep();
+      this.#restore({ begun: null, pieces: [] });
+      this.#show();
+      this.prompt.focus();
+    });
+    this.prompt.addEventListener("input", () => this.#show());
+    this.prompt.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.#write();
+    });
+  }
+
+  /** Whether the continuation on the page belongs to the prompt in the field. */
+  get #fits() {
+    return this.story.pieces.length > 0 && this.begun === this.prompt.value;
+  }
+
+  #show() {
+    const { t } = this.context, isRunning = Boolean(this.running);
+    this.go.textContent = t(this.#fits ? "write.on" : "write.go");
+    this.go.hidden = isRunning;
+    this.stop.hidden = !isRunning;
+    this.undo.hidden = isRunning || !this.history.length;
+    this.clear.hidden = isRunning || !this.story.pieces.length;
+    this.hint.hidden = this.story.pieces.length > 0 || isRunning;
+    this.text.setAttribute("aria-busy", String(isRunning));
+    if (!this.story.pieces.length) this.info.textContent = "";
+  }
+
+  /** Lets Undo come back to the present text. */
+  #keep() {
+    if (this.story.pieces.length) this.history.push({ begun: this.begun, pieces: [...this.story.pieces] });
+  }
+
+  #restore({ begun, pieces }) {
+    this.begun = begun; // the prompt of the text on the page, which the field may no longer show
+    this.story.begin(begun ?? "");
+    this.story.use(pieces);
+  }
+
+  #undo() {
+    const kept = this.history.pop();
+    this.#restore(kept);
+    this.prompt.value = kept.begun;
+    this.#show();
+    (this.undo.hidden ? this.go : this.undo).focus();
+    this.context.announce(this.story.text);
+  }
+
+  /** Continues the text from its end. */
+  async #write() {
+    if (this.running) return;
+    const { api, t, describe, announce } = this.context;
+    if (!this.#fits) {
+      this.#keep();
+      this.#restore({ begun: this.prompt.value, pieces: [] });
+    }
+    const start = this.story.text.length;
+    this.running = new AbortController();
+    const { signal } = this.running;
+    this.failure.textContent = "";
+    this.status.textContent = t("write.writing");
+    this.#show();
+    let said = "";
+    try {
+      const body = {
+        prompt: this.begun + this.story.text, model: this.model.value, options: this.options.values, alternatives: ALTERNATIVES,
+      };
+      for await (const event of api.stream("generate", body, { signal })) {
+        if (event.continuation) said = t(`write.${event.continuation.finish_reason}`);
+        else this.story.add(event);
+      }
+    } catch (error) {
+      if (isAbort(error)) said = t("write.stopped");
+      else this.failure.textContent = describe(error);
+    } finally {
+      this.story.finish();
+      this.running = null;
+      this.status.textContent = said;
+      announce(this.story.text.slice(start)); // as one text: a screen reader cannot follow single tokens
+      this.#show();
+    }
+  }
+
+  /** Goes on with another token in the place of one. */
+  #branch(index, alternative) {
+    this.running?.abort();
+    this.#keep();
+    this.story.replaceFrom(index, alternative);
+    this.prompt.value = this.begun;
+    this.story.focus(index);
+    setTimeout(() => this.#write()); // after the end of what was running
+  }
+
+  #describe(piece) {
+    const { t } = this.context;
+    this.info.textContent = piece ? this.story.describe(piece) : t("write.point");
+  }
+}

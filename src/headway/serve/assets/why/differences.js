@@ -1,0 +1,36 @@
+// The words in which two texts differ.
+
+import { make } from "../dom.js";
+import { wordSpans } from "../translate/words.js";
+
+/** Returns for each word of two lists whether the other list lacks it: the longest common subsequence is kept. */
+export function differences(ours, theirs) {
+  const common = Array.from({ length: ours.length + 1 }, () => new Uint16Array(theirs.length + 1));
+  for (let i = ours.length - 1; i >= 0; i--) {
+    for (let j = theirs.length - 1; j >= 0; j--) {
+      const same = ours[i] === theirs[j];
+      common[i][j] = same ? common[i + 1][j + 1] + 1 : Math.max(common[i + 1][j], common[i][j + 1]);
+    }
+  }
+  const inOurs = ours.map(() => true), inTheirs = theirs.map(() => true);
+  for (let i = 0, j = 0; i < ours.length && j < theirs.length; ) {
+    if (ours[i] === theirs[j]) inOurs[i++] = inTheirs[j++] = false;
+    else if (common[i + 1][j] >= common[i][j + 1]) i += 1;
+    else j += 1;
+  }
+  return [inOurs, inTheirs];
+}
+
+/** Returns the children of an element that shows `text`, with the words marked that `other` does not have. */
+export function marked(text, other, language) {
+  const spans = wordSpans(text, language), words = spans.map((span) => text.slice(...span));
+  const [differs] = differences(words, wordSpans(other, language).map((span) => other.slice(...span)));
+  const children = [];
+  let from = 0;
+  spans.forEach(([start, end], at) => {
+    if (!differs[at]) return;
+    children.push(text.slice(from, start), make("mark", {}, text.slice(start, end)));
+    from = end;
+  });
+  return [...children, text.slice(from)];
+}

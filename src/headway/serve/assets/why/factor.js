@@ -1,0 +1,7 @@
+// How many times more probable something is, as a person says it: 1.3, 25, 30 million.
+
+export function factorText(factor, language) {
+  const digits = factor < 10 ? 1 : 0;
+  const options = { maximumFractionDigits: digits, notation: factor >= 1e6 ? "compact" : "standard", compactDisplay: "long" };
+  return factor.toLocaleString(language, options);
+}

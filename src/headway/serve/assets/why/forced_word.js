@@ -1,0 +1,113 @@
+// "Why not this word?": another word at a place of the translation, the translation that results, and what it costs.
+
+import { isAbort } from "../api.js";
+import { isolated, make, percent } from "../dom.js";
+import { meter } from "../meter.js";
+import { marked } from "./differences.js";
+import { factorText } from "./factor.js";
+
+const COUNT = 6; // suggestions
+const END = "<eos>";
+const NEARLY = 1.05; // a factor that nobody would notice
+const MAX_FACTOR = 1e12; // larger ones say nothing more
+
+export class ForcedWordPanel {
+  constructor(context) {
+    const { t } = (this.context = context);
+    this.title = make("p", {});
+    this.suggestions = make("div", { class: "row suggestions", role: "group", "aria-label": t("why.suggestions") });
+    this.word = make("input", { autocomplete: "off", autocapitalize: "off", spellcheck: "false", dir: "auto" });
+    this.send = make("button", { class: "primary" }, t("why.force"));
+    this.form = make("form", { class: "row" },
+      make("label", { class: "row" }, make("span", {}, t("why.other")), this.word), this.send);
+    this.result = make("div", { class: "forced", role: "status" });
+    this.failure = make("p", { class: "error", role: "alert" });
+    this.element = make("div", { class: "forced-word" }, this.title, this.suggestions, this.form, this.failure, this.result);
+    this.element.hidden = true;
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#force(this.word.value.trim(), this.before);
+    });
+  }
+
+  close() {
+    this.running?.abort();
+    this.element.hidden = true;
+  }
+
+  /**
+   * Opens the panel for the word from `start` to `end` of a translation. `request` says of which text. `isSpaced` tells
+   * whether tokens contain the spaces before them.
+   */
+  async open(request, translation, [start, end], isSpaced) {
+    this.running?.abort();
+    const { t, api, describe, language } = this.context;
+    const before = translation.slice(0, start);
+    Object.assign(this, { request, translation, before });
+    this.title.textContent = t("why.title", { word: isolated(translation.slice(start, end)) });
+    this.word.value = "";
+    this.result.replaceChildren();
+    this.suggestions.replaceChildren();
+    this.failure.textContent = "";
+    this.element.hidden = false;
+    const { signal } = (this.running = new AbortController());
+    try {
+      const body = { ...request, prefix: before, count: COUNT };
+      const { alternatives } = await api.post("alternatives", body, { signal });
+      const current = translation.slice(start, end);
+      const useful = alternatives.filter(({ token }) => token !== END && !token.startsWith("<0x") && token.trim());
+      this.suggestions.replaceChildren(...useful.filter(({ token }) => !current.startsWith(token.trim())).map((each) => {
+        const probability = Math.exp(each.log_probability);
+        const button = make("button", { type: "button" }, make("bdi", {}, each.token.trim()), " ",
+          meter(probability), " ", percent(probability, language));
+        button.addEventListener("click", () => {
+          this.word.value = each.token.trim();
+          this.#force(each.token, isSpaced ? before.trimEnd() : before);
+        });
+        return button;
+      }));
+    } catch (error) {
+      if (!isAbort(error)) this.failure.textContent = describe(error);
+    }
+  }
+
+  async #force(word, prefix) {
+    const { t, api, describe } = this.context;
+    if (!word.trim()) {
+      this.word.focus();
+      return;
+    }
+    this.running?.abort();
+    const { signal } = (this.running = new AbortController());
+    this.failure.textContent = "";
+    this.result.replaceChildren(t("loading"));
+    try {
+      const { translation } = this;
+      const body = { ...this.request, prefix, word, translation };
+      const found = await api.post("force-word", body, { signal });
+      this.result.replaceChildren(...this.#answer(found, word.trim()));
+    } catch (error) {
+      if (isAbort(error)) return;
+      this.result.replaceChildren();
+      this.failure.textContent = describe(error);
+    }
+  }
+
+  #answer({ cost, chosen, forced }, word) {
+    const { t, language } = this.context, factor = Math.min(Math.exp(Math.abs(cost)), MAX_FACTOR);
+    const key = factor < NEARLY ? "why.cost.same" : cost > 0 ? "why.cost.less" : "why.cost.more";
+    const said = t(key, {
+      factor: factorText(factor, language),
+      cost: Math.abs(cost).toLocaleString(language, { maximumFractionDigits: 2 }),
+    });
+    // Where the tokens begin to differ, the word itself was chosen or not; what follows is its consequence.
+    const at = forced.steps.findIndex((step, place) => step.token !== chosen.steps[place]?.token);
+    const { probability, rank } = forced.steps[Math.max(at, 0)];
+    const here = at < 0 ? [] : [make("p", { class: "quiet" },
+      t("why.place", { word: isolated(word), percent: percent(probability, language), rank: rank.toLocaleString(language) }))];
+    return [
+      make("p", { class: "translation", dir: "auto", lang: this.request.target }, ...marked(forced.text, chosen.text, this.request.target)),
+      make("p", { class: "cost" }, said), ...here,
+    ];
+  }
+}

@@ -1,0 +1,73 @@
+// Two models side by side: the words in which their translations differ, and which translation each finds more probable.
+
+import { isAbort } from "../api.js";
+import { make } from "../dom.js";
+import { marked } from "./differences.js";
+import { factorText } from "./factor.js";
+
+export class ModelComparison {
+  constructor(context) {
+    const { t } = (this.context = context);
+    this.other = make("select", {});
+    this.columns = make("div", { class: "side-by-side" });
+    this.failure = make("p", { class: "error", role: "alert" });
+    this.element = make("section", { class: "card", "aria-label": t("why.models") },
+      make("h2", {}, t("why.models")),
+      make("label", { class: "row" }, make("span", {}, t("why.models.other")), this.other), this.columns, this.failure);
+    this.element.hidden = true;
+    this.other.addEventListener("change", () => this.#compare());
+  }
+
+  close() {
+    this.running?.abort();
+    this.element.hidden = true;
+  }
+
+  /** Shows the translation of `model` beside that of another of `models`. */
+  show(request, translation, model, models) {
+    const others = models.filter((name) => name !== model);
+    if (!others.length) {
+      this.close();
+      return;
+    }
+    Object.assign(this, { request, translation, model });
+    const { value } = this.other;
+    this.other.replaceChildren(...others.map((name) => make("option", { value: name }, name)));
+    if (others.includes(value)) this.other.value = value;
+    this.element.hidden = false;
+    this.#compare();
+  }
+
+  async #compare() {
+    this.running?.abort();
+    const { signal } = (this.running = new AbortController());
+    const { api, t, describe } = this.context, { model, translation } = this, other = this.other.value;
+    const { text, source, target } = this.request;
+    this.failure.textContent = "";
+    this.columns.replaceChildren();
+    try {
+      const body = { text, source, target, model: other, protect: false };
+      const { translations: [found] } = await api.post("translate", body, { signal });
+      if (found.error !== undefined) throw Object.assign(new Error(found.error), { status: 400 });
+      const pair = { source_texts: [text, text], target_texts: [translation, found.text], source, target };
+      const [ours, theirs] = await Promise.all(
+        [model, other].map((name) => api.post("score", { ...pair, model: name }, { signal })));
+      this.columns.replaceChildren(
+        this.#column(model, translation, found.text, ours.scores, t("why.models.own")),
+        this.#column(other, found.text, translation, [...theirs.scores].reverse(), t("why.models.own")));
+    } catch (error) {
+      if (!isAbort(error)) this.failure.textContent = describe(error);
+    }
+  }
+
+  #column(name, text, otherText, [own, others], title) {
+    const { t, language } = this.context, { target } = this.request;
+    const factor = Math.exp(own.log_probability - others.log_probability);
+    const shown = (value) => factorText(value, language);
+    const said = text === otherText ? t("why.models.same")
+      : factor >= 1 ? t("why.models.prefers", { factor: shown(factor) }) : t("why.models.doubts", { factor: shown(1 / factor) });
+    return make("div", {}, make("h3", {}, name, make("span", { class: "visually-hidden" }, `: ${title}`)),
+      make("p", { class: "translation", dir: "auto", lang: target }, ...marked(text, otherText, target)),
+      make("p", { class: "quiet" }, said));
+  }
+}

@@ -1,0 +1,86 @@
+// The menu of a token: what the model could have written there instead, and how probable each is.
+
+import { make, moveFocus, percent } from "../dom.js";
+import { meter } from "../meter.js";
+import { visible } from "./story.js";
+
+const isPart = (token) => /^<0x[0-9A-F]{2}>$/.test(token); // one byte of a character
+const isSpecial = (token) => /^<\w+>$/.test(token);
+
+export class TokenMenu {
+  /**
+   * @param {HTMLElement} parent An element with a position, in which the menu is shown.
+   * @param context The context of the view.
+   * @param {Story} story The text.
+   * @param {(index: number, alternative: object) => void} choose Is called with another token for a place.
+   */
+  constructor(parent, context, story, choose) {
+    Object.assign(this, { parent, context, story, choose, index: null });
+    this.title = make("p", { class: "quiet" });
+    this.menu = make("div", { role: "menu" });
+    this.element = make("div", { class: "token-menu" }, this.title, this.menu);
+    this.element.hidden = true;
+    parent.append(this.element);
+    this.element.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" || event.key === "Tab") {
+        event.preventDefault();
+        this.close();
+      } else moveFocus(event, [...this.element.querySelectorAll("button")]);
+    });
+    this.listening = new AbortController();
+    document.addEventListener("pointerdown", (event) => {
+      if (!this.element.hidden && !this.element.contains(event.target)) this.close(false);
+    }, { signal: this.listening.signal });
+  }
+
+  remove() {
+    this.listening.abort();
+  }
+
+  close(returnFocus = true) {
+    this.element.hidden = true;
+    const element = this.story.element(this.index);
+    element?.classList.remove("open");
+    if (returnFocus) element?.focus();
+  }
+
+  open(index) {
+    const { t, language } = this.context, piece = this.story.pieces[index];
+    if (!this.element.hidden) this.close(false);
+    this.index = index;
+    this.title.textContent = t("alternatives.title", { word: visible(piece.text) });
+    this.menu.setAttribute("aria-label", this.title.textContent);
+    const items = piece.alternatives.map((alternative) => {
+      const isCurrent = alternative.text === piece.text;
+      const usable = !isCurrent && !isPart(alternative.text) && !isSpecial(alternative.text);
+      const name = alternative.text === "<eos>" ? t("write.eos") : visible(alternative.text);
+      const item = make("button", {
+        type: "button", role: "menuitemradio", "aria-checked": String(isCurrent), "aria-disabled": usable ? null : "true",
+      },
+        make("span", { class: "tick", "aria-hidden": "true" }, isCurrent ? "✓" : ""),
+        make("span", { class: "name", dir: "auto" }, name),
+        make("span", { class: "share" }, meter(alternative.probability), percent(alternative.probability, language)));
+      item.addEventListener("click", () => {
+        if (!usable) return;
+        this.close(false);
+        this.choose(index, alternative);
+      });
+      return item;
+    });
+    if (!items.length) this.title.append(" ", t("alternatives.none"));
+    this.menu.replaceChildren(...items);
+    this.element.hidden = false;
+    this.story.element(index).classList.add("open");
+    this.#place(index);
+    items[0]?.focus();
+  }
+
+  /** Places the menu below its token, inside of the parent. */
+  #place(index) {
+    const { parent, element } = this;
+    const outer = parent.getBoundingClientRect(), word = this.story.element(index).getClientRects()[0];
+    const left = Math.max(8, Math.min(word.left - outer.left, outer.width - element.offsetWidth - 8));
+    element.style.left = `${left}px`;
+    element.style.top = `${word.bottom - outer.top + 6}px`;
+  }
+}

@@ -1,0 +1,65 @@
+// How a language model draws its tokens: temperature and top-p as sliders, the rest behind "more".
+
+import { make } from "../dom.js";
+
+const DEFAULTS = { temperature: 0.8, top_p: 0.95, top_k: "", max_new_tokens: 100, seed: "" };
+const MAX_SEED = 2 ** 31;
+
+export class WritingOptions {
+  /** `state` has the values of another one; otherwise they are those that the browser keeps. */
+  constructor(context, state) {
+    this.context = context;
+    this.inputs = {};
+    const kept = state ?? context.settings.get("write", {});
+    const start = { ...DEFAULTS, ...kept };
+    const { t } = context;
+    this.element = make("div", { class: "options" },
+      this.#slider("temperature", { min: 0, max: 2, step: 0.05 }, start),
+      this.#slider("top_p", { min: 0.05, max: 1, step: 0.05 }, start),
+      make("details", {}, make("summary", {}, t("write.more")),
+        this.#number("max_new_tokens", { min: 1, max: 1000, required: true }, start),
+        this.#number("top_k", { min: 1, placeholder: t("write.all") }, start),
+        this.#number("seed", { min: 0, placeholder: t("write.random") }, start)));
+  }
+
+  get state() {
+    return Object.fromEntries(Object.entries(this.inputs).map(([name, input]) => [name, input.value]));
+  }
+
+  /** The fields of the request. A temperature of 0 takes the best token, whatever the others. */
+  get values() {
+    const { temperature, top_p, top_k, max_new_tokens, seed } = this.state;
+    const length = Math.min(Math.max(Math.round(Number(max_new_tokens)) || DEFAULTS.max_new_tokens, 1), 1000);
+    if (Number(temperature) === 0) return { temperature: 0, max_new_tokens: length };
+    return {
+      temperature: Number(temperature), top_p: Number(top_p), max_new_tokens: length,
+      ...(Number(top_k) >= 1 ? { top_k: Math.round(Number(top_k)) } : {}),
+      seed: seed === "" ? Math.floor(Math.random() * MAX_SEED) : Math.abs(Math.round(Number(seed))),
+    };
+  }
+
+  #slider(name, range, start) {
+    const { t, language } = this.context, about = `write-${name}`;
+    const input = make("input", { type: "range", ...range, "aria-describedby": about });
+    input.value = start[name];
+    const output = make("span", { class: "value" });
+    const show = () => (output.textContent = Number(input.value).toLocaleString(language, { minimumFractionDigits: 2 }));
+    input.addEventListener("input", show);
+    show();
+    return make("div", { class: "slider" },
+      make("label", { class: "field" }, make("span", { class: "name" }, t(`write.${name}`), output), this.#kept(name, input)),
+      make("p", { class: "quiet", id: about }, t(`write.${name}.about`)));
+  }
+
+  #number(name, attributes, start) {
+    const input = make("input", { type: "number", inputmode: "numeric", ...attributes });
+    input.value = start[name];
+    return make("label", { class: "field" }, make("span", {}, this.context.t(`write.${name}`)), this.#kept(name, input));
+  }
+
+  #kept(name, input) {
+    this.inputs[name] = input;
+    input.addEventListener("change", () => this.context.settings.set("write", this.state));
+    return input;
+  }
+}

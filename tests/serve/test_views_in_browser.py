@@ -1,0 +1,300 @@
+"""The views Why, Write, Fill and Classify in Chromium, by mouse and by keyboard: they show what the API answers.
+
+The models were never trained, so what they say is nonsense; that the page shows the same nonsense is what is tested.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from browser import accessibility_problems, chromium, needs_chromium, open_page
+from playwright.sync_api import Browser, Locator, Page, expect
+from running_service import RunningService, running, unpack_model, wait_until
+
+from headway.predict import Classifier, LanguageModel, MaskedLanguageModel
+from headway.text.base import EOS
+
+pytestmark = [pytest.mark.slow, needs_chromium]
+TEXT = "red tea"
+MASKED = "ein [MASK] rote [MASK]"
+expect.set_options(timeout=20_000)  # other work may slow the service down
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def service(
+    tmp_path_factory: pytest.TempPathFactory,
+    make_classifier: Callable[..., Classifier],
+    make_language_model: Callable[..., LanguageModel],
+    make_masked_language_model: Callable[..., MaskedLanguageModel],
+) -> Iterator[RunningService]:
+    """A model of each kind, and a second translation model for the same languages."""
+    folder = tmp_path_factory.mktemp("served")
+    translator = unpack_model(folder)
+    make_classifier().bundle.save(folder / "classifier", "A test.")
+    writer = make_language_model("characters", max_length=2048).bundle
+    with torch.no_grad():
+        writer.model.projection.weight[EOS] = 0  # other logits are far above 0, so that it never ends a text
+    writer.save(folder / "writer", "A test.")
+    make_masked_language_model("characters").bundle.save(folder / "filler", "A test.")
+    paths = {"first": translator, "second": translator}
+    paths |= {name: folder / name for name in ("classifier", "writer", "filler")}
+    lines = [f'[[models]]\nname = "{name}"\npath = "{path}"\nprecision = "auto"' for name, path in paths.items()]
+    (folder / "serve.toml").write_text("\n".join(["workers = 1", *lines]))
+    with running(["--config", str(folder / "serve.toml")]) as started:
+        yield started
+
+
+def api(service: RunningService, path: str, **body: object) -> Any:
+    return httpx.post(f"{service.url}/api/v1/{path}", json=body, timeout=30).raise_for_status().json()
+
+
+def opened(page: Page, name: str) -> Locator:
+    """Open a view, and return it."""
+    page.goto(page.url.partition("#")[0] + f"#{name}")
+    view = page.locator(f".view-{name}")
+    expect(view.locator("textarea").first).to_be_focused()
+    return view
+
+
+@pytest.fixture
+def page(browser: Browser, service: RunningService) -> Iterator[Page]:
+    with open_page(browser, service.url) as started:
+        yield started
+
+
+# Why
+
+
+def test_the_words_the_tree_and_the_attention_are_those_of_the_api(page: Page, service: RunningService) -> None:
+    view = opened(page, "why")
+    page.keyboard.type(TEXT)
+    seen = api(service, "inspect", text=TEXT, source="en", target="de")
+    expect(view.locator(".translation").first).to_have_text(seen["target"])
+    tree = api(service, "search-tree", text=TEXT, source="en", target="de")
+    expect(view.locator(".tree .end")).to_have_count(len(tree["ends"]))
+    expect(view.locator(".attention .chips").first.locator(".chip")).to_have_count(len(seen["steps"]))
+    before = view.locator(".said").text_content()
+    view.locator("canvas.matrix").focus()
+    page.keyboard.press("ArrowRight")
+    expect(view.locator(".said")).not_to_have_text(before or "")
+    view.get_by_label("Encoder self-attention").check()
+    expect(view.locator(".attention .chips").first.locator(".chip")).to_have_count(len(seen["sides"]["source"]))
+
+
+def test_another_word_by_keyboard(page: Page, service: RunningService) -> None:
+    view = opened(page, "why")
+    page.keyboard.type(TEXT)
+    word = view.locator(".translation [role=button]").first
+    word.focus()
+    page.keyboard.press("Enter")
+    panel = view.locator(".forced-word")
+    panel.get_by_label("Another word").fill("Haus")
+    page.keyboard.press("Enter")
+    expected = api(service, "force-word", text=TEXT, source="en", target="de", prefix="", word="Haus")
+    expect(panel.locator(".translation")).to_have_text(expected["forced"]["text"])
+    factor = math.exp(abs(expected["cost"]))
+    expect(panel.locator(".cost")).to_contain_text("equally" if factor < 1.05 else "times")
+
+
+def test_a_suggested_word_by_mouse(page: Page) -> None:
+    view = opened(page, "why")
+    page.keyboard.type(TEXT)
+    view.locator(".translation [role=button]").first.click()
+    suggestion = view.locator(".suggestions button").first
+    token = suggestion.locator("bdi").text_content() or ""
+    suggestion.click()
+    expect(view.locator(".forced .translation")).to_contain_text(token)
+    expect(view.locator(".forced .cost")).not_to_be_empty()
+
+
+def test_two_models_that_agree_have_no_marks(page: Page) -> None:
+    view = opened(page, "why")
+    page.keyboard.type(TEXT)
+    expect(view.locator(".side-by-side h3")).to_contain_text(["first", "second"])
+    expect(view.locator(".side-by-side mark")).to_have_count(0)  # they are the same model
+
+
+def test_a_text_that_is_too_long_gets_a_plain_message(browser: Browser, service: RunningService) -> None:
+    with open_page(browser, service.url, requests_fail=True) as page:
+        view = opened(page, "why")
+        view.locator("textarea").fill("ein haus " * 200)
+        expect(view.get_by_role("alert").first).to_contain_text("at most 200")
+        expect(view.locator(".results")).to_be_hidden()
+
+
+def test_translate_hands_its_sentence_to_why(page: Page) -> None:
+    text = page.get_by_label("Text to translate").get_by_role("textbox")
+    text.fill(TEXT)
+    page.locator(".output .word").first.click()
+    page.get_by_role("menuitem", name="Why").click()
+    view = page.locator(".view-why")
+    expect(view.locator("textarea")).to_have_value(TEXT)
+    expect(view.locator(".translation").first).not_to_be_empty()
+
+
+# Write
+
+
+def start_writing(view: Locator, **options: str) -> None:
+    view.locator("summary").click()
+    for label, value in options.items():
+        view.get_by_label(label.replace("_", " ")).fill(value)
+
+
+def test_a_text_is_written_and_continued_from_another_token(page: Page, service: RunningService) -> None:
+    view = opened(page, "write")
+    page.keyboard.type("ein")
+    start_writing(view, Temperature="0", Tokens_to_write="8")
+    view.get_by_role("button", name="Write", exact=True).click()
+    options = {"temperature": 0, "max_new_tokens": 8}
+    (whole,) = api(service, "generate", prompt="ein", options=options)["continuations"][0]
+    expect(view.locator(".text")).to_have_text("ein" + whole["text"], use_inner_text=False)
+    tokens = view.locator(".token")
+    tokens.first.focus()
+    page.keyboard.press("ArrowRight")
+    expect(tokens.nth(1)).to_be_focused()
+    page.keyboard.press("Enter")
+    other = view.locator("[role=menuitemradio]:not([aria-disabled])").first
+    other.focus()
+    name = (other.locator(".name").text_content() or "").replace("␣", " ")
+    first = whole["tokens"][0]
+    page.keyboard.press("Enter")
+    expect(view.locator(".token.chosen")).to_have_count(1)
+    expect(view.get_by_role("button", name="Write on")).to_be_visible()
+    (more,) = api(service, "generate", prompt="ein" + first + name, options=options)["continuations"][0]
+    expect(view.locator(".text")).to_have_text("ein" + first + name + more["text"])
+    view.get_by_role("button", name="Undo").click()
+    expect(view.locator(".text")).to_have_text("ein" + whole["text"])
+
+
+def test_the_probabilities_of_tokens_are_shown(page: Page) -> None:
+    view = opened(page, "write")
+    start_writing(view, Temperature="0", Tokens_to_write="4")
+    view.get_by_role("button", name="Write", exact=True).click()
+    expect(view.get_by_role("button", name="Write on")).to_be_visible()
+    view.locator(".token").first.hover()
+    expect(view.locator(".token-info")).to_contain_text("sure of it")
+
+
+def test_stop_ends_the_work_on_the_server(page: Page, service: RunningService) -> None:
+    view = opened(page, "write")
+    start_writing(view, Temperature="2", Tokens_to_write="1000")
+    view.get_by_role("button", name="Write", exact=True).click()
+    expect(view.locator(".token").nth(3)).to_be_attached()
+    view.get_by_role("button", name="Stop").click()
+    expect(view.get_by_role("status")).to_contain_text("Stopped")
+    count = view.locator(".token").count()
+    assert count < 1000
+
+    def is_idle() -> bool:
+        return "headway_batch_sequences 0.0" in httpx.get(f"{service.url}/metrics").text
+
+    wait_until(is_idle)
+    assert view.locator(".token").count() == count
+
+
+# Fill and Classify
+
+
+def test_masks_are_filled_in(page: Page, service: RunningService) -> None:
+    view = opened(page, "fill")
+    page.keyboard.type(MASKED)
+    fillings = api(service, "fill", text=MASKED, top=8)["fillings"]
+    expect(view.locator(".fillings .whole")).to_have_text([each["text"] for each in fillings])
+    view.locator(".fillings button").nth(1).click()
+    expect(view.locator("textarea")).to_have_value(fillings[1]["text"])
+    expect(view.get_by_role("button", name="Undo")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(view.locator("textarea")).to_have_value(MASKED)
+
+
+def test_a_word_is_hidden_at_the_caret(page: Page) -> None:
+    view = opened(page, "fill")
+    page.keyboard.type("ein rotes Haus")
+    view.get_by_role("button", name="Hide this word").click()
+    expect(view.locator("textarea")).to_have_value("ein rotes [MASK]")
+    expect(view.locator(".fillings li").first).to_be_visible()
+
+
+def test_labels_and_what_they_rest_on(page: Page, service: RunningService) -> None:
+    view = opened(page, "classify")
+    page.keyboard.type("das rote Haus")
+    (found,) = api(service, "classify", text="das rote Haus")["classifications"]
+    ranked = sorted(found["probabilities"], key=lambda label: -found["probabilities"][label])
+    expect(view.locator(".labels b")).to_have_text(ranked)
+    expect(view.locator("h2")).to_contain_text(found["label"])
+    expect(view.locator(".reason")).to_have_text(["das", "rote", "Haus"])
+    view.locator(".labels button").nth(2).focus()
+    page.keyboard.press("Enter")
+    expect(view.locator("h2")).to_contain_text(ranked[2])
+    explained = api(service, "explain", text="das rote Haus", label=ranked[2])
+    sides = ["against" if word["value"] < 0 else "for" for word in explained["words"]]
+    for at, side in enumerate(sides):
+        expect(view.locator(".reason").nth(at)).to_have_class(f"reason {side}")
+
+
+# All of them
+
+
+def filled(page: Page, name: str) -> Locator:
+    """Open a view and let it show a result."""
+    view = opened(page, name)
+    text = {"why": TEXT, "write": "ein", "fill": MASKED, "classify": "das rote Haus"}[name]
+    view.locator("textarea").first.fill(text)
+    match name:
+        case "why":
+            view.locator(".translation [role=button]").first.click()
+            view.locator(".suggestions button").first.click()
+            expect(view.locator(".forced .cost")).not_to_be_empty()
+        case "write":
+            view.locator("button.primary").click()
+            expect(view.locator(".token").nth(2)).to_be_attached()
+            expect(view.locator("button.primary")).to_be_visible()
+            view.locator(".token").nth(1).click()
+            expect(view.locator("[role=menuitemradio]").first).to_be_visible()
+        case "fill":
+            expect(view.locator(".fillings li").first).to_be_visible()
+        case "classify":
+            expect(view.locator(".reason").first).to_be_visible()
+    return view
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["why", "write", "fill", "classify"])
+def test_nothing_is_inaccessible(browser: Browser, service: RunningService, name: str, scheme: Any) -> None:
+    with open_page(browser, service.url, color_scheme=scheme) as page:
+        filled(page, name)
+        assert accessibility_problems(page) == []
+
+
+@pytest.mark.parametrize("name", ["why", "write", "fill", "classify"])
+def test_a_phone_shows_it_in_german_without_scrolling_sideways(
+    browser: Browser, service: RunningService, name: str
+) -> None:
+    with open_page(browser, service.url, viewport={"width": 360, "height": 740}, locale="de-DE") as page:
+        view = filled(page, name)
+        expect(page.locator("html")).to_have_attribute("lang", "de")
+        expect(view.locator("h1")).to_have_text(
+            {"why": "Warum", "write": "Schreiben", "fill": "Ausfüllen", "classify": "Einordnen"}[name]
+        )
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= 360
+
+
+def test_a_change_of_the_language_keeps_what_is_written(page: Page) -> None:
+    view = filled(page, "write")
+    page.keyboard.press("Escape")
+    text = view.locator(".text").text_content() or ""
+    page.get_by_label("Language of this page").select_option("de")
+    expect(page.locator(".view-write .text")).to_have_text(text)
+    expect(page.locator(".view-write h1")).to_have_text("Schreiben")
