@@ -46,7 +46,7 @@ from headway.serve.messages import (
 _log = logging.getLogger("headway.serve")
 _PING_S = 0.25  # between two pings of a worker
 _PROCESS_CLOCK = 2  # CPUCLOCK_SCHED: a clock's number is ~pid << 3 | 2 (Linux, clock_getcpuclockid)
-_CANCEL_S = 5.0  # a worker that has not ended a canceled job after this time is replaced
+_CANCEL_S = 5.0  # a worker that has not ended a canceled job after this processor time is replaced
 _YOUNG_S = 5.0  # a worker that ends sooner failed to start, and the next one waits
 _DRAIN_CHECK_S = 0.05
 _MAX_WAIT_S = 10.0  # before a worker is started again
@@ -467,12 +467,17 @@ class Fleet:
         for worker in filter(None, self._workers):
             if number in worker.pending:
                 worker.writer.write(encode(Cancel(number)))
-                asyncio.get_running_loop().call_later(_CANCEL_S, self._expect_end, worker, number)
+                limits = worker.processor_s() + _CANCEL_S, time.monotonic() + self._step_s
+                asyncio.get_running_loop().call_later(_CANCEL_S, self._expect_end, worker, number, *limits)
         if pending in self._waiting:
             self._waiting.remove(pending)
 
-    def _expect_end(self, worker: _Process, number: int) -> None:
-        """Kill a worker that has not ended a canceled job."""
-        if number in worker.pending:
+    def _expect_end(self, worker: _Process, number: int, used_s: float, deadline: float) -> None:
+        """Kill a worker that has not ended a canceled job when it has used this processor time, or at the deadline."""
+        if number not in worker.pending:
+            return
+        if worker.processor_s() < used_s and time.monotonic() < deadline:
+            asyncio.get_running_loop().call_later(_PING_S, self._expect_end, worker, number, used_s, deadline)
+        else:
             _log.warning("worker process %d did not end a canceled job, and is killed", worker.pid)
             worker.kill()
