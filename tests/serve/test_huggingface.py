@@ -22,6 +22,10 @@ TEXTS = ["Guten Morgen", "Grüße – 5 & 6?", "Zwei\nZeilen"]
 KEYS = (key_config("one", "k1"), key_config("two", "k2", requests_per_minute=1))
 WRITING: dict[str, Any] = {"max_new_tokens": 9, "temperature": 1.5, "top_p": 0.9, "seed": 3}
 PROMPT = "ein"
+REFUSED_PARAMETERS: tuple[dict[str, Any], ...] = (
+    {"adapter_id": "a"}, {"decoder_input_details": True}, {"frequency_penalty": 1}, {"grammar": {}},
+    {"top_n_tokens": 2}, {"truncate": 5}, {"typical_p": 0.5}, {"watermark": True}, {"stop": [""]},
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -120,13 +124,7 @@ def test_endpoints_are_described(http: TestClient) -> None:
         ("writer", {"inputs": "a", "parameters": {"best_of": 1000, "do_sample": True}}, 413),
         ("writer", {"inputs": "a", "parameters": {"max_new_tokens": 10**9}}, 413),
         ("writer", {"inputs": "a", "parameters": {"temperature": 0}}, 400),
-        *(
-            ("writer", {"inputs": "a", "parameters": parameter}, 400)
-            for parameter in (
-                {"adapter_id": "a"}, {"decoder_input_details": True}, {"frequency_penalty": 1}, {"grammar": {}},
-                {"top_n_tokens": 2}, {"truncate": 5}, {"typical_p": 0.5}, {"watermark": True}, {"stop": [""]},
-            )
-        ),
+        *(("writer", {"inputs": "a", "parameters": parameter}, 400) for parameter in REFUSED_PARAMETERS),
     ],
 )  # fmt: skip
 def test_errors(http: TestClient, model: str, body: Any, status: int) -> None:

@@ -291,7 +291,7 @@ def test_the_client_calls_every_kind_of_model(
 
 def test_errors_are_exceptions_of_the_client(client: Callable[..., InferenceServerClient]) -> None:
     own = client()
-    for status, message, call in (
+    cases: list[tuple[str, str, Callable[[], object]]] = [
         ("401", "Invalid API key", lambda: infer(own, ["a"], headers={"Authorization": "Bearer k"})),
         ("400", "zz is not supported", lambda: infer(own, ["a"], parameters={"target_language": "zz"})),
         ("404", "There is no model other", lambda: infer(own, ["a"], "other")),
@@ -299,7 +299,8 @@ def test_errors_are_exceptions_of_the_client(client: Callable[..., InferenceServ
         ("400", "shape", lambda: infer(own, [])),
         ("404", "There is no model model/stats", lambda: own.get_inference_statistics("model", headers=HEADERS)),
         ("404", "Not Found", lambda: own.get_model_repository_index()),
-    ):  # fmt: skip
+    ]
+    for status, message, call in cases:
         with pytest.raises(InferenceServerException, match=message) as caught:
             call()
         assert caught.value.status() == status

@@ -180,8 +180,10 @@ class _Aws:
             found, detected = await unless_disconnected(request, work)
         except UnknownLanguageError:
             message = f"Unsupported language pair: {source} to {target}."
-            codes = {"SourceLanguageCode": source, "TargetLanguageCode": target}
-            raise RefusedError(_error("UnsupportedLanguagePairException", message, **codes)) from None
+            error = _error(
+                "UnsupportedLanguagePairException", message, SourceLanguageCode=source, TargetLanguageCode=target
+            )
+            raise RefusedError(error) from None
         except QuotaExceededError:  # clients would send a request that is answered with 429 again
             message = "The quota of this key is used up"
             raise RefusedError(_error("LimitExceededException", message)) from None
