@@ -209,6 +209,17 @@ def test_a_glossary_is_edited_in_place_and_kept(page: Page, service: RunningServ
     expect(output(page)).to_have_text(before)
 
 
+def test_a_document_is_translated_and_saved(page: Page, service: RunningService) -> None:
+    document = {"name": "letter.txt", "mimeType": "text/plain", "buffer": b"red tea\n\nice\n"}
+    page.locator("input[type=file]").set_input_files([document])  # type: ignore[list-item]
+    with page.expect_download(timeout=60_000) as download:
+        page.get_by_role("button", name="Save the translation").click(timeout=60_000)
+    expected = [translation(service, text)["text"] for text in ("red tea", "ice")]
+    assert download.value.path().read_text(encoding="utf-8").split("\n\n") == [expected[0], f"{expected[1]}\n"]
+    page.get_by_role("button", name="Remove", exact=True).click()
+    expect(page.locator(".documents li")).to_have_count(0)
+
+
 def test_flags_are_explained(page: Page) -> None:
     def flag(route: Route) -> None:
         reply = route.fetch()

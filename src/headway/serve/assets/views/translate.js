@@ -3,6 +3,7 @@
 import { GoneError, isAbort } from "../api.js";
 import { isolated, make, percent } from "../dom.js";
 import { AlternativesMenu } from "../translate/alternatives.js";
+import { Documents } from "../translate/documents.js";
 import { GlossaryTable } from "../translate/glossary.js";
 import { Output } from "../translate/output.js";
 import { Pieces, splitLines } from "../translate/pieces.js";
@@ -45,6 +46,7 @@ class TranslateView {
     document.removeEventListener("serviceback", this.onBack);
     clearTimeout(this.timer);
     this.pieces.stop();
+    this.documents.stop();
     this.menu.close(false);
   }
 
@@ -78,11 +80,16 @@ class TranslateView {
       inputBox, make("div", { class: "bar" }, this.count, this.clear));
     this.glossary = new GlossaryTable(context, () => this.#update());
     const side = (...controls) => make("div", { class: "side" }, ...controls);
+    this.documents = new Documents(context, container, () => {
+      const how = { source: this.source.value, target: this.target.value };
+      return this.model.hidden ? how : { ...how, model: this.model.value };
+    });
     container.append(
       make("h1", { class: "visually-hidden" }, t("view.translate")),
       make("div", { class: "languages" }, side(this.source), this.swap, side(this.target, this.model)),
       make("div", { class: "panes" }, sourcePane, targetPane),
       this.notices,
+      this.documents.element,
       make("div", { class: "more" }, this.versions, this.glossary.element));
 
     this.marks = new SourceMarks(this.input);

@@ -1,0 +1,109 @@
+// Documents: dropped or chosen files are translated in the background, and their translations are saved as files.
+
+import { isAbort, pause } from "../api.js";
+import { isolated, make } from "../dom.js";
+
+const CHECK_MS = 500;
+const RUNNING = ["waiting", "running"];
+
+export class Documents {
+  /**
+   * @param context The context of the view.
+   * @param {HTMLElement} dropZone Files that are dropped here are translated.
+   * @param {() => object} languages Returns the source and target language of a new document, and a model.
+   */
+  constructor(context, dropZone, languages) {
+    Object.assign(this, { context, languages, ending: new AbortController() });
+    const { t } = context;
+    this.chooser = make("input", { type: "file", multiple: true, class: "visually-hidden", tabindex: -1, "aria-hidden": "true" });
+    const choose = make("button", { type: "button" }, t("documents.choose"));
+    choose.addEventListener("click", () => this.chooser.click());
+    this.chooser.addEventListener("change", () => {
+      this.#add(this.chooser.files);
+      this.chooser.value = "";
+    });
+    this.list = make("ul", { class: "documents" });
+    this.element = make("section", { class: "card drop", "aria-label": t("documents.title") },
+      make("div", { class: "row" }, choose, make("span", { class: "quiet" }, t("documents.about")), this.chooser), this.list);
+    for (const type of ["dragenter", "dragover"]) {
+      dropZone.addEventListener(type, (event) => {
+        if (![...event.dataTransfer.types].includes("Files")) return;
+        event.preventDefault();
+        this.element.classList.add("over");
+      });
+    }
+    for (const type of ["dragleave", "drop"]) {
+      dropZone.addEventListener(type, (event) => {
+        if (type === "dragleave" && dropZone.contains(event.relatedTarget)) return;
+        this.element.classList.remove("over");
+      });
+    }
+    dropZone.addEventListener("drop", (event) => {
+      if (!event.dataTransfer.files.length) return;
+      event.preventDefault();
+      this.#add(event.dataTransfer.files);
+    });
+  }
+
+  /** Stops asking for the progress. The service goes on with the documents, and deletes them after a while. */
+  stop() {
+    this.ending.abort();
+  }
+
+  #add(files) {
+    for (const file of files) this.#translate(file);
+  }
+
+  async #translate(file) {
+    const { api, t, describe, announce } = this.context;
+    const name = make("b", { dir: "auto" }, file.name), said = make("span", { class: "quiet" }, t("documents.sending"));
+    const progress = make("progress", { max: 1, value: 0, "aria-label": t("documents.progress", { name: isolated(file.name) }) });
+    const remove = make("button", { type: "button", class: "plain" }, t("documents.cancel"));
+    const item = make("li", {}, name, progress, said, remove);
+    this.list.append(item);
+    const canceling = new AbortController();
+    const signal = AbortSignal.any([canceling.signal, this.ending.signal]);
+    let path = null;
+    remove.addEventListener("click", () => {
+      canceling.abort();
+      item.remove();
+      if (path) api.delete(path).catch(() => {}); // it is deleted after a while anyway
+    });
+    try {
+      const form = new FormData();
+      form.append("file", file);
+      for (const [field, value] of Object.entries(this.languages())) form.append(field, value);
+      let found = await api.post("documents", form, { signal });
+      path = `documents/${found.id}`;
+      while (RUNNING.includes(found.status)) {
+        if (found.num_texts) progress.value = found.num_done / found.num_texts;
+        said.textContent = t("documents.running", { done: found.num_done, all: found.num_texts });
+        await pause(CHECK_MS, signal);
+        found = await api.get(path, { signal });
+      }
+      if (found.status !== "done") throw Object.assign(new Error(found.error ?? found.status), { status: 400 });
+      progress.remove();
+      remove.textContent = t("documents.remove");
+      said.textContent = "";
+      const save = make("button", { type: "button", class: "primary" }, t("documents.save"));
+      save.addEventListener("click", () => this.#save(`${path}/result`, found.name).catch((error) => {
+        said.textContent = describe(error);
+      }));
+      remove.before(save);
+      announce(t("documents.done", { name: file.name }));
+    } catch (error) {
+      if (isAbort(error)) return;
+      progress.remove();
+      said.className = "error";
+      said.textContent = describe(error);
+      remove.textContent = t("documents.remove");
+    }
+  }
+
+  async #save(path, name) {
+    const url = URL.createObjectURL(await this.context.api.file(path));
+    const link = make("a", { href: url, download: name });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(url), 60_000); // when the browser has read it
+  }
+}
