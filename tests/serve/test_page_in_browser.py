@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from browser import accessibility_problems, chromium, needs_chromium, open_page
-from playwright.sync_api import Browser, Page, Request, Route, expect
+from playwright.sync_api import Browser, FilePayload, Page, Request, Route, expect
 from running_service import RunningService, running, unpack_model
 
 pytestmark = [pytest.mark.slow, needs_chromium]
@@ -210,8 +210,8 @@ def test_a_glossary_is_edited_in_place_and_kept(page: Page, service: RunningServ
 
 
 def test_a_document_is_translated_and_saved(page: Page, service: RunningService) -> None:
-    document = {"name": "letter.txt", "mimeType": "text/plain", "buffer": b"red tea\n\nice\n"}
-    page.locator("input[type=file]").set_input_files([document])  # type: ignore[list-item]
+    document = FilePayload(name="letter.txt", mimeType="text/plain", buffer=b"red tea\n\nice\n")
+    page.locator("input[type=file]").set_input_files(document)
     with page.expect_download(timeout=60_000) as download:
         page.get_by_role("button", name="Save the translation").click(timeout=60_000)
     expected = [translation(service, text)["text"] for text in ("red tea", "ice")]
