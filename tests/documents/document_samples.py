@@ -244,7 +244,7 @@ def make_docx(words: Words, path: Path) -> None:
         if kind == 0:
             paragraph.add_run(words.word()).bold = True
             paragraph.add_run(" ")
-            for part in re.split("(?<=tra)", words.sentence(3)):
+            for part in re.split("(?<=tra)", words.sentence(2)):  # shorter than the text before
                 paragraph.add_run(part).italic = True
         elif kind == 1:
             paragraph.add_run().add_tab()
