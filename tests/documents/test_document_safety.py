@@ -123,6 +123,7 @@ def test_entities_are_refused(entity: str, word: Path, tmp_path: Path) -> None:
         ("a.srt", b"hello", "no subtitles"),
         ("a.xlf", b"<a/>", "not XLIFF"),
         ("a.xlf", b"<a>", "not valid"),
+        ("a.xlf", b"<a>\0</a>", "Char 0x0 out of allowed range"),
         ("a.html", b"<meta charset=nonsense>", "'nonsense', which is unknown"),
     ],
 )

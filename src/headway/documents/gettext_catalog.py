@@ -36,7 +36,8 @@ def read_po(path: Path, _: DocumentLimits) -> DocumentContent:
     try:
         catalog = pofile.parsestring(encoded.text.encode(encoded.encoding))
     except Exception as error:  # the parser raises whatever its helpers raise
-        raise DocumentError(f"the file is not a valid PO file ({error})") from None
+        reason = " ".join(str(error).split())
+        raise DocumentError(f"the file is not a valid PO file ({reason})") from None
     units: list[Any] = [
         unit
         for unit in catalog.units

@@ -66,7 +66,8 @@ def parse_xml(data: bytes, limits: DocumentLimits, where: str | None = None) -> 
     try:
         tree = etree.parse(BytesIO(data), parser)
     except etree.XMLSyntaxError as error:
-        raise DocumentError(f"the XML is not valid ({error.msg})", where=where) from None
+        reason = " ".join(str(error.msg).split())  # may have line breaks
+        raise DocumentError(f"the XML is not valid ({reason})", where=where) from None
     info = tree.docinfo
     if info.doctype or info.internalDTD is not None:
         raise DocumentError("the XML has a document type, which is refused because it can define entities", where=where)
