@@ -20,7 +20,7 @@ from command_line import assert_refused, run, write_lines
 from headway.cli import line_io
 from headway.cli.translate import _Writer
 from headway.decode import DecodingOptions, Sampling
-from headway.predict import Candidate, Glossary, Source, Translation, Translator, load_translator
+from headway.predict import Candidate, Glossary, PivotTranslator, Source, Translation, Translator, load_translator
 
 Make = Callable[..., Translator]
 LINES = ["das rote Haus", "ein Baum", "der Baum und das Haus"]
@@ -124,6 +124,21 @@ class TestOptions:
     def test_models_of_other_tokenizers(self, folder: Path) -> None:
         ended = run("translate", folder / "one", "--with", folder / "bytes", stdin=b"das\n")
         assert_refused(ended, "model 2 of the ensemble and the first have different source tokenizers")
+
+    @pytest.mark.parametrize("words", [[], ["--pivot-candidates", 1], ["--workers", 2]])
+    def test_two_models_through_a_third_language(self, folder: Path, words: list[object]) -> None:
+        models = [load_translator(folder / name) for name in ("one", "two")]
+        candidates = 1 if "--pivot-candidates" in words else 4
+        expected = PivotTranslator(models[0], models[1], pivot_language="en", candidates=candidates).translate(LINES)
+        pivot = ["--pivot", folder / "two", "--pivot-language", "en"]
+        ended = run("translate", folder / "one", *pivot, *words, "--format", "json", stdin=stdin(*LINES))
+        assert [(each["text"], each["pivot"]) for each in objects(ended.out)] == [
+            (each.text, each.candidates[0].pivot) for each in expected
+        ]
+        ended = run("translate", folder / "one", "--pivot", folder / "two", stdin=b"das\n")
+        assert_refused(ended, "the first model translates into en, but the second one from de")
+        ended = run("translate", folder / "one", "--pivot-candidates", 2, stdin=b"das\n")
+        assert_refused(ended, "need --pivot")
 
     def test_an_ensemble(self, folder: Path) -> None:
         both = Translator.ensemble([load_translator(folder / name) for name in ("one", "two")])

@@ -21,7 +21,7 @@ from headway.serve.config import KeyConfig, LimitsConfig, ModelConfig, ServeConf
 from headway.serve.fleet import Fleet
 from headway.serve.glossaries import GlossaryLines, GlossaryStore
 from headway.serve.http_connection import BoundedHttpConnection
-from headway.serve.messages import Job, Method, ModelInfo
+from headway.serve.messages import Job, Method, ModelInfo, PivotModels
 from headway.serve.model_pool import ModelPool
 from headway.serve.service import Client, Service
 from headway.serve.usage import Usage
@@ -43,8 +43,15 @@ class InProcessFleet(Fleet):
         return 1
 
     async def call(
-        self, model: str, method: Method, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
+        self,
+        model: str | PivotModels,
+        method: Method,
+        *arguments: Any,
+        caller: str = "",
+        priority: int = 0,
+        **keywords: Any,
     ) -> Any:
+        assert isinstance(model, str)
         return Job(0, model, method).bind(self._objects[model])(*arguments, **_built(keywords))
 
     async def stream(

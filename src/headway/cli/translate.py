@@ -36,6 +36,27 @@ def translate(
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
     other_models: options.EnsembleOption = None,
+    pivot: Annotated[
+        Path | None,
+        typer.Option(
+            "--pivot",
+            metavar="<path>",
+            help="A second model, which translates what the first one has translated: with DE-EN and --pivot EN-FR "
+            "from German into French. --from is an option of the first model, all others of the second.",
+        ),
+    ] = None,
+    pivot_candidates: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="With --pivot: translations of each text by the first model, which are ranked by the joint "
+            "probability of both steps; at most the beam size. 1: only the best one.",
+        ),
+    ] = 4,
+    pivot_language: Annotated[
+        str | None,
+        typer.Option(help="With --pivot: the language in between, if the models have several in common."),
+    ] = None,
     prefix: Annotated[str, typer.Option(help="Text that every translation begins with.")] = "",
     include: Annotated[
         list[str] | None,
@@ -122,6 +143,7 @@ def translate(
         if precision in ("auto", "int8") and workers == 1:
             start_compiling()  # in the background, while PyTorch is imported
         from headway.predict import Glossary, TranslatorPool, load_translator
+        from headway.predict.pivot import DEFAULT_CANDIDATES
 
     search = decoding_options()
     is_marked = markup is not None or input_format != "text"
@@ -154,7 +176,13 @@ def translate(
         precision=precision,
         shortlist=shortlist,
     )
-    load = partial(load_ensemble, first, other_models, precision)
+    load_first = partial(load_ensemble, first, other_models, precision)
+    load: Callable[[], TextTranslator] = load_first
+    if pivot is not None:
+        second = partial(load_translator, pivot, avoid_flagged=guard, precision=precision, shortlist=shortlist)
+        load = partial(_load_pivot, load_first, second, pivot_language, pivot_candidates)
+    elif pivot_candidates != DEFAULT_CANDIDATES or pivot_language is not None:
+        raise ConfigError("--pivot-candidates and --pivot-language need --pivot, a second model")
     reader = LineReader(name, input_format, prefix, include or (), ban or ())
     report = LineReport(name, on_error, translation_flags)
     used: Counter[tuple[str, bool]] = Counter()
@@ -224,6 +252,14 @@ def load_ensemble(
     from headway.predict import Translator, load_translator
 
     return Translator.ensemble([load(), *(load_translator(other, precision=precision) for other in other_models or ())])
+
+
+def _load_pivot(
+    first: Callable[[], Translator], second: Callable[[], Translator], language: str | None, candidates: int
+) -> TextTranslator:
+    from headway.predict import PivotTranslator
+
+    return PivotTranslator(first(), second(), pivot_language=language, candidates=candidates)
 
 
 def translation_flags(translation: Translation) -> list[str]:

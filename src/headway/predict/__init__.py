@@ -15,6 +15,7 @@ translation, in the order in which they are used:
 - :mod:`~headway.predict.find_candidates`: finds candidates for search requests (:mod:`~headway.predict.quality` flags
   suspected errors, :mod:`~headway.predict.alignment` aligns tokens).
 - :mod:`~headway.predict.calibration`: the flag ``unlikely``, which marks texts far from the model's domain.
+- :mod:`~headway.predict.pivot`: translation through a third language, by two models.
 - :mod:`~headway.predict.pool`: translation in several processes.
 - :mod:`~headway.predict.rerank`: reranks given candidates by scores or by agreement.
 - :mod:`~headway.predict.noisy_channel`: reranks them with a language model and a model of the reverse direction.
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
         rank_by_noisy_channel,
         tune_noisy_channel,
     )
+    from headway.predict.pivot import PivotTranslator
     from headway.predict.pool import TranslatorPool
     from headway.predict.rerank import RankedText, minimum_bayes_risk, rank_by_agreement, rank_by_models
     from headway.predict.results import (
@@ -90,6 +92,7 @@ __all__ = [
     "MaskedLanguageModel",
     "NoisyChannelWeights",
     "Perplexity",
+    "PivotTranslator",
     "Prompt",
     "RankedText",
     "ScoredTarget",
@@ -142,6 +145,7 @@ _HOMES = {
     "MaskedLanguageModel": "masked_language_model",
     "NoisyChannelWeights": "noisy_channel",
     "Perplexity": "language_model",
+    "PivotTranslator": "pivot",
     "Prompt": "language_model",
     "RankedText": "rerank",
     "ScoredTarget": "results",

@@ -20,8 +20,8 @@ from headway.errors import ConfigError
 from headway.models.registry import TranslationModel, architecture_of
 from headway.nn.attention import record_attention
 from headway.nn.embedding import pad_sequences
-from headway.predict.results import Alignment
-from headway.text.base import BOS, PAD
+from headway.predict.results import Alignment, Candidate, WordAlignment
+from headway.text.base import BOS, PAD, TextTokenizer
 
 
 @torch.inference_mode()
@@ -85,6 +85,62 @@ def hard_alignment(attention: Float[Tensor, "T S"], source_tokens: Sequence[str]
     best = attention.argmax(1).tolist() if source_tokens else []
     rows = tuple(tuple(row) for row in attention.tolist())
     return Alignment(tuple(source_tokens), tuple((source, target) for target, source in enumerate(best)), rows)
+
+
+def compose_alignments(first: Alignment, pivot_tokens: Sequence[str], second: Alignment) -> Alignment:
+    """Return the alignment of a text that was translated in two steps.
+
+    Its attention is the product of target x pivot and pivot x source. The tokens of the pivot may differ between the
+    models: a source token of the second one attends like the first one's target tokens with which it shares characters,
+    in proportion to their number.
+
+    Args:
+        first: The alignment of the pivot.
+        pivot_tokens: The tokens of the pivot as the first model displays them.
+        second: The alignment of the translation of the pivot.
+    """
+    source_tokens, target_length = first.source_tokens, len(second.attention)
+    if not (source_tokens and pivot_tokens and second.source_tokens and target_length):
+        return Alignment(source_tokens, (), tuple(() for _ in range(target_length)))
+    shared = _shared_characters(second.source_tokens, pivot_tokens)
+    share = shared / shared.sum(1, keepdim=True).clamp(min=1)
+    return hard_alignment(torch.tensor(second.attention) @ share @ torch.tensor(first.attention), source_tokens)
+
+
+def _shared_characters(tokens: Sequence[str], others: Sequence[str]) -> Float[Tensor, "_ _"]:
+    """Return how many characters of the same text each token shares with each of the others, without white space."""
+
+    def spans(tokens: Sequence[str]) -> Float[Tensor, "_ 2"]:
+        ends = torch.tensor([float(len("".join(token.split()))) for token in tokens]).cumsum(0)
+        return torch.stack((torch.cat((torch.zeros(1), ends[:-1])), ends), 1)
+
+    rows, columns = spans(tokens), spans(others)
+    columns = columns * (
+        rows[-1, 1] / columns[-1, 1].clamp(min=1)
+    )  # tokens that are parts of a character count once each
+    overlap = torch.minimum(rows[:, None, 1], columns[None, :, 1]) - torch.maximum(
+        rows[:, None, 0], columns[None, :, 0]
+    )
+    return overlap.clamp(min=0)
+
+
+def word_alignment(candidate: Candidate, source: TextTokenizer, target: TextTokenizer) -> WordAlignment:
+    """Return the word alignment of a candidate with an alignment.
+
+    Args:
+        candidate: The candidate.
+        source: The tokenizer of its source.
+        target: The tokenizer of its text.
+
+    Raises:
+        ConfigError: The candidate has no alignment.
+    """
+    if candidate.alignment is None:
+        raise ConfigError("this candidate has no alignment; translate with alignment=True")
+    source_words, in_source = tokens_to_words(candidate.alignment.source_tokens, subwords=source.kind != "whitespace")
+    target_words, in_target = tokens_to_words(candidate.tokens, subwords=target.kind != "whitespace")
+    pairs = to_word_alignment(candidate.alignment.pairs, in_source, in_target)
+    return WordAlignment(tuple(source_words), tuple(target_words), tuple(pairs))
 
 
 def tokens_to_words(tokens: Sequence[str], *, subwords: bool) -> tuple[list[str], list[int | None]]:

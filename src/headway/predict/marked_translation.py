@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 
 from headway.errors import ConfigError, HeadwayError
 from headway.predict.marked_text import AlignedText, Document, Segment, link_words, visible_text
-from headway.predict.markup import MarkupOptions, parse_markup
+from headway.predict.markup import MarkupKind, MarkupOptions, parse_markup
 from headway.predict.placeholders import (
+    is_plain,
     keeps_placeholders,
     parse_plain_text,
     placeholder_counts,
@@ -50,6 +51,29 @@ class _Unit:
     needs_alignment: bool
     segment: Segment | None = None
     result: Translation | HeadwayError | None = None
+
+
+def translate_marked(
+    texts: Sequence[str | Source],
+    translate: Translate,
+    *,
+    markup: MarkupOptions | MarkupKind | None,
+    protect: bool,
+    alignment: bool,
+    can_align: bool,
+) -> list[Translation | HeadwayError]:
+    """Translate texts that may contain something to keep. A text that cannot be translated is represented by its error.
+
+    For ``markup``, ``protect`` and ``alignment`` see :meth:`headway.predict.text_translator.TextTranslator.translate`,
+    for the others :class:`MarkedTranslation`.
+    """
+    sources = [Source(text) if isinstance(text, str) else text for text in texts]
+    if markup is None and (not protect or all(is_plain(source.text) for source in sources)):
+        return list(translate(sources, [alignment] * len(sources)))
+    marked = MarkedTranslation(
+        translate, markup=MarkupOptions.of(markup), protect=protect, alignment=alignment, can_align=can_align
+    )
+    return marked.translate_each(sources)
 
 
 class MarkedTranslation:

@@ -205,6 +205,7 @@ def _merge(plan: TranslationPlan, parts: list[Candidate]) -> Candidate:
             banned=tuple(dict.fromkeys(phrase for part in parts for phrase in part.banned)),
             glossary=None if whole.glossary is None else tuple(term for part in parts for term in part.glossary or ()),
             alignment=_merge_alignments(plan, [part.alignment for part in parts if part.alignment is not None]),
+            pivot=_merge_pivots(plan, [part.pivot for part in parts if part.pivot is not None]),
         )
     text = "".join(part.leading_whitespace + each.text for part, each in zip(plan.parts, parts, strict=True))
     flags: set[Flag] = {flag for part in parts for flag in part.flags}
@@ -212,6 +213,13 @@ def _merge(plan: TranslationPlan, parts: list[Candidate]) -> Candidate:
         flags.add("split")
     ordered = tuple(flag for flag in get_args(Flag) if flag in flags)
     return replace(whole, text=text + plan.trailing_whitespace, flags=ordered)
+
+
+def _merge_pivots(plan: TranslationPlan, pivots: Sequence[str]) -> str | None:
+    """Return the text in the pivot language, or None if a part was translated directly."""
+    if len(pivots) < len(plan.parts):
+        return None
+    return "".join(part.leading_whitespace + pivot for part, pivot in zip(plan.parts, pivots, strict=True))
 
 
 def _concatenate(plan: TranslationPlan, tokens: Sequence[tuple[str, ...]]) -> tuple[str, ...]:

@@ -98,6 +98,9 @@ class Candidate:
             glossary.
         alignment: The translation's alignment, if one was requested.
         utility: Expected chrF against the other candidates, if the candidates were ranked by it.
+        pivot: The text in a third language from which this was translated, if no model translates the pair directly
+            (:mod:`headway.predict.pivot`). Then ``log_probability`` and ``score`` are log P(target, pivot | source),
+            but the probabilities of tokens are those of the second step.
 
     If a text was translated in several parts, scores are summed and tokens concatenated, and
     ``token_log_probabilities`` contains the EOS of each part.
@@ -115,6 +118,7 @@ class Candidate:
     glossary: tuple[GlossaryTerm, ...] | None = None
     alignment: Alignment | None = None
     utility: float | None = None
+    pivot: str | None = None
 
     @property
     def token_probabilities(self) -> tuple[float, ...]:

@@ -30,13 +30,12 @@ from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.interop.onnx import STEP_FILE, OnnxModel
 from headway.models.registry import TranslationModel, architecture_of
 from headway.nn.attention import attention_is_observed
-from headway.predict.alignment import alignment_module, to_word_alignment, tokens_to_words
+from headway.predict.alignment import alignment_module, word_alignment
 from headway.predict.calibration import Calibration, read_calibration
 from headway.predict.find_candidates import CandidateFinder, never_generated
 from headway.predict.glossary import Glossary, ModelGlossary, model_glossary
-from headway.predict.marked_translation import MarkedTranslation
+from headway.predict.marked_translation import translate_marked
 from headway.predict.markup import MarkupKind, MarkupOptions
-from headway.predict.placeholders import is_plain
 from headway.predict.plan import RequestBuilder, TranslationPlan, encode_each, merge_parts
 from headway.predict.results import (
     Candidate,
@@ -186,6 +185,25 @@ class Translator(TextTranslator):
         """The languages that an imported multilingual model translates from. Empty if calls need not name one."""
         return self.bundle.token_template.source_languages
 
+    @property
+    def can_align(self) -> bool:
+        """Whether the model has attention, from which translations are aligned."""
+        return bool(architecture_of(self.bundle.model.config).cross_attentions(self.bundle.model))
+
+    def check_alignment(self) -> None:
+        """Raise an error if translations cannot be aligned, or not by the chosen block."""
+        alignment_module(self.bundle.model, self.alignment_layer)
+
+    def source_length(self, text: str) -> int:
+        """Return the number of tokens of a text, with EOS and language tag.
+
+        Raises:
+            DataError: The text is not valid Unicode.
+        """
+        template = self.bundle.token_template
+        special = len(template.source_prefix) + len(template.source_suffix)
+        return len(self.bundle.source_tokenizer.encode(text)) + special
+
     def share_search(self, search: SharedSearch) -> None:
         """Let all calls, of several threads, share the batches of ``search``."""
         self._search_all, self._search_steps = search, search.steps
@@ -213,23 +231,14 @@ class Translator(TextTranslator):
     ) -> list[Translation | HeadwayError]:
         """Translate a list of texts. A text that cannot be translated is represented by its error."""
         if alignment:
-            alignment_module(self.bundle.model, self.alignment_layer)  # raises an error if it does not exist
-        settings = options, target_language, source_language, glossary
-        given = [Source(text) if isinstance(text, str) else text for text in texts]
-        if markup is None and (not protect or all(is_plain(source.text) for source in given)):
-            return self._translate_unmarked(given, [alignment] * len(given), *settings)
+            self.check_alignment()
 
         def translate(sources: Sequence[Source], aligned: Sequence[bool]) -> list[Translation | HeadwayError]:
-            return self._translate_unmarked(sources, aligned, *settings)
+            return self._translate_unmarked(sources, aligned, options, target_language, source_language, glossary)
 
-        marked = MarkedTranslation(
-            translate,
-            markup=MarkupOptions.of(markup),
-            protect=protect,
-            alignment=alignment,
-            can_align=bool(architecture_of(self.bundle.model.config).cross_attentions(self.bundle.model)),
+        return translate_marked(
+            texts, translate, markup=markup, protect=protect, alignment=alignment, can_align=self.can_align
         )
-        return marked.translate_each(given)
 
     def _translate_unmarked(
         self,
@@ -407,15 +416,7 @@ class Translator(TextTranslator):
 
     def word_alignment(self, candidate: Candidate) -> WordAlignment:
         """Return the word alignment of a candidate that was translated with ``alignment=True``."""
-        if candidate.alignment is None:
-            raise ConfigError("this candidate has no alignment; translate with alignment=True")
-        tokens = candidate.alignment.source_tokens, candidate.tokens
-        (source_words, in_source), (target_words, in_target) = (
-            tokens_to_words(own, subwords=tokenizer.kind != "whitespace")
-            for tokenizer, own in zip(self.bundle.tokenizers.values(), tokens, strict=True)
-        )
-        pairs = to_word_alignment(candidate.alignment.pairs, in_source, in_target)
-        return WordAlignment(tuple(source_words), tuple(target_words), tuple(pairs))
+        return word_alignment(candidate, self.bundle.source_tokenizer, self.bundle.target_tokenizer)
 
     def check_glossary(self, glossary: Glossary) -> None:
         """Raise an error if this model cannot use a glossary: an entry has no target phrase that it can produce."""

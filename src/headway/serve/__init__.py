@@ -9,6 +9,7 @@
     bulk_jobs   bulk texts, which are translated while little else is done
     usage       the characters that each key has used in this month
     service     what the APIs call: texts in, results out
+    directions  which model translates a pair of languages, or which two
     languages   language codes, and the language of a text
     app         the HTTP application
     apis        one file for each API that clients know

@@ -34,6 +34,7 @@ from headway.serve.apis.native.jobs import JOBS_PATH
 from headway.serve.apis.native.router import router as native_router
 from headway.serve.apis.requests import BadRequestError, RefusedError
 from headway.serve.bulk_jobs import JobNotDoneError, JobsFullError, UnknownJobError
+from headway.serve.directions import UnknownLanguageError
 from headway.serve.dispatch import NATIVE, PAGE, api_of_head, recognized, routed_path
 from headway.serve.documents import DocumentNotDoneError, DocumentsFullError, UnknownDocumentError
 from headway.serve.fleet import UnavailableError
@@ -47,8 +48,8 @@ from headway.serve.service import (
     Service,
     TimedOutError,
     TooLargeError,
-    UnknownLanguageError,
     UnknownModelError,
+    used_pivots,
 )
 
 _log = logging.getLogger("headway.serve")
@@ -236,6 +237,8 @@ class _Guard:
             await self._app(scope, receive, send)
             return
         start, number, status = time.perf_counter(), uuid.uuid4().hex, 0
+        pivots: list[str] = []
+        used_pivots.set(pivots)
         if scope["path"].startswith(f"{self._root_path}/"):  # by a proxy that does not remove it
             scope = {**scope, "path": scope["path"].removeprefix(self._root_path)}
         path, api = scope["path"], api_of_head(scope)
@@ -256,7 +259,10 @@ class _Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 self._metrics.count_start(api, time.perf_counter() - start)
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", number.encode())]
+                own = [(b"x-request-id", number.encode())]
+                if pivots:
+                    own.append((b"x-pivot-language", ", ".join(pivots).encode()))
+                message["headers"] = [*message.get("headers", ()), *own]
             await send(message)
 
         self._metrics.open_requests += 1

@@ -100,6 +100,12 @@ class ServeConfig(Config):
     )
     allowed_origins: tuple[str, ...] = Field((), description="Origins of pages that may call the service (CORS).")
     root_path: str = Field("", description="Path prefix behind a reverse proxy.")
+    pivot: bool = Field(
+        True, description="Whether two models translate a pair of languages through a third one, if no model has it."
+    )
+    pivot_candidates: int = Field(
+        4, ge=1, description="Translations into the third language that are considered for each text; 1 is fastest."
+    )
     glossary_folder: str | None = Field(
         None, description="Folder for the glossaries that clients create. Default: they end with the service."
     )

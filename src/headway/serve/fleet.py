@@ -38,6 +38,7 @@ from headway.serve.messages import (
     ModelSpec,
     Part,
     Ping,
+    PivotModels,
     Pong,
     encode,
     read,
@@ -373,7 +374,13 @@ class Fleet:
         return total
 
     async def call(
-        self, model: str, method: Method, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
+        self,
+        model: str | PivotModels,
+        method: Method,
+        *arguments: Any,
+        caller: str = "",
+        priority: int = 0,
+        **keywords: Any,
     ) -> Any:
         """Call a method of a model, or a function of it, and return its result.
 

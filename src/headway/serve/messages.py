@@ -69,12 +69,29 @@ class ModelInfo:
 
 
 @dataclass(frozen=True)
+class PivotModels:
+    """Two models that translate one after the other; see :class:`headway.predict.PivotTranslator`.
+
+    Attributes:
+        first: The name of the first model.
+        second: The name of the second model.
+        languages: The language in between, as the first and as the second model call it.
+        candidates: The number of pivots of each text.
+    """
+
+    first: str
+    second: str
+    languages: tuple[str, str]
+    candidates: int
+
+
+@dataclass(frozen=True)
 class Job:
     """A call of a method of a model, or of a function of it.
 
     Attributes:
         number: Identifies the job.
-        model: The name of the model.
+        model: The name of the model, or two models.
         method: The name of the method, or a function whose first argument is the model.
         arguments: Its positional arguments.
         keywords: Its keyword arguments.
@@ -84,13 +101,18 @@ class Job:
     """
 
     number: int
-    model: str
+    model: str | PivotModels
     method: Method
     arguments: tuple[Any, ...] = ()
     keywords: dict[str, Any] = field(default_factory=dict)
     caller: str = ""
     priority: int = 0
     has_parts: bool = False
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of the models that the job needs."""
+        return (self.model,) if isinstance(self.model, str) else (self.model.first, self.model.second)
 
     def bind(self, model: Any) -> Callable[..., Any]:
         """Return the method of ``model``, or the function with it as its first argument."""

@@ -33,7 +33,7 @@ from headway.errors import HeadwayError
 from headway.serve.app import make_app
 from headway.serve.config import ServeConfig, read_config
 from headway.serve.fleet import Fleet, UnavailableError
-from headway.serve.messages import MAX_JOBS, Done, Job, Method, ModelInfo, Pong, WorkerError
+from headway.serve.messages import MAX_JOBS, Done, Job, Method, ModelInfo, PivotModels, Pong, WorkerError
 from headway.serve.model_pool import ModelNotReadyError, ModelPool
 from headway.serve.run import save_regularly
 from headway.serve.service import Service, open_stores
@@ -102,7 +102,7 @@ class Models:
     async def call(self, job: Job) -> Done:
         """Return the result of a job."""
         try:
-            async with self._pool.using(job.model) as fleet:
+            async with self._pool.using(*job.models) as fleet:
                 return Done(job.number, await fleet.call(*_positional(job), **_named(job)))
         except _ERRORS as error:
             return Done(job.number, error=error)
@@ -111,7 +111,7 @@ class Models:
         """Yield the parts of the result of a job, and then its result."""
         try:
             async with (
-                self._pool.using(job.model) as fleet,
+                self._pool.using(*job.models) as fleet,
                 aclosing(fleet.stream(*_positional(job), **_named(job))) as parts,
             ):
                 async for part in parts:
@@ -185,7 +185,7 @@ class RayFleet(Fleet):
 
     async def call(
         self,
-        model: str,
+        model: str | PivotModels,
         method: Method,
         *arguments: Any,
         caller: str = "",

@@ -9,6 +9,7 @@ import hmac
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ from headway.serve.admission import Admission, RetryLaterError, estimated_tokens
 from headway.serve.bulk_jobs import BulkJob, BulkJobs, BulkWork
 from headway.serve.cache import ResultCache
 from headway.serve.config import KeyConfig, ModelConfig, ServeConfig, model_name
+from headway.serve.directions import Direction, Directions, UnknownLanguageError
 from headway.serve.documents import ServedDocuments
 from headway.serve.fleet import Fleet
 from headway.serve.glossaries import Dictionary, GlossaryLines, GlossaryStore, StoredGlossary
-from headway.serve.languages import DetectedLanguage, base_language, detect_language, find_language
-from headway.serve.messages import MAX_JOBS, Method, ModelInfo
+from headway.serve.languages import DetectedLanguage, base_language, detect_language
+from headway.serve.messages import MAX_JOBS, Method, ModelInfo, PivotModels
 from headway.serve.model_pool import ModelPool
 from headway.serve.usage import Usage
 
@@ -32,6 +34,9 @@ _PRIORITIES = {"interactive": 0, "bulk": 1}
 _BACKGROUND = max(_PRIORITIES.values()) + 1
 _GROUPS_PER_WORKER = 2  # of texts of jobs
 _MINUTE_S = 60.0
+
+used_pivots: ContextVar[list[str]] = ContextVar("used_pivots")
+"""The languages through which the texts of the present request are translated, for a header of the reply."""
 
 
 class BadKeyError(Exception):
@@ -48,10 +53,6 @@ class QuotaExceededError(Exception):
 
 class TooLargeError(Exception):
     """The request has more texts or characters than the service accepts. The message says how many it accepts."""
-
-
-class UnknownLanguageError(Exception):
-    """No model translates this language, or this pair of languages. The message is the code that the client wrote."""
 
 
 class UnknownModelError(Exception):
@@ -84,25 +85,6 @@ class Client:
         return 0 if self.key is None else _PRIORITIES[self.key.priority]
 
 
-@dataclass(frozen=True)
-class Direction:
-    """A model, and the languages that it is called with."""
-
-    model: ModelInfo
-    source: str
-    target: str
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The language arguments of the model's methods."""
-        found = {}
-        if self.model.takes_source_language:
-            found["source_language"] = self.source
-        if self.model.takes_target_language:
-            found["target_language"] = self.target
-        return found
-
-
 class Service:
     """The models of a configuration, behind a bounded queue."""
 
@@ -126,6 +108,8 @@ class Service:
         self.config, self.pool = config, pool
         self.models = [_configured(pool.models[model_name(own)], own) for own in config.models]
         translating = self.models_of_kind("translation")
+        self.directions = Directions(translating, pivot_candidates=config.pivot_candidates if config.pivot else 0)
+        self.pairs = self.directions.pairs()
         self._source_languages = frozenset(code for each in translating for code in each.source_languages)
         self.cache = ResultCache(round(config.limits.cache_mb * 1e6))
 
@@ -181,24 +165,19 @@ class Service:
 
     # Languages.
 
-    def direction(self, source: str, target: str, model: str | None = None) -> Direction:
-        """Return the model that translates from ``source`` to ``target``.
+    def direction(self, source: str, target: str, model: str | None = None, *, direct: bool = False) -> Direction:
+        """Return the model, or unless ``direct`` the two models, that translate from ``source`` to ``target``.
 
         Raises:
-            UnknownLanguageError: No model translates this pair.
+            UnknownLanguageError: None do.
             UnknownModelError: There is no translation model of this name.
         """
-        models = self.models_of_kind("translation") if model is None else [self.model(model, "translation")]
-        unknown = source
-        for each in models:
-            source_code = find_language(source, each.source_languages)
-            if source_code is None:
-                continue
-            unknown = target
-            target_code = find_language(target, each.target_languages)
-            if target_code is not None:
-                return Direction(each, source_code, target_code)
-        raise UnknownLanguageError(unknown)
+        named = None if model is None else self.model(model, "translation")
+        found = self.directions.find(source, target, named, direct=direct)
+        pivots = used_pivots.get(None)
+        if pivots is not None and found.pivot is not None and found.pivot not in pivots:
+            pivots.append(found.pivot)
+        return found
 
     async def detect(self, texts: Sequence[str]) -> list[DetectedLanguage]:
         """Return the language of each text, among those that the models translate from.
@@ -250,17 +229,16 @@ class Service:
                 for each in changed:
                     model = self._model_for_dictionary(each)
                     lines = GlossaryLines(each.lines)
-                    async with self.pool.using(model.name) as fleet:
-                        await fleet.call(model.name, "check_glossary", glossary=lines, caller=client.name)
+                    async with self.pool.using(*_names(model)) as fleet:
+                        await fleet.call(_called(model), "check_glossary", glossary=lines, caller=client.name)
         except TimeoutError:
             raise TimedOutError from None
         await asyncio.to_thread(self.glossaries.put, glossary)
 
-    def _model_for_dictionary(self, dictionary: Dictionary) -> ModelInfo:
-        for model in self.models_of_kind("translation"):
-            sources, targets = map(base_language, model.source_languages), map(base_language, model.target_languages)
-            if dictionary.source in sources and dictionary.target in targets:
-                return model
+    def _model_for_dictionary(self, dictionary: Dictionary) -> ModelInfo | PivotModels:
+        for pair in self.pairs:
+            if (base_language(pair.source), base_language(pair.target)) == (dictionary.source, dictionary.target):
+                return self.direction(pair.source, pair.target).model
         raise UnknownLanguageError(f"{dictionary.source} to {dictionary.target}")
 
     # Work.
@@ -327,7 +305,7 @@ class Service:
     async def call(
         self,
         client: Client,
-        model: ModelInfo,
+        model: ModelInfo | PivotModels,
         method: Method,
         texts: Sequence[str],
         *arguments: Any,
@@ -340,7 +318,7 @@ class Service:
         """
         async with self._admitted(client, model, texts, new_tokens) as fleet:
             return await fleet.call(
-                model.name, method, *arguments, caller=client.name, priority=client.priority, **keywords
+                _called(model), method, *arguments, caller=client.name, priority=client.priority, **keywords
             )
 
     async def stream(
@@ -424,15 +402,17 @@ class Service:
 
     @asynccontextmanager
     async def _admitted(
-        self, client: Client, model: ModelInfo, texts: Sequence[str], new_tokens: int
+        self, client: Client, model: ModelInfo | PivotModels, texts: Sequence[str], new_tokens: int
     ) -> AsyncIterator[Fleet]:
         """Let work wait for its model and its place, count it, and end it when its time is over.
 
         Yields the processes that do it.
         """
         tokens = sum(map(estimated_tokens, texts)) + new_tokens
+        if isinstance(model, PivotModels):  # each text is translated once, and then each of its pivots
+            tokens *= 1 + model.candidates
         if client.in_background:
-            async with self.pool.using(model.name) as fleet:
+            async with self.pool.using(*_names(model)) as fleet:
                 with self.admission.outside(tokens):
                     yield fleet
             return
@@ -445,7 +425,7 @@ class Service:
         try:
             # The time for loading is no measure of the speed of the queue, so a request waits for its model first.
             async with (
-                self.pool.using(model.name) as fleet,
+                self.pool.using(*_names(model)) as fleet,
                 self.admission.enter(tokens, client.name, client.priority),
             ):
                 has_entered = True
@@ -473,6 +453,15 @@ def open_stores(config: ServeConfig) -> tuple[GlossaryStore, Usage]:
     usage = Usage(None if file is None else Path(file))
     usage.save()
     return glossaries, usage
+
+
+def _called(model: ModelInfo | PivotModels) -> str | PivotModels:
+    """Return what the workers know models as."""
+    return model if isinstance(model, PivotModels) else model.name
+
+
+def _names(model: ModelInfo | PivotModels) -> tuple[str, ...]:
+    return (model.first, model.second) if isinstance(model, PivotModels) else (model.name,)
 
 
 def _unchanged(text: str) -> Translation:

@@ -13,8 +13,21 @@ from typing import Any, Protocol, runtime_checkable
 from headway.decode import Caller, SharedSearch, search_as
 from headway.errors import HeadwayError
 from headway.predict.continuation import Continuation, ContinuationStream
+from headway.predict.pivot import PivotTranslator
 from headway.serve.glossaries import GlossaryLines
-from headway.serve.messages import MAX_JOBS, Cancel, Done, Job, Part, Ping, Pong, WorkerError, encode, receive
+from headway.serve.messages import (
+    MAX_JOBS,
+    Cancel,
+    Done,
+    Job,
+    Part,
+    Ping,
+    PivotModels,
+    Pong,
+    WorkerError,
+    encode,
+    receive,
+)
 
 
 @runtime_checkable
@@ -70,7 +83,7 @@ class _Worker:
             if caller.canceled.is_set():
                 raise CancelledError
             with search_as(caller):
-                method = job.bind(self._models[job.model])
+                method = job.bind(self._model(job.model))
                 keywords = {
                     name: value.build() if isinstance(value, GlossaryLines) else value
                     for name, value in job.keywords.items()
@@ -86,6 +99,12 @@ class _Worker:
             reply = Done(job.number, error=WorkerError())
         self._callers.pop(job.number, None)
         self._send(reply)
+
+    def _model(self, model: str | PivotModels) -> Any:
+        if isinstance(model, str):
+            return self._models[model]
+        first, second = self._models[model.first], self._models[model.second]
+        return PivotTranslator(first, second, pivot_language=model.languages, candidates=model.candidates)
 
     def _send_parts(self, number: int, stream: ContinuationStream[Any]) -> Continuation | None:
         for part in stream:

@@ -28,6 +28,7 @@ from headway.serve.apis.requests import (
     parse_body,
     unless_disconnected,
 )
+from headway.serve.directions import UnknownLanguageError
 from headway.serve.languages import base_language, english_name
 from headway.serve.service import (
     BadKeyError,
@@ -35,7 +36,6 @@ from headway.serve.service import (
     QuotaExceededError,
     Service,
     TooLargeError,
-    UnknownLanguageError,
     first_error,
 )
 

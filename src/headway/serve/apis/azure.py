@@ -26,6 +26,7 @@ from starlette.routing import Route
 
 from headway.predict.results import Translation
 from headway.serve.apis.requests import BadRequestError, RefusedError, authorization, parse_json, unless_disconnected
+from headway.serve.directions import UnknownLanguageError
 from headway.serve.languages import (
     DetectedLanguage,
     english_name,
@@ -33,7 +34,7 @@ from headway.serve.languages import (
     is_right_to_left,
     native_name,
 )
-from headway.serve.service import Client, Service, UnknownLanguageError, first_error
+from headway.serve.service import Client, Service, first_error
 
 _V3, _V2026 = "3.0", "2026-06-06"
 _FLAGS = {"true": True, "false": False}

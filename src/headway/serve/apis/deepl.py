@@ -29,9 +29,10 @@ from headway.serve.apis.deepl_fields import (
     texts,
 )
 from headway.serve.apis.requests import BadRequestError, read_fields, unless_disconnected
+from headway.serve.directions import UnknownLanguageError
 from headway.serve.glossaries import UnknownDictionaryError
 from headway.serve.languages import base_language, english_name, find_language, normalized
-from headway.serve.service import Service, UnknownLanguageError, first_error
+from headway.serve.service import Service, first_error
 
 _UNLIMITED = 1_000_000_000_000  # the character limit of accounts without one
 _MODEL_TYPES = ("quality_optimized", "prefer_quality_optimized", "latency_optimized")

@@ -19,8 +19,9 @@ from headway.serve.apis.deepl_fields import (
     required_text,
 )
 from headway.serve.apis.requests import BadRequestError, RefusedError, read_fields, read_upload
+from headway.serve.directions import UnknownLanguageError
 from headway.serve.documents import DocumentNotDoneError, ServedDocument, UnknownDocumentError
-from headway.serve.service import Service, UnknownLanguageError
+from headway.serve.service import Service
 
 DOCUMENT_PATH = "/v2/document"
 _STATUSES = {"waiting": "queued", "running": "translating", "done": "done", "failed": "error"}

@@ -19,9 +19,10 @@ from starlette.routing import Route
 from headway.errors import DataError
 from headway.serve.apis.deepl_fields import authorized_client, optional_text, required_text
 from headway.serve.apis.requests import BadRequestError, read_fields
+from headway.serve.directions import UnknownLanguageError
 from headway.serve.glossaries import Dictionary, StoredGlossary, UnknownGlossaryError
 from headway.serve.languages import base_language
-from headway.serve.service import Client, Service, UnknownLanguageError
+from headway.serve.service import Client, Service
 
 _FORM_FIELD = re.compile(r"dictionaries\[(\d{1,4})\]\.(\w+)")
 
@@ -62,12 +63,7 @@ class _Glossaries:
 
     async def language_pairs(self, request: Request) -> Response:
         await self._read(request)
-        pairs = {
-            (base_language(source), base_language(target))
-            for model in self._service.models_of_kind("translation")
-            for source in model.source_languages
-            for target in model.target_languages
-        }
+        pairs = {(base_language(pair.source), base_language(pair.target)) for pair in self._service.pairs}
         return JSONResponse({"supported_languages": [_languages(*pair) for pair in sorted(pairs)]})
 
     # Version 2.

@@ -25,9 +25,10 @@ from headway.serve.apis.requests import (
     read_fields,
     unless_disconnected,
 )
+from headway.serve.directions import UnknownLanguageError
 from headway.serve.glossaries import StoredGlossary
 from headway.serve.languages import DetectedLanguage, english_name
-from headway.serve.service import BadKeyError, Client, Service, UnknownLanguageError, first_error
+from headway.serve.service import BadKeyError, Client, Service, first_error
 
 _V2, _V3_PARENT = "/language/translate/v2", "/v3/projects/{project}"
 # The names and reasons of statuses. A request that is too large is an invalid argument.

@@ -121,11 +121,9 @@ class _LibreTranslate:
 
     async def languages(self, _: Request) -> Response:
         targets: dict[str, set[str]] = {}
-        for model in self._service.models_of_kind("translation"):
-            for source in model.source_languages:
-                targets.setdefault(source, set()).update(model.target_languages)
-            for target in model.target_languages:  # clients look for both languages of a pair in this list
-                targets.setdefault(target, set())
+        for pair in self._service.pairs:
+            targets.setdefault(pair.source, set()).add(pair.target)
+            targets.setdefault(pair.target, set())  # clients look for both languages of a pair in this list
         return JSONResponse(
             [
                 {"code": code, "name": english_name(code), "targets": sorted(found)}

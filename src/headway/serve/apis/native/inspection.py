@@ -124,16 +124,17 @@ def router(service: Service) -> APIRouter:
     api = APIRouter()
 
     async def answer(request: Request, body: SentenceBody, function: Method, texts: list[str], *given: Any) -> Response:
-        client, direction = client_of(service, request), service.direction(body.source, body.target, body.model)
+        client = client_of(service, request)
+        direction = service.direction(body.source, body.target, body.model, direct=True)
         work = service.call(client, direction.model, function, texts, *given, **direction.arguments)
         return Response(await unless_disconnected(request, work), media_type="application/json")
 
     @api.post("/inspect", response_model=None, responses={200: {"model": InspectReply}})
     async def inspect(body: InspectBody, request: Request) -> Response:
         """Return the attention of a translation by layer and head, and what was predicted at each place."""
-        model = service.direction(body.source, body.target, body.model).model
+        name = service.direction(body.source, body.target, body.model, direct=True).name
         texts = [body.text, body.translation or ""]
-        return await answer(request, body, inspect_sentence, texts, body.text, body.translation, model.name)
+        return await answer(request, body, inspect_sentence, texts, body.text, body.translation, name)
 
     @api.post("/search-tree", response_model=None, responses={200: {"model": SearchTreeReply}})
     async def tree(body: SearchTreeBody, request: Request) -> Response:

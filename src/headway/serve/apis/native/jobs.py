@@ -14,7 +14,8 @@ from fastapi.responses import Response, StreamingResponse
 from headway.serve.apis.native.fields import Strings, client_of
 from headway.serve.apis.native.translation import TranslationBody, translating
 from headway.serve.bulk_jobs import BulkJob
-from headway.serve.service import Service, UnknownLanguageError
+from headway.serve.directions import UnknownLanguageError
+from headway.serve.service import Service
 
 JOBS_PATH = "/api/v1/jobs"
 _RESULTS_PER_PART = 256  # of a reply

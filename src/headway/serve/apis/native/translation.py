@@ -188,14 +188,16 @@ def router(service: Service) -> APIRouter:
 
     @api.get("/languages")
     async def languages(request: Request) -> list[dict[str, Any]]:
-        """Return the pairs of languages."""
+        """Return the pairs of languages.
+
+        ``pivot`` is the language through which two models translate a pair, and null if one model translates it.
+        """
         client_of(service, request)
         return [
-            {"model": model.name, "source": source, "target": target,
-             "source_name": english_name(source), "target_name": english_name(target)}
-            for model in service.models_of_kind("translation")
-            for source in model.source_languages
-            for target in model.target_languages
+            {"model": pair.model.name, "source": pair.source, "target": pair.target,
+             "source_name": english_name(pair.source), "target_name": english_name(pair.target),
+             "second_model": pair.second and pair.second.name, "pivot": pair.pivots and pair.pivots[0]}
+            for pair in service.pairs
         ]  # fmt: skip
 
     @api.post("/detect")
@@ -218,6 +220,8 @@ def router(service: Service) -> APIRouter:
         answer, texts = translating(service, client_of(service, request), body), listed(body.text)
         service.check_size(texts)
         if body.stream:
+            if body.source != "auto":
+                service.direction(body.source, body.target, body.model)  # before the reply begins
             return EventStream(_events(answer, texts), error_value)
         return JSONResponse({"translations": await unless_disconnected(request, answer(texts))})
 
@@ -227,7 +231,7 @@ def router(service: Service) -> APIRouter:
         client = client_of(service, request)
         if len(body.source_texts) != len(body.target_texts):
             raise BadRequestError("source_texts and target_texts have different lengths")
-        direction = service.direction(body.source, body.target, body.model)
+        direction = service.direction(body.source, body.target, body.model, direct=True)
         texts = [*body.source_texts, *body.target_texts]
         arguments = body.source_texts, body.target_texts
         work = service.call(client, direction.model, "score_each", texts, *arguments, **direction.arguments)
@@ -238,7 +242,7 @@ def router(service: Service) -> APIRouter:
     async def alternatives(body: AlternativesBody, request: Request) -> JSONResponse:
         """Return the most probable next tokens of a translation, best first."""
         client = client_of(service, request)
-        direction = service.direction(body.source, body.target, body.model)
+        direction = service.direction(body.source, body.target, body.model, direct=True)
         keywords = {"count": body.count} | direction.arguments
         texts = [body.text, body.prefix]
         work = service.call(client, direction.model, "alternatives", texts, *texts, **keywords)

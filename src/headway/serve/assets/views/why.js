@@ -42,7 +42,8 @@ class WhyView {
   }
 
   #build(container, state) {
-    const { t, languages, settings } = this.context;
+    const { t, settings } = this.context;
+    const languages = this.context.languages.filter((each) => each.pivot === null); // two models cannot be inspected
     this.input = make("textarea", { dir: "auto", rows: 2, placeholder: t("why.placeholder") });
     this.input.value = state.text ?? "";
     this.source = make("select", {});
@@ -128,7 +129,7 @@ class WhyView {
   }
 
   #fillTargets(chosen) {
-    const { source } = this, pairs = this.context.languages.filter((each) => each.source === source.value);
+    const { source } = this, pairs = this.context.languages.filter((each) => each.pivot === null && each.source === source.value);
     this.#fill(this.target, pairs.map((each) => each.target), chosen);
     this.languagesRow.hidden = source.options.length < 2 && this.target.options.length < 2;
     this.#fillModels();
@@ -136,7 +137,7 @@ class WhyView {
 
   get #models() {
     const { source, target } = this;
-    const fitting = this.context.languages.filter((each) => each.source === source.value && each.target === target.value);
+    const fitting = this.context.languages.filter((each) => each.pivot === null && each.source === source.value && each.target === target.value);
     return fitting.map((each) => each.model);
   }
 

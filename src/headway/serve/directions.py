@@ -1,0 +1,146 @@
+"""Which model translates a pair of languages: one directly, or two through a third language."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from headway.serve.languages import base_language, find_language
+from headway.serve.messages import ModelInfo, PivotModels
+
+
+class UnknownLanguageError(Exception):
+    """No model translates this language, or this pair of languages. The message is the code that the client wrote."""
+
+
+@dataclass(frozen=True)
+class LanguagePair:
+    """Two languages, and what translates one into the other.
+
+    Attributes:
+        source: The source language.
+        target: The target language.
+        model: The model, or the first one of two.
+        second: The second model. None if there is one model.
+        pivots: The language in between, as the first and as the second model call it.
+    """
+
+    source: str
+    target: str
+    model: ModelInfo
+    second: ModelInfo | None = None
+    pivots: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Direction:
+    """What translates, and the languages that it is called with.
+
+    Attributes:
+        model: The model, or two.
+        source: The source language.
+        target: The target language.
+        arguments: The language arguments of the model's methods.
+        pivot: The language in between, if there are two models.
+    """
+
+    model: ModelInfo | PivotModels
+    source: str
+    target: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    pivot: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the model, or those of both."""
+        return self.model.name if isinstance(self.model, ModelInfo) else f"{self.model.first}, {self.model.second}"
+
+
+class Directions:
+    """The pairs of languages that translation models translate.
+
+    A pair that no model translates directly is translated by the first two models that have a language in common.
+
+    Args:
+        models: The models.
+        pivot_candidates: The number of pivots of each text (:class:`headway.predict.PivotTranslator`). 0 means that no
+            two models are combined.
+    """
+
+    def __init__(self, models: Sequence[ModelInfo], *, pivot_candidates: int) -> None:
+        self._models, self._candidates = list(models), pivot_candidates
+
+    def pairs(self) -> list[LanguagePair]:
+        """Return all pairs: those of each model, in the order of the models, and then those of two models."""
+        found = [
+            LanguagePair(source, target, model)
+            for model in self._models
+            for source in model.source_languages
+            for target in model.target_languages
+        ]
+        known = {(each.source, each.target) for each in found}
+        for first, second in product(self._models, repeat=2) if self._candidates else ():
+            for source in first.source_languages:
+                for target in second.target_languages:
+                    if (source, target) not in known and (pair := _through(first, second, source, target)) is not None:
+                        known.add((source, target))
+                        found.append(pair)
+        return found
+
+    def find(self, source: str, target: str, model: ModelInfo | None = None, *, direct: bool = False) -> Direction:
+        """Return what translates from ``source`` to ``target``.
+
+        Args:
+            source: The source language, as a client writes it.
+            target: The target language.
+            model: The only model to consider. None means all, and, if none has the pair, two of them.
+            direct: Whether a single model must translate the pair.
+
+        Raises:
+            UnknownLanguageError: There is none.
+        """
+        unknown = source
+        for each in self._models if model is None else [model]:
+            source_code = find_language(source, each.source_languages)
+            if source_code is None:
+                continue
+            unknown = target
+            target_code = find_language(target, each.target_languages)
+            if target_code is not None:
+                pair = LanguagePair(source_code, target_code, each)
+                return Direction(each, source_code, target_code, _arguments(pair))
+        if model is None and not direct and self._candidates:
+            firsts = [(each, find_language(source, each.source_languages)) for each in self._models]
+            seconds = [(each, find_language(target, each.target_languages)) for each in self._models]
+            for first, source_code in firsts:
+                for second, target_code in seconds:
+                    if source_code is not None and target_code is not None:
+                        found = _through(first, second, source_code, target_code)
+                        if found is not None and found.pivots is not None:
+                            models = PivotModels(first.name, second.name, found.pivots, self._candidates)
+                            return Direction(models, source_code, target_code, _arguments(found), found.pivots[0])
+        raise UnknownLanguageError(unknown)
+
+
+def _through(first: ModelInfo, second: ModelInfo, source: str, target: str) -> LanguagePair | None:
+    """Return a pair that two models translate through a third language, or None if they have none in common."""
+    ends = {base_language(source), base_language(target)}
+    if len(ends) < 2 or first is second:
+        return None
+    for pivot in first.target_languages:
+        pivot_source = find_language(pivot, second.source_languages)
+        if pivot_source is not None and base_language(pivot) not in ends:
+            return LanguagePair(source, target, first, second, (pivot, pivot_source))
+    return None
+
+
+def _arguments(pair: LanguagePair) -> dict[str, Any]:
+    """Return the language arguments of a call."""
+    found = {}
+    if pair.model.takes_source_language:
+        found["source_language"] = pair.source
+    if (pair.second or pair.model).takes_target_language:
+        found["target_language"] = pair.target
+    return found
