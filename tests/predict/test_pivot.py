@@ -34,7 +34,7 @@ def models(make_translator: Callable[..., Translator]) -> tuple[Translator, Tran
 
 @pytest.fixture(scope="module")
 def pivot(models: tuple[Translator, Translator]) -> PivotTranslator:
-    return PivotTranslator(*models)
+    return PivotTranslator(*models, candidates=4)
 
 
 def test_one_pivot_is_two_translations_in_a_row(models: tuple[Translator, Translator]) -> None:
@@ -84,7 +84,7 @@ def test_a_pivot_that_the_second_model_prefers_wins(
     first, second = models
     monkeypatch.setattr(first, "translate_each", answering({"Bank": {"bank": -1.0, "bench": -2.0, "": -0.5}}))
     monkeypatch.setattr(second, "translate_each", answering({"bank": {"banque": -3.0}, "bench": {"banc": -1.0}}))
-    found = PivotTranslator(first, second).translate("Bank", DecodingOptions(n_best=2))
+    found = PivotTranslator(first, second, candidates=4).translate("Bank", DecodingOptions(n_best=2))
     assert [(each.text, each.pivot, each.score) for each in found.candidates] == [
         ("banc", "bench", -3.0),
         ("banque", "bank", -4.0),

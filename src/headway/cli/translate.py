@@ -52,7 +52,7 @@ def translate(
             help="With --pivot: translations of each text by the first model, which are ranked by the joint "
             "probability of both steps; at most the beam size. 1: only the best one.",
         ),
-    ] = 4,
+    ] = 1,
     pivot_language: Annotated[
         str | None,
         typer.Option(help="With --pivot: the language in between, if the models have several in common."),

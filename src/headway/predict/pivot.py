@@ -35,7 +35,7 @@ from headway.predict.segment import TextPart, split_text
 from headway.predict.text_translator import PAPER_OPTIONS, TextTranslator
 from headway.predict.translator import Translator
 
-DEFAULT_CANDIDATES = 4
+DEFAULT_CANDIDATES = 1
 _UNKNOWN_LANGUAGES = ("source", "target")  # names in models whose languages are not known
 _HARMLESS: tuple[Flag, ...] = ("fell_back", "split")
 

@@ -104,7 +104,7 @@ class ServeConfig(Config):
         True, description="Whether two models translate a pair of languages through a third one, if no model has it."
     )
     pivot_candidates: int = Field(
-        4, ge=1, description="Translations into the third language that are considered for each text; 1 is fastest."
+        1, ge=1, description="Translations into the third language that are considered for each text; 1 is fastest."
     )
     glossary_folder: str | None = Field(
         None, description="Folder for the glossaries that clients create. Default: they end with the service."
