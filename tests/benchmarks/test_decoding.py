@@ -24,6 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning:transformers")
 def test_all_engines_find_the_same_tokens_and_as_many_as_asked(folder: Path) -> None:
     sources = torch.randint(NUM_SPECIAL, VOCABULARY, (3, 7), generator=torch.Generator().manual_seed(1)).tolist()

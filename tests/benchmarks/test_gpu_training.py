@@ -32,6 +32,7 @@ def test_made_up_batches_have_the_shapes_that_were_asked_for() -> None:
     assert everything.std() > 5  # short and long sentences, as in translation data
 
 
+@pytest.mark.slow
 def test_the_script_runs_on_a_cpu_and_says_what_it_leaves_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -114,6 +114,7 @@ def start(command: list[object]) -> subprocess.Popen[str]:
     "number",
     [pytest.param(signal.SIGKILL, id="killed", marks=pytest.mark.slow), pytest.param(signal.SIGINT, id="interrupted")],
 )
+@pytest.mark.slow
 def test_stopped_while_translating(
     lesson: Lesson, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,7 +78,7 @@ def test_the_attention_is_that_of_the_text_as_given(make_masked_language_model: 
 def test_the_page_shows_the_hidden_tokens(make_masked_language_model: Make, tmp_path: Path) -> None:
     seen = inspect(make_masked_language_model(), "das [MASK]")
     page = render_html(seen)
-    assert f'"hiddenPositions":[{len(seen.source_tokens) - 2}]' in page
+    assert f'"hidden_positions":[{len(seen.source_tokens) - 2}]' in page
     assert '"prompt_length":null' in page
     write_inspection(seen, tmp_path / "heads.png")
     again = Inspection.from_json(seen.as_json())

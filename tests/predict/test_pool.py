@@ -160,6 +160,7 @@ def test_a_killed_process_is_reported(folder: Path) -> None:
                 pool.translate("das")
 
 
+@pytest.mark.slow
 def test_functions_of_a_script_work_without_a_main_guard(folder: Path) -> None:
     code = (
         "from headway.predict import TranslatorPool, load_translator\n"

@@ -119,6 +119,7 @@ def test_requests_at_the_same_time_do_not_exceed_a_quota() -> None:
     asyncio.run(check())
 
 
+@pytest.mark.slow
 def test_a_quota_survives_a_restart(tmp_path: Path) -> None:
     key = f'{{ name = "shop", sha256 = "{sha256(b"k").hexdigest()}", characters_per_month = 10 }}'
     model = unpack_model(tmp_path)

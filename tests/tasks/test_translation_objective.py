@@ -163,6 +163,7 @@ print(len(graphs))
 """
 
 
+@pytest.mark.slow
 def test_torch_compile_makes_one_graph_for_all_shapes() -> None:
     """Trace as on a GPU, but run without generating kernels, which takes minutes.
 

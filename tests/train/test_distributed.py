@@ -220,6 +220,7 @@ def assert_same_losses(run: Path, expected: Path) -> None:
 
 
 class TestLossesEqualThoseOfOneProcess:
+    @pytest.mark.slow
     def test_with_dropout(self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path) -> None:
         first, second = pair(train, recipe(corpus), tmp_path)
         assert first == second
