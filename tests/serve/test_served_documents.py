@@ -223,10 +223,15 @@ class TestDeepL:
         target = io.BytesIO()
         client.translate_document_download(handle, target)
         assert target.getvalue()
-        with pytest.raises(deepl.DeepLException, match="Not found"):  # it is deleted once it has been sent
-            for _ in range(100):
+
+        def is_deleted() -> bool:
+            try:
                 client.translate_document_get_status(handle)
-                time.sleep(0.05)
+            except deepl.DeepLException as error:
+                return "Not found" in str(error)
+            return False
+
+        wait_until(is_deleted)  # once it has been sent
 
     def test_the_key_of_a_document_is_needed(self, client: deepl.DeepLClient) -> None:
         handle = client.translate_document_upload(b"a b", filename="a.txt", **LANGUAGES)
