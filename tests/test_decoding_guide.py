@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -12,6 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 import headway
+from headway.bundle import TaskConfig
 from headway.cli import app
 from headway.decode import DecodingOptions, Sampling
 from headway.predict import Flag, LanguageModel, Translator
@@ -28,10 +30,16 @@ def home(
     make_language_model: Callable[..., LanguageModel],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """A folder with the guide's files: two models with the same byte tokenizer, a language model, and texts."""
+    """A folder with the guide's files: models with the same byte tokenizer, a language model, and texts."""
     folder = tmp_path_factory.mktemp("guide")
     for name, seed in (("MODEL", 1), ("MODEL2", 2)):
         make_translator("bpe", seed=seed).bundle.save(folder / name, "# Card")
+    for source, target in (("de", "en"), ("en", "fr")):
+        task = TaskConfig(source_language=source, target_language=target)
+        bundle = replace(make_translator("bpe").bundle, task=task)
+        bundle.save(folder / f"{source}-{target}".upper(), "# Card")
+    for name in ("one.fr", "four.fr", "test_2016_flickr.fr"):
+        (folder / name).write_text("la maison rouge\nun arbre\n", encoding="utf-8")
     make_language_model().bundle.save(folder / "LANGUAGE_MODEL", "# Card")
     (folder / "input.en").write_text("the red house\na tree\n", encoding="utf-8")
     (folder / "input.de").write_text("das rote Haus\nein Baum\n", encoding="utf-8")

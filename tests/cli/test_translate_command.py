@@ -125,10 +125,10 @@ class TestOptions:
         ended = run("translate", folder / "one", "--with", folder / "bytes", stdin=b"das\n")
         assert_refused(ended, "model 2 of the ensemble and the first have different source tokenizers")
 
-    @pytest.mark.parametrize("words", [[], ["--pivot-candidates", 1], ["--workers", 2]])
+    @pytest.mark.parametrize("words", [[], ["--pivot-candidates", 4], ["--workers", 2]])
     def test_two_models_through_a_third_language(self, folder: Path, words: list[object]) -> None:
         models = [load_translator(folder / name) for name in ("one", "two")]
-        candidates = 1 if "--pivot-candidates" in words else 4
+        candidates = 4 if "--pivot-candidates" in words else 1
         expected = PivotTranslator(models[0], models[1], pivot_language="en", candidates=candidates).translate(LINES)
         pivot = ["--pivot", folder / "two", "--pivot-language", "en"]
         ended = run("translate", folder / "one", *pivot, *words, "--format", "json", stdin=stdin(*LINES))

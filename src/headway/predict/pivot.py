@@ -41,7 +41,7 @@ _HARMLESS: tuple[Flag, ...] = ("fell_back", "split")
 
 
 @dataclass(frozen=True)
-class _Part:
+class _PivotedPart:
     """A sentence, or a text that is not split.
 
     Attributes:
@@ -150,7 +150,7 @@ class PivotTranslator(TextTranslator):
         """Translate texts without markup and placeholders. ``aligned`` tells which ones need an alignment."""
         plans = [self._plan(source, source_language) for source in sources]
         parts = [
-            _Part(each, tuple(glossary.matches(each.text)) if glossary else (), glossary is not None)
+            _PivotedPart(each, tuple(glossary.matches(each.text)) if glossary else (), glossary is not None)
             for plan in plans
             if not isinstance(plan, HeadwayError)
             for each in plan[1]
@@ -216,7 +216,7 @@ class PivotTranslator(TextTranslator):
             replace(own, text=part.text, prefix="" if number else source.prefix) for number, part in enumerate(parts)
         ]
 
-    def _requirements(self, part: _Part, pivot: str, options: DecodingOptions) -> Source:
+    def _requirements(self, part: _PivotedPart, pivot: str, options: DecodingOptions) -> Source:
         """Return a pivot with the requirements on its translation."""
         # Sampling cannot be forced to produce phrases, so samples are only checked for them.
         terms = () if options.sampling else tuple(entry.phrases for entry in part.terms)
@@ -224,7 +224,7 @@ class PivotTranslator(TextTranslator):
 
     def _join(
         self,
-        part: _Part,
+        part: _PivotedPart,
         start: Translation,
         pivots: Sequence[Candidate],
         ends: Sequence[Translation | HeadwayError],
@@ -251,7 +251,7 @@ class PivotTranslator(TextTranslator):
     def _is_sound(self, candidate: Candidate) -> bool:
         return not self.second.avoid_flagged or set(candidate.flags) <= set(_HARMLESS)
 
-    def _joint(self, part: _Part, pivot: Candidate, candidate: Candidate) -> Candidate:
+    def _joint(self, part: _PivotedPart, pivot: Candidate, candidate: Candidate) -> Candidate:
         """Return the translation of a pivot as a translation of the part."""
         alignment = None
         if pivot.alignment is not None:
