@@ -147,7 +147,7 @@ def fuzz(origin: Path, tmp_path: Path, seeds: range) -> int:
     return refused
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [MODELS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in MODELS[1:])])
 def test_a_damaged_folder_is_refused_in_one_line(models: Path, tmp_path: Path, name: str) -> None:
     assert all(ended.code == 0 for ended in used(models / name)), "the models themselves are fine"
     assert fuzz(models / name, tmp_path, range(QUICK)) > QUICK / 2

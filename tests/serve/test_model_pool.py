@@ -268,6 +268,7 @@ def states(service: RunningService) -> dict[str, Any]:
     return {each["name"]: each["state"] for each in httpx.get(f"{service.url}/api/v1/models").json()}
 
 
+@pytest.mark.slow
 def test_a_running_service_loads_models_on_demand(service: RunningService, model: Path) -> None:
     assert states(service) == {"stays": "warm", "a": "cold", "lost": "cold"}
     expected = load_translator(model, precision="int8").translate("Ein Hund läuft.").text
@@ -294,6 +295,7 @@ def workers_of(service: RunningService) -> dict[int, list[int]]:
     return {pid: children(pid) for pid in others}
 
 
+@pytest.mark.slow
 def test_a_worker_of_a_model_on_demand_is_replaced(service: RunningService) -> None:
     assert ask(service, "a").status_code == 200
     ((loader, (worker,)),) = workers_of(service).items()
@@ -304,6 +306,7 @@ def test_a_worker_of_a_model_on_demand_is_replaced(service: RunningService) -> N
     assert workers_of(service)[loader] != [worker]
 
 
+@pytest.mark.slow
 def test_a_loader_of_a_model_on_demand_may_end(service: RunningService) -> None:
     assert ask(service, "a").status_code == 200
     ((loader, (worker,)),) = workers_of(service).items()
@@ -314,6 +317,7 @@ def test_a_loader_of_a_model_on_demand_may_end(service: RunningService) -> None:
     assert ask(service, "a").status_code == 200
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_harms_no_other(service: RunningService) -> None:
     reply = ask(service, "lost")
     assert (reply.status_code, reply.json()["error"]["message"]) == (503, "The model lost cannot be loaded")
@@ -322,6 +326,7 @@ def test_a_model_that_cannot_be_loaded_harms_no_other(service: RunningService) -
     assert ask(service, "stays").status_code == 200
 
 
+@pytest.mark.slow
 def test_new_models_are_cold(service: RunningService, folder: Path) -> None:
     (folder / "weights").rename(folder / "lost" / "model.safetensors")
     assert ask(service, "a").status_code == 200

@@ -139,6 +139,7 @@ def test_metrics_show_the_queue_and_the_workers() -> None:
     check(test)
 
 
+@pytest.mark.slow
 def test_a_service_without_a_worker_is_not_ready_until_it_has_another(tmp_path: Path) -> None:
     with (
         running([str(unpack_model(tmp_path)), "--workers", "1"]) as service,

@@ -62,6 +62,7 @@ def service(configured: Configured) -> Iterator[RunningService]:
         yield found
 
 
+@pytest.mark.slow
 def test_models_are_replaced_without_losing_a_request(
     service: RunningService, configured: Configured, models: tuple[Path, Path]
 ) -> None:
@@ -96,6 +97,7 @@ def test_models_are_replaced_without_losing_a_request(
     wait_until(lambda: len(children.read_text().split()) == 1)  # the loader of the old models has ended
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_replaces_nothing(service: RunningService, configured: Configured) -> None:
     before = httpx.post(f"{service.url}/translate", json=BODY).json()
     (configured.folder / "current" / "config.json").write_text("{")
@@ -105,6 +107,7 @@ def test_a_model_that_cannot_be_loaded_replaces_nothing(service: RunningService,
     assert httpx.get(f"{service.url}/ready").json() == {"status": "ready"}
 
 
+@pytest.mark.slow
 def test_keys_and_limits_follow_the_file(service: RunningService, configured: Configured) -> None:
     assert httpx.post(f"{service.url}/translate", json=BODY).status_code == 200
     key = f'{{ name = "one", sha256 = "{sha256(b"k1").hexdigest()}" }}'
@@ -118,6 +121,7 @@ def test_keys_and_limits_follow_the_file(service: RunningService, configured: Co
     assert httpx.post(f"{service.url}/translate", json=BODY).status_code == 403
 
 
+@pytest.mark.slow
 def test_the_cache_answers_what_it_knows(configured: Configured) -> None:
     configured.write("limits = { cache_mb = 1 }")
     with running(["--config", str(configured.path)]) as service:

@@ -304,6 +304,7 @@ class TestRunFolder:
             )
 
 
+@pytest.mark.slow
 class TestSharding:
     def test_losses_equal_those_of_one_process(self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path) -> None:
         assert [each.step for each in pair(train, sharded(corpus), tmp_path)] == [STEPS, STEPS]
