@@ -267,3 +267,8 @@ def test_a_prefix_decides(request: Request, prefix: str) -> None:
 )
 def test_requests_are_routed_to_the_path_with_the_prefix(path: str, api: str, routed: str) -> None:
     assert routed_path(path, api) == routed
+
+
+def test_a_request_without_a_path_gets_the_errors_of_the_default() -> None:
+    scope = {"type": "http", "method": "CONNECT", "path": "*", "query_string": b"", "headers": []}
+    assert api_of_head(scope) == "libretranslate"

@@ -35,7 +35,6 @@ _PATHS = (
     *((f"/v2/{name}/", "open-inference") for name in _OPEN_INFERENCE),
     ("/v2/", "deepl"),
     ("/v3/", "deepl"),
-    ("/", _DEFAULT),
 )
 _WHOLE_PATHS = {"/v2": "open-inference", "/info": "huggingface"}
 _DEEPLX_FIELDS = {"text", "source_lang", "target_lang"}
@@ -82,7 +81,7 @@ def api_of_head(scope: Scope) -> str:
         return PAGE
     if path in _WHOLE_PATHS:
         return _WHOLE_PATHS[path]
-    name = next(name for beginning, name in _PATHS if f"{path}/".startswith(beginning))
+    name = next((name for beginning, name in _PATHS if f"{path}/".startswith(beginning)), _DEFAULT)
     if name == _DEFAULT and _is_azure(scope["query_string"], scope["headers"]):
         return "azure"
     return name
