@@ -64,8 +64,7 @@ class Measured:
 
 def write_corpus(folder: Path, pairs: int) -> None:
     """Write random text, which is the same in every run."""
-    frequencies = 1 / (np.arange(1, VOCABULARY + 1) + 2.7) ** 1.2
-    cumulative = np.cumsum(frequencies / frequencies.sum())
+    cumulative = cumulative_frequencies()
     for number, side in enumerate(SIDES):
         rng = np.random.default_rng(number)
         words = made_up_words(rng)
@@ -74,9 +73,27 @@ def write_corpus(folder: Path, pairs: int) -> None:
                 # The seed of the lengths is the number of the block, so that both sides have similar lengths.
                 lengths = np.random.default_rng((2, start)).lognormal(2.4, 0.45, min(BLOCK, pairs - start))
                 ends = np.cumsum(np.clip(lengths + number * rng.integers(-1, 2, len(lengths)), 1, 80).astype(np.int64))
-                drawn = words[np.searchsorted(cumulative, rng.random(ends[-1])).clip(max=VOCABULARY - 1)].tolist()
+                drawn = draw_words(words, cumulative, ends[-1], rng)
                 starts = [0, *ends[:-1].tolist()]
                 file.writelines(" ".join(drawn[i:j]) + ".\n" for i, j in zip(starts, ends.tolist(), strict=True))
+
+
+def cumulative_frequencies() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return the share of text that the most frequent word accounts for, then the two most frequent ones, and so on."""
+    frequencies = 1 / (np.arange(1, VOCABULARY + 1) + 2.7) ** 1.2
+    found: np.ndarray[tuple[int], np.dtype[np.float64]] = np.cumsum(frequencies / frequencies.sum())
+    return found
+
+
+def draw_words(
+    words: np.ndarray[tuple[int], np.dtype[np.object_]],
+    cumulative: np.ndarray[tuple[int], np.dtype[np.float64]],
+    count: int,
+    rng: np.random.Generator,
+) -> list[str]:
+    """Return ``count`` random words."""
+    drawn: list[str] = words[np.searchsorted(cumulative, rng.random(count)).clip(max=VOCABULARY - 1)].tolist()
+    return drawn
 
 
 def made_up_words(rng: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
@@ -90,13 +107,18 @@ def made_up_words(rng: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[n
     return np.array(["".join(syllables[part] for part in row[:count]) for row, count in rows], dtype=object)
 
 
-def measure(arguments: list[str], mark: Callable[[], bool] | None = None) -> Measured:
-    """Run ``headway`` with ``arguments``, and call ``mark`` repeatedly until it returns True."""
+def measure(
+    arguments: list[str], mark: Callable[[], bool] | None = None, memory: Callable[[int], int] | None = None
+) -> Measured:
+    """Run ``headway`` with ``arguments``, and call ``mark`` repeatedly until it returns True.
+
+    ``memory`` returns the bytes of a process that count, by default :func:`resident_bytes`.
+    """
     begin = time.perf_counter()
     child = subprocess.Popen([sys.executable, "-m", "headway", *arguments])
     peak, marked = 0, None
     while not (ended := os.wait4(child.pid, os.WNOHANG))[0]:
-        peak = max(peak, sum(map(resident_bytes, process_tree(child.pid))))
+        peak = max(peak, sum(map(memory or resident_bytes, process_tree(child.pid))))
         if marked is None and mark and mark():
             marked = time.perf_counter() - begin
         time.sleep(0.02)

@@ -10,17 +10,14 @@ can drop them at any time.
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
-import time
 from datetime import date
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
-from preparing import VOCABULARY, made_up_words, process_tree
+from preparing import cumulative_frequencies, draw_words, made_up_words, measure
 
 from headway.hardware import processor_name
 
@@ -46,11 +43,10 @@ def write_text(path: Path, size: int) -> None:
     """Write at least ``size`` bytes of random text, which is the same in every run."""
     rng = np.random.default_rng(1)
     words = made_up_words(rng)
-    frequencies = 1 / (np.arange(1, VOCABULARY + 1) + 2.7) ** 1.2
-    cumulative = np.cumsum(frequencies / frequencies.sum())
+    cumulative = cumulative_frequencies()
     with path.open("w", encoding="utf-8") as file:
         while file.tell() < size:
-            drawn = words[np.searchsorted(cumulative, rng.random(BLOCK)).clip(max=VOCABULARY - 1)].tolist()
+            drawn = draw_words(words, cumulative, BLOCK, rng)
             paragraphs = [" ".join(drawn[start : start + 100]) for start in range(0, BLOCK, 100)]
             documents = ["\n".join(paragraphs[start : start + 5]) for start in range(0, len(paragraphs), 5)]
             file.write("\n\n".join(documents) + "\n\n")
@@ -63,18 +59,6 @@ def anonymous_bytes(process: int) -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("RssAnon"))
-
-
-def peak_of(*arguments: str) -> int:
-    """Run ``headway`` and return the peak of the anonymous memory of all its processes."""
-    child = subprocess.Popen([sys.executable, "-m", "headway", *arguments])
-    peak = 0
-    while child.poll() is None:
-        peak = max(peak, sum(map(anonymous_bytes, process_tree(child.pid))))
-        time.sleep(0.05)
-    if child.returncode:
-        raise SystemExit(f"headway {arguments[0]} failed")
-    return peak
 
 
 def main(
@@ -90,11 +74,15 @@ def main(
             write_text(text, size * 10**6)
             recipe.write_text(RECIPE.format(text=text), encoding="utf-8")
             run = str(Path(name) / f"run-{size}")
-            start = time.perf_counter()
-            prepare = peak_of("prepare", str(recipe), "--run", run)
-            seconds = time.perf_counter() - start
-            train = peak_of("train", str(recipe), "--run", run)
-            peaks[f"{size} MB"] = {"prepare_mb": prepare / 1e6, "train_mb": train / 1e6, "prepare_s": seconds}
+            prepare, train = (
+                measure([command, str(recipe), "--run", run], memory=anonymous_bytes)
+                for command in ("prepare", "train")
+            )
+            peaks[f"{size} MB"] = {
+                "prepare_mb": prepare.peak_bytes / 1e6,
+                "train_mb": train.peak_bytes / 1e6,
+                "prepare_s": prepare.seconds,
+            }
             print(size, "MB:", {key: round(value, 1) for key, value in peaks[f"{size} MB"].items()}, flush=True)
     small, large = (peaks[f"{size} MB"] for size in megabytes)
     difference = {key: large[key] - small[key] for key in ("prepare_mb", "train_mb")}
