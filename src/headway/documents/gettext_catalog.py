@@ -53,7 +53,7 @@ def read_po(path: Path, _: DocumentLimits) -> DocumentContent:
         remaining = iter(translations)
         for unit, own in zip(units, strings, strict=True):
             forms = [next(remaining) for _ in own]
-            # The first form is that of the singular, if there are several.
+            # If there are several forms, the first one is the singular.
             plural = [forms[-1]] * max(1, num_plurals - 1)
             unit.target = multistring([*forms[: num_plurals > 1], *plural]) if unit.hasplural() else forms[0]
         try:
