@@ -26,7 +26,7 @@ check: test
 
 # The slow tests: fuzzing, killed runs, torchrun, freshly compiled kernels, and the quick form of all experiments.
 test-all: $(VENV)/.ready
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m slow
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m slow --timeout 1200
 
 # Runs the suite in each setting that imitates another processor or environment (tests/settings.py lists them).
 test-settings: $(VENV)/.ready

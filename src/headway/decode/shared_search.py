@@ -131,10 +131,13 @@ class SharedSearch:
     Args:
         max_rows: Maximum number of rows of a batch: ``beam_size`` for each sequence, or ``n_best`` when sampling.
         max_batch_tokens: Maximum number of source tokens of a batch, padding included.
+        clock: A monotonic clock in seconds, by which steps of different priorities share the time.
     """
 
-    def __init__(self, *, max_rows: int = 512, max_batch_tokens: int = 8192) -> None:
-        self.max_rows, self.max_batch_tokens = max_rows, max_batch_tokens
+    def __init__(
+        self, *, max_rows: int = 512, max_batch_tokens: int = 8192, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.max_rows, self.max_batch_tokens, self._clock = max_rows, max_batch_tokens, clock
         self._changed = threading.Condition()
         self._batches: dict[Any, _Batch] = {}
         self._served: dict[str, int] = {}  # tokens that each present caller has got
@@ -142,7 +145,7 @@ class SharedSearch:
         self._low_priority_s = 0.0  # time that steps of low priority may take while there are others
         self._closed = False
         self.num_steps = 0
-        self.step_started: float | None = None  # time of the monotonic clock at which the present step began
+        self.step_started: float | None = None  # time of the clock at which the present step began
         self._thread = threading.Thread(target=self._run, name="search", daemon=True)
         self._thread.start()
 
@@ -282,10 +285,10 @@ class SharedSearch:
                     break
                 entering = [self._choose(batch) for batch in batches]
             for batch, sequences in zip(batches, entering, strict=True):
-                started = self.step_started = time.monotonic()
+                started = self.step_started = self._clock()
                 self._advance(batch, sequences)
                 self.num_steps += 1
-                seconds = time.monotonic() - started
+                seconds = self._clock() - started
                 self._low_priority_s += -seconds if batch.has_low_priority else _LOW_PRIORITY_TIME * seconds
             self.step_started = None
         for call in (call for batch in self._batches.values() for call in batch.calls):
@@ -363,7 +366,7 @@ class SharedSearch:
             search = batch.make()
             search.add_requests([(0, sequence.request)])
             while search.beams and not call.is_over:
-                self.step_started = time.monotonic()
+                self.step_started = self._clock()
                 for _, hypotheses in search.step():
                     call.finish(sequence.at, hypotheses)
                 if search.beams and call.progress is not None:
