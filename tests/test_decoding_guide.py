@@ -51,6 +51,7 @@ def home(
     return folder
 
 
+@pytest.mark.slow
 def test_its_commands_run(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The commands run in order, because some read the output of earlier ones. Targets are short, to save time."""
     monkeypatch.chdir(home)

@@ -28,6 +28,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 def test_all_of_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The commands run in order. Models are trained in few steps and with a small size."""
     monkeypatch.chdir(tmp_path)

@@ -12,6 +12,7 @@ from headway import kernels
 from headway.predict import Candidate, Translation, Translator
 
 
+@pytest.mark.slow
 def test_threads_on_a_tiny_model_give_equal_results(
     make_translator: Callable[..., Translator], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -560,6 +560,7 @@ def start(*words: object, **streams: int) -> subprocess.Popen[str]:
 
 
 class TestInterruption:
+    @pytest.mark.slow
     def test_training_saves_and_says_how_to_go_on(self, data: Path, tmp_path: Path) -> None:
         recipe = write_recipe(tmp_path, data)
         options = ["--run", tmp_path / "run", "--set", "validation.metric=loss"]

@@ -72,6 +72,7 @@ def test_translates_then_trains(lesson: Lesson, tmp_path: Path) -> None:
     assert all(torch.equal(tensor, again[name]) for name, tensor in weights(model).items())
 
 
+@pytest.mark.slow
 def test_the_same_command_again_translates_and_trains_no_more(lesson: Lesson, tmp_path: Path) -> None:
     command = ("distill", lesson.teacher, lesson.recipe, "--run", tmp_path / "run", "--beam-size", 1)
     assert run(*command, "--set", "training.steps=4").code == 0
@@ -83,6 +84,7 @@ def test_the_same_command_again_translates_and_trains_no_more(lesson: Lesson, tm
     assert_refused(run(*command, "--keep-original"), r"trained with another recipe")
 
 
+@pytest.mark.slow
 def test_a_fresh_start_keeps_the_translations(lesson: Lesson, tmp_path: Path) -> None:
     command = ("distill", lesson.teacher, lesson.recipe, "--run", tmp_path / "run", "--beam-size", 1)
     assert run(*command).code == 0

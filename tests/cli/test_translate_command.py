@@ -57,11 +57,16 @@ class TestMarkup:
     @pytest.mark.parametrize(
         ("words", "keywords"),
         [
-            ([], {}),
             (["--markup", "html"], {"markup": "html"}),
-            (["--markup", "xml", "--no-protect"], {"markup": "xml", "protect": False}),
-            (["--no-protect"], {"protect": False}),
-            (["--markup", "html", "--workers", 2], {"markup": "html"}),
+            *(
+                pytest.param(*case, marks=pytest.mark.slow)
+                for case in (
+                    ([], {}),
+                    (["--markup", "xml", "--no-protect"], {"markup": "xml", "protect": False}),
+                    (["--no-protect"], {"protect": False}),
+                    (["--markup", "html", "--workers", 2], {"markup": "html"}),
+                )
+            ),
         ],
     )
     def test_lines_are_those_of_python(self, folder: Path, words: list[object], keywords: dict[str, Any]) -> None:
@@ -511,6 +516,7 @@ class TestRerank:
 
 
 class TestWorkers:
+    @pytest.mark.slow
     def test_they_write_what_one_would(self, folder: Path, tmp_path: Path) -> None:
         write_lines(tmp_path / "in", LINES * 40)
         asked = ("translate", folder / "one", "-i", tmp_path / "in", "--alignment", "--precision", "float32")

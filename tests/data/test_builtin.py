@@ -28,6 +28,7 @@ def look(text: str) -> str:
     return " ".join(text.split())
 
 
+@pytest.mark.slow
 def test_same_seed_same_corpus_other_seed_other_corpus() -> None:
     assert build_corpus(size=1500) == corpus(size=1500)
     assert build_corpus(size=1500, seed=2).train != corpus(size=1500).train

@@ -82,15 +82,9 @@ def exported_logits(form: str, folder: Path, bundle: LanguageModelBundle, ids: l
     return torch.from_numpy(np.array(engine.forward_batch([[names[new] for new in ids]])))[0]
 
 
-@pytest.mark.parametrize(
-    ("form", "base"),
-    [
-        ("huggingface", "gpt2"),
-        ("ctranslate2", "gpt2"),
-        *(pytest.param("huggingface", base, marks=pytest.mark.slow) for base in ("neox", "llama")),
-        *(pytest.param("ctranslate2", base, marks=pytest.mark.slow) for base in ("neox", "llama")),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("base", ["gpt2", "neox", "llama"])
+@pytest.mark.parametrize("form", ["huggingface", "ctranslate2"])
 def test_every_value_of_every_option_is_exported_or_refused_by_name(form: str, base: str, tmp_path: Path) -> None:
     assert undeclared(DecoderOnlyConfig) == []
     (_, defaults), *others = list[Any](variants(DecoderOnlyConfig))

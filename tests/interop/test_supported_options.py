@@ -166,6 +166,7 @@ def combined(form: str, config: type[BlockConfig]) -> tuple[list[BlockConfig], d
     return together, refusals
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "config"), EXPORTS)
 @torch.no_grad()
 def test_every_value_of_every_option_is_exported_or_refused_by_name(

@@ -134,6 +134,7 @@ class TestTranslations:
     def test_without_a_calibration_there_is_no_flag(self, make_translator: Make) -> None:
         assert make_translator().translate("QXZ 12345").unlikely is None
 
+    @pytest.mark.slow
     def test_a_text_in_parts_is_unlikely_if_a_part_is(self, make_translator: Make) -> None:
         translator = make_translator(settings={"max_source_tokens": 8})
         translator.calibration = calibrate(translator, [f"{sentence}." for sentence in sentences(MIN_TEXTS, 1)])
@@ -164,6 +165,7 @@ class TestTranslations:
         translator.calibration = calibration(target_language="fr")
         assert translator.translate("das Haus").unlikely is None
 
+    @pytest.mark.slow
     def test_training_text_makes_rare_tokens_likely(self, make_translator: Make) -> None:
         """A digit never occurs in the calibration set, but in every training text."""
         translator = make_translator()

@@ -138,6 +138,7 @@ def test_a_function_that_cannot_be_pickled_is_refused() -> None:
         TranslatorPool(lambda: load_translator(str(lock)), 1)
 
 
+@pytest.mark.slow
 def test_what_loading_raises_is_raised_here(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="nothing"):
         TranslatorPool(partial(load_translator, tmp_path / "nothing"), 1)
