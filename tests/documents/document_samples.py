@@ -44,6 +44,11 @@ class Words:
         """Return a few sentences."""
         return " ".join(self.sentence() for _ in range(self.random.randint(1, 5)))
 
+    def tagged(self, start: str, end: str) -> str:
+        """Return words with a pair of tags, inside or outside of which are the spaces beside them."""
+        form = self.random.choice(["{} [{}] {}", "{}[ {}] {}", "{} [{} ]{}", "{}[ {} ]{}"])
+        return form.format(self.word(), self.word(), self.word()).replace("[", start).replace("]", end)
+
     def chance(self, probability: float = 0.5) -> bool:
         """Return True with a probability."""
         return self.random.random() < probability
@@ -73,7 +78,7 @@ def make_txt(words: Words, path: Path) -> None:
 def make_html(words: Words, path: Path) -> None:
     body = []
     for _ in range(words.random.randint(3, 10)):
-        kind = words.random.randrange(6)
+        kind = words.random.randrange(7)
         if kind == 0:
             body.append(f'<h2 id="{words.keep()}">{words.sentence(4)}</h2>')
         elif kind == 1:
@@ -91,6 +96,8 @@ def make_html(words: Words, path: Path) -> None:
                 f'<p>{words.word()} <span translate="no">{words.keep()}</span> {words.word()} '
                 f"<code>{words.keep()}</code></p>"
             )
+        elif kind == 5:
+            body.append(f"<p>{words.tagged('<b>', '</b>')} {words.tagged('<i><u>', '</u></i>')}.</p>")
         else:
             body.append(
                 f"<ul>{''.join(f'<li>{words.sentence()}' for _ in range(3))}</ul>"
@@ -140,6 +147,7 @@ def _cues(words: Words, separator: str, tag: str) -> list[str]:
                 f"<i>{words.sentence(4)}</i>",
                 f"- {words.sentence(4)}\n- {words.sentence(4)}",
                 f"{tag}{words.word()} {words.word()}",
+                words.tagged("<i>", "</i>"),
             ]
         )
         cues.append(f"{start}\n{text}")
@@ -187,9 +195,10 @@ def make_po(words: Words, path: Path) -> None:
 
 
 def make_xliff(words: Words, path: Path) -> None:
+    g, pc = ('<g id="1">', "</g>"), ('<pc id="1">', "</pc>")
     if words.chance():
         units = "".join(
-            f'<trans-unit id="{words.keep()}"><source>{words.word()} <g id="1">{words.word()}</g><x id="2"/></source>'
+            f'<trans-unit id="{words.keep()}"><source>{words.tagged(*g)}<x id="2"/></source>'
             f'<note>{words.keep()}</note></trans-unit>\n<trans-unit id="{words.keep()}" translate="no">'
             f"<source>{words.keep()}</source></trans-unit>\n"
             for _ in range(5)
@@ -202,7 +211,7 @@ def make_xliff(words: Words, path: Path) -> None:
     else:
         units = "".join(
             f'<unit id="{words.keep()}"><notes><note>{words.keep()}</note></notes><segment>'
-            f'<source>{words.word()} <pc id="1">{words.word()}</pc> '
+            f"<source>{words.tagged(*pc)} "
             f'<mrk id="m" translate="no">{words.keep()}</mrk></source></segment></unit>\n'
             for _ in range(5)
         )
@@ -242,9 +251,11 @@ def make_docx(words: Words, path: Path) -> None:
         paragraph = document.add_paragraph(style=words.random.choice(["Normal", "List Bullet", "Quote"]))
         paragraph.add_run(words.sentence() + " ")
         if kind == 0:
-            paragraph.add_run(words.word()).bold = True
-            paragraph.add_run(" ")
-            for part in re.split("(?<=tra)", words.sentence(2)):  # shorter than the text before
+            space = words.random.randrange(3)  # the run that has it: the bold one, one of its own, or the italic one
+            bold, between, start = (" " * (space == number) for number in range(3))
+            paragraph.add_run(f"{words.word()} {words.word()}{bold}").bold = True
+            paragraph.add_run(between)
+            for part in re.split("(?<=tra)", start + words.sentence()):
                 paragraph.add_run(part).italic = True
         elif kind == 1:
             paragraph.add_run().add_tab()
@@ -334,8 +345,11 @@ def make_odt(words: Words, path: Path) -> None:
         paragraph = text.P(text=words.sentence() + " ")
         body.addElement(paragraph)
         if kind == 0:
-            paragraph.addElement(text.Span(stylename=bold, text=words.word()))
-            paragraph.addText(" " + words.sentence())
+            before, _, rest = words.tagged("<", ">").partition("<")
+            inside, _, after = rest.partition(">")
+            paragraph.addText(before)
+            paragraph.addElement(text.Span(stylename=bold, text=inside))
+            paragraph.addText(f"{after} {words.sentence()}")
         elif kind == 1:
             paragraph.addElement(text.LineBreak())
             paragraph.addText(words.word() + " ")

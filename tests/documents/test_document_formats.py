@@ -188,6 +188,7 @@ def run(text: str, properties: str = "") -> str:
 
 
 BOLD, ITALIC = "<w:rPr><w:b/></w:rPr>", "<w:rPr><w:i/></w:rPr>"
+FOOTNOTE = '<w:r><w:footnoteReference w:id="2"/></w:r>'
 FIELD = '<w:r><w:fldChar w:fldCharType="{}"/></w:r>'
 
 
@@ -197,6 +198,10 @@ FIELD = '<w:r><w:fldChar w:fldCharType="{}"/></w:r>'
         (run("he") + "<w:proofErr w:type='spellStart'/>" + run("llo"), run("HELLO")),
         (run("one ") + run("two", BOLD) + run(" three"), run("ONE ") + run("TWO", BOLD) + run(" THREE")),
         (run("all bold", BOLD), run("ALL BOLD", BOLD)),
+        (run("one", BOLD) + run(" ") + run("two two", ITALIC), run("ONE", BOLD) + run(" ") + run("TWO TWO", ITALIC)),
+        (run("one ", BOLD) + run("two two"), run("ONE ", BOLD) + run("TWO TWO")),
+        (run("one") + FOOTNOTE + run(" ", BOLD) + run("two", ITALIC) + run(" ") + FOOTNOTE,
+         run("ONE") + FOOTNOTE + run(" ", BOLD) + run("TWO", ITALIC) + run(" ") + FOOTNOTE),
         (run("a b ") + '<w:hyperlink w:anchor="x">' + run("link", ITALIC) + "</w:hyperlink>" + run(" c"),
          run("A B ") + '<w:hyperlink w:anchor="x">' + run("LINK", ITALIC) + "</w:hyperlink>" + run(" C")),
         (run("page ") + FIELD.format("begin") + "<w:r><w:instrText>PAGE</w:instrText></w:r>" + FIELD.format("separate")

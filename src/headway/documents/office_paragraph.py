@@ -2,21 +2,23 @@
 
 A paragraph consists of runs, each with its formatting. Adjacent runs with the same formatting are one text, whatever
 spelling checks or editing sessions have cut it into. The most common formatting of a text has no tag, so that most
-texts have none. Objects, fields and tracked deletions are kept; tabs and line breaks separate texts. Hyperlinks,
-tracked insertions and the like enclose the translations of their words.
+texts have none. Spaces between words of different formatting have no tags, either
+(:mod:`headway.documents.office_spaces`). Objects, fields and tracked deletions are kept; tabs and line breaks separate
+texts. Hyperlinks, tracked insertions and the like enclose the translations of their words.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from headway.documents.inline_tags import InlinePart, InlineText
 from headway.documents.mixed_content import nested_ranges
+from headway.documents.office_spaces import FixedObject, FormattedText, SpaceFormats
 from headway.documents.safe_xml import local_name, valid_text
 
 if TYPE_CHECKING:
@@ -86,19 +88,38 @@ class _Part:
     field: str = ""
 
 
+_Siblings = defaultdict[Any, list[FormattedText | FixedObject]]  # what is to be appended to each element
+
+
+@dataclass(frozen=True)
+class _ParagraphText:
+    """A text of a paragraph.
+
+    Attributes:
+        inline: The text.
+        base: A part with the formatting of text without tags. None if there is no text.
+        spaces: The formatting of the spaces between its words.
+    """
+
+    inline: InlineText
+    base: _Part | None
+    spaces: SpaceFormats
+
+
 class OfficeParagraph:
     """A paragraph and its texts."""
 
     def __init__(self, element: _Element) -> None:
         self._element = element
         self._namespace = str(element.tag).rpartition("}")[0] + "}"
-        self._pieces: list[tuple[InlineText, _Part | None] | InlinePart] = []
-        self._add(self._merged_fields(list(self._parts(element))))
+        self._pieces: list[_ParagraphText | InlinePart] = []
+        self._add(element, self._merged_fields(list(self._parts(element))))
 
     @property
     def texts(self) -> list[InlineText]:
         """The texts with something to translate."""
-        return [piece[0] for piece in self._pieces if isinstance(piece, tuple) and piece[0].has_words]
+        found = [piece.inline for piece in self._pieces if isinstance(piece, _ParagraphText)]
+        return [inline for inline in found if inline.has_words]
 
     def fill(self, translations: Iterator[str]) -> None:
         """Replace the texts by translations. Objects are moved, so that text inside of them can be translated, too."""
@@ -112,13 +133,16 @@ class OfficeParagraph:
                 element.remove(child)
         stack: list[tuple[Any, _Part | None]] = [(element, None)]
         for piece in self._pieces:
+            siblings: _Siblings = defaultdict(list)
             if isinstance(piece, InlinePart):
-                self._append(stack, piece)
+                self._append(siblings, stack, piece)
+                self._write(siblings, SpaceFormats())
                 continue
-            inline, base = piece
-            stack[-1] = stack[-1][0], base
+            inline = piece.inline
+            stack[-1] = stack[-1][0], piece.base
             for part in inline.translated_parts(next(translations) if inline.has_words else inline.source.text):
-                self._append(stack, part)
+                self._append(siblings, stack, part)
+            self._write(siblings, piece.spaces)
         element.extend(last)
 
     # Reading.
@@ -211,36 +235,40 @@ class OfficeParagraph:
             for element in ([self._run(part.text, part.properties)] if part.kind == "text" else part.elements)
         ]
 
-    def _add(self, parts: Sequence[_Part]) -> None:
+    def _add(self, parent: _Element, parts: Sequence[_Part]) -> None:
         """Add the texts between breaks. Marks of ranges that overlap are put before or after the text."""
         start = 0
         for index, part in enumerate([*parts, _Part("break")]):
             if part.kind == "break" or (part.kind == "container" and _has_break(part)):
-                self._add_text(parts[start:index])
+                self._add_text(parent, parts[start:index])
                 start = index + 1
             if part.kind == "break":
                 self._pieces += [InlinePart("point", payload=part)] if part.elements else []
             elif part.kind == "container" and _has_break(part):
                 self._pieces.append(InlinePart("open", payload=part))
-                self._add(part.children)
+                self._add(_content(part.elements[0]), part.children)
                 self._pieces.append(InlinePart("close", payload=part))
 
-    def _add_text(self, parts: Sequence[_Part]) -> None:
+    def _add_text(self, parent: _Element, parts: Sequence[_Part]) -> None:
         ranges = nested_ranges([(part.kind, part.key) for part in parts])
         nested = ranges.keys() | set(ranges.values())
         loose = [part for at, part in enumerate(parts) if part.kind in ("start", "end") and at not in nested]
         self._pieces += [InlinePart("point", payload=part) for part in loose if part.kind == "start"]
-        inline = InlineText()
-        base = self._add_inline(inline, [part for part in parts if not any(part is each for each in loose)])
-        self._pieces.append((inline, base))
+        inline, spaces = InlineText(), SpaceFormats()
+        own = [part for part in parts if not any(part is each for each in loose)]
+        base = self._add_inline(inline, spaces, parent, own)
+        self._pieces.append(_ParagraphText(inline, base, spaces))
         self._pieces += [InlinePart("point", payload=part) for part in loose if part.kind == "end"]
 
-    def _add_inline(self, inline: InlineText, parts: Sequence[_Part]) -> _Part | None:
+    def _add_inline(
+        self, inline: InlineText, spaces: SpaceFormats, parent: _Element, parts: Sequence[_Part]
+    ) -> _Part | None:
         """Add parts to a text. Return a part with the formatting of text without tags."""
+        spaces.learn(map(_sibling, parts), parent)
         sizes: Counter[bytes] = Counter()
         for part in parts:
             if part.kind == "text":
-                sizes[part.format] += len(part.text.strip()) + bool(part.text)
+                sizes[part.format] += sum(not character.isspace() for character in part.text)
         base = max(sizes, key=lambda each: sizes[each], default=None)
         base_part = next((part for part in parts if part.kind == "text" and part.format == base), None)
         ranges = nested_ranges([(part.kind, part.key) for part in parts])
@@ -261,7 +289,8 @@ class OfficeParagraph:
             elif part.kind == "container":
                 payload = _Container(part)
                 inline.open(payload)
-                payload.base = self._add_inline(inline, part.children) or base_part
+                content = _content(part.elements[0])
+                payload.base = self._add_inline(inline, spaces, content, part.children) or base_part
                 inline.close()
             elif index in ranges:
                 inline.open(_PartRange(part, parts[ranges[index]]))
@@ -275,21 +304,21 @@ class OfficeParagraph:
 
     # Writing.
 
-    def _append(self, stack: list[tuple[Any, _Part | None]], part: InlinePart) -> None:
+    def _append(self, siblings: _Siblings, stack: list[tuple[Any, _Part | None]], part: InlinePart) -> None:
         """Append a part of a translation. The stack has the open elements, and the formatting of their text."""
         parent, base = stack[-1]
         match part.kind, part.payload:
             case "text", _:
                 if part.text:
                     text = " ".join(re.split("[\t\r\n]", valid_text(part.text)))
-                    parent.append(self._run(text, None if base is None else base.properties))
+                    siblings[parent].append(_sibling(replace(base or _Part("text"), text=text)))
             case "point", _Part() as own:
-                parent.extend(_elements(own))
+                siblings[parent].append(_sibling(own))
             case "open", _PartRange() as own:
-                parent.extend(_elements(own.start))
+                siblings[parent].append(_sibling(own.start))
                 stack.append((parent, base))
             case "close", _PartRange() as own:
-                parent.extend(_elements(own.end))
+                siblings[parent].append(_sibling(own.end))
                 stack.pop()
             case "open", (_Container() | _Part()) as own:
                 container = own.part if isinstance(own, _Container) else own
@@ -301,10 +330,19 @@ class OfficeParagraph:
                 for child in list(content):
                     if local_name(child) not in _PROPERTIES:
                         content.remove(child)
-                parent.append(element)
+                siblings[parent].append(_sibling(container))
                 stack.append((content, own.base if isinstance(own, _Container) else base))
             case _:
                 stack.pop()
+
+    def _write(self, siblings: _Siblings, spaces: SpaceFormats) -> None:
+        """Append what a text consists of to the elements that it belongs to."""
+        for parent, own in siblings.items():
+            for each in spaces.apply(own, parent):
+                if isinstance(each, FormattedText):
+                    parent.append(self._run(each.text, each.properties))
+                else:
+                    parent.extend(_elements(each.payload))
 
     def _run(self, text: str, properties: _Element | None) -> _Element:
         run: _Element = self._element.makeelement(self._namespace + "r", None, None)
@@ -343,6 +381,10 @@ def office_paragraphs(root: _Element) -> Iterator[OfficeParagraph]:
 def _content(container: _Element) -> _Element:
     """Return the element of a container that has the runs."""
     return next((child for child in container if local_name(child) == "sdtContent"), container)
+
+
+def _sibling(part: _Part) -> FormattedText | FixedObject:
+    return FormattedText(part.text, part.format, part.properties) if part.kind == "text" else FixedObject(part)
 
 
 def _elements(part: _Part) -> list[_Element]:

@@ -6,7 +6,8 @@ Marks are not part of the segment's text, so any model can translate it, and the
 :func:`fill_segment` puts the marks into the translation by word alignment:
 
 - A pair encloses the run of target words with the largest sum of scores. The score of a target word is the share of its
-  source words that are enclosed, scaled to [-1, 1]. Pairs are nested as in the source.
+  source words that are enclosed, scaled to [-1, 1]. Pairs are nested as in the source. A space at the end of a pair is
+  also enclosed if it is in the source, and so is one at its start.
 - A point is placed before the translation of the word that follows it. If punctuation follows, the point is placed
   before the same punctuation, or after the translation of the word before it. If it has a space only on its right, it
   is placed after the translation of the word before it, too.
@@ -71,6 +72,8 @@ class Mark:
         visible: What a reader sees of a point, or :data:`_BOUNDARY`.
         left: The source character to the left of a point, "" at the edge of the segment.
         right: The source character to the right of a point.
+        starts_with_space: Whether a pair encloses the space before its text.
+        ends_with_space: Whether a pair encloses the space after its text.
         children: The marks inside a pair, in the order of the source.
     """
 
@@ -81,7 +84,13 @@ class Mark:
     visible: str = _BOUNDARY
     left: str = ""
     right: str = ""
+    starts_with_space: bool = False
+    ends_with_space: bool = False
     children: list[Mark] = field(default_factory=list)
+
+    def has_pair_at(self, edge: int) -> bool:
+        """Return whether a pair inside of the pair begins or ends at the same position of the source."""
+        return any(child.closing is not None and edge in (child.start, child.end) for child in self.children)
 
 
 @dataclass(frozen=True)
@@ -332,6 +341,7 @@ def _separate_marks(items: Sequence[Item]) -> tuple[str, tuple[Mark, ...], tuple
         if item.kind == "close":
             closed = opened.pop()
             closed.end, closed.closing = len(text), item.raw
+            closed.ends_with_space = bool(gap) and not points
         elif item.kind in ("open", "point"):
             mark = Mark(len(text), len(text), item.raw)
             (opened[-1].children if opened else roots).append(mark)
@@ -350,6 +360,10 @@ def _separate_marks(items: Sequence[Item]) -> tuple[str, tuple[Mark, ...], tuple
                 gap = ""  # a point leaves no space before punctuation
             if (after_mark and gap) or (points and text.endswith(tuple(_OPENING))):
                 own = own.lstrip(" ")  # tags and points leave no double space
+            if own.startswith(" ") and not points:
+                for mark in opened:
+                    mark.starts_with_space |= mark.start == len(text)
+                own = own if text else own.lstrip(" ")
             points, after_mark = [], False
             core = own.rstrip(" ")
             if core:
@@ -413,7 +427,12 @@ def fill_segment(segment: Segment, translation: AlignedText, join: Callable[[Pie
                 last = mark
             else:
                 out.append(join(mark.opening))
+                if mark.starts_with_space and mark.start == start == 0 and not mark.has_pair_at(0):
+                    out.append(" ")
                 render(mark.children, (mark.start, mark.end), (start, end))
+                ends = mark.end == len(segment.text) and end == len(translation.text)
+                if mark.ends_with_space and ends and not mark.has_pair_at(mark.end):
+                    out.append(" ")
                 out.append(join(mark.closing))
                 last = None
             position = end
@@ -461,6 +480,7 @@ class _Placement:
             if mark.closing is not None and (run := self._best_run(mark, target, taken)):
                 taken.update(range(*run))
                 spans[order] = self._target[run[0]][0], self._target[run[1] - 1][1]
+        self._enclose_spaces(marks, spans, target)
         placed = [(span, order) for order, span in spans.items()]
         for order, mark in enumerate(marks):
             if order in spans:
@@ -468,10 +488,21 @@ class _Placement:
             at = min(max(self._position(mark, source, target), target[0]), target[1])
             for other, (start, end) in spans.items():
                 if start < at < end:
-                    at = start if order < other else end
+                    inside = self._target_text[start:at].strip(), self._target_text[at:end].strip()
+                    at = start if not inside[0] or (inside[1] and order < other) else end
                     break
             placed.append(((at, at), order))
         return [(span, marks[order]) for span, order in sorted(placed)]
+
+    def _enclose_spaces(self, marks: Sequence[Mark], spans: dict[int, Span], target: Span) -> None:
+        """Extend the spans of pairs by the spaces that they enclose in the source. Each space is enclosed once."""
+        last = target[0]
+        for order, (start, end) in sorted(spans.items(), key=lambda each: each[1]):
+            if marks[order].starts_with_space and self._target_text[max(last, start - 1) : start] == " ":
+                start -= 1
+            if marks[order].ends_with_space and self._target_text[end : min(target[1], end + 1)] == " ":
+                end += 1
+            spans[order], last = (start, end), end
 
     def _best_run(self, mark: Mark, target: Span, taken: set[int]) -> Span | None:
         """Return the run of target words with the largest sum of scores, or None if no run has a positive sum.

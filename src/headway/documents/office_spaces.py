@@ -1,0 +1,104 @@
+"""The formatting of spaces between words of office documents, such as the end of underlining.
+
+Formatting is placed by the alignment of words, which says nothing about the spaces between them. A space in the
+translation gets the formatting that spaces have in the source between the same neighbors: two formattings, a formatting
+and an object, or a formatting and an end of the text. If there is no such space in the source, it keeps its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
+
+
+@dataclass(frozen=True)
+class FormattedText:
+    """A text with one formatting.
+
+    Attributes:
+        text: The text.
+        format: Identifies the formatting.
+        properties: The formatting. None for the default.
+    """
+
+    text: str
+    format: bytes = b""
+    properties: _Element | None = None
+
+
+@dataclass(frozen=True)
+class FixedObject:
+    """An object between texts, identified by its payload."""
+
+    payload: Any
+
+
+class SpaceFormats:
+    """What formatting the spaces of a text have, by their neighbors."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Hashable, Hashable], FormattedText] = {}
+
+    def learn(self, siblings: Iterable[FormattedText | FixedObject], parent: _Element) -> None:
+        """Take over the formatting of the spaces of the source.
+
+        Args:
+            siblings: Texts and objects that are children of the same element.
+            parent: This element, which is the neighbor of the first and the last space.
+        """
+        words, gaps = _split(siblings)
+        for gap, neighbors in zip(gaps, _neighbors(words, parent), strict=True):
+            if gap:
+                self._found.setdefault(neighbors, gap[0])
+
+    def apply(
+        self, siblings: Iterable[FormattedText | FixedObject], parent: _Element
+    ) -> list[FormattedText | FixedObject]:
+        """Return the texts and objects of a translation with this formatting of their spaces.
+
+        Texts with the same formatting that follow each other become one.
+        """
+        words, gaps = _split(siblings)
+        result: list[FormattedText | FixedObject] = []
+        for number, (gap, neighbors) in enumerate(zip(gaps, _neighbors(words, parent), strict=True)):
+            if gap and (like := self._found.get(neighbors)) is not None:
+                gap = [replace(like, text="".join(each.text for each in gap))]
+            for each in [*gap, *words[number : number + 1]]:
+                last = result[-1] if result else None
+                if isinstance(each, FormattedText) and isinstance(last, FormattedText) and each.format == last.format:
+                    result[-1] = replace(last, text=last.text + each.text)
+                else:
+                    result.append(each)
+        return result
+
+
+def _split(
+    siblings: Iterable[FormattedText | FixedObject],
+) -> tuple[list[FormattedText | FixedObject], list[list[FormattedText]]]:
+    """Return the texts without the spaces around them and the objects, and the spaces before and after each."""
+    words: list[FormattedText | FixedObject] = []
+    gaps: list[list[FormattedText]] = [[]]
+    for each in siblings:
+        if isinstance(each, FixedObject):
+            words.append(each)
+            gaps.append([])
+            continue
+        core = each.text.strip()
+        start = len(each.text) - len(each.text.lstrip()) if core else len(each.text)
+        if start:
+            gaps[-1].append(replace(each, text=each.text[:start]))
+        if core:
+            words.append(replace(each, text=core))
+            end = each.text[start + len(core) :]
+            gaps.append([replace(each, text=end)] if end else [])
+    return words, gaps
+
+
+def _neighbors(words: Sequence[FormattedText | FixedObject], parent: _Element) -> list[tuple[Hashable, Hashable]]:
+    keys: list[Hashable] = [each.format if isinstance(each, FormattedText) else id(each.payload) for each in words]
+    return list(pairwise([parent, *keys, parent]))
