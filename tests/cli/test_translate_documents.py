@@ -67,6 +67,14 @@ def test_options_of_the_search_apply(home: Path, tmp_path: Path) -> None:
     assert (tmp_path / "b.html").read_text() == (tmp_path / "c.html").read_text()
 
 
+def test_a_glossary_applies_and_its_terms_are_counted(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "terms.tsv").write_text("Haus\thound\nBaum\ttree\n")
+    words = ("translate", home / "MODEL", "-i", home / "report.docx", "--glossary", tmp_path / "terms.tsv")
+    result = run(*words, "-o", tmp_path / "b.docx")
+    assert (result.code, result.err) == (0, "headway: glossary terms met: 1 of 1\n")
+    assert "hound" in docx.Document(str(tmp_path / "b.docx")).paragraphs[0].text.lower()
+
+
 def test_text_files_are_lines_unless_the_option_says_otherwise(home: Path, tmp_path: Path) -> None:
     words = ("translate", home / "MODEL", "-i", home / "notes.txt")
     lines = run(*words).out

@@ -220,6 +220,18 @@ def test_a_document_is_translated_and_saved(page: Page, service: RunningService)
     expect(page.locator(".documents li")).to_have_count(0)
 
 
+def test_the_glossary_applies_to_documents(page: Page, service: RunningService) -> None:
+    page.locator(".glossary summary").click()
+    page.get_by_label("English, row 1").fill("tea")
+    page.get_by_label("German, row 1").fill("anger")
+    document = FilePayload(name="letter.txt", mimeType="text/plain", buffer=b"red tea\n")
+    page.locator("input[type=file]").set_input_files(document)
+    with page.expect_download(timeout=60_000) as download:
+        page.get_by_role("button", name="Save the translation").click(timeout=60_000)
+    expected = translation(service, "red tea", glossary=[["tea", "anger"]])["text"]
+    assert download.value.path().read_text(encoding="utf-8") == f"{expected}\n"
+
+
 def test_flags_are_explained(page: Page) -> None:
     def flag(route: Route) -> None:
         reply = route.fetch()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import shutil
 import struct
 import time
@@ -22,7 +23,7 @@ from running_clients import HERE, call, install_node
 from running_service import RunningService, running, unpack_model, wait_until
 
 from headway.documents import FORMATS, document_extensions, translate_document
-from headway.predict import Translator, load_translator
+from headway.predict import Glossary, Translator, load_translator
 
 KEYS = ("first", "second")
 BODY = "a b <b>c d</b> e"
@@ -94,6 +95,11 @@ def upload(http: UploadingClient, name: str, content: bytes, **fields: str) -> h
     return reply
 
 
+def dictionaries(source: str, target: str, *entry: str) -> str:
+    """Return a dictionary with one entry in the form of the native API."""
+    return json.dumps([{"source": source, "target": target, "entries": [entry]}])
+
+
 def finished(http: UploadingClient, identifier: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
@@ -161,6 +167,11 @@ def test_the_language_is_detected_and_a_document_in_the_target_language_stays(ht
         ("a.txt", b"a", {"target": ""}, 400, "target: Field required"),
         ("a.txt", b"a", {"model": "none"}, 404, "There is no model none"),
         ("a.txt", b"a", {"glossary": "none"}, 404, "There is no glossary none"),
+        ("a.txt", b"a", {"glossary": "none", "dictionaries": "[]"}, 400, "only one of them is accepted"),
+        ("a.txt", b"a", {"dictionaries": "["}, 400, "not valid JSON"),
+        ("a.txt", b"a", {"dictionaries": "[]"}, 400, "dictionaries: List should have at least 1 item"),
+        ("a.txt", b"a", {"dictionaries": dictionaries("de", "en", "a", "b")}, 400, "no dictionary for en to de"),
+        ("a.txt", b"a", {"dictionaries": dictionaries("en", "de", "a", "")}, 400, "glossary"),
     ],
 )
 def test_what_is_refused(
@@ -170,6 +181,31 @@ def test_what_is_refused(
     assert reply.status_code == status, reply.text
     assert message in reply.json()["error"]["message"]
     assert "/tmp" not in reply.text  # no path of the server
+
+
+def test_a_glossary_or_dictionaries_apply_to_a_document(
+    http: UploadingClient, folder: Path, tmp_path: Path, translator: Translator
+) -> None:
+    source = folder / "report.docx"
+    translate_document(translator, source, tmp_path / "plain.docx")
+    translate_document(translator, source, tmp_path / "terms.docx", glossary=Glossary([("a", "kk")]))
+    with_terms, plain = (office_parts((tmp_path / f"{name}.docx").read_bytes()) for name in ("terms", "plain"))
+    assert b"kk" in with_terms["word/document.xml"].lower()
+    assert b"kk" not in plain["word/document.xml"].lower()
+    body = {"name": "terms", "dictionaries": [{"source": "en", "target": "de", "entries": [["a", "kk"]]}]}
+    identifier = http.post("/api/v1/glossaries", json=body).json()["id"]
+    ways = ({"glossary": identifier}, {"dictionaries": json.dumps(body["dictionaries"])})
+    for fields in ways:
+        created = upload(http, "report.docx", source.read_bytes(), **fields).json()["id"]
+        finished(http, created)
+        assert office_parts(http.get(f"/api/v1/documents/{created}/result").content) == with_terms
+    http.delete(f"/api/v1/glossaries/{identifier}")
+
+
+def test_a_dictionary_for_another_language_than_the_detected_one_has_no_effect(http: UploadingClient) -> None:
+    text = b"Good morning to all of you, and thank you very much."
+    created = upload(http, "a.txt", text, source="auto", dictionaries=dictionaries("fr", "de", "Good", "kk")).json()
+    assert finished(http, created["id"])["status"] == "done"
 
 
 def test_a_key_has_a_limited_number_of_documents(http: UploadingClient) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headway.errors import ConfigError
 
 if TYPE_CHECKING:
+    from headway.documents import DocumentReport
     from headway.predict import TextTranslator
 
 LINES = "lines"
@@ -57,8 +58,8 @@ def refuse_line_options(given: dict[str, bool]) -> None:
 
 def translate_to_file(
     translator: TextTranslator, source: Path, output: Path, format_name: str, **keywords: Any
-) -> None:
-    """Translate a document like :func:`headway.documents.translate_document`, and show the progress."""
+) -> DocumentReport:
+    """Translate a document like :func:`headway.documents.translate_document`, and show the progress and the errors."""
     from headway.documents import translate_document
 
     with _progress() as progress:
@@ -68,6 +69,7 @@ def translate_to_file(
         print(f"headway: {counts} texts could not be translated and stay as they are", file=sys.stderr)
         for error in report.errors[:_ERRORS_SHOWN]:
             print(f"headway: {error}", file=sys.stderr)
+    return report
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import gc
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -23,7 +23,7 @@ from headway.errors import ConfigError, HeadwayError
 
 if TYPE_CHECKING:
     from headway.decode.request import DecodingOptions
-    from headway.predict import Candidate, Source, TextTranslator, Translation, Translator
+    from headway.predict import Candidate, GlossaryTerm, Source, TextTranslator, Translation, Translator
 
 _UNMET_SHOWN = 5  # number of unmet glossary entries to list
 
@@ -190,16 +190,11 @@ def translate(
         if found_format is not None:
             assert source is not None
             assert output is not None
-            translate_to_file(
-                translator,
-                source,
-                output,
-                found_format,
-                options=search,
-                target_language=to,
-                source_language=from_,
-                glossary=terms,
+            languages = {"target_language": to, "source_language": from_}
+            found = translate_to_file(
+                translator, source, output, found_format, options=search, glossary=terms, **languages
             )
+            _report_terms(_counts(found.glossary))
             return
         writer = _Writer(translator, format_, listed=search.n_best > 1 and not mbr)
         lines = process_lines(batches, reader, report, writer.lines, job="translating", source=source, output=output)
@@ -218,12 +213,8 @@ def translate(
                 if mbr:
                     results[:] = [_by_agreement(each, search) for each in results]
                 if terms is not None:
-                    used.update(
-                        (f"{term.source} -> {'|'.join(term.targets)}", term.met)
-                        for each in results
-                        if not isinstance(each, HeadwayError)
-                        for term in each.glossary or ()
-                    )
+                    for each in results:
+                        used += _counts(() if isinstance(each, HeadwayError) else each.glossary or ())
     _report_terms(used)
 
 
@@ -271,6 +262,10 @@ def translation_flags(translation: Translation) -> list[str]:
         "unlikely": translation.unlikely,
     }  # fmt: skip
     return [*best.flags, *(name for name, found in names.items() if found)]
+
+
+def _counts(terms: Iterable[GlossaryTerm]) -> Counter[tuple[str, bool]]:
+    return Counter((f"{term.source} -> {'|'.join(term.targets)}", term.met) for term in terms)
 
 
 def _report_terms(used: Counter[tuple[str, bool]]) -> None:

@@ -13,7 +13,7 @@ from headway.documents.html_file import HTML
 from headway.errors import ConfigError, HeadwayError
 from headway.predict.glossary import Glossary
 from headway.predict.markup import MarkupOptions
-from headway.predict.results import Source
+from headway.predict.results import GlossaryTerm, Source
 from headway.predict.text_translator import PAPER_OPTIONS, TextTranslator
 from headway.storage import atomic_write
 
@@ -35,10 +35,12 @@ class DocumentReport:
     Attributes:
         num_texts: Number of texts.
         errors: Why texts were not translated.
+        glossary: The glossary entries that applied, for each text that they applied to.
     """
 
     num_texts: int
     errors: tuple[HeadwayError, ...] = ()
+    glossary: tuple[GlossaryTerm, ...] = ()
 
 
 def translate_document(
@@ -76,6 +78,7 @@ def translate_document(
         HeadwayError: The document is refused, or an argument does not fit the model.
     """
     errors: list[HeadwayError] = []
+    terms: list[GlossaryTerm] = []
 
     def translate(texts: Sequence[DocumentText]) -> list[str]:
         results: dict[int, str] = {}
@@ -97,11 +100,13 @@ def translate_document(
             for number, each in zip(numbers, found, strict=True):
                 if isinstance(each, HeadwayError):
                     errors.append(each)
+                else:
+                    terms.extend(each.glossary or ())
                 results[number] = texts[number].text if isinstance(each, HeadwayError) else each.text
         return [results[number] for number in range(len(texts))]
 
     num_texts = fill_document(translate, source, target, format_name=format_name, progress=progress, limits=limits)
-    return DocumentReport(num_texts, tuple(errors))
+    return DocumentReport(num_texts, tuple(errors), tuple(terms))
 
 
 def fill_document(

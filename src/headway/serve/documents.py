@@ -29,7 +29,7 @@ from headway.errors import HeadwayError
 from headway.predict import Source
 from headway.serve.admission import RetryLaterError
 from headway.serve.bulk_jobs import BulkJob, BulkWork
-from headway.serve.glossaries import StoredGlossary
+from headway.serve.glossaries import StoredGlossary, UnknownDictionaryError
 from headway.serve.languages import base_language
 
 if TYPE_CHECKING:
@@ -157,11 +157,13 @@ class ServedDocuments:
             source: The language of the document, or "auto".
             target: The language to translate into.
             model: The name of a model. None means the first one for the languages.
-            glossary: A glossary.
+            glossary: A glossary. If the language is detected and there is no dictionary for it, the glossary has no
+                effect.
 
         Raises:
             DocumentsFullError: The client has too many documents.
             DocumentError: The document is refused.
+            HeadwayError: The model cannot apply the glossary.
             UnknownDictionaryError: The glossary has no dictionary for the languages.
             UnknownLanguageError: No model translates this pair of languages.
             UnknownModelError: There is no translation model of this name.
@@ -174,13 +176,20 @@ class ServedDocuments:
             async with self._processes:
                 texts = await read_isolated(document.folder, document.format.name, limits)
             document.source_language = source if source != "auto" else await self._language(texts)
-            work = self._work(client, document.source_language, target, model, glossary)
-            if source == "auto" and base_language(target) == base_language(document.source_language):
-                work = _unchanged
-            elif texts or source != "auto":
-                direction = self._service.direction(document.source_language, target, model)
-                if glossary is not None:
-                    glossary.dictionary(direction.source, direction.target)
+            is_detected = source == "auto"
+            work: BulkWork = _unchanged
+            if not (is_detected and base_language(target) == base_language(document.source_language)):
+                if texts or not is_detected:
+                    direction = self._service.direction(document.source_language, target, model)
+                    try:
+                        if glossary is not None:
+                            dictionary = glossary.dictionary(direction.source, direction.target)
+                            await self._service.check_dictionary(client, dictionary, direction.model)
+                    except UnknownDictionaryError:
+                        if not is_detected:
+                            raise
+                        glossary = None
+                work = self._work(client, document.source_language, target, model, glossary)
             encoded = [text.syntax[0] + text.text for text in texts]
             document.num_characters = sum(len(text.text) for text in texts)
             document.job = self._service.add_job(client, encoded, work, characters=document.num_characters)

@@ -8,10 +8,12 @@ from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, Response
 
 from headway.serve.apis.native.fields import client_of
+from headway.serve.apis.native.glossaries import GlossaryBody
 from headway.serve.apis.native.jobs import iso_time
-from headway.serve.apis.requests import BadRequestError, read_upload
+from headway.serve.apis.requests import BadRequestError, parse_fields, parse_json, read_upload
 from headway.serve.documents import ServedDocument
-from headway.serve.service import Service
+from headway.serve.glossaries import StoredGlossary
+from headway.serve.service import Client, Service
 
 DOCUMENTS_PATH = "/api/v1/documents"
 _TEXT = {"type": "string"}
@@ -23,6 +25,11 @@ _FORM = {
         "source": {**_TEXT, "default": "auto", "description": "The language of the document; auto detects it."},
         "model": {**_TEXT, "description": "The name of a model. Default: the first one for the languages."},
         "glossary": {**_TEXT, "description": "The id of a glossary that has a dictionary for the languages."},
+        "dictionaries": {
+            **_TEXT,
+            "contentMediaType": "application/json",
+            "description": "Dictionaries as in a glossary to create, as JSON, instead of the id of a glossary.",
+        },
     },
     "required": ["file", "target"],
 }
@@ -46,8 +53,7 @@ def router(service: Service) -> APIRouter:
         source, target = _text(fields, "source") or "auto", _text(fields, "target")
         if target is None:
             raise BadRequestError("target: Field required")
-        identifier = _text(fields, "glossary")
-        glossary = None if identifier is None else service.glossaries.get(client.name, identifier)
+        glossary = _chosen_glossary(service, client, fields)
         model = _text(fields, "model")
         return _document(await service.documents.add(client, file.name, file.content, source, target, model, glossary))
 
@@ -75,6 +81,17 @@ def _text(fields: dict[str, Any], name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise BadRequestError(f"{name}: Input should be a string")
     return value or None
+
+
+def _chosen_glossary(service: Service, client: Client, fields: dict[str, Any]) -> StoredGlossary | None:
+    identifier, dictionaries = _text(fields, "glossary"), _text(fields, "dictionaries")
+    if dictionaries is None:
+        return None if identifier is None else service.glossaries.get(client.name, identifier)
+    if identifier is not None:
+        raise BadRequestError("glossary and dictionaries: only one of them is accepted")
+    data = {"name": "dictionaries of a document", "dictionaries": parse_json(dictionaries.encode())}
+    body = parse_fields(GlossaryBody, data)
+    return StoredGlossary.new(client.name, body.name, body.to_dictionaries())
 
 
 def _document(document: ServedDocument) -> dict[str, Any]:

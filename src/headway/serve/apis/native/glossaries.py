@@ -31,6 +31,10 @@ class GlossaryBody(Body):
     name: str
     dictionaries: Annotated[list[DictionaryBody], Field(fail_fast=True)] = Field(min_length=1)
 
+    def to_dictionaries(self) -> list[Dictionary]:
+        """Return the dictionaries as the service stores them. Raises :class:`DataError` for an invalid phrase."""
+        return [Dictionary.of(each.source, each.target, each.entries) for each in self.dictionaries]
+
 
 def router(service: Service) -> APIRouter:
     """Return the routes of glossaries."""
@@ -40,8 +44,7 @@ def router(service: Service) -> APIRouter:
     async def create_glossary(body: GlossaryBody, request: Request) -> dict[str, Any]:
         """Create a glossary: required translations of certain source phrases."""
         client = client_of(service, request)
-        dictionaries = [Dictionary.of(each.source, each.target, each.entries) for each in body.dictionaries]
-        return _glossary(await service.create_glossary(client, body.name, dictionaries))
+        return _glossary(await service.create_glossary(client, body.name, body.to_dictionaries()))
 
     @api.get("/glossaries")
     async def glossaries(request: Request) -> list[dict[str, Any]]:

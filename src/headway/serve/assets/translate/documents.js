@@ -10,10 +10,10 @@ export class Documents {
   /**
    * @param context The context of the view.
    * @param {HTMLElement} dropZone Files that are dropped here are translated.
-   * @param {() => object} languages Returns the source and target language of a new document, and a model.
+   * @param {() => object} fields Returns the fields that are sent with a new document, such as its languages.
    */
-  constructor(context, dropZone, languages) {
-    Object.assign(this, { context, languages, ending: new AbortController() });
+  constructor(context, dropZone, fields) {
+    Object.assign(this, { context, fields, ending: new AbortController() });
     const { t } = context;
     this.chooser = make("input", { type: "file", multiple: true, class: "visually-hidden", tabindex: -1, "aria-hidden": "true" });
     const choose = make("button", { type: "button" }, t("documents.choose"));
@@ -72,7 +72,7 @@ export class Documents {
     try {
       const form = new FormData();
       form.append("file", file);
-      for (const [field, value] of Object.entries(this.languages())) form.append(field, value);
+      for (const [field, value] of Object.entries(this.fields())) form.append(field, value);
       let found = await api.post("documents", form, { signal });
       path = `documents/${found.id}`;
       while (RUNNING.includes(found.status)) {

@@ -40,6 +40,15 @@ export class GlossaryTable {
     return found.length ? found : null;
   }
 
+  /** The dictionaries for pairs of languages that have entries, in the form of the service. */
+  dictionaries(pairs) {
+    const saved = this.context.settings.get(SETTING, {});
+    return pairs.map(({ source, target }) => {
+      const pair = `${source}-${target}`;
+      return { source, target, entries: (pair === this.pair ? this.entries : saved[pair]) ?? [] };
+    }).filter((each) => each.entries.length);
+  }
+
   #line(row) {
     const { t } = this.context;
     const line = make("tr");

@@ -80,10 +80,7 @@ class TranslateView {
       inputBox, make("div", { class: "bar" }, this.count, this.clear));
     this.glossary = new GlossaryTable(context, () => this.#update());
     const side = (...controls) => make("div", { class: "side" }, ...controls);
-    this.documents = new Documents(context, container, () => {
-      const how = { source: this.source.value, target: this.target.value };
-      return this.model.hidden ? how : { ...how, model: this.model.value };
-    });
+    this.documents = new Documents(context, container, () => this.#documentFields());
     container.append(
       make("h1", { class: "visually-hidden" }, t("view.translate")),
       make("div", { class: "languages" }, side(this.source), this.swap, side(this.target, this.model)),
@@ -123,6 +120,16 @@ class TranslateView {
     });
     this.copy.addEventListener("click", () => this.#copy());
     this.versions.addEventListener("toggle", () => this.#showVersions());
+  }
+
+  /** The fields of a new document. If its language is to be detected, the service chooses the dictionary. */
+  #documentFields() {
+    const source = this.source.value, target = this.target.value, fields = { source, target };
+    if (!this.model.hidden) fields.model = this.model.value;
+    const sources = source === AUTO ? [...new Set(this.context.languages.map((each) => each.source))] : [source];
+    const dictionaries = this.glossary.dictionaries(sources.map((code) => ({ source: code, target })));
+    if (dictionaries.length) fields.dictionaries = JSON.stringify(dictionaries);
+    return fields;
   }
 
   // ---- languages
