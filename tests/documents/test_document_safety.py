@@ -145,6 +145,21 @@ def test_the_source_is_never_the_target(tmp_path: Path) -> None:
         fill_document(lambda texts: [], tmp_path / "a.txt", tmp_path / "a.txt")
 
 
+def test_a_place_that_cannot_be_written_to_is_an_error_before_the_work(tmp_path: Path) -> None:
+    def translate(texts: object) -> list[str]:
+        pytest.fail("it was translated in vain")
+
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "file").touch()
+    with pytest.raises(HeadwayError, match="cannot be written"):
+        fill_document(translate, tmp_path / "a.txt", tmp_path / "file" / "b.txt")
+
+
+def test_a_folder_is_not_a_document(tmp_path: Path) -> None:
+    (tmp_path / "a.docx").mkdir()
+    assert "it is not a file" in refusal(tmp_path / "a.docx")
+
+
 def fuzzed(data: bytes, seed: int) -> bytes:
     """Change some bytes of a file, or cut it."""
     chance, found = random.Random(seed), bytearray(data)

@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marked_texts import aligned, translated
+from marked_texts import aligned, copied, translated
 
 from headway.predict.marked_text import AlignedText, Document, DocumentBuilder, Item, link_words, make_segment
 from headway.predict.markup import MarkupOptions, parse_markup
@@ -47,6 +47,26 @@ def test_inline_tags_follow_their_words(source: str, expected: str) -> None:
     assert translated(parse_markup(source, HTML), "la maison rouge là", RED_HOUSE) == expected
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "10 m<sup>2</sup> Haus",
+        "das <i>rote 2<sup>31</sup></i>-1 Haus",
+        "rote C<sub>2</sub>H<sub>5</sub>OH und C<sub>2</sub>",
+        "das 1<sup><b>st</b></sup> Haus",
+    ],
+)
+def test_tags_inside_of_words_that_are_copied_stay_inside(source: str) -> None:
+    assert copied(parse_markup(source, HTML)) == source
+
+
+def test_tags_inside_of_words_follow_them_unless_they_change() -> None:
+    document = parse_markup("rote 2<sup>31</sup> Haus", HTML)
+    pairs = {"rote": "rouge", "231": "231", "Haus": "maison"}
+    assert translated(document, "231 maison rouge", pairs) == "2<sup>31</sup> maison rouge"
+    assert translated(document, "maison 232 rouge", pairs | {"231": "232"}) == "maison <sup>232</sup> rouge"
+
+
 def test_an_outlier_in_the_alignment_does_not_widen_a_pair() -> None:
     """The attention aligns "the" at the start to "Haus". The sum over the whole run would be 1 - 3 + 1."""
     links = {"Hund": "dog", "sieht": "sees", "ein": "a", "Haus": "the house"}
@@ -64,6 +84,7 @@ def test_an_outlier_in_the_alignment_does_not_widen_a_pair() -> None:
          {"Ich": "I", "habe": "have", "Briefe": "letters", "gelesen": "read"}, "I have read {n} letters."),
         ("Öffne {file}.", "Open.", {"Öffne": "Open"}, "Open {file}."),
         ("Öffne „%s“!", "Open!", {"Öffne": "Open"}, "Open „%s“!"),
+        ("Pfad =$x/ fehlt", "path = / is missing", {"Pfad": "path", "fehlt": "missing"}, "path =$x/ is missing"),
         ("%1$s öffnet", "opens", {"öffnet": "opens"}, "%1$s opens"),
         ("Das *rote* Haus", "la maison rouge", {"rote": "rouge", "Haus": "maison"}, "la maison *rouge*"),
         ("Siehe [das Haus](https://a.de/b_c).", "See the house.",
@@ -78,6 +99,13 @@ def test_removed_placeholders_stay_at_their_neighbors(
     document = parse_plain_text(source)
     assert document is not None
     assert translated(document.without_placeholders(), target, pairs) == expected
+
+
+@pytest.mark.parametrize("source", ['Der Befehl "{x}" hilft', "Autor <a@b.de>", "setze --pfad=$x/ und '@{x}'"])
+def test_removed_placeholders_return_to_the_place_they_were_removed_from(source: str) -> None:
+    document = parse_plain_text(source)
+    assert document is not None
+    assert copied(document.without_placeholders()) == source
 
 
 def test_a_copied_placeholder_is_one_word_for_tags() -> None:

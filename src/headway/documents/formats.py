@@ -91,7 +91,7 @@ def read_document(path: Path, format_: DocumentFormat, limits: DocumentLimits = 
     """
     try:
         if not path.is_file():
-            raise DocumentError("there is no such file")
+            raise DocumentError("it is not a file" if path.exists() else "there is no such file")
         size = path.stat().st_size
         if size > limits.file_bytes:
             raise DocumentError(f"the file has {size:,} bytes", accepted=f"at most {limits.file_bytes:,}")

@@ -130,14 +130,15 @@ def fill_document(
                 hint="documents are not converted; choose another name",
             )
         content = read_document(source, document_type, limits)
-        translations: list[str] = []
-        for batch in text_batches(content.texts):
+        with atomic_write(target) as aside:
+            aside.touch()  # a folder that cannot be written to is an error before the work, not after it
+            translations: list[str] = []
+            for batch in text_batches(content.texts):
+                if progress is not None:
+                    progress(len(translations), len(content.texts))
+                translations += translate(batch)
             if progress is not None:
                 progress(len(translations), len(content.texts))
-            translations += translate(batch)
-        if progress is not None:
-            progress(len(translations), len(content.texts))
-        with atomic_write(target) as aside:
             content.write(translations, aside)
     except DocumentError as error:
         raise error.with_location(str(source)) from None

@@ -7,7 +7,8 @@ Marks are not part of the segment's text, so any model can translate it, and the
 
 - A pair encloses the run of target words with the largest sum of scores. The score of a target word is the share of its
   source words that are enclosed, scaled to [-1, 1]. Pairs are nested as in the source. A space at the end of a pair is
-  also enclosed if it is in the source, and so is one at its start.
+  also enclosed if it is in the source, and so is one at its start. A pair inside of a word, such as the exponent of a
+  number, encloses the same characters if the translation contains the same word.
 - A point is placed before the translation of the word that follows it. If punctuation follows, the point is placed
   before the same punctuation, or after the translation of the word before it. If it has a space only on its right, it
   is placed after the translation of the word before it, too.
@@ -416,11 +417,12 @@ def fill_segment(segment: Segment, translation: AlignedText, join: Callable[[Pie
         position = target[0]
         last: Mark | None = None  # a point at the current position
         for (start, end), mark in placement.place(marks, source, target):
+            has_gap = mark.closing is None and start - 1 > position and _has_gap(translation.text[:start], mark)
             if start > position:
-                add_text(position, start)
+                add_text(position, start - has_gap)
                 last = None
             if mark.closing is None:
-                before = _space(translation.text[:start][-1:], mark.left)
+                before = "" if has_gap else _space(translation.text[:start][-1:], mark.left)
                 if last is not None:
                     before = "" if out[-1] == " " else " "
                 out.extend((before, join(mark.opening), _space(translation.text[start : start + 1], mark.right)))
@@ -440,6 +442,11 @@ def fill_segment(segment: Segment, translation: AlignedText, join: Callable[[Pie
 
     render(segment.marks, (0, len(segment.text)), (0, len(translation.text)))
     return "".join(out)
+
+
+def _has_gap(before: str, mark: Mark) -> bool:
+    """Return whether a text ends with the space that separates the neighbors of a point without space around it."""
+    return before[-2:] == f"{mark.left} " and not (mark.left.isspace() or mark.right.isspace()) and bool(mark.right)
 
 
 def _space(neighbor: str, source_neighbor: str) -> str:
@@ -477,7 +484,11 @@ class _Placement:
         spans: dict[int, Span] = {}
         taken: set[int] = set()
         for order, mark in enumerate(marks):
-            if mark.closing is not None and (run := self._best_run(mark, target, taken)):
+            if mark.closing is not None and (found := self._inside_word(mark, target, spans)):
+                spans[order], word = found
+                taken.add(word)
+        for order, mark in enumerate(marks):
+            if order not in spans and mark.closing is not None and (run := self._best_run(mark, target, taken)):
                 taken.update(range(*run))
                 spans[order] = self._target[run[0]][0], self._target[run[1] - 1][1]
         self._enclose_spaces(marks, spans, target)
@@ -493,6 +504,28 @@ class _Placement:
                     break
             placed.append(((at, at), order))
         return [(span, marks[order]) for span, order in sorted(placed)]
+
+    def _inside_word(self, mark: Mark, target: Span, spans: dict[int, Span]) -> tuple[Span, int] | None:
+        """Return the place of a pair inside of a word that the translation contains unchanged, and this word.
+
+        Places beside the characters ``target``, or that overlap with one of ``spans``, are not considered.
+        """
+        word = bisect_right(self._source_ends, mark.start)
+        if word == len(self._source) or self._source[word] == (mark.start, mark.end):
+            return None
+        begin, end = self._source[word]
+        if not begin <= mark.start < mark.end <= end:
+            return None
+        text = self._source_text[begin:end]
+        for j in dict.fromkeys([*self._targets[word], *range(len(self._target))]):
+            first, last = self._target[j]
+            span = first + mark.start - begin, first + mark.end - begin
+            is_same = last - first == end - begin and self._target_text[first:last].casefold() == text.casefold()
+            if not is_same or span[0] < target[0] or span[1] > target[1]:
+                continue
+            if all(span[1] <= other[0] or other[1] <= span[0] for other in spans.values()):
+                return span, j
+        return None
 
     def _enclose_spaces(self, marks: Sequence[Mark], spans: dict[int, Span], target: Span) -> None:
         """Extend the spans of pairs by the spaces that they enclose in the source. Each space is enclosed once."""
