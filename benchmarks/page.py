@@ -162,7 +162,7 @@ def main(
     ):
         measured = None if model is not None else random_model(Path(temporary) / "model")
         folder = model or Path(temporary) / "model"
-        with service(folder, queue_seconds=4.0) as (_, port):
+        with service(folder, queue_seconds=1.5) as (_, port):
             url = f"http://localhost:{port}/"
             if pictures is not None:
                 take_pictures(browser, url, pictures)

@@ -69,9 +69,13 @@ def test_the_queue_is_bounded_in_tokens_and_in_seconds_and_says_when_to_come_aga
             with pytest.raises(OverloadedError) as full:
                 async with admission.enter(900, "b", 0):
                     pass
-            assert full.value.retry_after == math.ceil(1350 / rate - 10)
-            async with admission.enter(10, "b", 0):
-                assert admission.tokens == 460
+            assert full.value.retry_after == math.ceil(350 / rate)
+            async with admission.enter(500, "b", 0):  # 450 tokens before it are less than ten seconds
+                assert admission.tokens == 950
+                with pytest.raises(OverloadedError) as late:
+                    async with admission.enter(10, "a", 0):
+                        pass
+                assert late.value.retry_after == math.ceil(950 / rate - 10)
         with pytest.raises(OverloadedError):
             async with admission.enter(10, "a", 0), admission.enter(5000, "a", 0):
                 pass

@@ -93,6 +93,21 @@ def test_ready_says_why_not() -> None:
     check(test)
 
 
+def test_while_the_queue_is_full_requests_are_refused_unread() -> None:
+    async def test(http: httpx.AsyncClient, service: Service, _: Workers) -> None:
+        async with service.admission.enter(10**6, "someone", 0):
+            for path, name in (("/api/v1/translate", "status"), ("/translate", None), ("/v1/completions", "message")):
+                refused = await http.post(path, content=b"no JSON")
+                assert refused.status_code == 429
+                assert int(refused.headers["retry-after"]) >= 10**6 / service.admission.rate - 2
+                assert "busy" in (refused.json()["error"] if name is None else refused.json()["error"]["message"])
+            assert (await http.post("/api/v1/glossaries", content=b"no JSON")).status_code == 422
+            assert (await http.get("/languages")).status_code == 200
+        assert (await http.post("/api/v1/translate", content=b"no JSON")).status_code == 422
+
+    check(test)
+
+
 def test_metrics_count_requests_by_api_and_status() -> None:
     async def test(http: httpx.AsyncClient, _: Service, __: Workers) -> None:
         for path in ("/languages", "/languages", "/nothing", "/api/v1/models", "/v2/usage", "/v1/models"):

@@ -29,6 +29,7 @@ from headway.decode.beam import BeamSearch
 from headway.decode.protocol import SearchModel
 from headway.decode.request import DecodingOptions, Hypothesis, Request, check_request
 from headway.errors import HeadwayError
+from headway.hardware import return_freed_memory
 
 
 @dataclass(eq=False)
@@ -47,8 +48,10 @@ class Caller:
 
 
 _NOBODY = Caller()
-_LOW_PRIORITY_SIZE = 0.125  # of a whole batch: others wait for the end of one step
+# The part of a batch that requests of low priority may fill: others wait for the end of one step.
+_LOW_PRIORITY_ROWS, _LOW_PRIORITY_TOKENS = 0.5, 0.125
 _LOW_PRIORITY_TIME = 0.1  # of the time while there are others
+_IDLE_S = 1.0  # after which the memory of the last batches is returned
 _CHECK_S = 1.0  # time between two checks that the searching thread is alive
 _current: ContextVar[Caller] = ContextVar("caller", default=_NOBODY)
 
@@ -129,13 +132,15 @@ class SharedSearch:
     """A replacement for :func:`headway.decode.search_all` that several threads call at the same time.
 
     Args:
-        max_rows: Maximum number of rows of a batch: ``beam_size`` for each sequence, or ``n_best`` when sampling.
+        max_rows: Maximum number of rows of a batch: ``beam_size`` for each sequence, or ``n_best`` when sampling. With
+            more rows than the default, a single thread computes hardly more tokens a second, but each step takes
+            longer, and keys and values take more memory.
         max_batch_tokens: Maximum number of source tokens of a batch, padding included.
         clock: A monotonic clock in seconds, by which steps of different priorities share the time.
     """
 
     def __init__(
-        self, *, max_rows: int = 512, max_batch_tokens: int = 8192, clock: Callable[[], float] = time.monotonic
+        self, *, max_rows: int = 128, max_batch_tokens: int = 8192, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.max_rows, self.max_batch_tokens, self._clock = max_rows, max_batch_tokens, clock
         self._changed = threading.Condition()
@@ -278,7 +283,9 @@ class SharedSearch:
             with self._changed:
                 self._drop_ended_calls()
                 while not self._batches and not self._closed:
-                    self._changed.wait()
+                    if not self._changed.wait(_IDLE_S):
+                        return_freed_memory()
+                        self._changed.wait()
                     self._drop_ended_calls()
                 batches = self._due_batches()
                 if self._closed:
@@ -321,9 +328,10 @@ class SharedSearch:
 
     def _choose(self, batch: _Batch) -> dict[int, _Sequence]:
         """Take the requests that enter now from those that wait."""
-        size = _LOW_PRIORITY_SIZE if batch.has_low_priority else 1.0
-        capacity = max(1, int(size * self.max_rows) // batch.search.rows_per_sequence)
-        max_tokens = size * self.max_batch_tokens
+        max_rows, max_tokens = self.max_rows, float(self.max_batch_tokens)
+        if batch.has_low_priority:
+            max_rows, max_tokens = int(_LOW_PRIORITY_ROWS * max_rows), _LOW_PRIORITY_TOKENS * max_tokens
+        capacity = max(1, max_rows // batch.search.rows_per_sequence)
         if not batch.active:
             batch.longest = 0
         chosen: dict[int, _Sequence] = {}

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 
 _CHARACTERS_PER_TOKEN = 4.0
 _EXTRA_TOKENS = 4  # of each text
-_FIRST_RATE = 500.0  # tokens per second, before anything has been measured
 _WINDOW_S = 10.0  # time constant of the measured speed
 _LEAST_BUSY_S = 1.0  # a shorter time says too little
 _HALF_LIFE_S = 20.0  # of an earlier, higher speed
@@ -60,12 +59,19 @@ class Admission:
     Args:
         slots: Maximum number of jobs that the workers have at a time.
         max_tokens: Maximum size of all jobs that are not finished, in estimated tokens.
-        max_seconds: Maximum time that they may take, in estimated seconds.
+        max_seconds: Maximum time that those before a new job may still take, in estimated seconds.
+        first_rate: Speed in estimated tokens per second that is assumed before anything has been measured.
         clock: A monotonic clock.
     """
 
     def __init__(
-        self, *, slots: int, max_tokens: int, max_seconds: float, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        slots: int,
+        max_tokens: int,
+        max_seconds: float,
+        first_rate: float = 500.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._slots, self._max_tokens, self._max_seconds, self._clock = slots, max_tokens, max_seconds, clock
         self.tokens = 0  # of all jobs that are not finished
@@ -78,7 +84,7 @@ class Admission:
         self._arrivals = itertools.count()
         # Seconds with jobs, and the tokens that were completed in them. What is long ago counts less.
         self._busy_s, self._busy_tokens, self._measured_at = 0.0, 0.0, clock()
-        self._earlier_rate = _FIRST_RATE
+        self._earlier_rate = first_rate
 
     @property
     def rate(self) -> float:
@@ -106,6 +112,12 @@ class Admission:
         """The estimated time for all jobs that are not finished."""
         return self.tokens / self.rate
 
+    def check_capacity(self, tokens: int = 0) -> None:
+        """Raise :class:`OverloadedError` if a job of this size would be refused now."""
+        excess = max(self.seconds - self._max_seconds, (self.tokens + tokens - self._max_tokens) / self.rate)
+        if self.num_jobs and excess > 0:
+            raise OverloadedError(max(1, math.ceil(excess)))
+
     @contextlib.asynccontextmanager
     async def enter(self, tokens: int, caller: str, priority: int) -> AsyncIterator[None]:
         """Wait for a slot, and hold it inside the context.
@@ -113,11 +125,7 @@ class Admission:
         Raises:
             OverloadedError: The queue is full. An empty queue accepts a job of any size.
         """
-        if self.num_jobs:
-            wait = (self.tokens + tokens) / self.rate
-            if self.tokens + tokens > self._max_tokens or wait > self._max_seconds:
-                excess = max(wait - self._max_seconds, (self.tokens + tokens - self._max_tokens) / self.rate)
-                raise OverloadedError(max(1, math.ceil(excess)))
+        self.check_capacity(tokens)
         self._measure()
         self.tokens += tokens
         self.num_jobs += 1

@@ -63,6 +63,7 @@ _FORM_BYTES = 65_536  # of a form besides a document
 _MAX_MESSAGE = 500  # characters of an error
 _MAX_PROBLEMS = 10  # of an error
 _ALWAYS_ANSWERED = ("/health", "/ready", "/metrics", "/v2/health/live")  # also while the service ends
+_QUEUED = ("/translate", "/completions", "/generate", "/classify", "/fill", "/score")  # ends of paths
 _CLOSED_REQUEST = 499  # the client has gone; no one reads the reply
 
 
@@ -174,10 +175,6 @@ _APIS = {
 }
 
 
-def _api(request: Request) -> _Api:
-    return _APIS[request.state.api]
-
-
 def error_reply(api: str, message: str, status: int, headers: dict[str, str] | None = None) -> Response:
     """Return an error in the form of an API. Long messages are shortened."""
     if len(message) > _MAX_MESSAGE:
@@ -197,15 +194,19 @@ def error_for_url(url: bytes, message: str, status: int) -> Response:
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
+    return _reply_to(error, request.state.api)
+
+
+def _reply_to(error: Exception, api: str) -> Response:
     kind = next(kind for kind in _ERRORS if isinstance(error, kind))
     status, template = _ERRORS[kind]
-    status = _api(request).statuses.get(kind, status)
+    status = _APIS[api].statuses.get(kind, status)
     headers = {}
     if isinstance(error, RetryLaterError):
         headers["Retry-After"] = str(error.retry_after)
     elif isinstance(error, UnavailableError):
         headers["Retry-After"] = "1"
-    return error_reply(request.state.api, template.format(error), status, headers)
+    return error_reply(api, template.format(error), status, headers)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
@@ -306,6 +307,11 @@ class _Guard:
     def _refusal_at_end(self, path: str, api: str) -> Response | None:
         if self._service.is_draining and path not in _ALWAYS_ANSWERED:
             return _APIS[api].error("The service is ending", 503, {"Retry-After": "5", "Connection": "close"})
+        if path.endswith(_QUEUED) and not self._service.config.limits.cache_mb:
+            try:  # while the queue is full, a refusal must take as little of the machine's time as possible
+                self._service.admission.check_capacity()
+            except OverloadedError as error:
+                return _reply_to(error, api)
         return None
 
 

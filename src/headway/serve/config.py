@@ -40,7 +40,10 @@ class LimitsConfig(Config):
     """What the service accepts. What exceeds a limit is refused before any work is done."""
 
     queue_seconds: float = Field(
-        4.0, gt=0, description="Work that may wait, in estimated seconds. Beyond it requests get 429 with Retry-After."
+        1.5,
+        gt=0,
+        description="How long a request may have to wait for the work before it, in estimated seconds. "
+        "Beyond it requests get 429 with Retry-After.",
     )
     queue_tokens: int = Field(200_000, ge=1, description="Work that may wait, in estimated tokens.")
     request_seconds: float = Field(60.0, gt=0, description="Time limit of a request.")

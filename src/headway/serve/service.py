@@ -34,6 +34,7 @@ _PRIORITIES = {"interactive": 0, "bulk": 1}
 _BACKGROUND = max(_PRIORITIES.values()) + 1
 _GROUPS_PER_WORKER = 2  # of texts of jobs
 _MINUTE_S = 60.0
+_FIRST_RATE = 1000.0  # estimated tokens per second of a worker, about that of the paper's base model in int8
 
 used_pivots: ContextVar[list[str]] = ContextVar("used_pivots")
 """The languages through which the texts of the present request are translated, for a header of the reply."""
@@ -95,7 +96,10 @@ class Service:
         self._editing = asyncio.Lock()  # of glossaries
         limits = config.limits
         self.admission = Admission(
-            slots=workers * MAX_JOBS, max_tokens=limits.queue_tokens, max_seconds=limits.queue_seconds
+            slots=workers * MAX_JOBS,
+            max_tokens=limits.queue_tokens,
+            max_seconds=limits.queue_seconds,
+            first_rate=workers * _FIRST_RATE,
         )
         self.jobs = BulkJobs(self.admission, workers * _GROUPS_PER_WORKER)
         self.documents = ServedDocuments(self)
