@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -98,12 +99,22 @@ def detect_language(text: str, among: Collection[str] = ()) -> DetectedLanguage:
     return DetectedLanguage(codes.get(code, code), float(probability))
 
 
+def prepare_detection() -> None:
+    """Load what :func:`detect_language` needs, which takes half a second or more."""
+    _identifier_of_all()
+
+
+@cache
+def _identifier_of_all() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
 @cache
 def _identifier(codes: frozenset[str]) -> Any:
     """Return an identifier of these languages: of those that it knows, and of all if it knows none of them."""
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    identifier = copy.copy(_identifier_of_all())
     known = codes & set(identifier.labels)
     if known:
         identifier.set_languages(sorted(known))

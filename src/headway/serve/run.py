@@ -62,9 +62,11 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
     # These imports take about as long as loading a model, which another process does meanwhile.
     from headway.serve.app import error_for_url, make_app
     from headway.serve.http_connection import BoundedHttpConnection
+    from headway.serve.languages import prepare_detection
     from headway.serve.service import Service, open_stores
 
     glossaries, usage = open_stores(config)
+    preparing = asyncio.ensure_future(asyncio.to_thread(prepare_detection))
     await pool.start()
     service = Service(config, pool, workers, glossaries, usage)
     connection = partial(BoundedHttpConnection, limits=lambda: service.config.limits, error=error_for_url)
@@ -91,6 +93,7 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
     print(f"headway: serving {', '.join(pool.models)} on http://{host}:{port} ({where})", file=sys.stderr, flush=True)
     await server.serve(sockets=[listener])
     watching.cancel()
+    preparing.cancel()
     usage.save()
 
 
