@@ -54,6 +54,8 @@ def test_inline_tags_follow_their_words(source: str, expected: str) -> None:
         "das <i>rote 2<sup>31</sup></i>-1 Haus",
         "rote C<sub>2</sub>H<sub>5</sub>OH und C<sub>2</sub>",
         "das 1<sup><b>st</b></sup> Haus",
+        "der <b>W</b>eltraum und <i>das <b>rote</b> Haus</i>es",
+        "<b>Haus</b>es, <i>W</i>ald und <i>sehr <b>W</b>ald</i>",
     ],
 )
 def test_tags_inside_of_words_that_are_copied_stay_inside(source: str) -> None:
@@ -101,7 +103,9 @@ def test_removed_placeholders_stay_at_their_neighbors(
     assert translated(document.without_placeholders(), target, pairs) == expected
 
 
-@pytest.mark.parametrize("source", ['Der Befehl "{x}" hilft', "Autor <a@b.de>", "setze --pfad=$x/ und '@{x}'"])
+@pytest.mark.parametrize(
+    "source", ['Der Befehl "{x}" hilft', "Autor <a@b.de>", "setze --pfad=$x/ und '@{x}'", "a.%p.%n (siehe b)"]
+)
 def test_removed_placeholders_return_to_the_place_they_were_removed_from(source: str) -> None:
     document = parse_plain_text(source)
     assert document is not None

@@ -445,8 +445,8 @@ def fill_segment(segment: Segment, translation: AlignedText, join: Callable[[Pie
 
 
 def _has_gap(before: str, mark: Mark) -> bool:
-    """Return whether a text ends with the space that separates the neighbors of a point without space around it."""
-    return before[-2:] == f"{mark.left} " and not (mark.left.isspace() or mark.right.isspace()) and bool(mark.right)
+    """Return whether a text ends with a space that is not before a point, but between its neighbors without it."""
+    return before[-2:] == f"{mark.left} " and not mark.left.isspace() and bool(mark.right)
 
 
 def _space(neighbor: str, source_neighbor: str) -> str:
@@ -490,7 +490,7 @@ class _Placement:
         for order, mark in enumerate(marks):
             if order not in spans and mark.closing is not None and (run := self._best_run(mark, target, taken)):
                 taken.update(range(*run))
-                spans[order] = self._target[run[0]][0], self._target[run[1] - 1][1]
+                spans[order] = self._without_rest_of_word(mark, run)
         self._enclose_spaces(marks, spans, target)
         placed = [(span, order) for order, span in spans.items()]
         for order, mark in enumerate(marks):
@@ -511,21 +511,31 @@ class _Placement:
         Places beside the characters ``target``, or that overlap with one of ``spans``, are not considered.
         """
         word = bisect_right(self._source_ends, mark.start)
-        if word == len(self._source) or self._source[word] == (mark.start, mark.end):
-            return None
         begin, end = self._source[word]
-        if not begin <= mark.start < mark.end <= end:
+        start = max(begin, mark.start)  # a mark begins before the space before its first word
+        if mark.end > end or (start, mark.end) == (begin, end):
             return None
         text = self._source_text[begin:end]
         for j in dict.fromkeys([*self._targets[word], *range(len(self._target))]):
             first, last = self._target[j]
-            span = first + mark.start - begin, first + mark.end - begin
+            span = first + start - begin, first + mark.end - begin
             is_same = last - first == end - begin and self._target_text[first:last].casefold() == text.casefold()
             if not is_same or span[0] < target[0] or span[1] > target[1]:
                 continue
             if all(span[1] <= other[0] or other[1] <= span[0] for other in spans.values()):
                 return span, j
         return None
+
+    def _without_rest_of_word(self, mark: Mark, run: Span) -> Span:
+        """Return the characters of a run of target words that a pair encloses.
+
+        If the pair ends inside of a word that also ends the run, it ends at the same place.
+        """
+        start, (begin, end) = self._target[run[0]][0], self._target[run[1] - 1]
+        last = bisect_left(self._source_starts, mark.end) - 1
+        rest = max(0, self._source_ends[last] - mark.end)
+        is_same = self._target_text[begin:end] == self._source_text[slice(*self._source[last])]
+        return start, end - rest if is_same else end
 
     def _enclose_spaces(self, marks: Sequence[Mark], spans: dict[int, Span], target: Span) -> None:
         """Extend the spans of pairs by the spaces that they enclose in the source. Each space is enclosed once."""
