@@ -14,6 +14,7 @@ from running_service import running, unpack_model
 
 import headway
 from headway.predict import Classifier, LanguageModel, MaskedLanguageModel
+from headway.predict.occlusion import occlude
 
 TEXTS = ["ein haus", "zwei rote hunde", "wasser"]
 
@@ -137,6 +138,16 @@ def test_explanations_of_labels(http: httpx.Client, models: dict[str, Any]) -> N
                 assert ours == pytest.approx(theirs)
 
 
+def test_labels_without_each_word(http: httpx.Client, models: dict[str, Any]) -> None:
+    for label in (None, *models["classifier"].labels):
+        found = http.post("/occlude", json={"text": TEXTS[1], "label": label}).json()
+        expected = occlude(models["classifier"], TEXTS[1], label)
+        assert (found["label"], found["probability"]) == (expected.label, pytest.approx(expected.probability))
+        assert [part["text"] for part in found["parts"]] == ["zwei", "rote", "hunde"]
+        probabilities = [part.probability for part in expected.parts]
+        assert [part["probability"] for part in found["parts"]] == pytest.approx(probabilities)
+
+
 @pytest.mark.parametrize("name", ["writer", "filler"])
 def test_scores_of_texts(http: httpx.Client, models: dict[str, Any], name: str) -> None:
     found = http.post("/score-texts", json={"text": TEXTS, "model": name}).json()["scores"]
@@ -180,6 +191,8 @@ def test_streamed_tokens(http: httpx.Client, folders: dict[str, Path]) -> None:
         ("/alternatives", {"text": "a", "source": "en", "target": "zz"}, 400, "zz is not supported"),
         ("/explain", {"text": ""}, 400, "empty"),
         ("/explain", {"text": "a", "label": "nothing"}, 400, "unknown label 'nothing'"),
+        ("/occlude", {"text": " "}, 400, "empty"),
+        ("/occlude", {"text": "a", "label": "nothing"}, 400, "unknown label 'nothing'"),
         ("/score-texts", {"text": "a", "model": "translator"}, 404, "There is no model translator"),
         ("/perplexity", {"text": ["", ""]}, 400, "at least one character"),
         ("/perplexity", {"text": "a", "stride": 1000}, 400, "stride"),

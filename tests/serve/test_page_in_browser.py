@@ -36,10 +36,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def service(folder: Path) -> Iterator[RunningService]:
-    """One model from English to German, and the same as one from German to English."""
+    """One model from English to German, and the same as one from German to English and one from German to Italian."""
     (folder.parent / "serve.toml").write_text(
         f'workers = 1\n[[models]]\nname = "there"\npath = "{folder}"\n'
         f'[[models]]\nname = "back"\npath = "{folder}"\nsource = ["de"]\ntarget = ["en"]\n'
+        f'[[models]]\nname = "on"\npath = "{folder}"\nsource = ["de"]\ntarget = ["it"]\n'
     )
     with running(["--config", str(folder.parent / "serve.toml")]) as started:
         yield started
@@ -230,6 +231,24 @@ def test_the_glossary_applies_to_documents(page: Page, service: RunningService) 
         page.get_by_role("button", name="Save the translation").click(timeout=60_000)
     expected = translation(service, "red tea", glossary=[["tea", "anger"]])["text"]
     assert download.value.path().read_text(encoding="utf-8") == f"{expected}\n"
+
+
+def test_words_of_a_translation_through_a_third_language_have_alternatives(page: Page, service: RunningService) -> None:
+    page.get_by_label("Translate into").select_option("it")
+    text = "ice"
+    page.locator("textarea").fill(text)
+    found = translation(service, text, target="it")
+    expect(output(page)).to_have_text(found["text"])
+    expect(page.locator(".notices")).to_contain_text("Translated through German")
+    page.locator(".word").first.click()
+    expect(page.locator(".alternatives [aria-disabled]")).to_have_count(0)
+    expect(page.locator(".alternatives [aria-checked=true]")).to_have_count(1)
+    page.locator(".alternatives [aria-checked=false]").first.click()
+    expect(output(page)).not_to_have_text(found["text"])
+    page.locator(".word").first.click()
+    page.get_by_role("menuitem", name="Why").click()
+    expect(page.locator(".view-why textarea")).to_have_value(found["pivot"])
+    expect(page.locator(".view-why .forced-word")).to_be_visible()
 
 
 def test_flags_are_explained(page: Page) -> None:

@@ -133,14 +133,18 @@ def test_a_text_that_is_too_long_gets_a_plain_message(browser: Browser, service:
         expect(view.locator(".results")).to_be_hidden()
 
 
-def test_translate_hands_its_sentence_to_why(page: Page) -> None:
+def test_translate_hands_its_sentence_and_the_word_to_why(page: Page) -> None:
     text = page.get_by_label("Text to translate").get_by_role("textbox")
     text.fill(TEXT)
-    page.locator(".output .word").first.click()
-    page.get_by_role("menuitem", name="Why").click()
+    word = page.locator(".output .word").first
+    chosen = word.text_content() or ""
+    word.click()
+    page.get_by_role("menuitem", name=f"Why “\u2068{chosen}\u2069”?").click()
     view = page.locator(".view-why")
     expect(view.locator("textarea")).to_have_value(TEXT)
     expect(view.locator(".translation").first).not_to_be_empty()
+    expect(view.locator(".forced-word")).to_contain_text(f"Why “\u2068{chosen}\u2069”, and not another word?")
+    expect(view.get_by_role("button", name="Show the model's own translation")).to_be_hidden()  # it is shown
 
 
 # Write
@@ -171,7 +175,7 @@ def test_a_text_is_written_and_continued_from_another_token(page: Page, service:
     first = whole["tokens"][0]
     page.keyboard.press("Enter")
     expect(view.locator(".token.chosen")).to_have_count(1)
-    expect(view.get_by_role("button", name="Write on")).to_be_visible()
+    expect(view.get_by_role("button", name="Continue")).to_be_visible()
     (more,) = api(service, "generate", prompt="ein" + first + name, options=options)["continuations"][0]
     expect(view.locator(".text")).to_have_text("ein" + first + name + more["text"])
     view.get_by_role("button", name="Undo").click()
@@ -182,7 +186,7 @@ def test_the_probabilities_of_tokens_are_shown(page: Page) -> None:
     view = opened(page, "write")
     start_writing(view, Temperature="0", Tokens_to_write="4")
     view.get_by_role("button", name="Write", exact=True).click()
-    expect(view.get_by_role("button", name="Write on")).to_be_visible()
+    expect(view.get_by_role("button", name="Continue")).to_be_visible()
     view.locator(".token").first.hover()
     expect(view.locator(".token-info")).to_contain_text("sure of it")
 
@@ -238,10 +242,20 @@ def test_labels_and_what_they_rest_on(page: Page, service: RunningService) -> No
     view.locator(".labels button").nth(2).focus()
     page.keyboard.press("Enter")
     expect(view.locator("h2")).to_contain_text(ranked[2])
-    explained = api(service, "explain", text="das rote Haus", label=ranked[2])
-    sides = ["against" if word["value"] < 0 else "for" for word in explained["words"]]
-    for at, side in enumerate(sides):
+    found = api(service, "occlude", text="das rote Haus", label=ranked[2])
+    for at, part in enumerate(found["parts"]):
+        side = "against" if part["probability"] > found["probability"] else "for"
         expect(view.locator(".reason").nth(at)).to_have_class(f"reason {side}")
+
+
+@pytest.mark.parametrize(("name", "text"), [("fill", MASKED), ("classify", "das rote Haus")])
+def test_without_a_text_there_are_no_results(page: Page, name: str, text: str) -> None:
+    view = opened(page, name)
+    expect(view.locator(".results")).to_be_hidden()
+    page.keyboard.type(text)
+    expect(view.locator(".results button").first).to_be_visible()
+    view.locator("textarea").fill("")
+    expect(view.locator(".results")).to_be_hidden()
 
 
 # All of them

@@ -1,4 +1,4 @@
-"""Classifiers: labels of texts, and what a label rests on."""
+"""Classifiers: labels of texts, and the words that support a label."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from headway.predict import Classification
+from headway.predict.occlusion import MAX_CHARACTERS, MAX_PARTS, Occlusion, occlude
+from headway.serve.admission import estimated_tokens
 from headway.serve.apis.native.errors import ItemError, or_error
 from headway.serve.apis.native.fields import Body, Texts, client_of, listed
 from headway.serve.apis.requests import unless_disconnected
@@ -53,6 +55,17 @@ def router(service: Service) -> APIRouter:
         """Return how much each token and word of a text contributes to its label."""
         client, model = client_of(service, request), service.model(body.model, "classification")
         work = service.call(client, model, "explain", [body.text], body.text, body.label)
+        return JSONResponse(asdict(await unless_disconnected(request, work)))
+
+    @api.post("/occlude", responses={200: {"model": Occlusion}})
+    async def occlude_words(body: ExplainBody, request: Request) -> JSONResponse:
+        """Return how probable a label is without each word of a text; the words of a long text are in groups.
+
+        Only the first 10,000 characters are considered.
+        """
+        client, model = client_of(service, request), service.model(body.model, "classification")
+        tokens = min(MAX_PARTS * estimated_tokens(body.text[:MAX_CHARACTERS]), service.config.limits.new_tokens)
+        work = service.call(client, model, occlude, [body.text], body.text, body.label, new_tokens=tokens)
         return JSONResponse(asdict(await unless_disconnected(request, work)))
 
     return api

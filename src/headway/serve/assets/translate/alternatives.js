@@ -41,8 +41,13 @@ export class AlternativesMenu {
     if (returnFocus && place?.element.isConnected) place.element.focus();
   }
 
-  /** Opens the menu for a word. `request` has the fields of /api/v1/translate but `text`. */
-  async open(place, request) {
+  /**
+   * Opens the menu for a word.
+   *
+   * @param {object} request The fields of /api/v1/translate but `text`.
+   * @param {object} sentence What the model that has written the word has read: its text, source, target and model.
+   */
+  async open(place, request, sentence) {
     this.close(false);
     const { t, api, describe } = this.context;
     this.place = place;
@@ -56,15 +61,13 @@ export class AlternativesMenu {
     this.list = make("div");
     const waiting = make("p", { class: "quiet", tabindex: -1, role: "menuitem", "aria-disabled": "true" }, t("loading"));
     this.list.append(waiting);
-    this.element.replaceChildren(title, this.list, ...this.#whyButton(place, request));
+    this.element.replaceChildren(title, this.list, ...this.#whyButton(place, sentence));
     this.element.hidden = false;
     this.#place();
     waiting.focus();
     const { signal } = (this.running = new AbortController());
     try {
-      const { source, target, model } = request;
-      const body = { text: slot.text, source, target, model, prefix, count: COUNT };
-      const { alternatives } = await api.post("alternatives", body, { signal });
+      const { alternatives } = await api.post("alternatives", { ...sentence, prefix, count: COUNT }, { signal });
       const { probability: own, token: ownToken } = firstToken(slot.result, word.start);
       const others = alternatives.filter(({ token }) => token !== END && token.trim() && token.trim() !== ownToken);
       const entries = others
@@ -75,7 +78,7 @@ export class AlternativesMenu {
       this.#show(place, [ours, ...entries]);
       await Promise.all(entries.map(async (entry) => {
         const translation = await this.#continuation(slot, prefix, entry.token, request, signal);
-        const span = translation && wordSpans(translation.text, target).find(([, end]) => end > prefix.length);
+        const span = translation && wordSpans(translation.text, request.target).find(([, end]) => end > prefix.length);
         Object.assign(entry, span ? { translation, span, word: translation.text.slice(...span) } : { probability: 0 });
         this.#show(place, [ours, ...entries]);
       }));
@@ -86,13 +89,15 @@ export class AlternativesMenu {
   }
 
   /** Returns the way to the view Why, if there is one. */
-  #whyButton({ slot }, { source, target, model }) {
+  #whyButton({ slot, words, index }, sentence) {
     const { t, navigate, offers } = this.context;
     if (!offers("why")) return [];
-    const button = make("button", { type: "button", role: "menuitem", class: "why" }, t("alternatives.why"));
+    const button = make("button", { type: "button", role: "menuitem", class: "why" });
+    const { text: translation } = slot.result, { start, end } = words[index];
+    button.append(t("alternatives.why", { word: isolated(translation.slice(start, end)) }));
     button.addEventListener("click", () => {
       this.close(false);
-      navigate("why", { text: slot.text, translation: slot.result.text, source, target, model });
+      navigate("why", { ...sentence, translation, position: start });
     });
     return [button];
   }

@@ -95,7 +95,7 @@ class TranslateView {
       result: (sentence) => this.request && this.pieces.result(this.request, sentence),
       languages: () => [this.request.source, this.request.target],
       point: (place) => this.#point(place),
-      choose: (place) => this.menu.open(place, this.request),
+      choose: (place) => this.menu.open(place, this.request, this.#lastStep(place.slot)),
     });
     this.menu = new AlternativesMenu(targetPane, context, (place, translation, position) =>
       this.#choose(place.slot, translation, position));
@@ -194,6 +194,18 @@ class TranslateView {
     for (const side of ["source", "target"]) this.context.settings.set(side, this[side].value);
     if (text) this.input.value = text;
     this.#update();
+  }
+
+  /** The pair of languages as the service describes it, with the third language if two models translate it. */
+  get #pair() {
+    const { source, target } = this.request;
+    return this.context.languages.find((each) => each.source === source && each.target === target);
+  }
+
+  /** Returns what the model that has written a sentence's translation has read: its text, languages and model. */
+  #lastStep({ text, result }) {
+    const { source, target, model } = this.request, { pivot, second_model } = this.#pair;
+    return pivot === null ? { text, source, target, model } : { text: result.pivot, source: pivot, target, model: second_model };
   }
 
   /** Finds the language of the text; a change of the language begins anew. */
@@ -352,6 +364,9 @@ class TranslateView {
       const where = slots.length > 1 ? make("span", { class: "quiet" }, ` ${quoted}${more}`) : "";
       return make("li", {}, text, where);
     });
+    if (slots.length && this.#pair.pivot !== null) {
+      items.unshift(make("li", { class: "about" }, t("notice.pivot", { language: this.#name(this.#pair.pivot) })));
+    }
     const seen = new Set();
     for (const slot of slots) {
       if (!slot.result.chosen || seen.has(slot.text)) continue;

@@ -20,6 +20,7 @@ class WhyView {
   constructor(container, context, state) {
     this.context = context;
     this.given = state.translation ?? null; // by the view Translate, where it may have been changed
+    this.position = state.position ?? null; // of the word that Translate asks about
     this.#build(container, state);
     this.onTheme = () => this.attention?.recolor();
     document.addEventListener("themechange", this.onTheme);
@@ -43,7 +44,7 @@ class WhyView {
 
   #build(container, state) {
     const { t, settings } = this.context;
-    const languages = this.context.languages.filter((each) => each.pivot === null); // two models cannot be inspected
+    this.pairs = this.context.languages.filter((each) => each.pivot === null); // two models cannot be inspected
     this.input = make("textarea", { dir: "auto", rows: 2, placeholder: t("why.placeholder") });
     this.input.value = state.text ?? "";
     this.source = make("select", {});
@@ -52,7 +53,7 @@ class WhyView {
     const field = (title, select) => make("label", { class: "field" }, make("span", {}, title), select);
     this.languagesRow = make("div", { class: "row" }, field(t("translate.from"), this.source), field(t("translate.to"), this.target));
     this.modelField = field(t("why.model"), this.model);
-    this.#fill(this.source, languages.map((each) => each.source), state.source ?? settings.get("source"));
+    this.#fill(this.source, this.pairs.map((each) => each.source), state.source ?? settings.get("source"));
     this.#fillTargets(state.target ?? settings.get("target"));
     if (state.model) choose(this.model, state.model);
     this.failure = make("p", { class: "error", role: "alert" });
@@ -129,7 +130,7 @@ class WhyView {
   }
 
   #fillTargets(chosen) {
-    const { source } = this, pairs = this.context.languages.filter((each) => each.pivot === null && each.source === source.value);
+    const { source } = this, pairs = this.pairs.filter((each) => each.source === source.value);
     this.#fill(this.target, pairs.map((each) => each.target), chosen);
     this.languagesRow.hidden = source.options.length < 2 && this.target.options.length < 2;
     this.#fillModels();
@@ -137,8 +138,8 @@ class WhyView {
 
   get #models() {
     const { source, target } = this;
-    const fitting = this.context.languages.filter((each) => each.pivot === null && each.source === source.value && each.target === target.value);
-    return fitting.map((each) => each.model);
+    return this.pairs
+      .filter((each) => each.source === source.value && each.target === target.value).map((each) => each.model);
   }
 
   #fillModels() {
@@ -175,7 +176,7 @@ class WhyView {
         api.post("inspect", body, asked), api.post("search-tree", { ...request, beam_size: BEAM_SIZE }, asked),
       ]);
       this.results.hidden = false;
-      this.#showWords(request, seen);
+      this.#showWords(request, seen, tree.ends[0]?.text !== seen.target);
       this.#showTree(tree);
       this.#showAttention(seen);
       this.comparison.show(request, seen.target, request.model, this.#models);
@@ -186,15 +187,15 @@ class WhyView {
     }
   }
 
-  /** Shows the words of the translation, each of which asks for another one. */
-  #showWords(request, { target: text, steps, log_probability: total, target_given: isGiven }) {
+  /** Shows the words of the translation, each of which asks for another one. `isOther`: it is not the search's best one. */
+  #showWords(request, { target: text, steps, log_probability: total, target_given: isGiven }, isOther) {
     const { t, language } = this.context;
     const own = steps.filter((step) => !step.forced);
     const tokens = own.slice(0, -1).map((step) => step.token), values = own.map((step) => Math.log(step.probability));
     const isSpaced = tokens.join("").trim() === text.trim();
     const words = wordsOf({ text, tokens, token_log_probabilities: values }, request.text, request.target, request.source);
     const children = [];
-    let from = 0;
+    let from = 0, asked = null;
     for (const { start, end, probability } of words) {
       const word = text.slice(start, end);
       const share = probability === null ? "" : `, ${percent(probability, language)}`;
@@ -207,13 +208,20 @@ class WhyView {
         this.forced.open(request, text, [start, end], isSpaced);
       });
       children.push(text.slice(from, start), button);
+      if (start === this.position) asked = button;
       from = end;
     }
     this.translation.lang = request.target;
     this.translation.replaceChildren(...children, text.slice(from));
     const mean = Math.exp(total / own.length);
-    this.probability.textContent = t(isGiven ? "why.given" : "why.found", { percent: percent(mean, language) });
-    this.own.hidden = !isGiven;
+    const isChanged = isGiven && isOther;
+    this.probability.textContent = t(isChanged ? "why.given" : "why.found", { percent: percent(mean, language) });
+    this.own.hidden = !isChanged;
+    this.position = null;
+    if (asked) {
+      asked.click();
+      this.forced.element.scrollIntoView({ block: "nearest" });
+    }
   }
 
   #showTree(tree) {

@@ -61,8 +61,8 @@ class WriteView {
       make("div", { class: "columns" },
         make("section", { class: "card controls", "aria-label": t("write.settings") },
           make("label", { class: "field" }, make("span", {}, t("write.prompt")), this.prompt),
-          models, this.options.element,
-          make("div", { class: "row" }, this.go, this.stop, this.undo, this.clear), this.status, this.failure),
+          models, make("div", { class: "row" }, this.go, this.stop, this.undo, this.clear), this.status, this.failure,
+          this.options.element),
         page));
     this.story = new Story(this.text, this.context, {
       point: (piece) => this.#describe(piece),

@@ -1,7 +1,9 @@
-// How many times more probable something is, as a person says it: 1.3, 25, 30 million.
+// How many times more probable something is, as a person says it: 1.3, 25, 30 million, > 1 trillion.
+
+const MAX = 1e12; // larger factors say nothing more
 
 export function factorText(factor, language) {
   const digits = factor < 10 ? 1 : 0;
   const options = { maximumFractionDigits: digits, notation: factor >= 1e6 ? "compact" : "standard", compactDisplay: "long" };
-  return factor.toLocaleString(language, options);
+  return (factor > MAX ? "> " : "") + Math.min(factor, MAX).toLocaleString(language, options);
 }

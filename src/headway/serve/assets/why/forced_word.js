@@ -9,7 +9,6 @@ import { factorText } from "./factor.js";
 const COUNT = 6; // suggestions
 const END = "<eos>";
 const NEARLY = 1.05; // a factor that nobody would notice
-const MAX_FACTOR = 1e12; // larger ones say nothing more
 
 export class ForcedWordPanel {
   constructor(context) {
@@ -94,7 +93,7 @@ export class ForcedWordPanel {
   }
 
   #answer({ cost, chosen, forced }, word) {
-    const { t, language } = this.context, factor = Math.min(Math.exp(Math.abs(cost)), MAX_FACTOR);
+    const { t, language } = this.context, factor = Math.exp(Math.abs(cost));
     const key = factor < NEARLY ? "why.cost.same" : cost > 0 ? "why.cost.less" : "why.cost.more";
     const said = t(key, {
       factor: factorText(factor, language),

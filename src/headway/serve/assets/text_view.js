@@ -1,0 +1,89 @@
+// A field for a text, a choice of the model, and the results, which follow while a person types. Fill and Classify
+// consist of it.
+
+import { isAbort } from "./api.js";
+import { make } from "./dom.js";
+
+const DELAY_MS = 300; // after the last key
+
+export class TextView {
+  /**
+   * @param {object} options
+   * @param {string} options.name The name of the view, with which the keys of its texts begin.
+   * @param {string} options.kind The kind of its models.
+   * @param {number} options.rows The height of the field, in lines.
+   * @param {object} options.values The values in the texts of the view.
+   * @param {Node[]} options.controls Elements below the field.
+   * @param {Node[]} options.results Elements that show the results. They are hidden while there is no text.
+   * @param {(text: string, signal: AbortSignal) => Promise<void>} options.show Shows the results for a text.
+   * @param {() => void} options.clear Removes the results.
+   */
+  constructor(container, context, state, { name, kind, rows, values = {}, controls = [], results, show, clear }) {
+    Object.assign(this, { context, show, clear });
+    const { t } = context, models = context.models.filter((model) => model.kind === kind);
+    this.input = make("textarea", { dir: "auto", rows, placeholder: t(`${name}.placeholder`, values) });
+    this.input.value = state.text ?? "";
+    this.select = make("select", {}, ...models.map((model) => make("option", { value: model.name }, model.name)));
+    if (state.model) this.select.value = state.model;
+    this.failure = make("p", { class: "error", role: "alert" });
+    this.results = make("section", { class: "card results", "aria-label": t(`${name}.result`) }, this.failure, ...results);
+    const choice = make("label", { class: "field" }, make("span", {}, t(`${name}.model`)), this.select);
+    choice.hidden = models.length < 2;
+    container.append(
+      make("h1", {}, t(`view.${name}`)), make("p", { class: "quiet about" }, t(`${name}.about`, values)),
+      make("section", { class: "card" }, choice,
+        make("label", { class: "field" }, make("span", {}, t(`${name}.text`)), this.input), ...controls),
+      this.results);
+    this.input.addEventListener("input", () => {
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.update(), DELAY_MS);
+    });
+    this.select.addEventListener("change", () => this.update());
+    this.input.focus({ preventScroll: true });
+  }
+
+  get text() {
+    return this.input.value;
+  }
+
+  get model() {
+    return this.select.value;
+  }
+
+  state() {
+    return { text: this.text, model: this.model };
+  }
+
+  unmount() {
+    clearTimeout(this.timer);
+    this.running?.abort();
+  }
+
+  /** Replaces the text. */
+  use(text) {
+    this.input.value = text;
+    this.update();
+  }
+
+  /** Shows the results for the text in the field. */
+  update() {
+    clearTimeout(this.timer);
+    const { text } = this;
+    this.results.hidden = !text.trim();
+    this.run(async (signal) => (text.trim() ? this.show(text, signal) : this.clear()));
+  }
+
+  /** Ends earlier work, and does other work. If it fails, the results are removed, and the reason is shown. */
+  async run(work) {
+    this.running?.abort();
+    const { signal } = (this.running = new AbortController());
+    this.failure.textContent = "";
+    try {
+      await work(signal);
+    } catch (error) {
+      if (isAbort(error)) return;
+      this.clear();
+      this.failure.textContent = this.context.describe(error);
+    }
+  }
+}
