@@ -1,7 +1,9 @@
 """Measure the page of ``headway serve`` in Chromium, and take pictures of it.
 
     python benchmarks/page.py --output benchmarks/results/page-DATE.json
-    python benchmarks/page.py --model runs/quickstart-en-de/best --pictures FOLDER     # screenshots
+    python benchmarks/page.py --pictures FOLDER --model runs/quickstart-en-de/best --model runs/mine/best
+
+Pictures are taken of the views for which there is a model, in light, dark, German and at the width of a phone.
 
 Chromium, the service and its workers run on the same machine. Without ``--model``, a model of the paper's base size
 with random weights translates; each translation has 20 tokens, because random weights end no sentence.
@@ -17,7 +19,7 @@ import os
 import shutil
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -25,21 +27,30 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from playwright.sync_api import Browser, Page, Request, Route, sync_playwright
+from playwright.sync_api import Browser, FilePayload, Locator, Page, Request, Route, sync_playwright
 from serving import TARGET_LENGTH, random_model, service
 
 import headway
 from headway.hardware import processor_name
+from headway.serve.page import SHARED
 
-ASSETS = Path(headway.__file__).parent / "serve" / "assets"
+PACKAGE = Path(headway.__file__).parent
+FILES = [path for path in (PACKAGE / "serve" / "assets").rglob("*") if path.is_file()]
+FILES += [PACKAGE / "inspection" / "assets" / name for name in SHARED]
 WORDS, LONG_CHARACTERS, KEYS = 15, 100_000, 60
-VIEWS: dict[str, dict[str, Any]] = {
+LOOKS: dict[str, dict[str, Any]] = {
     "light": {},
     "dark": {"color_scheme": "dark"},
     "phone": {"viewport": {"width": 390, "height": 844}},
     "german": {"locale": "de-DE"},
 }
-EXAMPLE = "Germany, Austria and Switzerland\n25 kilometers\nMonday, May 3, 2027"
+TEXTS = {
+    "translate": "Germany, Austria and Switzerland\n25 kilometers\nMonday, May 3, 2027",
+    "why": "Germany, Austria and Switzerland",
+    "write": "Of Man's first disobedience,",
+    "fill": "The waiter was [MASK] and the soup was [MASK].",
+    "classify": "The bed was broken, but in the end the waiter was lovely and the soup was excellent.",
+}
 
 # Resolves with the milliseconds from the next key to the moment at which all of the text is translated.
 _TRANSLATED = """() => new Promise((resolve) => {
@@ -127,29 +138,94 @@ def measure_long(page: Page, text: str) -> dict[str, Any]:
 
 
 def take_pictures(browser: Browser, url: str, folder: Path) -> None:
-    """Write a picture of each state of the view Translate, in each of :data:`VIEWS`."""
+    """Write pictures of the states of each view that the models offer, in each of :data:`LOOKS`."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, options in VIEWS.items():
-        with opened(browser, url, limited=False, **options) as page:
-            page.screenshot(path=folder / f"{name}-empty.png", full_page=True)
-            page.fill("textarea", EXAMPLE)
-            page.wait_for_selector(".word")
-            page.wait_for_selector(".output .stale", state="detached")
-            page.locator(".word").first.hover()
-            page.screenshot(path=folder / f"{name}-pointed.png", full_page=True)
-            page.locator(".word").first.click()
-            page.wait_for_selector(".alternatives [role=menuitemradio]")
-            page.wait_for_selector(".alternatives [aria-disabled]", state="detached")
-            page.screenshot(path=folder / f"{name}-alternatives.png", full_page=True)
-            page.keyboard.press("Escape")
-            for each in ("versions", "glossary"):
-                page.locator(f"details.{each} summary").click()
-            page.wait_for_selector(".versions li")
-            page.screenshot(path=folder / f"{name}-more.png", full_page=True)
+    for look, options in LOOKS.items():
+        for name, show in VIEWS.items():
+            with opened(browser, f"{url}#{name}", limited=False, **options) as page:
+                view = page.locator(f".view-{name}")
+                if view.count() == 0:
+                    continue  # no model for it
+                picture(page, folder / f"{look}-{name}-empty.png")
+                for state in show(page, view):
+                    picture(page, folder / f"{look}-{name}-{state}.png")
+
+
+def picture(page: Page, path: Path) -> None:
+    """Write a picture of the whole page. Only what is near the window is rendered, so the page is first scrolled up."""
+    page.evaluate("scrollTo(0, 0)")
+    page.wait_for_timeout(200)
+    page.screenshot(path=path, full_page=True)
+
+
+def show_translate(page: Page, view: Locator) -> Iterator[str]:
+    """Go through the states of the view Translate, and name each of them."""
+    view.locator("textarea").fill(TEXTS["translate"])
+    view.locator(".word").first.wait_for()
+    view.locator(".output .stale").first.wait_for(state="detached")
+    view.locator(".word").first.hover()
+    yield "pointed"
+    view.locator(".word").first.click()
+    view.locator(".alternatives [role=menuitemradio]").first.wait_for()
+    view.locator(".alternatives [aria-disabled]").first.wait_for(state="detached")
+    yield "alternatives"
+    page.keyboard.press("Escape")
+    document = FilePayload(name="example.txt", mimeType="text/plain", buffer=TEXTS["translate"].encode())
+    view.locator("input[type=file]").set_input_files(document)
+    view.locator(".documents button.primary").wait_for()
+    for each in ("versions", "glossary"):
+        view.locator(f"details.{each} summary").click()
+    view.locator(".versions li").first.wait_for()
+    yield "more"
+
+
+def show_why(_: Page, view: Locator) -> Iterator[str]:
+    """Go through the states of the view Why, and name each of them."""
+    view.locator("textarea").fill(TEXTS["why"])
+    view.locator(".tree li").first.wait_for()
+    view.locator(".translation .token").first.click()
+    view.locator(".suggestions button").first.click()
+    view.locator(".forced .cost").wait_for()
+    yield "word"
+
+
+def show_write(page: Page, view: Locator) -> Iterator[str]:
+    """Go through the states of the view Write, and name each of them."""
+    view.locator("textarea").fill(TEXTS["write"])
+    view.locator("button.primary").click()
+    view.locator(".token").nth(5).wait_for()
+    view.locator("button.primary").wait_for()  # it is back when the text is written
+    yield "written"
+    view.locator(".token").nth(5).click()
+    view.locator("[role=menuitemradio]").first.wait_for()
+    yield "alternatives"
+
+
+def show_fill(_: Page, view: Locator) -> Iterator[str]:
+    """Go through the states of the view Fill, and name each of them."""
+    view.locator("textarea").fill(TEXTS["fill"])
+    view.locator(".fillings li").first.wait_for()
+    yield "filled"
+
+
+def show_classify(_: Page, view: Locator) -> Iterator[str]:
+    """Go through the states of the view Classify, and name each of them."""
+    view.locator("textarea").fill(TEXTS["classify"])
+    view.locator(".reason").first.wait_for()
+    yield "labels"
+
+
+VIEWS: dict[str, Callable[[Page, Locator], Iterator[str]]] = {
+    "translate": show_translate,
+    "why": show_why,
+    "write": show_write,
+    "fill": show_fill,
+    "classify": show_classify,
+}
 
 
 def main(
-    model: Annotated[Path | None, typer.Option(help="A trained model. Default: base with random weights.")] = None,
+    model: Annotated[list[Path] | None, typer.Option(help="Trained models. Default: base with random weights.")] = None,
     rounds: Annotated[int, typer.Option(help="Sentences whose time is measured.")] = 30,
     pictures: Annotated[Path | None, typer.Option(help="Folder to write screenshots to, instead of measuring.")] = None,
     output: Annotated[Path | None, typer.Option(help="JSON file to write the results to.")] = None,
@@ -160,9 +236,9 @@ def main(
         sync_playwright() as playwright,
         playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"]) as browser,
     ):
-        measured = None if model is not None else random_model(Path(temporary) / "model")
-        folder = model or Path(temporary) / "model"
-        with service(folder, queue_seconds=1.5) as (_, port):
+        measured = None if model else random_model(Path(temporary) / "model")
+        first, *others = model or [Path(temporary) / "model"]
+        with service(first, *map(str, others), queue_seconds=1.5) as (_, port):
             url = f"http://localhost:{port}/"
             if pictures is not None:
                 take_pictures(browser, url, pictures)
@@ -176,7 +252,7 @@ def main(
                 "processor": processor_name(),
                 "cores": os.cpu_count(),
                 "versions": {"torch": version("torch"), "chromium": browser.version},
-                "bytes of all files": sum(path.stat().st_size for path in ASSETS.rglob("*") if path.is_file()),
+                "bytes of all files": sum(path.stat().st_size for path in FILES),
                 "first paint ms": measure_paint(browser, url, 5),
             }
             with opened(browser, url, limited=True) as page:
