@@ -3,9 +3,8 @@
 // A text is translated in pieces, so that the first sentences of a long one appear at once, and a change of one sentence
 // sends only this sentence. Sentences that are already translated are remembered until the page is closed.
 
-import { isAbort } from "../api.js";
-
-const FIRST_BATCH = 4; // sentences
+const FIRST_BATCH = 1; // sentences; each batch is larger than the one before, up to BATCH
+const GROWTH = 4;
 const BATCH = 16;
 const LANES = 2; // requests at a time
 const MAX_LINE = 4000; // characters; longer lines are cut, because browsers are slow with them
@@ -18,7 +17,10 @@ const MAY_HAVE_SENTENCES = /[^\p{L}\p{N}\p{M}\s,'’"“”„()\-–%].*[\p{L}\
 
 /** Returns the lines of a text; they concatenate to the text. */
 export function splitLines(text) {
-  return text.split(/(?<=\n)/).flatMap((line) => {
+  const ended = text.split("\n").map((line) => line + "\n");
+  ended.push(ended.pop().slice(0, -1)); // the last line has no end
+  if (!ended.at(-1)) ended.pop();
+  return ended.flatMap((line) => {
     const parts = [];
     while (line.length > MAX_LINE) {
       const head = line.slice(0, MAX_LINE);
@@ -41,36 +43,45 @@ function firstLines(lines, from, { lines: most, characters: room }) {
   return lines.slice(from, to);
 }
 
+/** Adds to a map of maps. */
+function remember(memory, group, key, value) {
+  if (!memory.has(group)) memory.set(group, new Map());
+  memory.get(group).set(key, value);
+}
+
 export class Pieces {
   /** @param api The client of the API. */
   constructor(api) {
-    this.api = api;
-    this.splits = new Map(); // language and line -> sentences
-    this.results = new Map(); // settings and sentence -> translation, or { error }
-    this.running = new AbortController();
+    Object.assign(this, { api, requests: new Set() });
+    this.splits = new Map(); // language -> line -> sentences
+    this.results = new Map(); // settings -> sentence -> translation, or { error }
   }
 
   /** Returns the known sentences of a line, or null. */
   sentences(line, language) {
-    if (!MAY_HAVE_SENTENCES.test(line)) return [line];
-    return this.splits.get(`${language}\n${line}`) ?? null;
+    const known = this.splits.get(language)?.get(line);
+    if (known) return known;
+    if (MAY_HAVE_SENTENCES.test(line)) return null;
+    remember(this.splits, language, line, [line]);
+    return [line];
   }
 
   result(request, sentence) {
-    return this.results.get(resultKey(request, sentence));
+    return this.results.get(keyOf(request))?.get(sentence);
   }
 
   remember(request, sentence, result) {
-    this.results.set(resultKey(request, sentence), result);
+    remember(this.results, keyOf(request), sentence, result);
   }
 
   /** Ends what is going on. */
   stop() {
-    this.running.abort();
+    this.#end(new DOMException("nobody needs the text any more", "AbortError"));
+    this.#keep(() => false);
   }
 
   /**
-   * Translates what is not known, and ends what was going on for an earlier text.
+   * Translates what is not known. Requests for an earlier text go on if they are useful for this one, and end otherwise.
    *
    * @param lines The lines of the text.
    * @param request The fields of /api/v1/translate but `text`.
@@ -78,70 +89,120 @@ export class Pieces {
    * Throws the first error, and an AbortError if there is a newer text.
    */
   async translate(lines, request, changed) {
-    this.stop();
-    const { signal } = (this.running = new AbortController());
+    this.#end(new DOMException("there is a newer text", "AbortError"));
     for (const memory of [this.splits, this.results]) {
-      if (memory.size > MAX_REMEMBERED) memory.clear();
+      if ([...memory.values()].reduce((sum, { size }) => sum + size, 0) > MAX_REMEMBERED) memory.clear();
     }
-    const missing = [], seen = new Set(), wake = [];
-    let isSplit = false;
-    const split = async () => {
-      for (let at = 0, most = FIRST_SPLIT; at < lines.length; most = SPLIT) {
-        const some = firstLines(lines, at, most);
-        at += some.length;
-        await this.#split(some, request.source, signal, changed);
-        for (const line of some) {
-          for (const sentence of this.sentences(line, request.source).map((each) => each.trim())) {
-            if (sentence && !seen.has(sentence) && this.result(request, sentence) === undefined) missing.push(sentence);
-            seen.add(sentence);
-          }
-        }
-        wake.splice(0).forEach((resume) => resume());
-      }
-      isSplit = true;
-      wake.splice(0).forEach((resume) => resume());
-    };
-    let size = FIRST_BATCH;
-    const lane = async () => {
-      while (missing.length || !isSplit) {
-        const batch = missing.splice(0, size);
-        if (!batch.length) {
-          await new Promise((resume) => wake.push(resume));
-          continue;
-        }
-        size = BATCH;
-        await this.#batch(batch, request, signal, changed);
-      }
-    };
-    try {
-      await Promise.all([split(), ...Array.from({ length: LANES }, lane)]);
-    } catch (error) {
-      if (!isAbort(error)) this.stop();
-      throw error;
-    }
+    const text = { request, changed, key: keyOf(request), wanted: new Set(), missing: [], isSplit: false, size: FIRST_BATCH };
+    const done = new Promise((resolve, reject) => Object.assign(text, { resolve, reject }));
+    this.text = text;
+    this.#split(text, lines).catch((error) => this.#fail(error));
+    return done;
   }
 
-  /** Asks for the sentences of the lines whose sentences are not known. */
-  async #split(lines, language, signal, changed) {
-    const text = [...new Set(lines)].filter((line) => !this.sentences(line, language));
-    if (!text.length) return;
-    const { sentences } = await this.api.post("sentences", { text, language }, { signal, patient: true });
-    text.forEach((line, at) => this.splits.set(`${language}\n${line}`, sentences[at]));
+  /** Ends the present text, if it is not complete. Its requests go on. */
+  #end(error) {
+    this.text?.reject(error);
+    this.text = null;
+  }
+
+  #fail(error) {
+    this.#end(error);
+    this.#keep(() => false);
+  }
+
+  /** Finds the sentences of a text, and has those translated that are not known. */
+  async #split(text, lines) {
+    const { source } = text.request, wantedLines = new Set(lines);
+    this.#keep((running) => running.key === text.key && (!running.lines || running.lines.some((line) => wantedLines.has(line))));
+    for (let at = 0, most = FIRST_SPLIT; at < lines.length; most = SPLIT) {
+      const some = firstLines(lines, at, most);
+      at += some.length;
+      await this.#ask(text, some);
+      if (text !== this.text) return; // it has ended
+      for (const line of some) {
+        for (const each of this.sentences(line, source)) {
+          const sentence = each.trim();
+          if (sentence && !text.wanted.has(sentence) && !this.result(text.request, sentence)) text.missing.push(sentence);
+          text.wanted.add(sentence);
+        }
+      }
+      this.#start();
+      const first = [...this.requests].map((running) => running.done);
+      if (most === FIRST_SPLIT && first.length) await Promise.race(first); // before a large request keeps the service busy
+      if (text !== this.text) return;
+    }
+    text.isSplit = true;
+    this.#keep(({ sentences }) => !sentences || sentences.some((sentence) => text.wanted.has(sentence)));
+    this.#start();
+  }
+
+  /** Asks for the sentences of the lines whose sentences are not known, unless they are asked for already. */
+  async #ask({ request, changed, key }, lines) {
+    const { source: language } = request;
+    const asked = [...this.requests].filter((running) => running.lines);
+    const unknown = [...new Set(lines)].filter((line) => !this.sentences(line, language));
+    const text = unknown.filter((line) => !asked.some((running) => running.lines.includes(line)));
+    if (text.length) {
+      asked.push(this.#run({ key, lines: text }, async (signal) => {
+        const { sentences } = await this.api.post("sentences", { text, language }, { signal, patient: true });
+        text.forEach((line, at) => remember(this.splits, language, line, sentences[at]));
+      }));
+    }
+    if (unknown.length) await Promise.all(asked.map((running) => running.done));
     changed();
   }
 
-  async #batch(batch, request, signal, changed) {
+  /** Starts as many requests as there are lanes for, and finishes the text if nothing is left. */
+  #start() {
+    const { text } = this;
+    if (!text) return;
+    const running = [...this.requests].filter(({ sentences }) => sentences);
+    const asked = new Set(running.flatMap(({ sentences }) => sentences));
+    text.missing = text.missing.filter((sentence) => !asked.has(sentence) && !this.result(text.request, sentence));
+    for (let free = LANES - running.length; free > 0 && text.missing.length; free--) {
+      const sentences = text.missing.splice(0, text.size);
+      text.size = Math.min(BATCH, GROWTH * text.size);
+      running.push(this.#run({ key: text.key, sentences }, (signal) => this.#translate(sentences, text.request, signal)));
+    }
+    if (text.isSplit && !running.length) text.resolve();
+  }
+
+  async #translate(sentences, request, signal) {
     for await (const { index, translation } of this.api.stream(
-      "translate", { ...request, text: batch }, { signal, patient: true })) {
-      this.remember(request, batch[index], translation);
-      changed();
+      "translate", { ...request, text: sentences }, { signal, patient: true })) {
+      this.remember(request, sentences[index], translation);
+      this.text?.changed();
+    }
+  }
+
+  /** Runs a request, whose error ends the present text. */
+  #run(about, work) {
+    const running = { ...about, controller: new AbortController() };
+    this.requests.add(running);
+    running.done = work(running.controller.signal).catch((error) => {
+      if (!running.controller.signal.aborted) this.#fail(error);
+    }).finally(() => {
+      this.requests.delete(running);
+      if (running.sentences) this.#start();
+    });
+    return running;
+  }
+
+  /** Ends all requests but those for which `isUseful` is true. */
+  #keep(isUseful) {
+    for (const running of this.requests) {
+      if (isUseful(running)) continue;
+      this.requests.delete(running);
+      running.controller.abort();
     }
   }
 }
 
-const requestKeys = new WeakMap();
+const keys = new WeakMap();
 
-function resultKey(request, sentence) {
-  if (!requestKeys.has(request)) requestKeys.set(request, JSON.stringify(request));
-  return `${requestKeys.get(request)}\n${sentence}`;
+/** The settings of a request as a string. */
+function keyOf(request) {
+  if (!keys.has(request)) keys.set(request, JSON.stringify(request));
+  return keys.get(request);
 }

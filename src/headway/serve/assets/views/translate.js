@@ -321,7 +321,7 @@ class TranslateView {
     const { t, language } = this.context;
     this.marks.show([]);
     if (!place) {
-      this.word.textContent = this.output.text ? t("word.help") : "";
+      this.word.textContent = this.outputBox.querySelector(".word") ? t("word.help") : "";
       return;
     }
     if (this.slot !== place.slot) {
