@@ -279,7 +279,7 @@ def main(
                 results["long text"] = {"a worker on each core": measure_long(page, long_text)}
                 results["hosts"] = sorted(hosts)
         with (
-            service(first, "--workers", "1", queue_seconds=4.0) as (_, port),
+            service(first, "--workers", "1", queue_seconds=1.5) as (_, port),
             opened(browser, f"http://localhost:{port}/", limited=True) as page,
         ):
             measure_key(page, texts[:3])  # the first ones warm up
