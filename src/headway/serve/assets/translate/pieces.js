@@ -128,9 +128,11 @@ export class Pieces {
         }
       }
       this.#start();
-      const first = [...this.requests].map((running) => running.done);
-      if (most === FIRST_SPLIT && first.length) await Promise.race(first); // before a large request keeps the service busy
-      if (text !== this.text) return;
+      const running = [...this.requests].map(({ done }) => done);
+      if (most === FIRST_SPLIT && at < lines.length && running.length) {
+        await Promise.race(running); // the first sentence, before a large request keeps the service busy
+        if (text !== this.text) return;
+      }
     }
     text.isSplit = true;
     this.#keep(({ sentences }) => !sentences || sentences.some((sentence) => text.wanted.has(sentence)));
