@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, search_all, search_steps
+from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, search_all, search_steps, shared_search
 from headway.decode.shared_search import Caller, SharedSearch, search_as
 from headway.errors import ConfigError
 from headway.models.registry import build_model
@@ -302,6 +302,22 @@ def test_closing_the_steps_ends_the_search(shared: SharedSearch, slow: Slow) -> 
     slow.run(1)  # the step that had already begun
     wait_until(lambda: shared.num_sequences == 0)
     assert slow.steps <= 4
+
+
+def test_being_idle_is_reported_once_until_there_is_work_again(
+    model: Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_search, "_IDLE_S", 0.05)
+    reports: list[int] = []
+    search = SharedSearch(on_idle=lambda: reports.append(search.num_steps))
+    for count in (1, 2):
+        search(model, [request(1)], GREEDY, bos=BOS, eos=EOS)
+        steps = search.num_steps
+        wait_until(lambda: steps in reports)
+        time.sleep(0.2)
+        assert reports.count(steps) == 1
+        assert len(set(reports) - {0}) == count
+    search.close()
 
 
 def test_an_impossible_request_is_refused_at_once(model: Transformer, shared: SharedSearch) -> None:

@@ -29,7 +29,6 @@ from headway.decode.beam import BeamSearch
 from headway.decode.protocol import SearchModel
 from headway.decode.request import DecodingOptions, Hypothesis, Request, check_request
 from headway.errors import HeadwayError
-from headway.hardware import return_freed_memory
 
 
 @dataclass(eq=False)
@@ -51,7 +50,7 @@ _NOBODY = Caller()
 # The part of a batch that requests of low priority may fill: others wait for the end of one step.
 _LOW_PRIORITY_ROWS, _LOW_PRIORITY_TOKENS = 0.5, 0.125
 _LOW_PRIORITY_TIME = 0.1  # of the time while there are others
-_IDLE_S = 1.0  # after which the memory of the last batches is returned
+_IDLE_S = 1.0
 _CHECK_S = 1.0  # time between two checks that the searching thread is alive
 _current: ContextVar[Caller] = ContextVar("caller", default=_NOBODY)
 
@@ -136,13 +135,19 @@ class SharedSearch:
             more rows than the default, a single thread computes hardly more tokens a second, but each step takes
             longer, and keys and values take more memory.
         max_batch_tokens: Maximum number of source tokens of a batch, padding included.
+        on_idle: Called by the searching thread when there has been nothing to decode for a second.
         clock: A monotonic clock in seconds, by which steps of different priorities share the time.
     """
 
     def __init__(
-        self, *, max_rows: int = 128, max_batch_tokens: int = 8192, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        max_rows: int = 128,
+        max_batch_tokens: int = 8192,
+        on_idle: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.max_rows, self.max_batch_tokens, self._clock = max_rows, max_batch_tokens, clock
+        self.max_rows, self.max_batch_tokens, self._on_idle, self._clock = max_rows, max_batch_tokens, on_idle, clock
         self._changed = threading.Condition()
         self._batches: dict[Any, _Batch] = {}
         self._served: dict[str, int] = {}  # tokens that each present caller has got
@@ -284,7 +289,7 @@ class SharedSearch:
                 self._drop_ended_calls()
                 while not self._batches and not self._closed:
                     if not self._changed.wait(_IDLE_S):
-                        return_freed_memory()
+                        self._on_idle()
                         self._changed.wait()
                     self._drop_ended_calls()
                 batches = self._due_batches()

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from headway.decode import Caller, SharedSearch, search_as
 from headway.errors import HeadwayError
+from headway.hardware import return_freed_memory
 from headway.predict.continuation import Continuation, ContinuationStream
 from headway.predict.pivot import PivotTranslator
 from headway.serve.glossaries import GlossaryLines
@@ -46,7 +47,7 @@ def run_worker(connection: socket.socket, models: dict[str, Any]) -> None:
 class _Worker:
     def __init__(self, connection: socket.socket, models: dict[str, Any]) -> None:
         self._connection, self._models = connection, models
-        self._search = SharedSearch()
+        self._search = SharedSearch(on_idle=return_freed_memory)
         for model in models.values():
             if isinstance(model, SearchSharer):
                 model.share_search(self._search)
