@@ -252,6 +252,14 @@ def language_models() -> Iterator[str]:
             [name, scores, str(each["minutes"]), f"{each['processor']}, {each['load']}", f"`{each['command']}`"]
         )
     yield table(["model", "scores", "minutes", "processor", "command"], rows)
+    for name, data in load("language-model-training-*.json")[-1:]:
+        yield (
+            f"\nTraining of a GPT of 6 blocks of 384 units ({data['date']}, {data['processor']}, two cores; `{name}`): the time of a "
+            "step of nanoGPT and of the Trainer of transformers, in their faster form, divided by Headway's. The products of "
+            f"Headway's fastest form reach {data['share_of_peak']:.0%} of PyTorch's product of two large matrices in bfloat16 "
+            f"({number(data['peak_gflop_per_s'])} GFLOP/s).\n"
+        )
+        yield table(["comparison", "ratio"], [[what, number(value)] for what, value in data["ratios"].items()])
     for name, data in load("generation-*.json")[-1:]:
         yield (
             f"\nGeneration with GPT-2 small's shape ({data['date']}, {data['processor']}, {data['threads']} threads; `{name}`): "
