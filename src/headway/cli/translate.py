@@ -194,7 +194,7 @@ def translate(
             found = translate_to_file(
                 translator, source, output, found_format, options=search, glossary=terms, **languages
             )
-            _report_terms(_counts(found.glossary))
+            _report_terms(_count_terms(found.glossary))
             return
         writer = _Writer(translator, format_, listed=search.n_best > 1 and not mbr)
         lines = process_lines(batches, reader, report, writer.lines, job="translating", source=source, output=output)
@@ -214,7 +214,7 @@ def translate(
                     results[:] = [_by_agreement(each, search) for each in results]
                 if terms is not None:
                     for each in results:
-                        used += _counts(() if isinstance(each, HeadwayError) else each.glossary or ())
+                        used += _count_terms(() if isinstance(each, HeadwayError) else each.glossary or ())
     _report_terms(used)
 
 
@@ -264,7 +264,7 @@ def translation_flags(translation: Translation) -> list[str]:
     return [*best.flags, *(name for name, found in names.items() if found)]
 
 
-def _counts(terms: Iterable[GlossaryTerm]) -> Counter[tuple[str, bool]]:
+def _count_terms(terms: Iterable[GlossaryTerm]) -> Counter[tuple[str, bool]]:
     return Counter((f"{term.source} -> {'|'.join(term.targets)}", term.met) for term in terms)
 
 

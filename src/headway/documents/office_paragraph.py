@@ -264,7 +264,7 @@ class OfficeParagraph:
         self, inline: InlineText, spaces: SpaceFormats, parent: _Element, parts: Sequence[_Part]
     ) -> _Part | None:
         """Add parts to a text. Return a part with the formatting of text without tags."""
-        spaces.learn(map(_sibling, parts), parent)
+        spaces.learn(map(_text_or_object, parts), parent)
         sizes: Counter[bytes] = Counter()
         for part in parts:
             if part.kind == "text":
@@ -311,14 +311,14 @@ class OfficeParagraph:
             case "text", _:
                 if part.text:
                     text = " ".join(re.split("[\t\r\n]", valid_text(part.text)))
-                    siblings[parent].append(_sibling(replace(base or _Part("text"), text=text)))
+                    siblings[parent].append(_text_or_object(replace(base or _Part("text"), text=text)))
             case "point", _Part() as own:
-                siblings[parent].append(_sibling(own))
+                siblings[parent].append(_text_or_object(own))
             case "open", _PartRange() as own:
-                siblings[parent].append(_sibling(own.start))
+                siblings[parent].append(_text_or_object(own.start))
                 stack.append((parent, base))
             case "close", _PartRange() as own:
-                siblings[parent].append(_sibling(own.end))
+                siblings[parent].append(_text_or_object(own.end))
                 stack.pop()
             case "open", (_Container() | _Part()) as own:
                 container = own.part if isinstance(own, _Container) else own
@@ -330,13 +330,13 @@ class OfficeParagraph:
                 for child in list(content):
                     if local_name(child) not in _PROPERTIES:
                         content.remove(child)
-                siblings[parent].append(_sibling(container))
+                siblings[parent].append(_text_or_object(container))
                 stack.append((content, own.base if isinstance(own, _Container) else base))
             case _:
                 stack.pop()
 
     def _write(self, siblings: _Siblings, spaces: SpaceFormats) -> None:
-        """Append what a text consists of to the elements that it belongs to."""
+        """Append the runs and objects of a text to their parent elements."""
         for parent, own in siblings.items():
             for each in spaces.apply(own, parent):
                 if isinstance(each, FormattedText):
@@ -383,7 +383,7 @@ def _content(container: _Element) -> _Element:
     return next((child for child in container if local_name(child) == "sdtContent"), container)
 
 
-def _sibling(part: _Part) -> FormattedText | FixedObject:
+def _text_or_object(part: _Part) -> FormattedText | FixedObject:
     return FormattedText(part.text, part.format, part.properties) if part.kind == "text" else FixedObject(part)
 
 

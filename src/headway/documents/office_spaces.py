@@ -39,13 +39,13 @@ class FixedObject:
 
 
 class SpaceFormats:
-    """What formatting the spaces of a text have, by their neighbors."""
+    """The formatting of the spaces in a text, by their neighbors."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[Hashable, Hashable], FormattedText] = {}
 
     def learn(self, siblings: Iterable[FormattedText | FixedObject], parent: _Element) -> None:
-        """Take over the formatting of the spaces of the source.
+        """Record the formatting of the spaces in the source.
 
         Args:
             siblings: Texts and objects that are children of the same element.
@@ -59,7 +59,7 @@ class SpaceFormats:
     def apply(
         self, siblings: Iterable[FormattedText | FixedObject], parent: _Element
     ) -> list[FormattedText | FixedObject]:
-        """Return the texts and objects of a translation with this formatting of their spaces.
+        """Return the texts and objects of a translation, with the recorded formatting applied to the spaces.
 
         Texts with the same formatting that follow each other become one.
         """

@@ -122,11 +122,15 @@ class Classifier:
             DataError: The text is empty or not valid Unicode.
         """
         found = self.classify(text)
-        if label is not None and label not in self.labels:
-            raise ConfigError(f"unknown label {label!r}; {spelling_hint(label, self.labels)}")
+        self.check_label(label)
         chosen = label or found.label
         ids = self._batch(self._encoder.encode([text]), np.arange(1))
         return attribute(self.bundle, ids, chosen, found.probabilities[chosen])
+
+    def check_label(self, label: str | None) -> None:
+        """Raise :class:`ConfigError` if ``label`` is neither None nor a label of the model."""
+        if label is not None and label not in self.labels:
+            raise ConfigError(f"unknown label {label!r}; {spelling_hint(label, self.labels)}")
 
     def _classification(self, probabilities: list[float], truncated: bool) -> Classification:
         by_label = dict(zip(self.labels, probabilities, strict=True))

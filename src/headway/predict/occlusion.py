@@ -11,9 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from headway.config import spelling_hint
-from headway.errors import ConfigError
-from headway.predict.classifier import Classification, Classifier
+from headway.predict.classifier import Classifier
 
 MAX_PARTS = 40
 MAX_CHARACTERS = 10_000  # of the text that is considered
@@ -29,7 +27,7 @@ class OccludedPart:
 
 @dataclass(frozen=True)
 class Occlusion:
-    """What a label of a text depends on.
+    """The probability of a label for a text, and for the text without each of its parts.
 
     Attributes:
         label: The label.
@@ -51,14 +49,13 @@ def occlude(classifier: Classifier, text: str, label: str | None = None) -> Occl
         ConfigError: The label does not exist.
         DataError: The text is empty or not valid Unicode.
     """
-    if label is not None and label not in classifier.labels:
-        raise ConfigError(f"unknown label {label!r}; {spelling_hint(label, classifier.labels)}")
+    classifier.check_label(label)
     text = text[:MAX_CHARACTERS]
     whole = classifier.classify(text)
     chosen = label or whole.label
     spans = _part_spans(text)
     without = [text[:start] + text[end:] for start, end in spans] if len(spans) > 1 else []
-    found = [each for each in classifier.classify_each(without) if isinstance(each, Classification)]
+    found = classifier.classify(without)
     parts = (
         OccludedPart(text[start:end], each.probabilities[chosen])
         for (start, end), each in zip(spans[: len(without)], found, strict=True)

@@ -184,7 +184,7 @@ class ServedDocuments:
                     try:
                         if glossary is not None:
                             dictionary = glossary.dictionary(direction.source, direction.target)
-                            await self._service.check_dictionary(client, dictionary, direction.model)
+                            await self._service.check_dictionaries(client, [(dictionary, direction.model)])
                     except UnknownDictionaryError:
                         if not is_detected:
                             raise

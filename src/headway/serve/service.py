@@ -228,24 +228,24 @@ class Service:
 
     async def _store(self, client: Client, glossary: StoredGlossary, changed: Sequence[Dictionary]) -> None:
         """Check the changed dictionaries with models for their languages, and store the glossary."""
-        for each in changed:
-            await self.check_dictionary(client, each, self._model_for_dictionary(each))
+        await self.check_dictionaries(client, [(each, self._model_for_dictionary(each)) for each in changed])
         await asyncio.to_thread(self.glossaries.put, glossary)
 
-    async def check_dictionary(self, client: Client, dictionary: Dictionary, model: ModelInfo | PivotModels) -> None:
-        """Check whether a model can apply a dictionary.
+    async def check_dictionaries(
+        self, client: Client, dictionaries: Sequence[tuple[Dictionary, ModelInfo | PivotModels]]
+    ) -> None:
+        """Check for each dictionary whether its model can apply it, all within the time limit of a request.
 
         Raises:
             HeadwayError: An entry is malformed, contradicts another one, or cannot be produced by the model.
             TimedOutError: The time limit has passed.
         """
-        lines = GlossaryLines(dictionary.lines)
         try:
-            async with (
-                asyncio.timeout(self.config.limits.request_seconds),
-                self.pool.using(*_names(model)) as fleet,
-            ):
-                await fleet.call(_called(model), "check_glossary", glossary=lines, caller=client.name)
+            async with asyncio.timeout(self.config.limits.request_seconds):
+                for dictionary, model in dictionaries:
+                    lines = GlossaryLines(dictionary.lines)
+                    async with self.pool.using(*_names(model)) as fleet:
+                        await fleet.call(_called(model), "check_glossary", glossary=lines, caller=client.name)
         except TimeoutError:
             raise TimedOutError from None
 

@@ -81,7 +81,8 @@ export class Pieces {
   }
 
   /**
-   * Translates what is not known. Requests for an earlier text go on if they are useful for this one, and end otherwise.
+   * Translates the sentences that have no translation yet. Requests for an earlier text continue if this one needs
+   * their results, and are aborted otherwise.
    *
    * @param lines The lines of the text.
    * @param request The fields of /api/v1/translate but `text`.
@@ -100,7 +101,7 @@ export class Pieces {
     return done;
   }
 
-  /** Ends the present text, if it is not complete. Its requests go on. */
+  /** Rejects the promise of the current text, if it is not complete. Its requests continue. */
   #end(error) {
     this.text?.reject(error);
     this.text = null;
