@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, search_all, search_steps, shared_search
+from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, search_all, search_steps
 from headway.decode.shared_search import Caller, SharedSearch, search_as
 from headway.errors import ConfigError
 from headway.models.registry import build_model
@@ -42,10 +42,8 @@ def slow(model: Transformer, pool: ThreadPoolExecutor) -> Iterator[Slow]:
 
 
 @pytest.fixture
-def shared() -> Iterator[SharedSearch]:
-    found = SharedSearch(max_rows=24, max_batch_tokens=120)
-    yield found
-    found.close()
+def shared() -> SharedSearch:
+    return SharedSearch(max_rows=24, max_batch_tokens=120)
 
 
 def request(number: int, limit: int = 12) -> Request:
@@ -89,7 +87,8 @@ class Slow:
     max_length = None
 
     def __init__(self, model: Transformer) -> None:
-        self.model, self.permitted, self.sources, self.steps = model, threading.Semaphore(0), list[tuple[int, ...]](), 0
+        self.model, self.permitted, self.sources = model, threading.Semaphore(0), list[tuple[int, ...]]()
+        self.begun = self.steps = 0  # steps that wait or waited for permission, and those that have it
         self.batches = list[set[tuple[int, ...]]]()  # the sources of each step
         self.poison: int | None = None
 
@@ -107,6 +106,7 @@ class Slow:
         self.model.admit(state[0], sources)
 
     def step(self, state: Any, tokens: torch.Tensor, *, attention: bool = False) -> Any:
+        self.begun += 1
         self.permitted.acquire()
         self.steps += 1
         self.batches.append(set(state[1]))
@@ -145,8 +145,9 @@ def test_a_canceled_call_leaves_before_the_next_step_and_the_others_stay(
 
     first = pool.submit(canceled)
     second = pool.submit(lambda: shared(slow, others, GREEDY, bos=BOS, eos=EOS, banned=(EOS,)))
+    wait_until(lambda: shared.num_sequences + shared.num_waiting == 5)
     slow.run(3)
-    wait_until(lambda: slow.steps == 3 and shared.num_sequences == 5)
+    wait_until(lambda: slow.begun == 4 and shared.num_sequences == 5)
     caller.canceled.set()
     slow.run(1)  # the step that had already begun
     wait_until(lambda: shared.num_sequences == 3)
@@ -176,7 +177,6 @@ def test_callers_get_equal_shares_and_priorities_come_first(slow: Slow, pool: Th
     slow.run()
     for future in futures:
         future.result(20)
-    shared.close()
     order = [
         next(n for n in (100, *range(200, 206), 300, 400) if request(n).source == source) for source in slow.sources
     ]
@@ -195,7 +195,7 @@ def test_low_priority_waits_for_others(model: Transformer, slow: Slow, pool: Thr
 
     bulk = pool.submit(call, 1, range(12))
     slow.run(2)
-    wait_until(lambda: slow.steps == 2 and shared.num_waiting == 8)
+    wait_until(lambda: slow.begun == 3 and shared.num_waiting == 8)
     assert shared.num_sequences == 4  # half of a batch
     urgent = pool.submit(call, 0, range(20, 26))
     wait_until(lambda: shared.num_waiting == 14)
@@ -207,7 +207,6 @@ def test_low_priority_waits_for_others(model: Transformer, slow: Slow, pool: Thr
     assert len(urgent_steps) == 101  # EOS is the last one
     assert urgent_steps[-1] - urgent_steps[0] in (109, 110, 111)
     assert urgent_steps[-1] < len(slow.batches) - 100
-    shared.close()
     requests = [request(number, 100) for number in (*range(12), *range(20, 26))]
     expected = search_all(model, requests, GREEDY, bos=BOS, eos=EOS, banned=(EOS,), **LIMITS)
     assert [own[0].tokens for own in found] == [own[0].tokens for own in expected]
@@ -233,7 +232,6 @@ def test_low_priority_advances_even_while_there_are_always_others(model: Transfo
     for each in busy:
         each.result(20)
     assert len(found.tokens) == 20
-    shared.close()
 
 
 def test_only_the_request_that_raises_fails(
@@ -298,24 +296,39 @@ def test_closing_the_steps_ends_the_search(shared: SharedSearch, slow: Slow) -> 
     slow.run(3)
     steps = shared.steps(slow, request(50, 100_000), GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
     assert [len(next(steps)[0].tokens) for _ in range(3)] == [1, 2, 3]
+    assert (slow.begun, shared.num_sequences) == (3, 1)  # a step is computed when it is asked for
     steps.close()
-    slow.run(1)  # the step that had already begun
-    wait_until(lambda: shared.num_sequences == 0)
-    assert slow.steps <= 4
+    assert shared.num_sequences == 0
 
 
-def test_being_idle_is_reported_once_until_there_is_work_again(
-    model: Transformer, monkeypatch: pytest.MonkeyPatch
+def test_steps_go_on_while_another_call_waits(
+    model: Transformer, shared: SharedSearch, pool: ThreadPoolExecutor
 ) -> None:
-    monkeypatch.setattr(shared_search, "_IDLE_S", 0.05)
-    reports: list[None] = []
-    search = SharedSearch(on_idle=lambda: reports.append(None))
-    wait_until(lambda: len(reports) == 1)
-    search(model, [request(1)], GREEDY, bos=BOS, eos=EOS)
-    wait_until(lambda: len(reports) == 2)
-    time.sleep(0.2)
-    assert len(reports) == 2
-    search.close()
+    arguments: dict[str, Any] = {"bos": BOS, "eos": EOS, "banned": (EOS,)}
+    steps = shared.steps(model, request(1, 20), GREEDY, **arguments)
+    next(steps)
+    ((other,),) = pool.submit(shared, model, [request(2, 30)], GREEDY, **arguments).result(10)
+    assert len(other.tokens) == 30
+    assert shared.num_sequences == 0  # both are done, although nobody has asked for the steps of the first
+    rest, (last,) = walk(steps)
+    assert [len(each.tokens) for each in rest] == [*range(2, 21)]
+    assert len(last.tokens) == 20
+    assert shared.num_waiting == 0
+
+
+def test_what_a_step_raises_by_mistake_reaches_every_call(
+    model: Transformer, shared: SharedSearch, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise AssertionError("a defect")
+
+    monkeypatch.setattr(shared, "_due_batches", fail)
+    calls = [pool.submit(shared, model, [request(number)], GREEDY, bos=BOS, eos=EOS) for number in range(5)]
+    for call in calls:
+        with pytest.raises(AssertionError, match="a defect"):
+            call.result(10)
+    monkeypatch.undo()
+    assert shared(model, [request(1)], GREEDY, bos=BOS, eos=EOS)[0]
 
 
 def test_an_impossible_request_is_refused_at_once(model: Transformer, shared: SharedSearch) -> None:

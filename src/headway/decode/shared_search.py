@@ -1,8 +1,10 @@
 """Search for several threads at once: the requests of all calls share batches (continuous batching).
 
-Each call blocks until its requests are decoded. One thread advances all of them by one token per step: at every step,
-finished sequences leave and waiting ones enter, whichever call they belong to. Calls with another model or other
-options cannot share a batch; their batches advance in turn.
+Each call blocks until its requests are decoded. All requests advance by one token per step: at every step, finished
+sequences leave and waiting ones enter, whichever call they belong to. Calls with another model or other options cannot
+share a batch; their batches advance in turn. The search has no thread of its own: one of the threads that wait for
+results advances the batches, and when its own results are complete, the next one does. So a call alone never waits for
+another thread.
 
 Waiting requests enter by priority, and within a priority so that each caller gets the same number of tokens: a caller
 with one sentence does not wait for all sentences of another one. Requests of a lower priority than 0 have batches of
@@ -22,13 +24,11 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from headway.decode.beam import BeamSearch
 from headway.decode.protocol import SearchModel
 from headway.decode.request import DecodingOptions, Hypothesis, Request, check_request
-from headway.errors import HeadwayError
 
 
 @dataclass(eq=False)
@@ -50,8 +50,6 @@ _NOBODY = Caller()
 # The part of a batch that requests of low priority may fill: others wait for the end of one step.
 _LOW_PRIORITY_ROWS, _LOW_PRIORITY_TOKENS = 0.5, 0.125
 _LOW_PRIORITY_TIME = 0.1  # of the time while there are others
-_IDLE_S = 1.0
-_CHECK_S = 1.0  # time between two checks that the searching thread is alive
 _current: ContextVar[Caller] = ContextVar("caller", default=_NOBODY)
 
 
@@ -73,16 +71,16 @@ class _Call:
     waiting: deque[tuple[int, Request]]  # with their positions in the results
     results: list[list[Hypothesis]]
     missing: int  # number of results
-    progress: SimpleQueue[list[Hypothesis] | None] | None = (
-        None  # the open hypotheses after each step; at the end, None
-    )
+    progress: deque[list[Hypothesis]] | None = None  # the open hypotheses after each step, if the call wants them
     error: BaseException | None = None
-    ended: threading.Event = field(default_factory=threading.Event)
+    has_ended: bool = False
+    # Set when the call has ended or advanced, and when its thread shall advance the batches.
+    woken: threading.Event = field(default_factory=threading.Event)
 
     @property
     def is_over(self) -> bool:
         """Whether its results are complete, or no longer wanted."""
-        return self.ended.is_set() or self.caller.canceled.is_set()
+        return self.has_ended or self.caller.canceled.is_set()
 
     def fail(self, error: BaseException) -> None:
         """Let the call raise ``error``."""
@@ -97,9 +95,8 @@ class _Call:
             self._end()
 
     def _end(self) -> None:
-        self.ended.set()
-        if self.progress is not None:
-            self.progress.put(None)
+        self.has_ended = True
+        self.woken.set()
 
 
 @dataclass(eq=False)
@@ -135,7 +132,6 @@ class SharedSearch:
             more rows than the default, a single thread computes hardly more tokens a second, but each step takes
             longer, and keys and values take more memory.
         max_batch_tokens: Maximum number of source tokens of a batch, padding included.
-        on_idle: Called by the searching thread when there has been nothing to decode for a second.
         clock: A monotonic clock in seconds, by which steps of different priorities share the time.
     """
 
@@ -144,20 +140,18 @@ class SharedSearch:
         *,
         max_rows: int = 128,
         max_batch_tokens: int = 8192,
-        on_idle: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.max_rows, self.max_batch_tokens, self._on_idle, self._clock = max_rows, max_batch_tokens, on_idle, clock
-        self._changed = threading.Condition()
+        self.max_rows, self.max_batch_tokens, self._clock = max_rows, max_batch_tokens, clock
+        self._lock = threading.Lock()
+        self._leader: _Call | None = None  # the call whose thread advances the batches
+        self._followers: list[_Call] = []  # those whose threads wait meanwhile
         self._batches: dict[Any, _Batch] = {}
         self._served: dict[str, int] = {}  # tokens that each present caller has got
         self._keys = itertools.count()  # of sequences in their search
         self._low_priority_s = 0.0  # time that steps of low priority may take while there are others
-        self._closed = False
         self.num_steps = 0
         self.step_started: float | None = None  # time of the clock at which the present step began
-        self._thread = threading.Thread(target=self._run, name="search", daemon=True)
-        self._thread.start()
 
     def __call__(
         self,
@@ -184,9 +178,8 @@ class SharedSearch:
         if not requests:
             return []
         call = _Call(_current.get(), deque(enumerate(requests)), [[] for _ in requests], len(requests))
-        self._enter(call, model, options, bos, eos, banned, other_ends)
-        while not call.ended.wait(timeout=_CHECK_S):
-            self._check_thread()
+        with self._entered(call, model, options, bos, eos, banned, other_ends):
+            self._advance_until(call, lambda: call.has_ended)
         if call.error is not None:
             raise call.error
         return call.results
@@ -202,29 +195,24 @@ class SharedSearch:
         banned: Sequence[int] = (),
         other_ends: Sequence[int] = (),
     ) -> Generator[list[Hypothesis], None, list[Hypothesis]]:
-        """Decode one request like :func:`headway.decode.search_steps`. Closing the generator cancels it."""
-        progress = SimpleQueue[list[Hypothesis] | None]()
+        """Decode one request like :func:`headway.decode.search_steps`. Closing the generator cancels it.
+
+        While no other call waits, a step is computed when its hypotheses are asked for.
+        """
+        progress = deque[list[Hypothesis]]()
         call = _Call(_current.get(), deque([(0, request)]), [[]], 1, progress)
-        self._enter(call, model, options, bos, eos, banned, other_ends)
-        try:
+        with self._entered(call, model, options, bos, eos, banned, other_ends):
             while True:
-                try:
-                    hypotheses = progress.get(timeout=_CHECK_S)
-                except Empty:
-                    self._check_thread()
-                    continue
-                if hypotheses is None:
+                self._advance_until(call, lambda: call.has_ended or bool(progress))
+                if not progress:
                     break
-                yield hypotheses
-        finally:
-            if not call.ended.is_set():
-                call.fail(CancelledError())
-                self.wake()
+                yield progress.popleft()
         if call.error is not None:
             raise call.error
         return call.results[0]
 
-    def _enter(
+    @contextlib.contextmanager
+    def _entered(
         self,
         call: _Call,
         model: SearchModel[Any],
@@ -233,8 +221,8 @@ class SharedSearch:
         eos: int,
         banned: Sequence[int],
         other_ends: Sequence[int],
-    ) -> None:
-        """Let a call wait for its place in the batch of its model and options."""
+    ) -> Iterator[None]:
+        """Let a call wait for its place in the batch of its model and options. At the end, cancel what is not done."""
         for _, request in call.waiting:
             check_request(request, options, eos)
         caller = call.caller
@@ -244,20 +232,44 @@ class SharedSearch:
         def make() -> BeamSearch[Any]:
             return BeamSearch(model, options, bos=bos, eos=eos, banned=banned, other_ends=other_ends)
 
-        with self._changed:
-            if self._closed:
-                raise HeadwayError("this search has been closed")
+        with self._lock:
             batch = self._batches.get(key)
             if batch is None:
                 batch = self._batches[key] = _Batch(make, has_low_priority)
             batch.waiting.append(call)
             if caller.name not in self._served:  # a new caller has no claim on the time before it came
                 self._served[caller.name] = min(self._served.values(), default=0)
-            self._changed.notify()
+        try:
+            yield
+        finally:
+            if not call.has_ended:
+                call.fail(CancelledError())
+            with self._lock:
+                if self._leader is None:
+                    self._drop_ended_calls()
 
-    def _check_thread(self) -> None:
-        if not self._thread.is_alive():
-            raise HeadwayError("the searching thread has ended")
+    def _advance_until(self, call: _Call, is_over: Callable[[], bool]) -> None:
+        """Advance the batches, or wait while another thread does, until ``is_over``."""
+        with self._lock:
+            if self._leader is None:
+                self._leader = call
+            else:
+                self._followers.append(call)
+        try:
+            while self._leader is not call and not is_over():
+                call.woken.wait()
+                call.woken.clear()
+            while self._leader is call and not is_over():
+                self._advance_batches()
+        finally:
+            with self._lock:
+                if self._leader is not call:
+                    self._followers.remove(call)
+                else:  # the latest call will probably lead for longest
+                    self._leader = next((each for each in reversed(self._followers) if not each.has_ended), None)
+                    if self._leader is not None:
+                        self._followers.remove(self._leader)
+                        self._leader.woken.set()
 
     @property
     def num_sequences(self) -> int:
@@ -269,42 +281,23 @@ class SharedSearch:
         """The number of requests that wait."""
         return sum(len(call.waiting) for batch in list(self._batches.values()) for call in list(batch.waiting))
 
-    def wake(self) -> None:
-        """Look for canceled calls now. Call this after setting :attr:`Caller.canceled`."""
-        with self._changed:
-            self._changed.notify()
+    # All of the following runs in the thread of the leader, except for dropping calls when there is none.
 
-    def close(self) -> None:
-        """End the searching thread. Calls that are not finished raise an error."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        self._thread.join()
-
-    # All of the following runs in the searching thread.
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._drop_ended_calls()
-                while not self._batches and not self._closed:
-                    if not self._changed.wait(_IDLE_S):
-                        self._on_idle()
-                        self._changed.wait()
-                    self._drop_ended_calls()
-                batches = self._due_batches()
-                if self._closed:
-                    break
-                entering = [self._choose(batch) for batch in batches]
+    def _advance_batches(self) -> None:
+        """Let waiting requests enter, and advance all batches by one step."""
+        with self._lock:
+            self._drop_ended_calls()
+            batches = self._due_batches()
+            entering = [self._choose(batch) for batch in batches]
+        try:
             for batch, sequences in zip(batches, entering, strict=True):
                 started = self.step_started = self._clock()
                 self._advance(batch, sequences)
                 self.num_steps += 1
                 seconds = self._clock() - started
                 self._low_priority_s += -seconds if batch.has_low_priority else _LOW_PRIORITY_TIME * seconds
+        finally:
             self.step_started = None
-        for call in (call for batch in self._batches.values() for call in batch.calls):
-            call.fail(HeadwayError("this search has been closed"))
 
     def _due_batches(self) -> list[_Batch]:
         """Return the batches that advance now: those of low priority only if no others exist or their time has come."""
@@ -370,7 +363,8 @@ class SharedSearch:
             sequence.call.finish(sequence.at, hypotheses)
         for key, sequence in batch.active.items():
             if sequence.call.progress is not None:
-                sequence.call.progress.put(batch.search.open_hypotheses(key))
+                sequence.call.progress.append(batch.search.open_hypotheses(key))
+                sequence.call.woken.set()
 
     def _search_alone(self, batch: _Batch, sequence: _Sequence) -> None:
         """Decode one request from its beginning, without any others."""
@@ -383,6 +377,6 @@ class SharedSearch:
                 for _, hypotheses in search.step():
                     call.finish(sequence.at, hypotheses)
                 if search.beams and call.progress is not None:
-                    call.progress.put(search.open_hypotheses(0))
+                    call.progress.append(search.open_hypotheses(0))
         except Exception as error:
             call.fail(error)

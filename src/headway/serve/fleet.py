@@ -51,6 +51,8 @@ _CANCEL_S = 5.0  # a worker that has not ended a canceled job after this process
 _YOUNG_S = 5.0  # a worker that ends sooner failed to start, and the next one waits
 _DRAIN_CHECK_S = 0.05
 _MAX_WAIT_S = 10.0  # before a worker is started again
+# All threads of a worker allocate from one heap, because any of them may advance the batches.
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "MALLOC_ARENA_MAX": "1"}
 _END_S = 2.0  # a loader that has not ended its processes after this time is killed
 
 
@@ -120,7 +122,7 @@ async def _start_first_loader(connection: socket.socket) -> _Loader:
         *(sys.executable, "-m", "headway.serve.loader", str(connection.fileno())),
         pass_fds=[connection.fileno()],
         stdin=subprocess.DEVNULL,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+        env=os.environ | _ENVIRONMENT,
     )
     connection.close()
     return _Loader(process.pid, process.wait)

@@ -30,6 +30,8 @@ from headway.serve.messages import (
     receive,
 )
 
+_IDLE_PINGS = 4  # a worker without steps for so long is idle
+
 
 @runtime_checkable
 class SearchSharer(Protocol):
@@ -47,12 +49,13 @@ def run_worker(connection: socket.socket, models: dict[str, Any]) -> None:
 class _Worker:
     def __init__(self, connection: socket.socket, models: dict[str, Any]) -> None:
         self._connection, self._models = connection, models
-        self._search = SharedSearch(on_idle=return_freed_memory)
+        self._search = SharedSearch()
         for model in models.values():
             if isinstance(model, SearchSharer):
                 model.share_search(self._search)
         self._sending = threading.Lock()
         self._callers: dict[int, Caller] = {}
+        self._idle_pings, self._steps = 0, 0  # pings since the last step, and the number of steps at the last ping
 
     def run(self) -> None:
         with ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="job") as pool:
@@ -64,6 +67,7 @@ class _Worker:
                 match message:
                     case Ping():
                         self._send(self._pong())
+                        self._return_memory()
                     case Cancel():
                         self._cancel(message.number)
                     case Job():
@@ -77,7 +81,6 @@ class _Worker:
         caller = self._callers.get(number)
         if caller is not None:
             caller.canceled.set()
-            self._search.wake()
 
     def _answer(self, job: Job, caller: Caller) -> None:
         try:
@@ -117,6 +120,14 @@ class _Worker:
         started = search.step_started
         stalled = 0.0 if started is None else time.monotonic() - started
         return Pong(stalled, search.num_sequences, search.num_waiting, search.num_steps)
+
+    def _return_memory(self) -> None:
+        """Return freed memory to the system when there has been no step for some pings."""
+        steps = self._search.num_steps
+        self._idle_pings = self._idle_pings + 1 if steps == self._steps and not self._callers else 0
+        self._steps = steps
+        if self._idle_pings == _IDLE_PINGS:
+            return_freed_memory()
 
     def _send(self, message: Any) -> None:
         data = encode(message)
