@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -38,6 +39,7 @@ from headway.nn.norms import RMSNorm
 
 Array = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.int16]
+Places = npt.NDArray[np.int64]
 
 # Up to this source length, the kernel computes self-attention; beyond it, PyTorch's products are faster. The choice and
 # the rounding depend only on the sequence's own length, never on the padding.
@@ -61,12 +63,6 @@ class Int8Backend(TorchBackend):
 
     def to_rows(self, x: Float[Tensor, "R K"]) -> Rows:  # noqa: D102
         return x.float().contiguous().numpy()
-
-    def pad(self, rows: Rows, sources: SourceRows) -> Rows:  # noqa: D102
-        return sources.pad(torch.from_numpy(rows)).numpy()
-
-    def unpad(self, padded: Rows, sources: SourceRows) -> Rows:  # noqa: D102
-        return sources.unpad(torch.from_numpy(padded)).numpy()
 
     def linear(  # noqa: D102
         self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, activation: Activation | None = None
@@ -109,41 +105,33 @@ class Int8Backend(TorchBackend):
         return _NO_MASK if cache.is_unmasked else cache.visible_mask.numpy()
 
     def self_attention(  # noqa: D102
-        self, rows: Rows, layout: HeadLayout, lengths: Sequence[int], window: tuple[int, int] | None = None
+        self, rows: Rows, layout: HeadLayout, sources: SourceRows, window: tuple[int, int] | None = None
     ) -> Rows:
         if window is not None:
-            return super().self_attention(rows, layout, lengths, window)
+            return super().self_attention(rows, layout, sources, window)
         rows[:, : layout.widths[0]] *= np.float32((layout.widths[0] // layout.num_heads) ** -0.5)
-        padded = len(rows) // len(lengths)
-        by_sequence = rows.reshape(len(lengths), padded, -1)
-        long = [at for at, length in enumerate(lengths) if length > _KERNEL_LENGTH]
-        if not long:
-            return self._short_self_attention(rows, layout, lengths)
-        out = np.zeros((len(lengths), padded, layout.output_width), dtype=np.float32)
-        for at in long:
-            query, key, value = layout.split_by_head(torch.from_numpy(by_sequence[at, None, : lengths[at]]))
+        spans, lengths = sources.spans, np.array(sources.lengths)
+        out = np.empty((len(rows), layout.output_width), dtype=np.float32)
+        for first, end in spans[lengths > _KERNEL_LENGTH]:
+            query, key, value = layout.split_by_head(torch.from_numpy(rows[None, first:end]))
             heads_out = torch.bmm(torch.bmm(query[0], key[0].mT).softmax(-1), value[0])
-            out[at, : lengths[at]] = heads_out.transpose(0, 1).flatten(1).numpy()
-        short = [at for at, length in enumerate(lengths) if length <= _KERNEL_LENGTH]
-        if short:
-            longest = max(lengths[at] for at in short)
-            part = np.ascontiguousarray(by_sequence[short, :longest]).reshape(-1, rows.shape[1])
-            attended = self._short_self_attention(part, layout, [lengths[at] for at in short])
-            out[short, :longest] = attended.reshape(len(short), longest, -1)
-        return out.reshape(len(rows), -1)
+            out[first:end] = heads_out.transpose(0, 1).flatten(1).numpy()
+        is_short = lengths <= _KERNEL_LENGTH
+        if is_short.any():
+            self._short_self_attention(rows, layout, spans[is_short], lengths[is_short], out)
+        return out
 
-    def _short_self_attention(self, rows: Array, layout: HeadLayout, lengths: Sequence[int]) -> Array:
-        """Return the self-attention that the kernel computes."""
-        sequences, longest, heads = np.arange(len(lengths)), len(rows) // len(lengths), layout.num_kv_heads
+    def _short_self_attention(
+        self, rows: Array, layout: HeadLayout, spans: Places, lengths: Places, out: Array
+    ) -> None:
+        """Write the self-attention that the kernel computes to ``out``."""
+        sentences, heads = np.arange(len(lengths)), layout.num_kv_heads
         keys, values = (
-            np.empty((len(lengths) * heads, longest, padded_width(width // heads)), dtype=np.int16)
+            np.empty((len(lengths) * heads, lengths.max(), padded_width(width // heads)), dtype=np.int16)
             for width in layout.widths[1:]
         )
-        _write_keys_values(rows, layout, keys, values, sequences, 0)
-        mask = _NO_MASK
-        if min(lengths) < longest:
-            mask = (np.arange(longest) < np.array(lengths)[:, None])[:, None]
-        return _attended(rows, layout, keys, values, sequences, longest, mask)
+        _write_keys_values(rows, layout, keys, values, sentences, spans, 0)
+        _attend(rows, layout, keys, values, sentences, spans, lengths, _NO_MASK, out)
 
     def causal_attention(  # noqa: D102
         self, rows: Rows, layout: HeadLayout, prompts: PromptRows, window: tuple[int, int] | None
@@ -158,7 +146,8 @@ class Int8Backend(TorchBackend):
         keys, values = _bits(prefix_kv.keys[layer]), _bits(prefix_kv.values[layer])
         slots = prefix_kv.slots[-len(prompts.spans) :].numpy()
         if prompts.positions is None:
-            _write_keys_values(rows, layout, keys, values, slots, 0)
+            spans = _equal_spans(len(slots), len(rows) // len(slots))
+            _write_keys_values(rows, layout, keys, values, slots, spans, 0)
             return
         for span in prompts.spans:
             for stored in (keys, values):
@@ -166,48 +155,62 @@ class Int8Backend(TorchBackend):
                 by_slot[slots[span.prompt], :, : span.shared] = by_slot[slots[span.like], :, : span.shared]
             if span.length > span.shared:
                 slot = slots[span.prompt : span.prompt + 1]
-                _write_keys_values(rows[span.own_rows], layout, keys, values, slot, span.shared)
+                own = np.array([[span.own_rows.start, span.own_rows.stop]])
+                _write_keys_values(rows, layout, keys, values, slot, own, span.shared)
 
     def prefix_attention(self, rows: Rows, layout: HeadLayout, prefix_kv: KVCache, layer: int, mask: Any) -> Rows:  # noqa: D102
         keys, values, slots = _bits(prefix_kv.keys[layer]), _bits(prefix_kv.values[layer]), prefix_kv.slots.numpy()
-        _write_keys_values(rows, layout, keys, values, slots, prefix_kv.num_entries - prefix_kv.beams)
-        return _attended(rows, layout, keys, values, slots, prefix_kv.num_entries, mask)
+        spans, counts = _equal_spans(len(slots), prefix_kv.beams), np.full(len(slots), prefix_kv.num_entries)
+        _write_keys_values(rows, layout, keys, values, slots, spans, prefix_kv.num_entries - prefix_kv.beams)
+        out = np.empty((len(rows), layout.output_width), dtype=np.float32)
+        _attend(rows, layout, keys, values, slots, spans, counts, mask, out)
+        return out
 
-    def write_memory(self, rows: Rows, widths: Sequence[int], memory_kv: KVCache, num_sequences: int) -> None:  # noqa: D102
-        column, slots = 0, memory_kv.slots[-num_sequences:].numpy()
+    def write_memory(self, rows: Rows, widths: Sequence[int], memory_kv: KVCache, sources: SourceRows) -> None:  # noqa: D102
+        column, slots = 0, memory_kv.slots[-len(sources.lengths) :].numpy()
         for layer, spec in enumerate(memory_kv.layers):
             for kv, width in zip((memory_kv.keys[layer], memory_kv.values[layer]), widths[2 * layer :], strict=False):
-                write_kv(rows, column, width // spec.kv_heads, spec.kv_heads, _bits(kv), slots, 0)
+                write_kv(rows, column, width // spec.kv_heads, spec.kv_heads, _bits(kv), slots, sources.spans, 0)
                 column += width
 
     def cross_attention(self, query: Rows, layout: HeadLayout, memory_kv: KVCache, layer: int, mask: Any) -> Rows:  # noqa: D102
-        keys, values = _bits(memory_kv.keys[layer]), _bits(memory_kv.values[layer])
-        return _attended(query, layout, keys, values, memory_kv.slots.numpy(), memory_kv.num_entries, mask)
+        keys, values, slots = _bits(memory_kv.keys[layer]), _bits(memory_kv.values[layer]), memory_kv.slots.numpy()
+        spans, counts = _equal_spans(len(slots), len(query) // len(slots)), memory_kv.lengths.numpy()
+        out = np.empty((len(query), layout.output_width), dtype=np.float32)
+        _attend(query, layout, keys, values, slots, spans, counts, _NO_MASK, out)
+        return out
+
+
+@lru_cache(maxsize=256)
+def _equal_spans(sentences: int, rows: int) -> Places:
+    """Return the first row of each sentence and the one after its last, if all have the same number of rows."""
+    first = rows * np.arange(sentences)
+    return np.stack([first, first + rows], 1)
 
 
 def _write_keys_values(
-    rows: Array, layout: HeadLayout, keys: Bits, values: Bits, slots: npt.NDArray[np.int64], entry: int
+    rows: Array, layout: HeadLayout, keys: Bits, values: Bits, slots: Places, spans: Places, entry: int
 ) -> None:
     """Copy the keys and values in ``rows`` to the cache, from ``entry`` on."""
     queries, all_keys, all_values = layout.widths
     heads = layout.num_kv_heads
-    write_kv(rows, queries, all_keys // heads, heads, keys, slots, entry)
-    write_kv(rows, queries + all_keys, all_values // heads, heads, values, slots, entry)
+    write_kv(rows, queries, all_keys // heads, heads, keys, slots, spans, entry)
+    write_kv(rows, queries + all_keys, all_values // heads, heads, values, slots, spans, entry)
 
 
-def _attended(
+def _attend(
     rows: Array,
     layout: HeadLayout,
     keys: Bits,
     values: Bits,
-    slots: npt.NDArray[np.int64],
-    count: int,
+    slots: Places,
+    spans: Places,
+    counts: Places,
     mask: npt.NDArray[np.bool_],
-) -> Array:
-    out = np.empty((len(rows), layout.output_width), dtype=np.float32)
+    out: Array,
+) -> None:
     heads = layout.num_heads
-    attend(rows, heads, layout.num_kv_heads, layout.widths[0] // heads, keys, values, slots, count, mask, out)
-    return out
+    attend(rows, heads, layout.num_kv_heads, layout.widths[0] // heads, keys, values, slots, spans, counts, mask, out)
 
 
 def _bits(x: Tensor) -> Bits:

@@ -228,10 +228,12 @@ class _SelfAttentionLayer:
 
     def encode(self, x: Rows, sources: SourceRows) -> Rows:
         """Attend from all positions of each sequence to all of them."""
-        rows = self._backend.pad(self._projection(self._norm(x)), sources)
-        rows = self._transform(rows, sources.max_length, self._rotate_all())
-        attended = self._backend.self_attention(rows, self.layout, sources.lengths, self._window)
-        return self._output(self._backend.unpad(attended, sources), x)
+        rotary, rotation = self.rotary, None
+        if rotary is not None:
+            rotary.reserve(max(sources.lengths))
+            rotation = lambda heads: rotary.rotate_at(heads, sources.positions)  # noqa: E731
+        rows = self._transform(self._projection(self._norm(x)), 1, rotation)
+        return self._output(self._backend.self_attention(rows, self.layout, sources, self._window), x)
 
     def prefill(self, x: Rows, prompts: PromptRows, prefix_kv: KVCache, layer: int, *, only_store: bool) -> Rows:
         """Attend from all positions of each prompt to those before it, and store keys and values in ``prefix_kv``."""
@@ -481,8 +483,7 @@ class SearchTransformer(_ConvertedModel[Transformer]):
         if self._encoder_norm is not None:
             x = self._encoder_norm(x)
         state.memory_kv.admit(lengths, beams=1)
-        memory = backend.pad(self._memory_rows(x), source_rows)
-        backend.write_memory(memory, self._memory_widths, state.memory_kv, len(sources))
+        backend.write_memory(self._memory_rows(x), self._memory_widths, state.memory_kv, source_rows)
         state.memory_mask = backend.mask(state.memory_kv)
         state.prefix_kv.admit([0] * len(sources), beams=beams)
         if self._shortlist is not None and self.shortlist_projection is not None:

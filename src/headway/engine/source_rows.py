@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -21,28 +24,33 @@ class SourceRows:
     Attributes:
         lengths: Number of rows of each sentence.
         places: The place of each row among the B * S rows of the padded batch. None if there is no padding.
+        positions: The position of each row in its sentence.
     """
 
     lengths: tuple[int, ...]
     places: Int[Tensor, " R"] | None
+    positions: Int[Tensor, " R"]
 
     @classmethod
     def pack(cls, lengths: Sequence[int], device: torch.device) -> SourceRows:
         """Return the rows of sentences of these lengths."""
-        columns = torch.arange(max(lengths))
-        is_real = (columns < torch.tensor(lengths).unsqueeze(1)).flatten()
-        return cls(tuple(lengths), None if is_real.all() else is_real.nonzero().squeeze(1).to(device))
+        longest = max(lengths)
+        is_real = torch.arange(longest) < torch.tensor(lengths).unsqueeze(1)
+        places = is_real.flatten().nonzero().squeeze(1)
+        positions = (places % longest).to(device)
+        return cls(tuple(lengths), None if len(places) == is_real.numel() else places.to(device), positions)
 
-    @property
-    def max_length(self) -> int:
-        """The length of the longest sentence, S."""
-        return max(self.lengths)
+    @cached_property
+    def spans(self) -> npt.NDArray[np.int64]:
+        """The first row of each sentence and the one after its last, (B, 2)."""
+        ends = np.cumsum(self.lengths)
+        return np.stack([ends - self.lengths, ends], 1)
 
     def pad(self, rows: Float[Tensor, "R K"]) -> Float[Tensor, "BS K"]:
         """Return the rows of the padded batch. Padding is 0."""
         if self.places is None:
             return rows
-        padded = rows.new_zeros(len(self.lengths) * self.max_length, rows.size(1))
+        padded = rows.new_zeros(len(self.lengths) * max(self.lengths), rows.size(1))
         return padded.index_copy_(0, self.places, rows)
 
     def unpad(self, padded: Float[Tensor, "BS K"]) -> Float[Tensor, "R K"]:

@@ -85,14 +85,6 @@ class TorchBackend:
         """Convert a tensor to the representation of rows."""
         return x.to(self.dtype)
 
-    def pad(self, rows: Rows, sources: SourceRows) -> Rows:
-        """Return the rows of the padded batch."""
-        return sources.pad(rows)
-
-    def unpad(self, padded: Rows, sources: SourceRows) -> Rows:
-        """Return the rows without padding."""
-        return sources.unpad(padded)
-
     def linear(
         self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, activation: Activation | None = None
     ) -> Layer:
@@ -163,20 +155,23 @@ class TorchBackend:
         return torch.zeros(mask.shape, dtype=self.dtype, device=mask.device).masked_fill_(~mask, -math.inf).unsqueeze(1)
 
     def self_attention(
-        self, rows: Rows, layout: HeadLayout, lengths: Sequence[int], window: tuple[int, int] | None = None
+        self, rows: Rows, layout: HeadLayout, sources: SourceRows, window: tuple[int, int] | None = None
     ) -> Rows:
         """Return the self-attention of each position, restricted to its ``window`` if there is one.
 
         The queries are not scaled yet.
         """
-        query, key, value = layout.split_by_head(torch.unflatten(torch.as_tensor(rows), 0, (len(lengths), -1)))
+        padded = torch.unflatten(sources.pad(torch.as_tensor(rows)), 0, (len(sources.lengths), -1))
+        query, key, value = layout.split_by_head(padded)
         mask = None
-        if window is not None or min(lengths) < key.size(2):
+        if window is not None or sources.places is not None:
             positions = torch.arange(key.size(2), device=key.device)
-            mask = (positions < torch.tensor(lengths, device=key.device).unsqueeze(1))[:, None, None]
+            mask = (positions < torch.tensor(sources.lengths, device=key.device).unsqueeze(1))[:, None, None]
         if window is not None and mask is not None:
-            return self.to_rows(local_attention(query, KeysValues(key, value), mask.squeeze(1), window).flatten(0, 1))
-        return scaled_dot_product_attention(query, key, value, mask).transpose(1, 2).reshape(len(rows), -1)
+            attended = local_attention(query, KeysValues(key, value), mask.squeeze(1), window)
+        else:
+            attended = scaled_dot_product_attention(query, key, value, mask).transpose(1, 2)
+        return self.to_rows(sources.unpad(attended.flatten(2).flatten(0, 1)))
 
     def causal_attention(
         self, rows: Rows, layout: HeadLayout, prompts: PromptRows, window: tuple[int, int] | None
@@ -219,9 +214,10 @@ class TorchBackend:
         query, key, value = layout.split(torch.unflatten(rows, 0, (prefix_kv.num_sequences, prefix_kv.beams)))
         return _attend(query, *prefix_kv.append(layer, key.transpose(1, 2), value.transpose(1, 2)), mask)
 
-    def write_memory(self, rows: Rows, widths: Sequence[int], memory_kv: KVCache, num_sequences: int) -> None:
+    def write_memory(self, rows: Rows, widths: Sequence[int], memory_kv: KVCache, sources: SourceRows) -> None:
         """Store the keys and values of all layers, side by side in the rows, for the newest sequences."""
-        by_sequence, heads = torch.unflatten(rows, 0, (num_sequences, -1)), memory_kv.layers[0].kv_heads
+        by_sequence = torch.unflatten(sources.pad(rows), 0, (len(sources.lengths), -1))
+        heads = memory_kv.layers[0].kv_heads
         parts = [torch.unflatten(part, -1, (heads, -1)) for part in torch.split(by_sequence, list(widths), dim=-1)]
         for layer in range(len(memory_kv.layers)):
             memory_kv.write(layer, *(part.transpose(1, 2) for part in parts[2 * layer : 2 * layer + 2]))

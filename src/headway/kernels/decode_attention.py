@@ -4,11 +4,11 @@ Scores are dot products, so the queries must already be scaled. Masked cache ent
 row does not depend on what is stored between its own entries.
 
 Rows are float32 and contain the output of one matrix product: the queries of all heads side by side, in some cases
-followed by their keys and values. The cache contains keys and values as 16-bit floats by slot and head, padded with
-zeros to whole vectors (:func:`padded_width`). Each sentence has a slot.
+followed by their keys and values. The rows of a sentence are adjacent. The cache contains keys and values as 16-bit
+floats by slot and head, padded with zeros to whole vectors (:func:`padded_width`). Each sentence has a slot.
 
-Dimensions: B sentences, R = B * W rows (the W queries of a sentence are adjacent), P slots, H heads, C entries of a
-slot, K width of a key, U width of a value; K2 and U2 include the padding.
+Dimensions: B sentences, R rows, W the most rows of a sentence, P slots, H heads, C entries of a slot, K width of a key,
+U width of a value; K2 and U2 include the padding.
 """
 
 from __future__ import annotations
@@ -27,20 +27,23 @@ def padded_width(width: int) -> int:
 
 
 @jit
-def write_kv(rows: Array, source_column: int, width: int, heads: int, cache: Array, slots: Array, entry: int) -> None:
+def write_kv(
+    rows: Array, source_column: int, width: int, heads: int, cache: Array, slots: Array, spans: Array, entry: int
+) -> None:
     """Copy ``width`` columns per head of ``rows``, from ``source_column`` on, to ``cache``, from ``entry`` on.
 
     ``cache`` (P * H, C, K2) is contiguous and contains the bits of 16-bit floats. Numbers that are too large for them
-    become infinite. ``slots`` (B,) contains the slot of each sentence.
+    become infinite. ``slots`` (B,) contains the slot of each sentence, and ``spans`` (B, 2) its first row and the one
+    after its last.
     """
     size = cache.shape[2]
-    beams = len(rows) // len(slots) if len(slots) else 0
-    for r in range(len(rows)):
-        sentence, beam = r // beams, r % beams
-        for h in range(heads):
-            source = rows.ctypes.data + 4 * (r * rows.shape[1] + source_column + h * width)
-            at = ((slots[sentence] * heads + h) * cache.shape[1] + entry + beam) * size
-            to_float16(width, source, cache.ctypes.data + 2 * at)
+    for sentence in range(len(slots)):
+        first = spans[sentence, 0]
+        for r in range(first, spans[sentence, 1]):
+            for h in range(heads):
+                source = rows.ctypes.data + 4 * (r * rows.shape[1] + source_column + h * width)
+                at = ((slots[sentence] * heads + h) * cache.shape[1] + entry + r - first) * size
+                to_float16(width, source, cache.ctypes.data + 2 * at)
 
 
 @jit
@@ -52,33 +55,38 @@ def attend(
     keys: Array,
     values: Array,
     slots: Array,
-    num_entries: int,
+    spans: Array,
+    num_entries: Array,
     mask: Array,
     out: Array,
 ) -> None:
-    """Write softmax(Q K^T) V over the first C = ``num_entries`` entries to ``out`` (R, H * U). ``rows`` begin with Q.
+    """Write softmax(Q K^T) V to the rows of ``out`` (R, H * U) that are in ``spans``. ``rows`` begin with Q.
 
     ``keys`` (P * G, >= C, K2) and ``values`` (P * G, >= C, U2) are contiguous and were written by :func:`write_kv` to
-    these ``slots``. Each of their G = ``kv_heads`` heads serves H / G neighboring heads of queries. The boolean
-    ``mask`` (B, W or 1, >= C) is True for entries that a query may attend to. An empty mask allows all entries.
+    these ``slots``. Each of their G = ``kv_heads`` heads serves H / G neighboring heads of queries. A sentence has the
+    first ``num_entries`` (B,) entries of its slot. The boolean ``mask`` (B, W or 1, >= C) is True for entries that a
+    query may attend to. An empty mask allows all entries.
     """
     value_width = out.shape[1] // heads
-    sentences = len(slots)
-    beams = len(rows) // sentences if sentences else 0
-    space = num_entries + KEYS_PER_DOT + LANES  # size of a beam's entries and weights, which are read in whole vectors
+    sentences, beams, longest = len(slots), 0, 0
+    for sentence in range(sentences):
+        beams, longest = max(beams, spans[sentence, 1] - spans[sentence, 0]), max(longest, num_entries[sentence])
+    space = longest + KEYS_PER_DOT + LANES  # size of a beam's entries and weights, which are read in whole vectors
     entries, num_open = np.empty(beams * space, dtype=np.int64), np.empty(beams, dtype=np.int64)
     weights, totals = np.empty(beams * space, dtype=np.float32), np.empty(beams, dtype=np.float32)
     key_bytes, value_bytes = 2 * keys.shape[2], 2 * values.shape[2]  # size of an entry
     next_keys, next_values = keys.shape[1] * key_bytes, values.shape[1] * value_bytes
     for sentence in range(sentences):
+        first_row = spans[sentence, 0]
+        beams = spans[sentence, 1] - first_row
         for beam in range(beams):
-            num_open[beam] = _list_open(mask, sentence, beam, num_entries, entries, beam * space)
+            num_open[beam] = _list_open(mask, sentence, beam, num_entries[sentence], entries, beam * space)
         for head in range(heads):
             row = slots[sentence] * kv_heads + head // (heads // kv_heads)
             own_keys = keys.ctypes.data + row * next_keys
             own_values = values.ctypes.data + row * next_values
             for beam in range(beams):
-                query = rows.ctypes.data + 4 * ((sentence * beams + beam) * rows.shape[1] + head * key_width)
+                query = rows.ctypes.data + 4 * ((first_row + beam) * rows.shape[1] + head * key_width)
                 for first in range(beam * space, beam * space + num_open[beam], KEYS_PER_DOT):
                     dot_products(
                         *(query, key_width, own_keys, key_bytes),
@@ -89,7 +97,7 @@ def attend(
             for beam in range(beams):
                 chosen, own_weights = entries.ctypes.data + 8 * beam * space, weights.ctypes.data + 4 * beam * space
                 scale = np.float32(1) / totals[beam] if num_open[beam] else np.float32(0)
-                place = out.ctypes.data + 4 * ((sentence * beams + beam) * out.shape[1] + head * value_width)
+                place = out.ctypes.data + 4 * ((first_row + beam) * out.shape[1] + head * value_width)
                 weighted_sum(
                     *(own_weights, value_width, own_values, value_bytes, chosen, num_open[beam]),
                     *(next_values, scale, place),
