@@ -7,13 +7,15 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import prometheus_client
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
@@ -35,7 +37,7 @@ from headway.serve.apis.native.router import router as native_router
 from headway.serve.apis.requests import BadRequestError, RefusedError
 from headway.serve.bulk_jobs import JobNotDoneError, JobsFullError, UnknownJobError
 from headway.serve.directions import UnknownLanguageError
-from headway.serve.dispatch import NATIVE, PAGE, api_of_head, recognized, routed_path
+from headway.serve.dispatch import NATIVE, PAGE, api_of_head, recognized, split_prefix
 from headway.serve.documents import DocumentNotDoneError, DocumentsFullError, UnknownDocumentError
 from headway.serve.fleet import UnavailableError
 from headway.serve.glossaries import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
@@ -63,7 +65,6 @@ _FORM_BYTES = 65_536  # of a form besides a document
 _MAX_MESSAGE = 500  # characters of an error
 _MAX_PROBLEMS = 10  # of an error
 _ALWAYS_ANSWERED = ("/health", "/ready", "/metrics", "/v2/health/live")  # also while the service ends
-_QUEUED = ("/translate", "/completions", "/generate", "/classify", "/fill", "/score")  # ends of paths
 _CLOSED_REQUEST = 499  # the client has gone; no one reads the reply
 
 
@@ -76,21 +77,19 @@ def make_app(service: Service) -> ASGIApp:
         service.documents.close()
         await service.pool.close()
 
-    app = FastAPI(
+    native = FastAPI(
         title="Headway",
         version=__version__,
         openapi_url="/api/v1/openapi.json",
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
+        exception_handlers=dict(_HANDLERS),
     )
     metrics = _Metrics(service)
-    app.include_router(native_router(service))
-    for name, api in _APIS.items():
-        for route in api.routes(service):
-            app.router.routes.append(Route(f"/{name}{route.path}", route.endpoint, methods=list(route.methods or ())))
+    native.include_router(native_router(service))
 
-    @app.get("/ready", include_in_schema=False)
+    @native.get("/ready", include_in_schema=False)
     async def ready() -> JSONResponse:
         pool = service.pool
         if (reason := service.unavailable_reason) is not None:
@@ -100,16 +99,17 @@ def make_app(service: Service) -> ASGIApp:
             return JSONResponse({"status": "degraded", "reason": reason})
         return JSONResponse({"status": "ready"})
 
-    @app.get("/metrics", include_in_schema=False)
+    @native.get("/metrics", include_in_schema=False)
     async def show_metrics() -> Response:
         return Response(metrics.text(), media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
-    for kind in _ERRORS:
-        app.add_exception_handler(kind, _answer_error)
-    app.add_exception_handler(RefusedError, _answer_refused)
-    app.add_exception_handler(HTTPException, _answer_http_error)
-    app.add_exception_handler(RequestValidationError, _answer_http_error)
-    guarded: ASGIApp = _Guard(app, service, metrics)
+    # Each API has an application of its own, so that a request is compared with the routes of its API only.
+    apps: dict[str, ASGIApp] = {
+        name: Starlette(routes=api.routes(service), exception_handlers=_HANDLERS)
+        for name, api in _APIS.items()
+        if name != NATIVE
+    }
+    guarded: ASGIApp = _Guard({NATIVE: native, **apps}, service, metrics)
     if service.config.allowed_origins:
         guarded = CORSMiddleware(
             guarded, list(service.config.allowed_origins), allow_methods=["*"], allow_headers=["*"]
@@ -153,25 +153,38 @@ def _no_routes(_: Service) -> Sequence[Route]:
 
 @dataclass(frozen=True)
 class _Api:
-    """An API: its routes, the form of its errors, and its own statuses for some of them."""
+    """An API: its routes, the form of its errors, and its own statuses for some of them.
+
+    While the queue is full, requests to the ``queued`` paths are refused before their bodies are read.
+    """
 
     error: Callable[[str, int, dict[str, str] | None], Response]
     routes: Callable[[Service], Sequence[Route]]
     statuses: Mapping[type[Exception], int] = field(default_factory=dict)
+    queued: tuple[str, ...] = ()
 
 
 _APIS = {
-    NATIVE: _Api(native_error, _no_routes),
+    NATIVE: _Api(
+        native_error,
+        _no_routes,
+        queued=tuple(f"/api/v1/{name}" for name in ("translate", "generate", "classify", "fill", "score")),
+    ),
     PAGE: _Api(native_error, page.routes),
-    "openai": _Api(openai.error, openai.routes, {BadKeyError: 401}),
-    "deepl": _Api(deepl.error, deepl.routes, {QuotaExceededError: 456, UnknownDictionaryError: 404}),
+    "openai": _Api(openai.error, openai.routes, {BadKeyError: 401}, queued=("/v1/completions", "/v1/chat/completions")),
+    "deepl": _Api(
+        deepl.error,
+        deepl.routes,
+        {QuotaExceededError: 456, UnknownDictionaryError: 404},
+        queued=("/v2/translate",),
+    ),
     "aws": _Api(aws.error, aws.routes),
-    "azure": _Api(azure.error, azure.routes, {BadKeyError: 401, QuotaExceededError: 403}),
-    "deeplx": _Api(deeplx.error, deeplx.routes, {BadKeyError: 401}),
+    "azure": _Api(azure.error, azure.routes, {BadKeyError: 401, QuotaExceededError: 403}, queued=("/translate",)),
+    "deeplx": _Api(deeplx.error, deeplx.routes, {BadKeyError: 401}, queued=("/translate",)),
     "google": _Api(google.error, google.routes),
     "huggingface": _Api(huggingface.error, huggingface.routes, {BadKeyError: 401}),
     "open-inference": _Api(open_inference.error, open_inference.routes, {BadKeyError: 401}),
-    "libretranslate": _Api(libretranslate.error, libretranslate.routes),
+    "libretranslate": _Api(libretranslate.error, libretranslate.routes, queued=("/translate",)),
 }
 
 
@@ -223,11 +236,21 @@ async def _answer_refused(_: Request, error: Exception) -> Response:
     return error.response
 
 
-class _Guard:
-    """Refuses foreign hosts, bodies that are too large, and requests while the service ends; counts and logs."""
+_HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+    **dict.fromkeys(_ERRORS, _answer_error),
+    RefusedError: _answer_refused,
+    **dict.fromkeys((HTTPException, RequestValidationError), _answer_http_error),
+}
 
-    def __init__(self, app: ASGIApp, service: Service, metrics: _Metrics) -> None:
-        self._app, self._service, self._metrics = app, service, metrics
+
+class _Guard:
+    """Gives each request to the application of its API.
+
+    Refuses foreign hosts, bodies that are too large, and requests while the service ends; counts and logs.
+    """
+
+    def __init__(self, apps: Mapping[str, ASGIApp], service: Service, metrics: _Metrics) -> None:
+        self._apps, self._service, self._metrics = apps, service, metrics
         limits, self._root_path = service.config.limits, service.config.root_path
         self._limit = limits.body_bytes
         with_document = max(limits.body_bytes, limits.document_bytes + _FORM_BYTES)
@@ -235,7 +258,7 @@ class _Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self._apps[NATIVE](scope, receive, send)
             return
         start, number, status = time.perf_counter(), uuid.uuid4().hex, 0
         pivots: list[str] = []
@@ -275,9 +298,10 @@ class _Guard:
             if refusal is not None:
                 await refusal(scope, receive, counted_send)
             else:
-                state = {**scope.get("state", {}), "api": api}
-                routed = {**scope, "root_path": self._root_path, "path": routed_path(path, api), "state": state}
-                await self._app(routed, body, counted_send)
+                prefix, rest = split_prefix(path, api)
+                root, state = self._root_path + prefix, {**scope.get("state", {}), "api": api}
+                routed = {**scope, "root_path": root, "path": root + rest, "state": state}
+                await self._apps[api](routed, body, counted_send)
         finally:
             self._metrics.open_requests -= 1
             seconds = time.perf_counter() - start
@@ -307,7 +331,7 @@ class _Guard:
     def _refusal_at_end(self, path: str, api: str) -> Response | None:
         if self._service.is_draining and path not in _ALWAYS_ANSWERED:
             return _APIS[api].error("The service is ending", 503, {"Retry-After": "5", "Connection": "close"})
-        if path.endswith(_QUEUED) and not self._service.config.limits.cache_mb:
+        if split_prefix(path, api)[1] in _APIS[api].queued and not self._service.config.limits.cache_mb:
             try:  # while the queue is full, a refusal must take as little of the machine's time as possible
                 self._service.admission.check_capacity()
             except OverloadedError as error:

@@ -40,6 +40,8 @@ class ResultCache:
 
     def put(self, key: bytes, result: Any) -> None:
         """Store a result, unless it is larger than the whole cache."""
+        if not self._max_bytes:
+            return
         data = pickle.dumps(result)
         self.num_bytes -= len(self._results.pop(key, b""))
         if len(data) > self._max_bytes:

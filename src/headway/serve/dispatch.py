@@ -1,8 +1,7 @@
 """Which API, or the page, a request is meant for. APIs that share a path are told apart by query, headers or body.
 
 This is the only place that decides it: routes, errors, metrics and the refusals before a route use its result. Every
-API but the native one also has a prefix of its own, such as ``/deepl/v2/translate``. The application knows only the
-paths with a prefix; other requests are routed to them.
+API but the native one also has a prefix of its own, such as ``/deepl/v2/translate``, which its routes do not contain.
 """
 
 from __future__ import annotations
@@ -102,8 +101,7 @@ def _is_deeplx(body: bytes) -> bool:
     return "q" not in fields and not _DEEPLX_FIELDS.isdisjoint(fields)
 
 
-def routed_path(path: str, api: str) -> str:
-    """Return the path under which the application knows a request for an API."""
-    if api == NATIVE or path.startswith(f"/{api}/"):
-        return path
-    return f"/{api}/" if path == f"/{api}" else f"/{api}{path}"
+def split_prefix(path: str, api: str) -> tuple[str, str]:
+    """Return the prefix of its API with which a path begins, or "", and the rest, which the API's routes know."""
+    prefix = f"/{api}"
+    return (prefix, path[len(prefix) :] or "/") if f"{path}/".startswith(f"{prefix}/") else ("", path)

@@ -38,9 +38,8 @@ class ClassifyReply(BaseModel):
     classifications: list[Classification | ItemError]
 
 
-def router(service: Service) -> APIRouter:
-    """Return the routes of classifiers."""
-    api = APIRouter()
+def add_routes(api: APIRouter, service: Service) -> None:
+    """Add the routes of classifiers."""
 
     @api.post("/classify", responses={200: {"model": ClassifyReply}})
     async def classify(body: ClassifyBody, request: Request) -> JSONResponse:
@@ -67,5 +66,3 @@ def router(service: Service) -> APIRouter:
         tokens = min(MAX_PARTS * estimated_tokens(body.text[:MAX_CHARACTERS]), service.config.limits.new_tokens)
         work = service.call(client, model, occlude, [body.text], body.text, body.label, new_tokens=tokens)
         return JSONResponse(asdict(await unless_disconnected(request, work)))
-
-    return api

@@ -36,9 +36,8 @@ _FORM = {
 _UPLOAD = {"requestBody": {"content": {"multipart/form-data": {"schema": _FORM}}, "required": True}}
 
 
-def router(service: Service) -> APIRouter:
-    """Return the routes of documents."""
-    api = APIRouter()
+def add_routes(api: APIRouter, service: Service) -> None:
+    """Add the routes of documents."""
 
     @api.post("/documents", status_code=201, openapi_extra=_UPLOAD)
     async def upload_document(request: Request) -> dict[str, Any]:
@@ -72,8 +71,6 @@ def router(service: Service) -> APIRouter:
     async def delete_document(identifier: str, request: Request) -> None:
         """Cancel the translation of a document, and delete it."""
         service.documents.remove(service.documents.get(client_of(service, request).name, identifier))
-
-    return api
 
 
 def _text(fields: dict[str, Any], name: str) -> str | None:

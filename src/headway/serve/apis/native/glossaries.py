@@ -36,9 +36,8 @@ class GlossaryBody(Body):
         return [Dictionary.of(each.source, each.target, each.entries) for each in self.dictionaries]
 
 
-def router(service: Service) -> APIRouter:
-    """Return the routes of glossaries."""
-    api = APIRouter()
+def add_routes(api: APIRouter, service: Service) -> None:
+    """Add the routes of glossaries."""
 
     @api.post("/glossaries", status_code=201)
     async def create_glossary(body: GlossaryBody, request: Request) -> dict[str, Any]:
@@ -62,8 +61,6 @@ def router(service: Service) -> APIRouter:
     async def delete_glossary(identifier: str, request: Request) -> None:
         """Delete a glossary."""
         await service.delete_glossary(client_of(service, request), identifier)
-
-    return api
 
 
 def _glossary(glossary: StoredGlossary) -> dict[str, Any]:

@@ -119,9 +119,8 @@ class ForceWordReply(BaseModel):
     forced: TargetItem
 
 
-def router(service: Service) -> APIRouter:
-    """Return the routes of inspections."""
-    api = APIRouter()
+def add_routes(api: APIRouter, service: Service) -> None:
+    """Add the routes of inspections."""
 
     async def answer(request: Request, body: SentenceBody, function: Method, texts: list[str], *given: Any) -> Response:
         client = client_of(service, request)
@@ -148,5 +147,3 @@ def router(service: Service) -> APIRouter:
         given = body.text, body.prefix, body.word, body.translation
         texts = [body.text, body.prefix, body.word, body.translation or ""]
         return await answer(request, body, force_word_in_translation, texts, *given)
-
-    return api

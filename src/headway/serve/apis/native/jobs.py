@@ -27,9 +27,8 @@ class JobBody(TranslationBody):
     text: Strings
 
 
-def router(service: Service) -> APIRouter:
-    """Return the routes of jobs."""
-    api = APIRouter()
+def add_routes(api: APIRouter, service: Service) -> None:
+    """Add the routes of jobs."""
 
     @api.post("/jobs", status_code=201)
     async def create_job(body: JobBody, request: Request) -> dict[str, Any]:
@@ -76,8 +75,6 @@ def router(service: Service) -> APIRouter:
     async def delete_job(identifier: str, request: Request) -> None:
         """Cancel a job and delete its result."""
         service.jobs.remove(service.jobs.get(client_of(service, request).name, identifier))
-
-    return api
 
 
 def _job(job: BulkJob) -> dict[str, Any]:

@@ -60,9 +60,8 @@ class GenerateReply(BaseModel):
     continuations: list[list[Continuation]]
 
 
-def router(service: Service) -> APIRouter:
-    """Return the routes of language models."""
-    api = APIRouter()
+def add_routes(api: APIRouter, service: Service) -> None:
+    """Add the routes of language models."""
 
     @api.post("/score-texts")
     async def score_texts(body: ScoreTextsBody, request: Request) -> JSONResponse:
@@ -103,8 +102,6 @@ def router(service: Service) -> APIRouter:
         work = service.call(client, model, "generate", prompts, prompts, new_tokens=new_tokens, **body.options)
         found = await unless_disconnected(request, work)
         return JSONResponse({"continuations": [[asdict(each) for each in own] for own in found]})
-
-    return api
 
 
 async def _events(parts: AsyncGenerator[str | StreamPart | Continuation]) -> AsyncGenerator[dict[str, Any]]:

@@ -29,9 +29,8 @@ class FillReply(BaseModel):
     fillings: list[Filling]
 
 
-def router(service: Service) -> APIRouter:
-    """Return the routes of masked language models."""
-    api = APIRouter()
+def add_routes(api: APIRouter, service: Service) -> None:
+    """Add the routes of masked language models."""
 
     @api.post("/fill", responses={200: {"model": FillReply}})
     async def fill(body: FillBody, request: Request) -> JSONResponse:
@@ -41,5 +40,3 @@ def router(service: Service) -> APIRouter:
         work = service.call(client, model, "fill", [body.text], body.text, body.top, body.candidates)
         found = await unless_disconnected(request, work)
         return JSONResponse({"fillings": [asdict(each) for each in found]})
-
-    return api

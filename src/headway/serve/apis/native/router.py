@@ -55,5 +55,5 @@ def router(service: Service) -> APIRouter:
         classification,
         masked_language_model,
     ):
-        api.include_router(part.router(service))
+        part.add_routes(api, service)
     return api

@@ -182,9 +182,8 @@ def _chosen_glossary(service: Service, client: Client, body: TranslationBody) ->
     return StoredGlossary.new(client.name, "entries of a request", [entries])
 
 
-def router(service: Service) -> APIRouter:
-    """Return the routes of translation models."""
-    api = APIRouter()
+def add_routes(api: APIRouter, service: Service) -> None:
+    """Add the routes of translation models."""
 
     @api.get("/languages")
     async def languages(request: Request) -> list[dict[str, Any]]:
@@ -249,8 +248,6 @@ def router(service: Service) -> APIRouter:
         found = await unless_disconnected(request, work)
         return JSONResponse({"alternatives": [asdict(each) for each in found]})
 
-    return api
-
 
 async def _events(
     answer: Callable[[Sequence[str]], Awaitable[list[dict[str, Any]]]], texts: Sequence[str]
@@ -276,5 +273,9 @@ def _translation(result: Translation) -> dict[str, Any]:
 
 
 def _candidate(candidate: Candidate) -> dict[str, Any]:
-    whole = asdict(candidate)
-    return {name: value for name, value in whole.items() if name != "ids" and value is not None}
+    found = {name: value for name, value in vars(candidate).items() if name != "ids" and value is not None}
+    if candidate.glossary is not None:
+        found["glossary"] = [asdict(term) for term in candidate.glossary]
+    if candidate.alignment is not None:
+        found["alignment"] = asdict(candidate.alignment)
+    return found
