@@ -175,21 +175,10 @@ class ServedDocuments:
             limits = DocumentLimits(file_bytes=self._service.config.limits.document_bytes)
             async with self._processes:
                 texts = await read_isolated(document.folder, document.format.name, limits)
-            document.source_language = source if source != "auto" else await self._language(texts)
             is_detected = source == "auto"
-            work: BulkWork = _unchanged
-            if not (is_detected and base_language(target) == base_language(document.source_language)):
-                if texts or not is_detected:
-                    direction = self._service.direction(document.source_language, target, model)
-                    try:
-                        if glossary is not None:
-                            dictionary = glossary.dictionary(direction.source, direction.target)
-                            await self._service.check_dictionaries(client, [(dictionary, direction.model)])
-                    except UnknownDictionaryError:
-                        if not is_detected:
-                            raise
-                        glossary = None
-                work = self._work(client, document.source_language, target, model, glossary)
+            document.source_language = await self._language(texts) if is_detected else source
+            languages = document.source_language, target
+            work = await self._choose_work(client, bool(texts), languages, model, glossary, is_detected=is_detected)
             encoded = [text.syntax[0] + text.text for text in texts]
             document.num_characters = sum(len(text.text) for text in texts)
             document.job = self._service.add_job(client, encoded, work, characters=document.num_characters)
@@ -198,6 +187,33 @@ class ServedDocuments:
             raise
         document.writing = asyncio.ensure_future(self._finish(document, document.job, texts, limits))
         return document
+
+    async def _choose_work(
+        self,
+        client: Client,
+        has_texts: bool,
+        languages: tuple[str, str],
+        model: str | None,
+        glossary: StoredGlossary | None,
+        *,
+        is_detected: bool,
+    ) -> BulkWork:
+        """Return what is done with the texts of a document, if it can be done. Raises the errors of :meth:`add`."""
+        source, target = languages
+        if is_detected and base_language(target) == base_language(source):
+            return _unchanged
+        if has_texts or not is_detected:
+            direction = self._service.direction(source, target, model)
+            if glossary is not None:
+                try:
+                    dictionary = glossary.dictionary(direction.source, direction.target)
+                except UnknownDictionaryError:
+                    if not is_detected:
+                        raise
+                    glossary = None
+                else:
+                    await self._service.check_dictionaries(client, [(dictionary, direction.model)])
+        return self._work(client, source, target, model, glossary)
 
     def get(self, owner: str, identifier: str) -> ServedDocument:
         """Return a document.
