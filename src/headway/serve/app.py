@@ -30,6 +30,7 @@ from headway.serve.admission import OverloadedError, RetryLaterError
 from headway.serve.apis import aws, azure, deepl, deeplx, google, huggingface, libretranslate, open_inference, openai
 from headway.serve.apis.deepl_documents import DOCUMENT_PATH
 from headway.serve.apis.libretranslate import TRANSLATE_FILE_PATH
+from headway.serve.apis.native import translation
 from headway.serve.apis.native.documents import DOCUMENTS_PATH
 from headway.serve.apis.native.errors import error as native_error
 from headway.serve.apis.native.jobs import JOBS_PATH
@@ -72,7 +73,7 @@ def make_app(service: Service) -> ASGIApp:
     """Return the application."""
 
     @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         service.documents.close()
         await service.pool.close()
@@ -83,7 +84,6 @@ def make_app(service: Service) -> ASGIApp:
         openapi_url="/api/v1/openapi.json",
         docs_url=None,
         redoc_url=None,
-        lifespan=lifespan,
         exception_handlers=dict(_HANDLERS),
     )
     metrics = _Metrics(service)
@@ -103,13 +103,14 @@ def make_app(service: Service) -> ASGIApp:
     async def show_metrics() -> Response:
         return Response(metrics.text(), media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
-    # Each API has an application of its own, so that a request is compared with the routes of its API only.
-    apps: dict[str, ASGIApp] = {
-        name: Starlette(routes=api.routes(service), exception_handlers=_HANDLERS)
+    # Each API has an application of its own, so that a request is compared with the routes of its API only. All could
+    # start and end the service; the server asks the one of the native API.
+    apps = {
+        name: Starlette(routes=api.routes(service), exception_handlers=_HANDLERS, lifespan=lifespan)
         for name, api in _APIS.items()
-        if name != NATIVE
     }
-    guarded: ASGIApp = _Guard({NATIVE: native, **apps}, service, metrics)
+    apps[NATIVE].router.default = native
+    guarded: ASGIApp = _Guard(apps, service, metrics)
     if service.config.allowed_origins:
         guarded = CORSMiddleware(
             guarded, list(service.config.allowed_origins), allow_methods=["*"], allow_headers=["*"]
@@ -147,10 +148,6 @@ _ERRORS: dict[type[Exception], tuple[int, str]] = {
 }
 
 
-def _no_routes(_: Service) -> Sequence[Route]:
-    return ()  # the native API is a router of FastAPI, which describes it
-
-
 @dataclass(frozen=True)
 class _Api:
     """An API: its routes, the form of its errors, and its own statuses for some of them.
@@ -167,7 +164,7 @@ class _Api:
 _APIS = {
     NATIVE: _Api(
         native_error,
-        _no_routes,
+        translation.direct_routes,  # the others are a router of FastAPI, which describes all
         queued=tuple(f"/api/v1/{name}" for name in ("translate", "generate", "classify", "fill", "score")),
     ),
     PAGE: _Api(native_error, page.routes),

@@ -207,20 +207,23 @@ async def unless_disconnected(request: Request, work: Awaitable[T]) -> T:
     Raises:
         ClientDisconnect: The client has disconnected.
     """
-    task = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_disconnected(request))
+    task, has_left = asyncio.current_task(), False
+
+    async def watch() -> None:
+        nonlocal has_left
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        has_left = True
+        if task is not None:
+            task.cancel()
+
+    watching = asyncio.ensure_future(watch())
     try:
-        await asyncio.wait((task, watching), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientDisconnect
+        return await work
+    except asyncio.CancelledError:
+        if not has_left or task is None:
+            raise
+        task.uncancel()
+        raise ClientDisconnect from None
     finally:
         watching.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
