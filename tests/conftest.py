@@ -64,11 +64,18 @@ jaxtyping.jaxtyped = _jaxtyped_at_first  # type: ignore[assignment]
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that need the quick form of all experiments as slow: it trains two dozen small models first."""
+    """Mark as slow the tests that train two dozen models first, and most cases of some others (``slow_but_every``)."""
+    cases = Counter[str]()
     for item in items:
         if "quick_folder" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+        if (marker := item.get_closest_marker("slow_but_every")) is not None:
+            test = item.nodeid.partition("[")[0]
+            if cases[test] % marker.args[0]:
+                item.add_marker(pytest.mark.slow)
+            cases[test] += 1
 
 
 def pytest_collection_finish() -> None:

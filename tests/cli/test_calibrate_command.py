@@ -47,6 +47,7 @@ def test_a_calibration_is_stored_in_the_model_folder(translator: Translator, fol
     assert load_translator(folder, precision="float32").translate("QXZ 12345").unlikely is None
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -9,7 +9,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from quick_and_slow import slow_but_every
 
 from headway.errors import MissingPackageError
 
@@ -52,7 +51,8 @@ def test_the_extras_of_earlier_versions_are_still_there() -> None:
     assert {"sentencepiece", "moses", "huggingface", "ctranslate2", "onnx"} <= PROJECT["optional-dependencies"].keys()
 
 
-@pytest.mark.parametrize("package", slow_but_every(len(COMMANDS), zip(COMMANDS, COMMANDS, strict=True)))
+@pytest.mark.slow_but_every(len(COMMANDS))
+@pytest.mark.parametrize("package", COMMANDS)
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
     package: str, tmp_path: Path, make_translator: object
 ) -> None:

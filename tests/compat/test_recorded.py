@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from observing import RECORDED, checked_command, command, losses, observe, unpack
-from quick_and_slow import slow_but_every
 
 LOGITS, LOSSES = 1e-3, 1e-2
 
@@ -25,10 +24,10 @@ def archives(kind: str) -> list[Path]:
     return sorted(RECORDED.glob(f"{kind}*.tar.xz"))
 
 
-def each(kind: str, quick: int = 1) -> pytest.MarkDecorator:
-    """Run a test with each archive of a kind; all but one of each ``quick`` are slow."""
-    named = ((path.name.partition(".")[0], path) for path in archives(kind))
-    return pytest.mark.parametrize("archive", slow_but_every(quick, named))
+def each(kind: str) -> pytest.MarkDecorator:
+    """Run a test with each archive of a kind."""
+    found = archives(kind)
+    return pytest.mark.parametrize("archive", found, ids=[path.name.partition(".")[0] for path in found])
 
 
 def assert_as_recorded(found: dict[str, Any], recorded: dict[str, Any]) -> None:
@@ -61,13 +60,15 @@ def assert_near(found: Any, recorded: Any) -> None:
         assert math.isclose(found, recorded, rel_tol=0, abs_tol=LOGITS), f"{found} is not {recorded}"
 
 
-@each("bundle-", 4)
+@pytest.mark.slow_but_every(4)
+@each("bundle-")
 def test_a_model_folder_answers_as_recorded(archive: Path, tmp_path: Path) -> None:
     expected = unpack(archive, tmp_path)
     assert_as_recorded(observe(tmp_path / "model", expected["texts"]), expected["observed"])
 
 
-@each("run-", 4)
+@pytest.mark.slow_but_every(4)
+@each("run-")
 def test_a_run_resumes_with_the_recorded_losses(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = unpack(archive, tmp_path)
     monkeypatch.chdir(tmp_path)

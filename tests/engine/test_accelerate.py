@@ -9,7 +9,6 @@ import pytest
 import torch
 from config_variants import CONFIGS, undeclared, variants
 from fast_and_plain import VOCABULARY, assert_equal_outcomes, plain_layers
-from quick_and_slow import slow_but_every
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -34,7 +33,8 @@ def test_each_field_of_each_config_is_compared(config: type[Config]) -> None:
     assert undeclared(config) == [], "give values for these fields in config_variants.py"
 
 
-@pytest.mark.parametrize("config", slow_but_every(5, NAMED))
+@pytest.mark.slow_but_every(7)
+@pytest.mark.parametrize("config", [each for _, each in NAMED], ids=[name for name, _ in NAMED])
 def test_accelerated_is_plain(config: Config) -> None:
     assert_equal_outcomes(config)
 

@@ -149,6 +149,7 @@ def _how_vocabularies_are_ranked(request: pytest.FixtureRequest, monkeypatch: py
         monkeypatch.setattr(int8, "_ROWS_TOGETHER", request.param)
 
 
+@pytest.mark.slow_but_every(5)
 @pytest.mark.usefixtures("_how_vocabularies_are_ranked")
 @pytest.mark.parametrize("vocab_size", [150, 8192, 8200, 20_000])
 @pytest.mark.parametrize("forbidden", [(), (0, 1, 3), (0, 2, 149), (2, 0, 0, 2)])

@@ -249,6 +249,7 @@ def test_the_inner_layer_is_relu_of_the_biased_product_thinned(dtype: torch.dtyp
         )
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("width", [1, 40, 67])
 @pytest.mark.parametrize("activation", [F.gelu, gelu_tanh, F.silu])
@@ -310,6 +311,7 @@ def test_layer_norm_and_its_gradients_are_pytorchs(dtype: torch.dtype, rows: int
 # Attention as one operation.
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("to_memory", [False, True])

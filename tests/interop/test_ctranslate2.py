@@ -184,6 +184,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Bundle
     return found
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("family", ["marian", "m2m", "bart", "mbart"])
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_imported_models_translate_alike(family: str, beam_size: int, imported: dict[str, tuple[Bundle, Path]]) -> None:

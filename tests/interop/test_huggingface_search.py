@@ -109,6 +109,7 @@ def found_by_headway(
     return [[ids.order[token] for token in hypotheses[0].tokens] for hypotheses in found]
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize(
     ("beam_size", "alpha", "draw"), [(1, 1.0, 0), (1, 1.0, 1), (4, 0.6, 0), (4, 1.0, 1), (4, 1.0, 2), (3, 0.0, 0)]
 )

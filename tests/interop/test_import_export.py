@@ -142,6 +142,7 @@ def agree(found: list[str], expected: list[str]) -> None:
 # Import.
 
 
+@pytest.mark.slow_but_every(3)
 @each_family
 @each_beam
 def test_an_imported_model_translates_as_the_original(

@@ -97,6 +97,7 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
 # The graphs compute the same results as the model.
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("changes", OPTIONS, ids=str)
 @torch.no_grad()
 def test_logits_of_padded_batches(tmp_path: Path, changes: dict[str, Any]) -> None:

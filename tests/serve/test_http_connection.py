@@ -45,6 +45,7 @@ def is_error(reply: bytes, status: int, body: dict[str, Any]) -> bool:
     return head.startswith(b"HTTP/1.1 %d " % status) and json.loads(found) == body
 
 
+@pytest.mark.slow_but_every(5)
 @pytest.mark.parametrize(
     "start",
     [b"", b"\r\n", b"GET /lang", b"GET /languages HTTP/1.1\r\nHost: local", POST + b'Content-Length: 9\r\n\r\n{"a"'],
