@@ -332,7 +332,7 @@ class Fleet:
             worker.writer.write(encode(Ping()))
 
     async def _listen(self, worker: _Process) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        try:
             while True:
                 message = await read(worker.stream)
                 worker.unanswered = 0
@@ -346,7 +346,10 @@ class Fleet:
                         self._on_part(worker, message)
                     case Done():
                         self._on_done(worker, message)
-        self._lose(worker)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:  # whatever has happened, no one listens to this worker any more
+            self._lose(worker)
 
     # Jobs.
 
