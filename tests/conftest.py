@@ -64,7 +64,6 @@ jaxtyping.jaxtyped = _jaxtyped_at_first  # type: ignore[assignment]
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow the tests that train two dozen models first, and most cases of some others (``slow_but_every``)."""
     cases = Counter[str]()

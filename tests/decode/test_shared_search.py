@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, search_all, search_steps
+from headway.decode.beam import BeamSearch
 from headway.decode.shared_search import Caller, SharedSearch, search_as
 from headway.errors import ConfigError
 from headway.models.registry import build_model
@@ -316,19 +317,60 @@ def test_steps_go_on_while_another_call_waits(
     assert shared.num_waiting == 0
 
 
-def test_what_a_step_raises_by_mistake_reaches_every_call(
-    model: Transformer, shared: SharedSearch, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("defect", [AssertionError, KeyboardInterrupt])
+def test_an_error_beside_a_step_ends_every_call(
+    slow: Slow, pool: ThreadPoolExecutor, defect: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> None:
-        raise AssertionError("a defect")
+    """Also those whose requests wait, and those in the batch of other options. None waits for ever."""
+    shared, other = SharedSearch(max_rows=2), DecodingOptions(beam_size=2)
+    calls = [pool.submit(shared, slow, [request(number)], GREEDY, bos=BOS, eos=EOS) for number in range(5)]
+    calls += [pool.submit(shared, slow, [request(number)], other, bos=BOS, eos=EOS) for number in range(3)]
+    wait_until(lambda: shared.num_sequences + shared.num_waiting == 8)
 
-    monkeypatch.setattr(shared, "_due_batches", fail)
-    calls = [pool.submit(shared, model, [request(number)], GREEDY, bos=BOS, eos=EOS) for number in range(5)]
+    def fail(*_: object) -> None:
+        raise defect
+
+    monkeypatch.setattr(BeamSearch, "step", fail)
+    for batch in shared._batches.values():
+        batch.make = fail  # type: ignore[assignment]
+    slow.run()
     for call in calls:
-        with pytest.raises(AssertionError, match="a defect"):
+        with pytest.raises((defect, CancelledError)):
             call.result(10)
+    assert (shared.num_sequences, shared.num_waiting) == (0, 0)
     monkeypatch.undo()
-    assert shared(model, [request(1)], GREEDY, bos=BOS, eos=EOS)[0]
+    assert shared(slow, [request(1)], GREEDY, bos=BOS, eos=EOS)[0]
+
+
+def test_a_generator_may_be_closed_by_the_thread_that_has_the_lock(model: Transformer, shared: SharedSearch) -> None:
+    """As the garbage collector does, at any time."""
+    steps = shared.steps(model, request(1, 50), GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
+    next(steps)
+    with shared._lock:
+        steps.close()
+    assert shared(model, [request(2)], GREEDY, bos=BOS, eos=EOS)[0]
+    assert shared.num_sequences == 0
+
+
+def test_a_canceled_call_of_a_failed_step_ends(shared: SharedSearch, slow: Slow, pool: ThreadPoolExecutor) -> None:
+    caller, slow.poison = Caller(), 39
+    arguments: dict[str, Any] = {"bos": BOS, "eos": EOS, "banned": (EOS,)}
+
+    def canceled() -> Any:
+        with search_as(caller):
+            return shared(slow, [Request(source=(5, 6, EOS), limit=100_000)], GREEDY, **arguments)
+
+    first = pool.submit(canceled)
+    bad = pool.submit(shared, slow, [Request(source=(5, 39, EOS), limit=9)], GREEDY, **arguments)
+    wait_until(lambda: shared.num_sequences + shared.num_waiting == 2)
+    slow.run(5)
+    wait_until(lambda: slow.steps == 5)
+    caller.canceled.set()
+    slow.run()
+    with pytest.raises(CancelledError):
+        first.result(10)
+    with pytest.raises(RuntimeError, match="poison"):
+        bad.result(10)
 
 
 def test_an_impossible_request_is_refused_at_once(model: Transformer, shared: SharedSearch) -> None:

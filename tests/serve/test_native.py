@@ -65,6 +65,28 @@ def test_sentences_concatenate_to_the_text(http: httpx.Client) -> None:
     assert refused.status_code == 422  # not valid Unicode
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'"text"', b"\xff\xff", b"[" * 5000, b"null"])
+@pytest.mark.parametrize("kind", ["application/json", "application/x+json", "text/plain", None])
+def test_bodies_that_cannot_be_read_are_refused_alike_by_all_routes(
+    http: httpx.Client, content: bytes, kind: str | None
+) -> None:
+    headers = {} if kind is None else {"content-type": kind}
+    direct, other = (http.post(path, content=content, headers=headers) for path in ("/translate", "/detect"))
+    assert direct.status_code in (400, 422)
+    assert (direct.status_code, direct.json()) == (other.status_code, other.json())
+
+
+@pytest.mark.parametrize(
+    ("encoding", "kind"),
+    [("utf-8-sig", "application/json"), ("utf-16", "application/json"), ("utf-8", "application/x+json")],
+)
+def test_bodies_in_other_forms_of_json_are_translated(http: httpx.Client, encoding: str, kind: str) -> None:
+    body = {"text": "Ein Hund", "source": "en", "target": "de"}
+    content = json.dumps(body).encode(encoding)
+    other = http.post("/translate", content=content, headers={"content-type": kind})
+    assert other.json() == http.post("/translate", json=body).json()
+
+
 def test_an_alignment_may_leave_out_its_weights(http: httpx.Client) -> None:
     body = {"text": "Ein Hund", "source": "en", "target": "de", "options": {"n_best": 2}}
     whole = http.post("/translate", json={**body, "alignment": True}).json()["translations"]

@@ -20,7 +20,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -74,7 +74,7 @@ class _Call:
     progress: deque[list[Hypothesis]] | None = None  # the open hypotheses after each step, if the call wants them
     error: BaseException | None = None
     has_ended: bool = False
-    # Set when the call has ended or advanced, and when its thread shall advance the batches.
+    # Set when the call has ended or advanced, and when its thread must advance the batches.
     woken: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -116,12 +116,13 @@ class _Batch:
         self.search = make()
         self.active: dict[int, _Sequence] = {}  # by the key in the search
         self.waiting: list[_Call] = []  # in the order of their arrival
+        self.failed: list[_Sequence] = []  # those of a step that has failed, which are decoded again one at a time
         self.longest = 0  # length of the longest source since the batch was last empty
 
     @property
     def calls(self) -> list[_Call]:
         """The calls of all sequences, once for each sequence, and those that wait."""
-        return [*(sequence.call for sequence in self.active.values()), *self.waiting]
+        return [*(sequence.call for sequence in (*self.active.values(), *self.failed)), *self.waiting]
 
 
 class SharedSearch:
@@ -147,6 +148,7 @@ class SharedSearch:
         self._leader: _Call | None = None  # the call whose thread advances the batches
         self._followers: list[_Call] = []  # those whose threads wait meanwhile
         self._batches: dict[Any, _Batch] = {}
+        self._round: list[_Batch] = []  # the batches that have not advanced yet in the present round
         self._served: dict[str, int] = {}  # tokens that each present caller has got
         self._keys = itertools.count()  # of sequences in their search
         self._low_priority_s = 0.0  # time that steps of low priority may take while there are others
@@ -244,9 +246,14 @@ class SharedSearch:
         finally:
             if not call.has_ended:
                 call.fail(CancelledError())
-            with self._lock:
-                if self._leader is None:
-                    self._drop_ended_calls()
+            # The garbage collector may come here, to close a generator, in a thread that has the lock. The next step
+            # then drops the call.
+            if self._lock.acquire(blocking=False):
+                try:
+                    if self._leader is None:
+                        self._drop_ended_calls()
+                finally:
+                    self._lock.release()
 
     def _advance_until(self, call: _Call, is_over: Callable[[], bool]) -> None:
         """Advance the batches, or wait while another thread does, until ``is_over``."""
@@ -260,7 +267,7 @@ class SharedSearch:
                 call.woken.wait()
                 call.woken.clear()
             while self._leader is call and not is_over():
-                self._advance_batches()
+                self._advance_next_batch()
         finally:
             with self._lock:
                 if self._leader is not call:
@@ -274,7 +281,7 @@ class SharedSearch:
     @property
     def num_sequences(self) -> int:
         """The number of sequences that are decoded at the moment."""
-        return sum(len(batch.active) for batch in list(self._batches.values()))
+        return sum(len(batch.active) + len(batch.failed) for batch in list(self._batches.values()))
 
     @property
     def num_waiting(self) -> int:
@@ -283,21 +290,40 @@ class SharedSearch:
 
     # All of the following runs in the thread of the leader, except for dropping calls when there is none.
 
-    def _advance_batches(self) -> None:
-        """Let waiting requests enter, and advance all batches by one step."""
+    def _advance_next_batch(self) -> None:
+        """Let waiting requests enter the next batch of the present round, and advance it by one step."""
         with self._lock:
             self._drop_ended_calls()
-            batches = self._due_batches()
-            entering = [self._choose(batch) for batch in batches]
+            if not self._round:
+                self._round = self._due_batches()
+            if not self._round:
+                return
+            batch = self._round.pop(0)
+            entering = {} if batch.failed else self._choose(batch)
+        started = self.step_started = self._clock()
         try:
-            for batch, sequences in zip(batches, entering, strict=True):
-                started = self.step_started = self._clock()
-                self._advance(batch, sequences)
-                self.num_steps += 1
-                seconds = self._clock() - started
-                self._low_priority_s += -seconds if batch.has_low_priority else _LOW_PRIORITY_TIME * seconds
+            if batch.failed:
+                self._search_alone(batch, batch.failed[0])
+                del batch.failed[0]
+            else:
+                self._advance(batch, entering)
+        except BaseException as error:  # no batch can go on from the middle of a step
+            self._fail_all(error, entering.values())
+            raise
         finally:
             self.step_started = None
+        self.num_steps += 1
+        seconds = self._clock() - started
+        self._low_priority_s += -seconds if batch.has_low_priority else _LOW_PRIORITY_TIME * seconds
+
+    def _fail_all(self, error: BaseException, entering: Iterable[_Sequence]) -> None:
+        """End all calls with an error, or cancel them if it is that of the present thread only."""
+        shared = error if isinstance(error, Exception) else CancelledError()
+        with self._lock:
+            calls = itertools.chain(*(batch.calls for batch in self._batches.values()))
+            for call in (*(sequence.call for sequence in entering), *calls):
+                call.fail(shared)
+            self._batches, self._round = {}, []
 
     def _due_batches(self) -> list[_Batch]:
         """Return the batches that advance now: those of low priority only if no others exist or their time has come."""
@@ -319,9 +345,11 @@ class SharedSearch:
             batch.search.remove(over)
             batch.active = {number: each for number, each in batch.active.items() if number not in over}
             batch.waiting = [call for call in batch.waiting if call.waiting and not call.is_over]
-            if not batch.active and not batch.waiting:
+            batch.failed = [sequence for sequence in batch.failed if not sequence.call.is_over]
+            if not batch.calls:
                 del self._batches[key]
             present |= {call.caller.name for call in batch.calls}
+        self._round = [batch for batch in self._round if batch.calls]
         self._served = {name: tokens for name, tokens in self._served.items() if name in present}
 
     def _choose(self, batch: _Batch) -> dict[int, _Sequence]:
@@ -354,9 +382,7 @@ class SharedSearch:
             batch.search.add_requests([(key, sequence.request) for key, sequence in entering.items()])
             finished = batch.search.step()
         except Exception:
-            sequences, batch.active, batch.search = list(batch.active.values()), {}, batch.make()
-            for sequence in sequences:
-                self._search_alone(batch, sequence)
+            batch.failed, batch.active, batch.search = list(batch.active.values()), {}, batch.make()
             return
         for key, hypotheses in finished:
             sequence = batch.active.pop(key)
@@ -378,5 +404,8 @@ class SharedSearch:
                     call.finish(sequence.at, hypotheses)
                 if search.beams and call.progress is not None:
                     call.progress.append(search.open_hypotheses(0))
+                    call.woken.set()
+            if not call.has_ended and call.caller.canceled.is_set():
+                call.fail(CancelledError())
         except Exception as error:
             call.fail(error)

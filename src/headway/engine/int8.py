@@ -39,7 +39,7 @@ from headway.nn.norms import RMSNorm
 
 Array = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.int16]
-Places = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 
 # Up to this source length, the kernel computes self-attention; beyond it, PyTorch's products are faster. The choice and
 # the rounding depend only on the sequence's own length, never on the padding.
@@ -122,7 +122,7 @@ class Int8Backend(TorchBackend):
         return out
 
     def _short_self_attention(
-        self, rows: Array, layout: HeadLayout, spans: Places, lengths: Places, out: Array
+        self, rows: Array, layout: HeadLayout, spans: Indices, lengths: Indices, out: Array
     ) -> None:
         """Write the self-attention that the kernel computes to ``out``."""
         sentences, heads = np.arange(len(lengths)), layout.num_kv_heads
@@ -174,22 +174,23 @@ class Int8Backend(TorchBackend):
                 column += width
 
     def cross_attention(self, query: Rows, layout: HeadLayout, memory_kv: KVCache, layer: int, mask: Any) -> Rows:  # noqa: D102
+        # Without the mask: each sequence has its own number of entries.
         keys, values, slots = _bits(memory_kv.keys[layer]), _bits(memory_kv.values[layer]), memory_kv.slots.numpy()
-        spans, counts = _equal_spans(len(slots), len(query) // len(slots)), memory_kv.lengths.numpy()
+        spans, counts = _equal_spans(len(slots), len(query) // max(1, len(slots))), memory_kv.lengths.numpy()
         out = np.empty((len(query), layout.output_width), dtype=np.float32)
         _attend(query, layout, keys, values, slots, spans, counts, _NO_MASK, out)
         return out
 
 
 @lru_cache(maxsize=256)
-def _equal_spans(sentences: int, rows: int) -> Places:
+def _equal_spans(sentences: int, rows: int) -> Indices:
     """Return the first row of each sentence and the one after its last, if all have the same number of rows."""
     first = rows * np.arange(sentences)
     return np.stack([first, first + rows], 1)
 
 
 def _write_keys_values(
-    rows: Array, layout: HeadLayout, keys: Bits, values: Bits, slots: Places, spans: Places, entry: int
+    rows: Array, layout: HeadLayout, keys: Bits, values: Bits, slots: Indices, spans: Indices, entry: int
 ) -> None:
     """Copy the keys and values in ``rows`` to the cache, from ``entry`` on."""
     queries, all_keys, all_values = layout.widths
@@ -203,9 +204,9 @@ def _attend(
     layout: HeadLayout,
     keys: Bits,
     values: Bits,
-    slots: Places,
-    spans: Places,
-    counts: Places,
+    slots: Indices,
+    spans: Indices,
+    counts: Indices,
     mask: npt.NDArray[np.bool_],
     out: Array,
 ) -> None:

@@ -1,7 +1,8 @@
 """The tokens of source sentences as rows without padding.
 
 All layers of an encoder but attention compute each row on its own, so they need no padding, which is as long as the
-sentences themselves if sentences of all lengths are encoded together. Attention takes the rows of the padded batch.
+sentences themselves if sentences of all lengths are encoded together. Attention in int8 reads the rows of each sentence
+where they are; other attention pads them.
 """
 
 from __future__ import annotations

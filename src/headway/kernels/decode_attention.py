@@ -7,8 +7,8 @@ Rows are float32 and contain the output of one matrix product: the queries of al
 followed by their keys and values. The rows of a sentence are adjacent. The cache contains keys and values as 16-bit
 floats by slot and head, padded with zeros to whole vectors (:func:`padded_width`). Each sentence has a slot.
 
-Dimensions: B sentences, R rows, W the most rows of a sentence, P slots, H heads, C entries of a slot, K width of a key,
-U width of a value; K2 and U2 include the padding.
+Dimensions: B sentences, R rows, W the largest number of rows of a sentence, P slots, H heads, C entries of a slot, K
+width of a key, U width of a value; K2 and U2 include the padding.
 """
 
 from __future__ import annotations
@@ -68,38 +68,38 @@ def attend(
     query may attend to. An empty mask allows all entries.
     """
     value_width = out.shape[1] // heads
-    sentences, beams, longest = len(slots), 0, 0
+    sentences, queries, longest = len(slots), 0, 0
     for sentence in range(sentences):
-        beams, longest = max(beams, spans[sentence, 1] - spans[sentence, 0]), max(longest, num_entries[sentence])
-    space = longest + KEYS_PER_DOT + LANES  # size of a beam's entries and weights, which are read in whole vectors
-    entries, num_open = np.empty(beams * space, dtype=np.int64), np.empty(beams, dtype=np.int64)
-    weights, totals = np.empty(beams * space, dtype=np.float32), np.empty(beams, dtype=np.float32)
+        queries, longest = max(queries, spans[sentence, 1] - spans[sentence, 0]), max(longest, num_entries[sentence])
+    space = longest + KEYS_PER_DOT + LANES  # size of a query's entries and weights, which are read in whole vectors
+    entries, num_open = np.empty(queries * space, dtype=np.int64), np.empty(queries, dtype=np.int64)
+    weights, totals = np.empty(queries * space, dtype=np.float32), np.empty(queries, dtype=np.float32)
     key_bytes, value_bytes = 2 * keys.shape[2], 2 * values.shape[2]  # size of an entry
     next_keys, next_values = keys.shape[1] * key_bytes, values.shape[1] * value_bytes
     for sentence in range(sentences):
         first_row = spans[sentence, 0]
-        beams = spans[sentence, 1] - first_row
-        for beam in range(beams):
-            num_open[beam] = _list_open(mask, sentence, beam, num_entries[sentence], entries, beam * space)
+        queries = spans[sentence, 1] - first_row
+        for at in range(queries):
+            num_open[at] = _list_open(mask, sentence, at, num_entries[sentence], entries, at * space)
         for head in range(heads):
             row = slots[sentence] * kv_heads + head // (heads // kv_heads)
             own_keys = keys.ctypes.data + row * next_keys
             own_values = values.ctypes.data + row * next_values
-            for beam in range(beams):
-                query = rows.ctypes.data + 4 * ((first_row + beam) * rows.shape[1] + head * key_width)
-                for first in range(beam * space, beam * space + num_open[beam], KEYS_PER_DOT):
+            for at in range(queries):
+                query = rows.ctypes.data + 4 * ((first_row + at) * rows.shape[1] + head * key_width)
+                for first in range(at * space, at * space + num_open[at], KEYS_PER_DOT):
                     dot_products(
                         *(query, key_width, own_keys, key_bytes),
                         *(entries.ctypes.data + 8 * first, next_keys, weights.ctypes.data + 4 * first),
                     )
-            for beam in range(beams):
-                totals[beam] = exp_and_sum(weights.ctypes.data + 4 * beam * space, num_open[beam])
-            for beam in range(beams):
-                chosen, own_weights = entries.ctypes.data + 8 * beam * space, weights.ctypes.data + 4 * beam * space
-                scale = np.float32(1) / totals[beam] if num_open[beam] else np.float32(0)
-                place = out.ctypes.data + 4 * ((first_row + beam) * out.shape[1] + head * value_width)
+            for at in range(queries):
+                totals[at] = exp_and_sum(weights.ctypes.data + 4 * at * space, num_open[at])
+            for at in range(queries):
+                chosen, own_weights = entries.ctypes.data + 8 * at * space, weights.ctypes.data + 4 * at * space
+                scale = np.float32(1) / totals[at] if num_open[at] else np.float32(0)
+                place = out.ctypes.data + 4 * ((first_row + at) * out.shape[1] + head * value_width)
                 weighted_sum(
-                    *(own_weights, value_width, own_values, value_bytes, chosen, num_open[beam]),
+                    *(own_weights, value_width, own_values, value_bytes, chosen, num_open[at]),
                     *(next_values, scale, place),
                 )
 

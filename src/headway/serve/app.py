@@ -103,14 +103,15 @@ def make_app(service: Service) -> ASGIApp:
     async def show_metrics() -> Response:
         return Response(metrics.text(), media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
-    # Each API has an application of its own, so that a request is compared with the routes of its API only. All could
-    # start and end the service; the server asks the one of the native API.
-    apps = {
-        name: Starlette(routes=api.routes(service), exception_handlers=_HANDLERS, lifespan=lifespan)
-        for name, api in _APIS.items()
-    }
-    apps[NATIVE].router.default = native
-    guarded: ASGIApp = _Guard(apps, service, metrics)
+    direct = Route("/api/v1/translate", translation.DirectTranslation(service, native), methods=["POST"])
+    before_native = Starlette(routes=[direct], exception_handlers=_HANDLERS, lifespan=lifespan)
+    before_native.router.default = native
+    # Each API has an application of its own, so that a request is compared with the routes of its API only.
+    apps: dict[str, ASGIApp] = {NATIVE: before_native}
+    for name, api in _APIS.items():
+        if api.routes is not None:
+            apps[name] = Starlette(routes=api.routes(service), exception_handlers=_HANDLERS)
+    guarded: ASGIApp = _Gateway(apps, service, metrics)
     if service.config.allowed_origins:
         guarded = CORSMiddleware(
             guarded, list(service.config.allowed_origins), allow_methods=["*"], allow_headers=["*"]
@@ -150,13 +151,13 @@ _ERRORS: dict[type[Exception], tuple[int, str]] = {
 
 @dataclass(frozen=True)
 class _Api:
-    """An API: its routes, the form of its errors, and its own statuses for some of them.
+    """An API: the form of its errors, its routes unless FastAPI has them, and its own statuses for some errors.
 
     While the queue is full, requests to the ``queued`` paths are refused before their bodies are read.
     """
 
     error: Callable[[str, int, dict[str, str] | None], Response]
-    routes: Callable[[Service], Sequence[Route]]
+    routes: Callable[[Service], Sequence[Route]] | None
     statuses: Mapping[type[Exception], int] = field(default_factory=dict)
     queued: tuple[str, ...] = ()
 
@@ -164,7 +165,7 @@ class _Api:
 _APIS = {
     NATIVE: _Api(
         native_error,
-        translation.direct_routes,  # the others are a router of FastAPI, which describes all
+        None,
         queued=tuple(f"/api/v1/{name}" for name in ("translate", "generate", "classify", "fill", "score")),
     ),
     PAGE: _Api(native_error, page.routes),
@@ -240,7 +241,7 @@ _HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
 }
 
 
-class _Guard:
+class _Gateway:
     """Gives each request to the application of its API.
 
     Refuses foreign hosts, bodies that are too large, and requests while the service ends; counts and logs.

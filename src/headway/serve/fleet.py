@@ -348,8 +348,10 @@ class Fleet:
                         self._on_done(worker, message)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
-        finally:  # whatever has happened, no one listens to this worker any more
-            self._lose(worker)
+        except Exception:
+            _log.exception("an answer of worker process %d is wrong; it is killed", worker.pid)
+            worker.kill()
+        self._lose(worker)
 
     # Jobs.
 

@@ -30,7 +30,7 @@ from headway.serve.messages import (
     receive,
 )
 
-_IDLE_PINGS = 4  # a worker without steps for so long is idle
+_IDLE_PINGS = 4  # a worker without jobs for this many pings is idle
 
 
 @runtime_checkable
@@ -55,7 +55,7 @@ class _Worker:
                 model.share_search(self._search)
         self._sending = threading.Lock()
         self._callers: dict[int, Caller] = {}
-        self._idle_pings, self._steps = 0, 0  # pings since the last step, and the number of steps at the last ping
+        self._idle_pings = 0  # pings since the last job began
 
     def run(self) -> None:
         with ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="job") as pool:
@@ -75,6 +75,7 @@ class _Worker:
 
     def _start(self, job: Job, pool: ThreadPoolExecutor) -> None:
         caller = self._callers[job.number] = Caller(job.caller, job.priority)
+        self._idle_pings = 0
         pool.submit(self._answer, job, caller)
 
     def _cancel(self, number: int) -> None:
@@ -122,12 +123,11 @@ class _Worker:
         return Pong(stalled, search.num_sequences, search.num_waiting, search.num_steps)
 
     def _return_memory(self) -> None:
-        """Return freed memory to the system when there has been no step for some pings."""
-        steps = self._search.num_steps
-        self._idle_pings = self._idle_pings + 1 if steps == self._steps and not self._callers else 0
-        self._steps = steps
-        if self._idle_pings == _IDLE_PINGS:
-            return_freed_memory()
+        """Return freed memory to the system when there has been no job for some pings."""
+        if not self._callers:
+            self._idle_pings += 1
+            if self._idle_pings == _IDLE_PINGS:
+                return_freed_memory()
 
     def _send(self, message: Any) -> None:
         data = encode(message)

@@ -207,23 +207,25 @@ async def unless_disconnected(request: Request, work: Awaitable[T]) -> T:
     Raises:
         ClientDisconnect: The client has disconnected.
     """
-    task, has_left = asyncio.current_task(), False
+    task = asyncio.current_task()
+    assert task is not None
+    has_left, earlier = False, task.cancelling()
 
     async def watch() -> None:
         nonlocal has_left
         while (await request.receive())["type"] != "http.disconnect":
             pass
         has_left = True
-        if task is not None:
-            task.cancel()
+        task.cancel()
 
     watching = asyncio.ensure_future(watch())
     try:
         return await work
     except asyncio.CancelledError:
-        if not has_left or task is None:
-            raise
-        task.uncancel()
-        raise ClientDisconnect from None
+        if has_left and task.cancelling() == earlier + 1:  # otherwise someone else has canceled it, too
+            raise ClientDisconnect from None
+        raise
     finally:
         watching.cancel()
+        if has_left:
+            task.uncancel()

@@ -8,10 +8,9 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from starlette.routing import Route
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headway.decode.request import DecodingOptions
 from headway.predict.markup import MarkupKind, MarkupOptions
@@ -245,19 +244,38 @@ def add_routes(api: APIRouter, service: Service) -> None:
         return JSONResponse({"alternatives": [asdict(each) for each in found]})
 
 
-def direct_routes(service: Service) -> list[Route]:
-    """Return the route for translation again, without FastAPI, which takes as long as all else before the work."""
+class DirectTranslation:
+    """The route for translation without FastAPI, whose parsing takes as long as everything else before the work.
 
-    async def translate(request: Request) -> Response:
-        is_json = request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+    It leaves the bodies that it cannot read to ``described``, FastAPI's application, which says what is wrong.
+    """
+
+    def __init__(self, service: Service, described: ASGIApp) -> None:
+        self._service, self._described = service, described
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        request = Request(scope, receive, send)
         data = await request.body()
         try:
-            body = TranslateBody.model_validate_json(data) if is_json else TranslateBody.model_validate(data)
-        except ValidationError as error:
-            raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
-        return await _translate(service, body, request)
+            if request.headers.get("content-type") != "application/json":
+                raise ValueError
+            body = TranslateBody.model_validate_json(data)
+        except ValueError:  # pydantic's errors are, too
+            await self._described(scope, _received_again(data, receive), send)
+        else:
+            response = await _translate(self._service, body, request)
+            await response(scope, receive, send)
 
-    return [Route("/api/v1/translate", translate, methods=["POST"])]
+
+def _received_again(data: bytes, receive: Receive) -> Receive:
+    """Return a function that receives ``data``, and then what follows."""
+    messages: list[Message] = [{"type": "http.request", "body": data, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_again
 
 
 async def _translate(service: Service, body: TranslateBody, request: Request) -> Response:
