@@ -36,6 +36,8 @@ makes decoding fast and which settings to choose; [training.md](training.md) exp
 _LANGUAGE_MODEL_SCORES = (
     ("val_loss", "loss"),
     ("bits_per_byte", "bits per byte"),
+    ("masked_loss", "loss of hidden tokens"),
+    ("masked_accuracy", "hidden tokens filled in right"),
     ("blimp", "BLiMP"),
     ("xz", "xz"),
     ("ppmd", "PPMd"),
