@@ -25,6 +25,7 @@ from headway.nn.blocks import BlockConfig, EncoderBlock, FeedForward, PostNorm
 from headway.nn.dropout import Dropout
 
 NAMED = [(f"{config.__name__}-{name}", each) for config in CONFIGS for name, each in variants(config)]
+EACH = pytest.mark.parametrize("config", [each for _, each in NAMED], ids=[name for name, _ in NAMED])
 TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
 
@@ -34,12 +35,12 @@ def test_each_field_of_each_config_is_compared(config: type[Config]) -> None:
 
 
 @pytest.mark.slow_but_every(7)
-@pytest.mark.parametrize("config", [each for _, each in NAMED], ids=[name for name, _ in NAMED])
+@EACH
 def test_accelerated_is_plain(config: Config) -> None:
     assert_equal_outcomes(config)
 
 
-@pytest.mark.parametrize("config", [each for _, each in NAMED], ids=[name for name, _ in NAMED])
+@EACH
 def test_every_layer_that_kernels_support_is_fast(config: Any) -> None:
     model = accelerate(build_model(config, VOCABULARY, VOCABULARY))
     forms = layer_forms(model)

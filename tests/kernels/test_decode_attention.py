@@ -75,32 +75,8 @@ def test_an_empty_mask_allows_all_entries() -> None:
     rows = random.standard_normal((4, 16), dtype=np.float32)
     keys, values = (placed(random.standard_normal((4, 5, 8))) for _ in range(2))
     found, expected = (np.empty((4, 16), dtype=np.float32) for _ in range(2))
-    attend(
-        rows,
-        2,
-        2,
-        8,
-        keys,
-        values,
-        np.arange(2),
-        spans(2, 2),
-        np.full(2, 5),
-        np.zeros((0, 0, 0), dtype=np.bool_),
-        found,
-    )
-    attend(
-        rows,
-        2,
-        2,
-        8,
-        keys,
-        values,
-        np.arange(2),
-        spans(2, 2),
-        np.full(2, 5),
-        np.ones((2, 1, 5), dtype=np.bool_),
-        expected,
-    )
+    for mask, out in ((np.zeros((0, 0, 0), dtype=np.bool_), found), (np.ones((2, 1, 5), dtype=np.bool_), expected)):
+        attend(rows, 2, 2, 8, keys, values, np.arange(2), spans(2, 2), np.full(2, 5), mask, out)
     assert np.array_equal(found, expected)
 
 

@@ -74,13 +74,18 @@ class _Call:
     progress: deque[list[Hypothesis]] | None = None  # the open hypotheses after each step, if the call wants them
     error: BaseException | None = None
     has_ended: bool = False
-    # Set when the call has ended or advanced, and when its thread must advance the batches.
+    # Set when the call ends or advances, and when its thread must take over advancing the batches.
     woken: threading.Event = field(default_factory=threading.Event)
 
     @property
     def is_over(self) -> bool:
         """Whether its results are complete, or no longer wanted."""
         return self.has_ended or self.caller.canceled.is_set()
+
+    @property
+    def can_return(self) -> bool:
+        """Whether its thread need not wait: the call has ended, or has advanced and its progress is wanted."""
+        return self.has_ended or bool(self.progress)
 
     def fail(self, error: BaseException) -> None:
         """Let the call raise ``error``."""
@@ -148,7 +153,7 @@ class SharedSearch:
         self._leader: _Call | None = None  # the call whose thread advances the batches
         self._followers: list[_Call] = []  # those whose threads wait meanwhile
         self._batches: dict[Any, _Batch] = {}
-        self._round: list[_Batch] = []  # the batches that have not advanced yet in the present round
+        self._round: list[_Batch] = []  # the batches that have not advanced yet in the current round
         self._served: dict[str, int] = {}  # tokens that each present caller has got
         self._keys = itertools.count()  # of sequences in their search
         self._low_priority_s = 0.0  # time that steps of low priority may take while there are others
@@ -180,8 +185,8 @@ class SharedSearch:
         if not requests:
             return []
         call = _Call(_current.get(), deque(enumerate(requests)), [[] for _ in requests], len(requests))
-        with self._entered(call, model, options, bos, eos, banned, other_ends):
-            self._advance_until(call, lambda: call.has_ended)
+        with self._queued(call, model, options, bos, eos, banned, other_ends):
+            self._wait_for(call)
         if call.error is not None:
             raise call.error
         return call.results
@@ -203,18 +208,17 @@ class SharedSearch:
         """
         progress = deque[list[Hypothesis]]()
         call = _Call(_current.get(), deque([(0, request)]), [[]], 1, progress)
-        with self._entered(call, model, options, bos, eos, banned, other_ends):
-            while True:
-                self._advance_until(call, lambda: call.has_ended or bool(progress))
-                if not progress:
-                    break
+        with self._queued(call, model, options, bos, eos, banned, other_ends):
+            self._wait_for(call)
+            while progress:
                 yield progress.popleft()
+                self._wait_for(call)
         if call.error is not None:
             raise call.error
         return call.results[0]
 
     @contextlib.contextmanager
-    def _entered(
+    def _queued(
         self,
         call: _Call,
         model: SearchModel[Any],
@@ -224,7 +228,7 @@ class SharedSearch:
         banned: Sequence[int],
         other_ends: Sequence[int],
     ) -> Iterator[None]:
-        """Let a call wait for its place in the batch of its model and options. At the end, cancel what is not done."""
+        """Queue a call for the batch of its model and options. On exit, cancel whatever is unfinished."""
         for _, request in call.waiting:
             check_request(request, options, eos)
         caller = call.caller
@@ -246,8 +250,8 @@ class SharedSearch:
         finally:
             if not call.has_ended:
                 call.fail(CancelledError())
-            # The garbage collector may come here, to close a generator, in a thread that has the lock. The next step
-            # then drops the call.
+            # The garbage collector may close a generator, and so run this, in a thread that already holds the lock.
+            # Then the next step removes the call.
             if self._lock.acquire(blocking=False):
                 try:
                     if self._leader is None:
@@ -255,18 +259,18 @@ class SharedSearch:
                 finally:
                     self._lock.release()
 
-    def _advance_until(self, call: _Call, is_over: Callable[[], bool]) -> None:
-        """Advance the batches, or wait while another thread does, until ``is_over``."""
+    def _wait_for(self, call: _Call) -> None:
+        """Wait until a call can return. If no other thread advances the batches, this one does."""
         with self._lock:
             if self._leader is None:
                 self._leader = call
             else:
                 self._followers.append(call)
         try:
-            while self._leader is not call and not is_over():
+            while self._leader is not call and not call.can_return:
                 call.woken.wait()
                 call.woken.clear()
-            while self._leader is call and not is_over():
+            while self._leader is call and not call.can_return:
                 self._advance_next_batch()
         finally:
             with self._lock:
@@ -288,10 +292,10 @@ class SharedSearch:
         """The number of requests that wait."""
         return sum(len(call.waiting) for batch in list(self._batches.values()) for call in list(batch.waiting))
 
-    # All of the following runs in the thread of the leader, except for dropping calls when there is none.
+    # The methods below run in the leader's thread. Only _drop_ended_calls also runs while there is no leader.
 
     def _advance_next_batch(self) -> None:
-        """Let waiting requests enter the next batch of the present round, and advance it by one step."""
+        """Add waiting requests to the next batch of the current round, and advance it by one step."""
         with self._lock:
             self._drop_ended_calls()
             if not self._round:
@@ -317,7 +321,7 @@ class SharedSearch:
         self._low_priority_s += -seconds if batch.has_low_priority else _LOW_PRIORITY_TIME * seconds
 
     def _fail_all(self, error: BaseException, entering: Iterable[_Sequence]) -> None:
-        """End all calls with an error, or cancel them if it is that of the present thread only."""
+        """Let all calls raise ``error``. One such as KeyboardInterrupt concerns this thread only: cancel the others."""
         shared = error if isinstance(error, Exception) else CancelledError()
         with self._lock:
             calls = itertools.chain(*(batch.calls for batch in self._batches.values()))

@@ -39,7 +39,7 @@ class FixedObject:
 
 
 class SpaceFormats:
-    """The formatting of the spaces in a text, by their neighbors."""
+    """The formatting of the spaces in a text, looked up by what stands on both sides of a space."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[Hashable, Hashable], FormattedText] = {}

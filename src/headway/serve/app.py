@@ -292,11 +292,11 @@ class _Gateway:
             refusal = self._refusal(scope, api, limit)
             if refusal is None:
                 api, body = await recognized(scope, limited_receive)
-                refusal = self._refusal_at_end(path, api)
+                prefix, rest = split_prefix(path, api)
+                refusal = self._refusal_of_work(path, rest, api)
             if refusal is not None:
                 await refusal(scope, receive, counted_send)
             else:
-                prefix, rest = split_prefix(path, api)
                 root, state = self._root_path + prefix, {**scope.get("state", {}), "api": api}
                 routed = {**scope, "root_path": root, "path": root + rest, "state": state}
                 await self._apps[api](routed, body, counted_send)
@@ -326,10 +326,10 @@ class _Gateway:
             return form(f"A body of more than {limit:,} bytes", 413)
         return None
 
-    def _refusal_at_end(self, path: str, api: str) -> Response | None:
+    def _refusal_of_work(self, path: str, rest: str, api: str) -> Response | None:
         if self._service.is_draining and path not in _ALWAYS_ANSWERED:
             return _APIS[api].error("The service is ending", 503, {"Retry-After": "5", "Connection": "close"})
-        if split_prefix(path, api)[1] in _APIS[api].queued and not self._service.config.limits.cache_mb:
+        if rest in _APIS[api].queued and not self._service.config.limits.cache_mb:
             try:  # while the queue is full, a refusal must take as little of the machine's time as possible
                 self._service.admission.check_capacity()
             except OverloadedError as error:

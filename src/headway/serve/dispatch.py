@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope
 
-from headway.serve.apis.requests import BadRequestError, parse_json_object
+from headway.serve.apis.requests import BadRequestError, parse_json_object, replay
 
 NATIVE = "native"
 PAGE = "page"
@@ -56,14 +56,12 @@ async def recognized(scope: Scope, receive: Receive) -> tuple[str, Receive]:
         failure = error
     body = b"".join(message.get("body", b"") for message in messages)
 
-    async def receive_again() -> Message:
-        if messages:
-            return messages.pop(0)
+    async def receive_rest() -> Message:
         if failure is not None:
             raise failure
         return await receive()
 
-    return "deeplx" if _is_deeplx(body) else api, receive_again
+    return "deeplx" if _is_deeplx(body) else api, replay(messages, receive_rest)
 
 
 def api_of_head(scope: Scope) -> str:

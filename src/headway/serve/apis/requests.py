@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Awaitable
+from collections import deque
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -15,6 +16,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Message, Receive
 
 from headway.serve.messages import ModelInfo
 
@@ -199,6 +201,16 @@ def _joined(items: list[tuple[str, Any]]) -> dict[str, Any]:
         else:
             fields[name] = [fields[name], value]
     return fields
+
+
+def replay(messages: Iterable[Message], receive: Receive) -> Receive:
+    """Return a function that receives ``messages``, which have been read from a request, and then what follows."""
+    left = deque(messages)
+
+    async def receive_again() -> Message:
+        return left.popleft() if left else await receive()
+
+    return receive_again
 
 
 async def unless_disconnected(request: Request, work: Awaitable[T]) -> T:

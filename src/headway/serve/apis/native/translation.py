@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headway.decode.request import DecodingOptions
 from headway.predict.markup import MarkupKind, MarkupOptions
@@ -29,7 +29,7 @@ from headway.serve.apis.native.fields import (
     client_of,
     listed,
 )
-from headway.serve.apis.requests import BadRequestError, unless_disconnected
+from headway.serve.apis.requests import BadRequestError, replay, unless_disconnected
 from headway.serve.glossaries import Dictionary, StoredGlossary
 from headway.serve.languages import english_name
 from headway.serve.service import Client, Service
@@ -247,11 +247,11 @@ def add_routes(api: APIRouter, service: Service) -> None:
 class DirectTranslation:
     """The route for translation without FastAPI, whose parsing takes as long as everything else before the work.
 
-    It leaves the bodies that it cannot read to ``described``, FastAPI's application, which says what is wrong.
+    It leaves the bodies that it cannot read to FastAPI's application, which says what is wrong.
     """
 
-    def __init__(self, service: Service, described: ASGIApp) -> None:
-        self._service, self._described = service, described
+    def __init__(self, service: Service, fastapi: ASGIApp) -> None:
+        self._service, self._fastapi = service, fastapi
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -262,20 +262,10 @@ class DirectTranslation:
                 raise ValueError
             body = TranslateBody.model_validate_json(data)
         except ValueError:  # pydantic's errors are, too
-            await self._described(scope, _received_again(data, receive), send)
+            await self._fastapi(scope, replay([{"type": "http.request", "body": data}], receive), send)
         else:
             response = await _translate(self._service, body, request)
             await response(scope, receive, send)
-
-
-def _received_again(data: bytes, receive: Receive) -> Receive:
-    """Return a function that receives ``data``, and then what follows."""
-    messages: list[Message] = [{"type": "http.request", "body": data, "more_body": False}]
-
-    async def receive_again() -> Message:
-        return messages.pop() if messages else await receive()
-
-    return receive_again
 
 
 async def _translate(service: Service, body: TranslateBody, request: Request) -> Response:
