@@ -220,7 +220,7 @@ async def recognized_with_body(request: Request) -> tuple[str, bytes]:
     async def receive() -> Message:
         return parts.pop(0)
 
-    api, receive_again = await recognized(request.scope, receive)
+    api, receive_again = await recognized(request.scope, receive, api_of_head(request.scope))
     messages = [await receive_again() for _ in range(3)]
     assert messages[-1] == {"type": "http.disconnect"}
     return api, b"".join(message["body"] for message in messages[:2])

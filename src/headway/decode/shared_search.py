@@ -129,6 +129,14 @@ class _Batch:
         """The calls of all sequences, once for each sequence, and those that wait."""
         return [*(sequence.call for sequence in (*self.active.values(), *self.failed)), *self.waiting]
 
+    def drop_ended_calls(self) -> None:
+        """Remove the requests of calls that are over."""
+        over = {number for number, sequence in self.active.items() if sequence.call.is_over}
+        self.search.remove(over)
+        self.active = {number: each for number, each in self.active.items() if number not in over}
+        self.waiting = [call for call in self.waiting if not call.is_over]
+        self.failed = [sequence for sequence in self.failed if not sequence.call.is_over]
+
 
 class SharedSearch:
     """A replacement for :func:`headway.decode.search_all` that several threads call at the same time.
@@ -303,7 +311,7 @@ class SharedSearch:
             if not self._round:
                 return
             batch = self._round.pop(0)
-            entering = {} if batch.failed else self._choose(batch)
+            entering = self._choose(batch) if batch.waiting and not batch.failed else {}
         started = self.step_started = self._clock()
         try:
             if batch.failed:
@@ -342,19 +350,19 @@ class SharedSearch:
         """Remove the requests of canceled calls, batches without requests, and callers that are gone."""
         present: set[str] = set()
         for key, batch in list(self._batches.items()):
-            for call in batch.calls:
-                if call.caller.canceled.is_set():
-                    call.fail(CancelledError())
-            over = {number for number, sequence in batch.active.items() if sequence.call.is_over}
-            batch.search.remove(over)
-            batch.active = {number: each for number, each in batch.active.items() if number not in over}
-            batch.waiting = [call for call in batch.waiting if call.waiting and not call.is_over]
-            batch.failed = [sequence for sequence in batch.failed if not sequence.call.is_over]
-            if not batch.calls:
+            calls = batch.calls
+            if over := [call for call in calls if call.is_over]:  # rare, and this runs before every step
+                for call in over:
+                    if not call.has_ended:
+                        call.fail(CancelledError())
+                batch.drop_ended_calls()
+                calls = batch.calls
+            if not calls:
                 del self._batches[key]
-            present |= {call.caller.name for call in batch.calls}
+            present.update(call.caller.name for call in calls)
         self._round = [batch for batch in self._round if batch.calls]
-        self._served = {name: tokens for name, tokens in self._served.items() if name in present}
+        if len(present) < len(self._served):
+            self._served = {name: tokens for name, tokens in self._served.items() if name in present}
 
     def _choose(self, batch: _Batch) -> dict[int, _Sequence]:
         """Take the requests that enter now from those that wait."""
@@ -383,7 +391,8 @@ class SharedSearch:
         """Add the entering requests to a batch and advance it by one step."""
         batch.active |= entering
         try:
-            batch.search.add_requests([(key, sequence.request) for key, sequence in entering.items()])
+            if entering:
+                batch.search.add_requests([(key, sequence.request) for key, sequence in entering.items()])
             finished = batch.search.step()
         except Exception:
             batch.failed, batch.active, batch.search = list(batch.active.values()), {}, batch.make()

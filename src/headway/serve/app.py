@@ -258,7 +258,7 @@ class _Gateway:
         if scope["type"] != "http":
             await self._apps[NATIVE](scope, receive, send)
             return
-        start, number, status = time.perf_counter(), uuid.uuid4().hex, 0
+        start, number, status, started = time.perf_counter(), uuid.uuid4().hex, 0, 0.0
         pivots: list[str] = []
         used_pivots.set(pivots)
         if scope["path"].startswith(f"{self._root_path}/"):  # by a proxy that does not remove it
@@ -277,10 +277,9 @@ class _Gateway:
             return message
 
         async def counted_send(message: Message) -> None:
-            nonlocal status
+            nonlocal status, started
             if message["type"] == "http.response.start":
-                status = message["status"]
-                self._metrics.count_start(api, time.perf_counter() - start)
+                status, started = message["status"], time.perf_counter()
                 own = [(b"x-request-id", number.encode())]
                 if pivots:
                     own.append((b"x-pivot-language", ", ".join(pivots).encode()))
@@ -291,7 +290,7 @@ class _Gateway:
         try:
             refusal = self._refusal(scope, api, limit)
             if refusal is None:
-                api, body = await recognized(scope, limited_receive)
+                api, body = await recognized(scope, limited_receive, api)
                 prefix, rest = split_prefix(path, api)
                 refusal = self._refusal_of_work(path, rest, api)
             if refusal is not None:
@@ -303,6 +302,8 @@ class _Gateway:
         finally:
             self._metrics.open_requests -= 1
             seconds = time.perf_counter() - start
+            if started:
+                self._metrics.count_start(api, started - start)
             self._metrics.count(api, status, seconds)
             _log.info(
                 json.dumps(

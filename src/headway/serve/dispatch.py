@@ -39,12 +39,12 @@ _WHOLE_PATHS = {"/v2": "open-inference", "/info": "huggingface"}
 _DEEPLX_FIELDS = {"text", "source_lang", "target_lang"}
 
 
-async def recognized(scope: Scope, receive: Receive) -> tuple[str, Receive]:
+async def recognized(scope: Scope, receive: Receive, api: str) -> tuple[str, Receive]:
     """Return the name of the API that a request is meant for, and a function that receives its body.
 
-    Only the bodies of requests that LibreTranslate and DeepLX might share are read here.
+    ``api`` is that of its head (:func:`api_of_head`). Only the bodies of requests that LibreTranslate and DeepLX might
+    share are read here.
     """
-    api = api_of_head(scope)
     if (api, scope["method"], scope["path"]) != (_DEFAULT, "POST", "/translate"):
         return api, receive
     messages: list[Message] = []

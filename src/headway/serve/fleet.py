@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +34,7 @@ from headway.serve.messages import (
     Job,
     Loaded,
     LoadFailed,
+    MessageReceiver,
     Method,
     ModelInfo,
     ModelSpec,
@@ -80,13 +82,16 @@ class _Process:
 
     pid: int
     ended: asyncio.Event
-    stream: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    transport: asyncio.WriteTransport = field(init=False)
     pending: dict[int, _Pending] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
     unanswered: int = 0  # pings since the last answer
     state: Pong = field(default_factory=lambda: Pong(0.0, 0, 0, 0))
     is_ready: bool = False
+
+    def send(self, message: Any) -> None:
+        """Send a message to the process."""
+        self.transport.write(encode(message))
 
     def processor_s(self) -> float:
         """Return the processor time that the process has used, in seconds."""
@@ -231,7 +236,7 @@ class Fleet:
         workers = list(filter(None, self._workers))
         for worker in workers:
             worker.kill()
-            worker.writer.close()
+            worker.transport.close()
         if self._control_writer is not None and self._control is not None:
             self._control_writer.close()
             self._control.close()
@@ -289,10 +294,11 @@ class Fleet:
     async def _start_worker(self, number: int) -> None:
         ours, theirs = socket.socketpair()
         pid, ended = await self.fork(WORKER, theirs)
-        worker = _Process(pid, ended, *await asyncio.open_connection(sock=ours))
+        worker = _Process(pid, ended)
+        receiver = MessageReceiver(partial(self._receive, worker), partial(self._on_end, worker))
+        worker.transport, _ = await asyncio.get_running_loop().create_connection(lambda: receiver, sock=ours)
         self._workers[number] = worker
-        self._spawn(self._listen(worker))
-        worker.writer.write(encode(Ping()))
+        worker.send(Ping())
 
     async def _keep(self, number: int) -> None:
         """Watch a worker, and start another one when it has ended."""
@@ -329,27 +335,24 @@ class Fleet:
                 await worker.ended.wait()
                 return
             worker.unanswered += 1
-            worker.writer.write(encode(Ping()))
+            worker.send(Ping())
 
-    async def _listen(self, worker: _Process) -> None:
-        try:
-            while True:
-                message = await read(worker.stream)
-                worker.unanswered = 0
-                match message:
-                    case Pong():
-                        worker.state = message
-                        if not worker.is_ready:
-                            worker.is_ready = True
-                            self._give_waiting_jobs()
-                    case Part():
-                        self._on_part(worker, message)
-                    case Done():
-                        self._on_done(worker, message)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        except Exception:
-            _log.exception("an answer of worker process %d is wrong; it is killed", worker.pid)
+    def _receive(self, worker: _Process, message: Any) -> None:
+        worker.unanswered = 0
+        match message:
+            case Pong():
+                worker.state = message
+                if not worker.is_ready:
+                    worker.is_ready = True
+                    self._give_waiting_jobs()
+            case Part():
+                self._on_part(worker, message)
+            case Done():
+                self._on_done(worker, message)
+
+    def _on_end(self, worker: _Process, error: Exception | None) -> None:
+        if error is not None:
+            _log.error("an answer of worker process %d is wrong; it is killed", worker.pid, exc_info=error)
             worker.kill()
         self._lose(worker)
 
@@ -438,7 +441,7 @@ class Fleet:
             return
         worker = min(ready, key=lambda each: len(each.pending))
         worker.pending[pending.job.number] = pending
-        worker.writer.write(encode(pending.job))
+        worker.send(pending.job)
 
     def _give_waiting_jobs(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -480,7 +483,7 @@ class Fleet:
         number = pending.job.number
         for worker in filter(None, self._workers):
             if number in worker.pending:
-                worker.writer.write(encode(Cancel(number)))
+                worker.send(Cancel(number))
                 limits = worker.processor_s() + _CANCEL_S, time.monotonic() + self._step_s
                 asyncio.get_running_loop().call_later(_CANCEL_S, self._expect_end, worker, number, *limits)
         if pending in self._waiting:

@@ -230,3 +230,43 @@ async def read(stream: asyncio.StreamReader) -> Any:
     """Like :func:`receive`, for an asyncio stream. Raises :class:`asyncio.IncompleteReadError` at its end."""
     (length,) = _LENGTH.unpack(await stream.readexactly(_LENGTH.size))
     return pickle.loads(await stream.readexactly(length))
+
+
+class MessageReceiver(asyncio.Protocol):
+    """Calls a function with each message that arrives, without a task that has to wake up for it.
+
+    Args:
+        on_message: The function. If it raises an exception, the connection is closed.
+        on_end: Called once, when the connection has ended: with the exception, or with that of a message that cannot be
+            read, and otherwise with None.
+    """
+
+    def __init__(self, on_message: Callable[[Any], None], on_end: Callable[[Exception | None], None]) -> None:
+        self._on_message, self._on_end = on_message, on_end
+        self._transport: asyncio.BaseTransport | None = None
+        self._error: Exception | None = None
+        self._received = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remember the connection."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Handle the messages that are complete now."""
+        self._received += data
+        while self._error is None and len(self._received) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self._received)[0]
+            if len(self._received) < end:
+                return
+            body = bytes(self._received[_LENGTH.size : end])
+            del self._received[:end]
+            try:
+                self._on_message(pickle.loads(body))
+            except Exception as error:
+                self._error = error
+                assert self._transport is not None
+                self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Report the end."""
+        self._on_end(self._error)
