@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 
+from headway.serve.apis import requests
 from headway.serve.apis.requests import BadRequestError, authorization
 from headway.serve.service import BadKeyError, Client, Service
+
+optional_text = partial(requests.optional_text, problem="Value for '{}' not supported.")
 
 _SCHEME = "deepl-auth-key"
 _FORMALITIES = ("default", "less", "more", "prefer_less", "prefer_more")
@@ -39,14 +43,6 @@ def texts(fields: dict[str, Any]) -> list[str]:
     if not all(isinstance(each, str) for each in found):
         raise BadRequestError("Value for 'text' not supported.")
     return found
-
-
-def optional_text(fields: dict[str, Any], name: str) -> str | None:
-    """Return the string in a field, or None if it is missing or empty."""
-    value = fields.get(name)
-    if value is not None and not isinstance(value, str):
-        raise BadRequestError(f"Value for '{name}' not supported.")
-    return value or None
 
 
 def required_text(fields: dict[str, Any], name: str) -> str:

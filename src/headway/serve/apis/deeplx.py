@@ -18,6 +18,7 @@ from headway.serve.apis.requests import (
     BadRequestError,
     RefusedError,
     authorization,
+    optional_text,
     parse_json_object,
     unless_disconnected,
 )
@@ -79,7 +80,4 @@ class _DeepLX:
 
 
 def _text(fields: dict[str, Any], name: str) -> str:
-    value = fields.get(name)
-    if value is not None and not isinstance(value, str):
-        raise BadRequestError(f"{name} is not a string")
-    return value or ""
+    return optional_text(fields, name) or ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -21,6 +22,7 @@ from headway.serve.apis.requests import (
     BadRequestError,
     RefusedError,
     authorization,
+    optional_text,
     parse_body,
     read_fields,
     unless_disconnected,
@@ -29,6 +31,8 @@ from headway.serve.directions import UnknownLanguageError
 from headway.serve.glossaries import StoredGlossary
 from headway.serve.languages import DetectedLanguage, english_name
 from headway.serve.service import BadKeyError, Client, Service, first_error
+
+_text = partial(optional_text, problem="Invalid Value: {}")
 
 _V2, _V3_PARENT = "/language/translate/v2", "/v3/projects/{project}"
 # The names and reasons of statuses. A request that is too large is an invalid argument.
@@ -292,11 +296,3 @@ def _texts(fields: dict[str, Any]) -> list[str]:
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise BadRequestError("Invalid Value: q")
     return found
-
-
-def _text(fields: dict[str, Any], name: str) -> str | None:
-    """Return the string in a field, or None if it is missing or empty."""
-    value = fields.get(name)
-    if value is not None and not isinstance(value, str):
-        raise BadRequestError(f"Invalid Value: {name}")
-    return value or None

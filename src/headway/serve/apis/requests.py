@@ -68,6 +68,18 @@ def parse_fields(kind: type[FieldsT], fields: dict[str, Any]) -> FieldsT:
         raise BadRequestError(f"{place}: {first['msg']}") from None
 
 
+def optional_text(fields: dict[str, Any], name: str, problem: str = "{} is not a string") -> str | None:
+    """Return the string in a field, or None if it is missing or empty. ``problem`` says of the name what is wrong.
+
+    Raises:
+        BadRequestError: It is no string.
+    """
+    value = fields.get(name)
+    if value is not None and not isinstance(value, str):
+        raise BadRequestError(problem.format(name))
+    return value or None
+
+
 async def read_fields(request: Request) -> dict[str, Any]:
     """Return the fields of a request: of its query string, and of its body, which takes precedence.
 

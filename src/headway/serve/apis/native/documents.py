@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -10,10 +11,12 @@ from fastapi.responses import FileResponse, Response
 from headway.serve.apis.native.fields import client_of
 from headway.serve.apis.native.glossaries import GlossaryBody
 from headway.serve.apis.native.jobs import iso_time
-from headway.serve.apis.requests import BadRequestError, parse_fields, parse_json, read_upload
+from headway.serve.apis.requests import BadRequestError, optional_text, parse_fields, parse_json, read_upload
 from headway.serve.documents import ServedDocument
 from headway.serve.glossaries import StoredGlossary
 from headway.serve.service import Client, Service
+
+_text = partial(optional_text, problem="{}: Input should be a string")
 
 DOCUMENTS_PATH = "/api/v1/documents"
 _TEXT = {"type": "string"}
@@ -71,13 +74,6 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def delete_document(identifier: str, request: Request) -> None:
         """Cancel the translation of a document, and delete it."""
         service.documents.remove(service.documents.get(client_of(service, request).name, identifier))
-
-
-def _text(fields: dict[str, Any], name: str) -> str | None:
-    value = fields.get(name)
-    if value is not None and not isinstance(value, str):
-        raise BadRequestError(f"{name}: Input should be a string")
-    return value or None
 
 
 def _chosen_glossary(service: Service, client: Client, fields: dict[str, Any]) -> StoredGlossary | None:
