@@ -160,6 +160,34 @@ def test_a_canceled_call_leaves_before_the_next_step_and_the_others_stay(
     assert [own[0].tokens for own in found] == [own[0].tokens for own in expected]
 
 
+def test_a_call_that_is_canceled_while_another_one_is_removed_ends(
+    slow: Slow, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, removed, waiting = SharedSearch(max_rows=2), Caller(), Caller()
+
+    def call(caller: Caller, number: int) -> Any:
+        with search_as(caller):
+            return shared(slow, [request(number, 100_000 if caller is removed else 12)], GREEDY, bos=BOS, eos=EOS)
+
+    def select(state: Any, rows: torch.Tensor, sequences: torch.Tensor | None = None) -> None:
+        waiting.canceled.set()
+        Slow.select(slow, state, rows, sequences)
+
+    futures = []
+    for caller, number in ((removed, 1), (Caller(), 2), (waiting, 3)):
+        futures.append(pool.submit(call, caller, number))
+        wait_until(lambda: shared.num_sequences + shared.num_waiting == len(futures))
+    slow.run(1)
+    wait_until(lambda: slow.begun == 2 and shared.num_sequences == 2)
+    monkeypatch.setattr(slow, "select", select)
+    removed.canceled.set()
+    slow.run()
+    for future in (futures[0], futures[2]):
+        with pytest.raises(CancelledError):
+            future.result(10)
+    assert len(futures[1].result(10)) == 1
+
+
 def test_callers_get_equal_shares_and_priorities_come_first(slow: Slow, pool: ThreadPoolExecutor) -> None:
     shared = SharedSearch(max_rows=1)
 

@@ -15,7 +15,7 @@ MESSAGES = [Ping(), Part(1, "first"), Done(1, "x" * 100_000), Cancel(2)]
 
 
 def received(send: Callable[[socket.socket], Awaitable[None]], on_message: Callable[[Any], None]) -> Exception | None:
-    """Return the error with which a connection ends on which ``send`` has sent something."""
+    """Let ``send`` write to a connection, close it, and return the error with which it ended."""
 
     async def run() -> Exception | None:
         ours, theirs = socket.socketpair()

@@ -130,12 +130,12 @@ class _Batch:
         return [*(sequence.call for sequence in (*self.active.values(), *self.failed)), *self.waiting]
 
     def drop_ended_calls(self) -> None:
-        """Remove the requests of calls that are over."""
-        over = {number for number, sequence in self.active.items() if sequence.call.is_over}
+        """Remove the requests of calls that have ended."""
+        over = {number for number, sequence in self.active.items() if sequence.call.has_ended}
         self.search.remove(over)
         self.active = {number: each for number, each in self.active.items() if number not in over}
-        self.waiting = [call for call in self.waiting if not call.is_over]
-        self.failed = [sequence for sequence in self.failed if not sequence.call.is_over]
+        self.waiting = [call for call in self.waiting if not call.has_ended]
+        self.failed = [sequence for sequence in self.failed if not sequence.call.has_ended]
 
 
 class SharedSearch:
@@ -353,7 +353,7 @@ class SharedSearch:
             calls = batch.calls
             if over := [call for call in calls if call.is_over]:  # rare, and this runs before every step
                 for call in over:
-                    if not call.has_ended:
+                    if not call.has_ended:  # it was canceled
                         call.fail(CancelledError())
                 batch.drop_ended_calls()
                 calls = batch.calls

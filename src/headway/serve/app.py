@@ -302,9 +302,7 @@ class _Gateway:
         finally:
             self._metrics.open_requests -= 1
             seconds = time.perf_counter() - start
-            if started:
-                self._metrics.count_start(api, started - start)
-            self._metrics.count(api, status, seconds)
+            self._metrics.count(api, status, seconds, started - start if started else None)
             _log.info(
                 json.dumps(
                     {"id": number, "method": scope["method"], "path": path, "status": status,
@@ -384,14 +382,12 @@ class _Metrics:
         ):
             prometheus_client.Gauge(name, text, registry=self._registry).set_function(value)
 
-    def count_start(self, api: str, seconds: float) -> None:
-        """Count the beginning of a reply."""
-        self._first_seconds.labels(api).observe(seconds)
-
-    def count(self, api: str, status: int, seconds: float) -> None:
-        """Count a request."""
+    def count(self, api: str, status: int, seconds: float, first_seconds: float | None) -> None:
+        """Count a request that has ended. ``first_seconds`` is the time to the beginning of its reply."""
         self._requests.labels(api, str(status)).inc()
         self._seconds.labels(api).observe(seconds)
+        if first_seconds is not None:
+            self._first_seconds.labels(api).observe(first_seconds)
 
     def text(self) -> bytes:
         """Return all metrics."""

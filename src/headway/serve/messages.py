@@ -237,18 +237,19 @@ class MessageReceiver(asyncio.Protocol):
 
     Args:
         on_message: The function. If it raises an exception, the connection is closed.
-        on_end: Called once, when the connection has ended: with the exception, or with that of a message that cannot be
-            read, and otherwise with None.
+        on_end: Called once, when the connection has ended, with the error of a message that could not be read or
+            handled, or None.
     """
 
     def __init__(self, on_message: Callable[[Any], None], on_end: Callable[[Exception | None], None]) -> None:
         self._on_message, self._on_end = on_message, on_end
-        self._transport: asyncio.BaseTransport | None = None
+        self._transport: asyncio.WriteTransport | None = None
         self._error: Exception | None = None
         self._received = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Remember the connection."""
+        assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
@@ -258,14 +259,14 @@ class MessageReceiver(asyncio.Protocol):
             end = _LENGTH.size + _LENGTH.unpack_from(self._received)[0]
             if len(self._received) < end:
                 return
-            body = bytes(self._received[_LENGTH.size : end])
+            body = self._received[_LENGTH.size : end]
             del self._received[:end]
             try:
                 self._on_message(pickle.loads(body))
             except Exception as error:
                 self._error = error
                 assert self._transport is not None
-                self._transport.close()
+                self._transport.abort()  # at once, although something may not be sent yet
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the end."""

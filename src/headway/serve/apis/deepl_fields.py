@@ -8,11 +8,11 @@ from typing import Any
 
 from starlette.requests import Request
 
-from headway.serve.apis import requests
 from headway.serve.apis.requests import BadRequestError, authorization
+from headway.serve.apis.requests import optional_text as _optional_text
 from headway.serve.service import BadKeyError, Client, Service
 
-optional_text = partial(requests.optional_text, problem="Value for '{}' not supported.")
+optional_text = partial(_optional_text, problem="Value for '{}' not supported.")
 
 _SCHEME = "deepl-auth-key"
 _FORMALITIES = ("default", "less", "more", "prefer_less", "prefer_more")

@@ -69,10 +69,10 @@ def parse_fields(kind: type[FieldsT], fields: dict[str, Any]) -> FieldsT:
 
 
 def optional_text(fields: dict[str, Any], name: str, problem: str = "{} is not a string") -> str | None:
-    """Return the string in a field, or None if it is missing or empty. ``problem`` says of the name what is wrong.
+    """Return the string in a field, or None if it is missing or empty.
 
     Raises:
-        BadRequestError: It is no string.
+        BadRequestError: The field is not a string. Its message is ``problem``, with the name in place of {}.
     """
     value = fields.get(name)
     if value is not None and not isinstance(value, str):
