@@ -3,9 +3,9 @@
     python benchmarks/pretraining.py recipes/ag-news-pretrained.toml --pretrained runs/ag-news-bert/best --data FOLDER
 
 The recipe is trained with each seed, from the model in ``--pretrained`` and from random weights. The model from random
-weights has the same sizes, a vocabulary of the same size learned from the task's own texts, a higher learning rate
-(``SCRATCH``), and everything else as in the recipe. scikit-learn is not a requirement of Headway: pip install
-scikit-learn; without it, the row of TF-IDF says so.
+weights has the same sizes, a vocabulary of the same size learned from the task's own texts, a learning rate of its own,
+the same for all its blocks, and everything else as in the recipe. scikit-learn is not a requirement of Headway: pip
+install scikit-learn; without it, the row of TF-IDF says so.
 
 Accuracy is measured on the recipe's development set. For each seed, pretrained and random weights are compared by
 McNemar's test. Over all seeds, texts are drawn with replacement (paired bootstrap) and each text counts as the mean
@@ -40,12 +40,13 @@ from headway.tasks import parse_recipe
 from headway.train.recipe import Recipe
 
 PRETRAINED, SCRATCH_NAME, TFIDF = "pretrained", "scratch", "TF-IDF + linear SVM"
-SCRATCH: dict[str, Any] = {"learning_rate": 5e-4, "layer_decay": 1.0}  # replaces keys of [optimizer]
 SAMPLES = 1000  # of the bootstrap
 QUICK = ("training.steps=2", "validation.every=2", "optimizer.warmup_steps=1", "training.device=cpu")
 
 
-def make_recipe(path: Path, data: Path, pretrained: Path, variant: str, seed: int, changes: Sequence[str]) -> Recipe:
+def make_recipe(
+    path: Path, data: Path, pretrained: Path, variant: str, seed: int, scratch_rate: float, changes: Sequence[str]
+) -> Recipe:
     """Return the recipe in ``path`` for one run."""
     sections = apply_overrides(read_toml(path), [*changes, f"training.seed={seed}"])
     sections["data"]["folder"] = str(data)
@@ -60,7 +61,7 @@ def make_recipe(path: Path, data: Path, pretrained: Path, variant: str, seed: in
         sections["tokenizer"] = {
             "vocab_size": max(config.load_tokenizers()[0].vocab_size, 300)
         }  # 300: the least allowed
-        sections["optimizer"] = {**sections["optimizer"], **SCRATCH}
+        sections["optimizer"] |= {"learning_rate": scratch_rate, "layer_decay": 1.0}
     return parse_recipe(sections, str(path))
 
 
@@ -136,6 +137,7 @@ def main(
     data: Annotated[Path, typer.Option(help="Folder that replaces the recipe's data.folder.")],
     runs: Annotated[Path | None, typer.Option(help="Folder of the runs. Default: runs/pretraining/RECIPE.")] = None,
     seeds: Annotated[int, typer.Option(help="Number of seeds: 1, 2, and so on.", min=1)] = 3,
+    scratch_rate: Annotated[float, typer.Option(help="Learning rate from random weights.")] = 5e-4,
     quick: Annotated[bool, typer.Option("--quick", help="Train two steps only, to see that everything works.")] = False,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, for all runs.")] = None,
     output: Annotated[Path | None, typer.Option("-o", help="Also write the figures as JSON.")] = None,
@@ -144,7 +146,7 @@ def main(
     folder, numbers = runs or Path("runs/pretraining", recipe.stem), range(1, seeds + 1)
     changes = [*(QUICK if quick else ()), *(assignments or [])]
     recipes = {
-        (variant, seed): make_recipe(recipe, data, pretrained, variant, seed, changes)
+        (variant, seed): make_recipe(recipe, data, pretrained, variant, seed, scratch_rate, changes)
         for seed in numbers
         for variant in (PRETRAINED, SCRATCH_NAME)
     }

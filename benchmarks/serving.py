@@ -222,6 +222,7 @@ def measure_throughput(measured: Measured, rounds: int, count: int) -> dict[str,
     """Return the texts per second of all contestants, and ratios."""
     found: dict[str, list[float]] = {"service": [], "file": [], "file with its start": []}
     texts = list(measured.texts[:count])
+    count = len(texts)
     ours = [measured.body(text) for text in texts]
     theirs = [{"q": text} for text in texts]
     processor: dict[str, list[float]] = {"service": [], "load generator": [], "file": []}  # ms for each text
