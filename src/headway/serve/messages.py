@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 _LENGTH = struct.Struct("!Q")
 # Sent to a loader with the socket of a new process. These are the only messages that are not pickled.
@@ -249,8 +249,7 @@ class MessageReceiver(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Remember the connection."""
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's does not derive from it
 
     def data_received(self, data: bytes) -> None:
         """Handle the messages that are complete now."""
