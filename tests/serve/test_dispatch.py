@@ -17,7 +17,7 @@ from in_process import make_service
 from starlette.routing import Match, Route
 from starlette.types import Message, Scope
 
-from headway.serve.dispatch import api_of_head, recognized, split_prefix
+from headway.serve.dispatch import api_of_head, api_of_request, split_prefix
 
 _TEXTS = st.text(max_size=20)
 _CODES = st.sampled_from(["de", "en-US", "auto", "zh-Hant"])
@@ -220,7 +220,7 @@ async def recognized_with_body(request: Request) -> tuple[str, bytes]:
     async def receive() -> Message:
         return parts.pop(0)
 
-    api, receive_again = await recognized(request.scope, receive, api_of_head(request.scope))
+    api, receive_again = await api_of_request(request.scope, receive, api_of_head(request.scope))
     messages = [await receive_again() for _ in range(3)]
     assert messages[-1] == {"type": "http.disconnect"}
     return api, b"".join(message["body"] for message in messages[:2])

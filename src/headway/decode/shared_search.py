@@ -84,7 +84,7 @@ class _Call:
 
     @property
     def can_return(self) -> bool:
-        """Whether its thread need not wait: the call has ended, or has advanced and its progress is wanted."""
+        """Whether its thread can stop waiting: the call has ended, or there is progress to yield."""
         return self.has_ended or bool(self.progress)
 
     def fail(self, error: BaseException) -> None:
@@ -258,8 +258,8 @@ class SharedSearch:
         finally:
             if not call.has_ended:
                 call.fail(CancelledError())
-            # The garbage collector may close a generator, and so run this, in a thread that already holds the lock.
-            # Then the next step removes the call.
+            # The garbage collector may close the generator of steps(), and so run this, in a thread that already holds
+            # the lock. In that case the call is removed before the next step.
             if self._lock.acquire(blocking=False):
                 try:
                     if self._leader is None:
@@ -300,7 +300,7 @@ class SharedSearch:
         """The number of requests that wait."""
         return sum(len(call.waiting) for batch in list(self._batches.values()) for call in list(batch.waiting))
 
-    # The methods below run in the leader's thread. Only _drop_ended_calls also runs while there is no leader.
+    # The methods below run in the leader's thread. Only _drop_ended_calls may also run when there is no leader.
 
     def _advance_next_batch(self) -> None:
         """Add waiting requests to the next batch of the current round, and advance it by one step."""
@@ -329,7 +329,7 @@ class SharedSearch:
         self._low_priority_s += -seconds if batch.has_low_priority else _LOW_PRIORITY_TIME * seconds
 
     def _fail_all(self, error: BaseException, entering: Iterable[_Sequence]) -> None:
-        """Let all calls raise ``error``. One such as KeyboardInterrupt concerns this thread only: cancel the others."""
+        """Let all calls raise ``error``. KeyboardInterrupt and the like are for this thread only: cancel the others."""
         shared = error if isinstance(error, Exception) else CancelledError()
         with self._lock:
             calls = itertools.chain(*(batch.calls for batch in self._batches.values()))

@@ -39,7 +39,7 @@ class FixedObject:
 
 
 class SpaceFormats:
-    """The formatting of the spaces in a text, looked up by what stands on both sides of a space."""
+    """The formatting of the spaces in a text. That of a space is found by what is on its left and on its right."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[Hashable, Hashable], FormattedText] = {}

@@ -38,7 +38,7 @@ from headway.serve.apis.native.router import router as native_router
 from headway.serve.apis.requests import BadRequestError, RefusedError
 from headway.serve.bulk_jobs import JobNotDoneError, JobsFullError, UnknownJobError
 from headway.serve.directions import UnknownLanguageError
-from headway.serve.dispatch import NATIVE, PAGE, api_of_head, recognized, split_prefix
+from headway.serve.dispatch import NATIVE, PAGE, api_of_head, api_of_request, split_prefix
 from headway.serve.documents import DocumentNotDoneError, DocumentsFullError, UnknownDocumentError
 from headway.serve.fleet import UnavailableError
 from headway.serve.glossaries import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
@@ -290,9 +290,9 @@ class _Gateway:
         try:
             refusal = self._refusal(scope, api, limit)
             if refusal is None:
-                api, body = await recognized(scope, limited_receive, api)
+                api, body = await api_of_request(scope, limited_receive, api)
                 prefix, rest = split_prefix(path, api)
-                refusal = self._refusal_of_work(path, rest, api)
+                refusal = self._refusal_when_unavailable(path, rest, api)
             if refusal is not None:
                 await refusal(scope, receive, counted_send)
             else:
@@ -325,7 +325,8 @@ class _Gateway:
             return form(f"A body of more than {limit:,} bytes", 413)
         return None
 
-    def _refusal_of_work(self, path: str, rest: str, api: str) -> Response | None:
+    def _refusal_when_unavailable(self, path: str, rest: str, api: str) -> Response | None:
+        """Refuse requests while the service ends, and requests for work while the queue is full."""
         if self._service.is_draining and path not in _ALWAYS_ANSWERED:
             return _APIS[api].error("The service is ending", 503, {"Retry-After": "5", "Connection": "close"})
         if rest in _APIS[api].queued and not self._service.config.limits.cache_mb:

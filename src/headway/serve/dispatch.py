@@ -39,7 +39,7 @@ _WHOLE_PATHS = {"/v2": "open-inference", "/info": "huggingface"}
 _DEEPLX_FIELDS = {"text", "source_lang", "target_lang"}
 
 
-async def recognized(scope: Scope, receive: Receive, api: str) -> tuple[str, Receive]:
+async def api_of_request(scope: Scope, receive: Receive, api: str) -> tuple[str, Receive]:
     """Return the name of the API that a request is meant for, and a function that receives its body.
 
     ``api`` is that of its head (:func:`api_of_head`). Only the bodies of requests that LibreTranslate and DeepLX might
