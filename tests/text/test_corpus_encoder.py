@@ -15,7 +15,24 @@ from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 CORPUS = ["the quick brown fox's 12 foxes don't jump", "  der  schnelle\tFuchs 2024, 1.5 €", "привет мир 😀😀"] * 3
 WORDS = st.sampled_from(
-    ["the", "fox", "don't", "12", "€5", "'s", "Ġ", "привет", "😀", "\u00a0", "\t", "\n", "", "\u3000x"]
+    [
+        "the",
+        "fox",
+        "fox\njumps",
+        "end.\n\nNew",
+        "don't",
+        "12",
+        "€5",
+        "'s",
+        "Ġ",
+        "привет",
+        "😀",
+        "\u00a0",
+        "\t",
+        "\n",
+        "",
+        "\u3000x",
+    ]
 )
 TEXTS = st.lists(WORDS).map(" ".join) | st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -36,6 +53,9 @@ def rows(packed: PackedIds) -> list[list[int]]:
 @given(texts=st.lists(TEXTS, max_size=5))
 @example(
     texts=["a b", " a b", "a b ", "a  b", "a \u00a0b", "a\u00a0 b", "a\t b", "a \tb", "", " ", "a\x1c b", "a 1 2b 3"]
+)
+@example(
+    texts=["a b\nc", "a\n\n\nb c\n", "\n\na", "\n", "a \nb", "a\n b", "a  b\nc d", "a\x1c\nb", "a\r\nb\n\n", "1\n2"]
 )
 def test_agrees_with_the_tokenizer(texts: list[str]) -> None:
     for each in TOKENIZERS:

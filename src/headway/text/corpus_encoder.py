@@ -3,13 +3,15 @@
 :class:`CorpusEncoder` returns the ids of :meth:`~headway.text.tokenizer.Tokenizer.encode_batch` an order of magnitude
 faster. Byte-pair merges never cross words, so each word is segmented once and cached. The cache stores *chunks*: a
 chunk is the text between two single spaces, including the space before it. GPT-2's regular expression always splits
-there, so the ids of a text are the concatenated ids of its chunks. Other white space may belong to the word before or
-after it, depending on what follows, so the library tokenizes a text with such white space as a whole.
+there, and at line breaks between words, so the ids of a text are the concatenated ids of its chunks. Other white space
+may belong to the word before or after it, depending on what follows, so the library tokenizes a line with such white
+space as a whole, and a text that has it at the start or end of a line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 
 from headway.text.base import TextTokenizer
 
+_LINE_BREAKS = re.compile("(\n+)")
 _MAX_CACHED = 1 << 17  # chunks in a generation; two generations take about 50 MB
 _MAX_CACHED_LENGTH = 40  # in characters; in scripts without spaces, a chunk is a sentence, which occurs only once
 
@@ -42,6 +45,25 @@ def split_if_single_spaced(text: str) -> list[str] | None:
     return words if words and " ".join(words) == text else None
 
 
+def _split_lines(text: str) -> list[list[str]]:
+    """Return parts that are segmented independently, each as words with a single space between them.
+
+    The parts are the lines and the line breaks between them. The last of several breaks in a row is a part of its own
+    if text follows, because GPT-2's regular expression splits there.
+    """
+    lines = _LINE_BREAKS.split(text)
+    lines, breaks = lines[::2], lines[1::2]
+    if any(line != line.strip() for line in lines):
+        return [[text]]
+    split: list[list[str]] = []
+    for before, line in zip(["", *breaks], lines, strict=True):
+        parts = (before[:-1], before[-1:]) if line else (before,)
+        split += [[part] for part in parts if part]
+        if line:
+            split.append(split_if_single_spaced(line) or [line])
+    return split
+
+
 class CorpusEncoder:
     """Computes the same ids as ``tokenizer``, but faster, for large corpora."""
 
@@ -58,17 +80,15 @@ class CorpusEncoder:
     def encode(self, texts: Sequence[str]) -> PackedIds:
         """Return the ids of each text, without special tokens around them."""
         if self._tokenizer.kind == "bpe":
-            split = [split_if_single_spaced(text) for text in texts]
-            self._first.learn(words[0] for words in split if words is not None)
-            self._later.learn(word for words in split if words is not None for word in words[1:])
-            return pack_id_bytes([self._row(text, words) for text, words in zip(texts, split, strict=True)])
+            split = [_split_lines(text) for text in texts]
+            self._first.learn({words[0] for lines in split for words in lines})
+            self._later.learn({word for lines in split for words in lines for word in words[1:]})
+            return pack_id_bytes([b"".join(map(self._encode_line, lines)) for lines in split])
         rows = self._tokenizer.encode_batch(texts)
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         return PackedIds(np.fromiter(chain.from_iterable(rows), np.uint32, int(lengths.sum())), lengths)
 
-    def _row(self, text: str, words: list[str] | None) -> bytes:
-        if words is None:
-            return self._segment_each([text])[0]
+    def _encode_line(self, words: list[str]) -> bytes:
         first, *later = words
         return b"".join([self._first[first], *map(self._later.__getitem__, later)])
 
@@ -93,12 +113,9 @@ class _Chunks(dict[str, bytes]):
         self._segment, self._prefix = segment, prefix
         self._older: dict[str, bytes] = {}
 
-    def learn(self, words: Iterable[str]) -> None:
+    def learn(self, words: set[str]) -> None:
         """Add the ids of all new ``words`` at once, which is many times faster than adding them one by one."""
-        known = self, self._older  # self._older is read only once, because other threads may replace it
-        new = [
-            word for word in set(words) if len(word) <= _MAX_CACHED_LENGTH and not any(word in each for each in known)
-        ]
+        new = [word for word in words.difference(self, self._older) if len(word) <= _MAX_CACHED_LENGTH]
         for word, ids in zip(new, self._segment([self._prefix + word for word in new]), strict=True):
             self._store(word, ids)
 
