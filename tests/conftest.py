@@ -168,12 +168,15 @@ def make_translator() -> Callable[..., Translator]:
 def make_classifier() -> Callable[..., Classifier]:
     """Return a function that makes tiny classifiers for :data:`WORDS` with three labels and random weights.
 
-    The function's arguments are the kind of tokenizer, ``seed``, and model options.
+    The function's arguments are the kind of tokenizer, ``seed``, and model options. With ``body``, the options of a
+    masked language model, it makes a classifier on such a model.
     """
 
-    def make(kind: str = "bpe", *, seed: int = 3, **changes: Any) -> Classifier:
+    def make(kind: str = "bpe", *, seed: int = 3, body: dict[str, Any] | None = None, **changes: Any) -> Classifier:
         from headway.bundle import ClassifierBundle, TaskConfig
-        from headway.models.classifier import ClassifierConfig, EncoderClassifier
+        from headway.models.classifier import ClassifierConfig
+        from headway.models.registry import build_model
+        from headway.models.sequence_classifier import SequenceClassifierConfig
         from headway.predict.classifier import Classifier
         from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
@@ -183,8 +186,12 @@ def make_classifier() -> Callable[..., Classifier]:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             sizes = {"d_model": 16, "num_heads": 2, "d_ff": 16, "max_length": 30}
-            config = ClassifierConfig.parse({**sizes, **changes}, "test")
-            model = EncoderClassifier(config, tokenizer.vocab_size, len(labels))
+            if body is None:
+                config: Any = ClassifierConfig.parse({**sizes, **changes}, "test")
+            else:
+                keys = {"kind": "masked", "encoder_layers": 2, **sizes, **body}
+                config = SequenceClassifierConfig.parse({"body": keys, **changes}, "test")
+            model: Any = build_model(config, tokenizer.vocab_size, len(labels))
             with torch.no_grad():
                 model.projection.bias.normal_()
         task = TaskConfig.parse({"kind": "classification", "source_language": "de"}, "test")

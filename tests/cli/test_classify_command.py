@@ -11,6 +11,7 @@ from command_line import assert_refused, run, write_lines
 
 from headway.evaluate import class_table, confusion_table, evaluate_classes
 from headway.predict.classifier import Classifier, load_classifier
+from headway.predict.occlusion import occlude
 
 LINES = ["das rote Haus", "ein Baum", "der Baum und das Haus"]
 
@@ -70,21 +71,21 @@ class TestClassify:
         assert "lines to look at (--format json shows which): truncated " in ended.err
 
     def test_explained(self, folder: Path, model: Classifier) -> None:
-        line = run("classify", folder, "--explain", LINES[0]).out.rstrip("\n")
-        label, _, words = line.split("\t")
-        why = model.explain(LINES[0])
-        assert label == why.label
-        strongest = sorted(why.words, key=lambda word: -abs(word.value))
-        assert words.split(" ") == [f"{word.text}:{word.value:+.2f}" for word in strongest]
+        text = "das rote Haus und der Baum"
+        label, probability, *words = run("classify", folder, "--explain", text).out.rstrip("\n").split("\t")
+        why = occlude(model, text)
+        assert (label, probability) == (why.label, f"{why.probability:.4f}")
+        effects = {part.text: why.probability - part.probability for part in why.parts}
+        strongest = sorted(effects, key=lambda word: -abs(effects[word]))[:5]
+        assert words == [f"{word}:{effects[word]:+.2f}" for word in strongest]
 
     def test_explained_in_json(self, folder: Path, model: Classifier) -> None:
         found = json.loads(run("classify", folder, "--explain", "--format", "json", LINES[0]).out)["explanation"]
-        why = model.explain(LINES[0])
-        assert found["label"] == why.label
-        for name, parts in (("words", why.words), ("tokens", why.tokens)):
-            assert [part["text"] for part in found[name]] == [part.text for part in parts]
-            assert [part["value"] for part in found[name]] == pytest.approx([part.value for part in parts], abs=1e-5)
-            assert all(0 <= part["attention"] <= 1 for part in found[name])
+        why = occlude(model, LINES[0])
+        assert (found["label"], [part["text"] for part in found["parts"]]) == (why.label, LINES[0].split())
+        assert [part["probability"] for part in found["parts"]] == pytest.approx(
+            [part.probability for part in why.parts], abs=1e-5
+        )
 
 
 class TestBadLines:

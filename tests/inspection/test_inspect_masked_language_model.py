@@ -69,7 +69,7 @@ def test_the_attention_is_that_of_the_text_as_given(make_masked_language_model: 
     body = model.bundle.model
     attention = cast("MultiHeadAttention", body.encoder.blocks[0].get_submodule("attention"))
     with torch.inference_mode():
-        x = body.embedding_norm(body.embed(torch.tensor([model.encode(text)])))
+        x = body.embed(torch.tensor([model.encode(text)]))
         query, stored = attention.project(x)
         expected = (query @ stored.keys.mT / 8**0.5).softmax(-1)[0]
     torch.testing.assert_close(seen.maps[0].weights, expected, atol=1e-5, rtol=1e-4)

@@ -43,10 +43,17 @@ def test_a_token_of_a_linear_model_by_hand(make_classifier: Make) -> None:
     assert [token.text for token in found.tokens] == ["das", "Haus", "<eos>"]
 
 
-@pytest.mark.parametrize("pooling", ["mean", "max", "first", "last", "attention"])
-def test_it_is_the_slope_along_each_token(make_classifier: Make, pooling: str) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"pooling": pooling, "encoder_layers": 2} for pooling in ("mean", "max", "first", "last", "attention")),
+        *({"pooling": "mean", "body": {"norm": norm}} for norm in ("pre", "post")),
+    ],
+    ids=str,
+)
+def test_it_is_the_slope_along_each_token(make_classifier: Make, options: dict[str, Any]) -> None:
     """Scaling the vector of token s by 1 + h changes the logit by h times its attribution."""
-    classifier = make_classifier(pooling=pooling, encoder_layers=2)
+    classifier = make_classifier(**options)
     found = classifier.explain(TEXT)
     model = classifier.bundle.model.double()
     source = torch.tensor([[*classifier.bundle.tokenizer.encode(TEXT), EOS]])
@@ -61,6 +68,7 @@ def test_it_is_the_slope_along_each_token(make_classifier: Make, pooling: str) -
                 moved[:, place] *= 1 + sign * step
                 logits.append(model.logits_from(moved, source)[0, number].item())
             assert token.value == pytest.approx((logits[1] - logits[0]) / (2 * step), abs=1e-4)
+    assert max(map(abs, values(found.tokens))) > 1e-4
 
 
 class TestParts:

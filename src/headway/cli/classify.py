@@ -16,9 +16,10 @@ from headway.cli.line_io import LineReader, LineReport, one_line, process_lines,
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
-    from headway.predict import Classification, Explanation, Source
+    from headway.predict import Classification, Source
+    from headway.predict.occlusion import Occlusion
 
-_MAX_WORDS = 5  # maximum number of words of an explanation in text output
+_MAX_WORDS = 5  # maximum number of words that text output explains a label by
 
 
 def classify(
@@ -34,8 +35,8 @@ def classify(
         bool,
         typer.Option(
             "--explain",
-            help="Also show how much each word supports (+) or opposes (-) the label, by gradient x input. Text shows "
-            "the 5 strongest words, json all words and tokens. Slower.",
+            help="Also show how much each word supports (+) or opposes (-) the label: by how much the label's "
+            "probability would be lower without it. Text shows the 5 strongest words, json all. Slower.",
         ),
     ] = False,
     on_error: options.OnErrorOption = "stop",
@@ -46,6 +47,7 @@ def classify(
     from a pipe are classified as they arrive.
     """
     from headway.predict import load_classifier
+    from headway.predict.occlusion import occlude
 
     name, batches = text_batches(text, source)
     classifier = load_classifier(model)
@@ -53,7 +55,7 @@ def classify(
     def write(_: int, line: Source | HeadwayError, found: Classification | HeadwayError) -> str:
         if isinstance(found, HeadwayError) or isinstance(line, HeadwayError):
             return json.dumps({"error": str(found)}, ensure_ascii=False) + "\n" if format_ == "json" else "\n"
-        why = classifier.explain(line.text, found.label) if explain else None
+        why = occlude(classifier, line.text, found.label) if explain else None
         if format_ == "text":
             return format_label_line(found, why)
         whole = {"text": line.text, **asdict(found)} | ({} if why is None else {"explanation": asdict(why)})
@@ -67,13 +69,14 @@ def classify(
             results += classifier.classify_each([each.text for each in sources])
 
 
-def format_label_line(classification: Classification, explanation: Explanation | None = None) -> str:
-    """Return a line with the label, its probability and the strongest words of ``explanation``, separated by tabs."""
-    cells = [one_line(classification.label).replace("\t", " "), f"{classification.probability:.4f}"]
-    if explanation is not None:
-        strongest = sorted(explanation.words, key=lambda word: -abs(word.value))[:_MAX_WORDS]
-        cells.append(" ".join(f"{word.text}:{word.value:+.2f}" for word in strongest))
-    return "\t".join(cells) + "\n"
+def format_label_line(classification: Classification, why: Occlusion | None = None) -> str:
+    """Return a line with the label, its probability and the words with the largest effects, separated by tabs."""
+    cells = [classification.label, f"{classification.probability:.4f}"]
+    if why is not None:
+        effects = [(part.text, why.probability - part.probability) for part in why.parts]
+        strongest = sorted(effects, key=lambda effect: -abs(effect[1]))[:_MAX_WORDS]
+        cells += [f"{text}:{effect:+.2f}" for text, effect in strongest]
+    return "\t".join(one_line(cell).replace("\t", " ") for cell in cells) + "\n"
 
 
 def read_labeled_file(

@@ -193,17 +193,19 @@ class MaskedTransformer(nn.Module):
         return self.projection.weight.device
 
     def embed(self, tokens: Int[Tensor, "B S"], segments: Int[Tensor, "B S"] | None = None) -> Float[Tensor, "B S D"]:
-        """Return the sum of the embeddings, before the norm. ``segments`` are zero unless given."""
+        """Return the input of the encoder, before dropout: the sum of the embeddings, normed.
+
+        ``segments`` are zero unless given.
+        """
         embedded: Tensor = self.positions(self.embedding(tokens))
-        if self.segment_embedding is None:
-            return embedded
-        segment: Tensor = self.segment_embedding(torch.zeros_like(tokens) if segments is None else segments)
-        return embedded + segment
+        if self.segment_embedding is not None:
+            embedded = embedded + self.segment_embedding(torch.zeros_like(tokens) if segments is None else segments)
+        normed: Tensor = self.embedding_norm(embedded)
+        return normed
 
     def encode(self, embedded: Float[Tensor, "B S D"], tokens: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
         """Return the state of each position, given the output of :meth:`embed`. Padding is on the right."""
-        x = self.embedding_dropout(self.embedding_norm(embedded))
-        states: Tensor = self.encoder(x, padding_mask(tokens, self.pad))
+        states: Tensor = self.encoder(self.embedding_dropout(embedded), padding_mask(tokens, self.pad))
         return states
 
     def hidden(self, tokens: Int[Tensor, "B S"], segments: Int[Tensor, "B S"] | None = None) -> Float[Tensor, "B S D"]:

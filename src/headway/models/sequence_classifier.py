@@ -114,7 +114,7 @@ class SequenceClassifier(nn.Module):
         return F.pad(source, (1, 0), value=self.bos)
 
     def embed_source(self, source: Int[Tensor, "B S"]) -> Float[Tensor, "B S2 D"]:
-        """Return the embeddings + positions of :meth:`encoder_tokens`, before the norm and dropout."""
+        """Return the input of the body's blocks for :meth:`encoder_tokens`, before dropout."""
         return self.body.embed(self.encoder_tokens(source))
 
     def logits_from(self, embedded: Float[Tensor, "B S2 D"], source: Int[Tensor, "B S"]) -> Float[Tensor, "B C"]:

@@ -22,8 +22,8 @@ translation, in the order in which they are used:
 - :mod:`~headway.predict.shortlisting`: learns the shortlist of a model, and stores it in the model folder.
 - :mod:`~headway.predict.results`: inputs and results.
 
-The modules for classification are :mod:`~headway.predict.classifier` and :mod:`~headway.predict.attribution`, which
-finds the words that a label depends on.
+The modules for classification are :mod:`~headway.predict.classifier`, and two that find the words that a label depends
+on: :mod:`~headway.predict.occlusion` leaves out words, and :mod:`~headway.predict.attribution` computes gradients.
 
 Several threads may call a Translator or a Classifier at the same time.
 """
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         rank_by_noisy_channel,
         tune_noisy_channel,
     )
+    from headway.predict.occlusion import OccludedPart, Occlusion, occlude
     from headway.predict.pivot import PivotTranslator
     from headway.predict.pool import TranslatorPool
     from headway.predict.rerank import RankedText, minimum_bayes_risk, rank_by_agreement, rank_by_models
@@ -91,6 +92,8 @@ __all__ = [
     "MarkupOptions",
     "MaskedLanguageModel",
     "NoisyChannelWeights",
+    "OccludedPart",
+    "Occlusion",
     "Perplexity",
     "PivotTranslator",
     "Prompt",
@@ -117,6 +120,7 @@ __all__ = [
     "load_translator",
     "minimum_bayes_risk",
     "noisy_channel_features",
+    "occlude",
     "rank_by_agreement",
     "rank_by_models",
     "rank_by_noisy_channel",
@@ -144,6 +148,8 @@ _HOMES = {
     "MarkupOptions": "markup",
     "MaskedLanguageModel": "masked_language_model",
     "NoisyChannelWeights": "noisy_channel",
+    "OccludedPart": "occlusion",
+    "Occlusion": "occlusion",
     "Perplexity": "language_model",
     "PivotTranslator": "pivot",
     "Prompt": "language_model",
@@ -170,6 +176,7 @@ _HOMES = {
     "load_translator": "translator",
     "minimum_bayes_risk": "rerank",
     "noisy_channel_features": "noisy_channel",
+    "occlude": "occlusion",
     "rank_by_agreement": "rerank",
     "rank_by_models": "rerank",
     "rank_by_noisy_channel": "noisy_channel",

@@ -1,13 +1,15 @@
 """Attribution of a label to tokens: gradient x input, and the weights of attention pooling if the model uses it.
 
-Let x_s be the input vector of the encoder for token s (embedding plus position), and f the logit of the label:
+Let x_s be the input vector of the encoder for token s (embedding plus position, normed in models that norm it), and f
+the logit of the label:
 
     attribution of s = sum_d x_sd df/dx_sd
 
 (Shrikumar et al. 2016; the gradient only: Simonyan et al. 2013; a comparison: Ancona et al. 2018, section 2). To first
 order, it is the amount by which the logit would fall without the token. If f is linear in x (mean or maximum of
 embeddings, without encoder blocks or convolution), the attributions of all tokens sum to the logit minus its bias.
-Otherwise the sum may differ. Attention weights show which tokens a model uses, but not which label they support.
+Otherwise the sum may differ, and leaving out a word may have another effect (:mod:`headway.predict.occlusion` measures
+it). Attention weights show which tokens a model uses, but not which label they support.
 """
 
 from __future__ import annotations
