@@ -43,7 +43,6 @@ from headway.serve.messages import (
     PivotModels,
     Pong,
     encode,
-    read,
 )
 
 _log = logging.getLogger("headway.serve")
@@ -175,23 +174,25 @@ class Fleet:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing = False
         self._loader: _Loader | None = None
-        self._control: socket.socket | None = None
-        self._stream: asyncio.StreamReader | None = None
-        self._control_writer: asyncio.StreamWriter | None = None
+        self._control: socket.socket | None = None  # sends sockets to the loader
+        self._transport: asyncio.WriteTransport | None = None  # of the same connection, for messages
+        self._loaded: asyncio.Future[None] | None = None
 
     # Starting and ending.
 
     async def launch(self) -> None:
         """Start the process that loads the models."""
         ours, theirs = socket.socketpair()
-        self._control = ours
-        self._stream, self._control_writer = await asyncio.open_connection(sock=ours.dup())
+        loop = asyncio.get_running_loop()
+        self._control, self._loaded = ours, loop.create_future()
+        receiver = MessageReceiver(self._receive_from_loader, self._on_loader_end)
+        self._transport, _ = await loop.create_connection(lambda: receiver, sock=ours.dup())
         if self._parent is None:
             self._loader = await _start_first_loader(theirs)
         else:
             pid, ended = await self._parent.fork(LOADER, theirs)
             self._loader = _Loader(pid, ended.wait)
-        self._control_writer.write(encode(self._specs))
+        self._transport.write(encode(self._specs))
 
     async def start(self) -> None:
         """Wait until the models are loaded, and start the workers. If that fails or is canceled, all processes end.
@@ -202,25 +203,14 @@ class Fleet:
         try:
             if self._loader is None:
                 await self.launch()
-            await self._receive_models()
+            assert self._loaded is not None
+            await self._loaded
             await asyncio.gather(*(self._start_worker(number) for number in range(self.num_workers)))
         except BaseException:
             await self.close()
             raise
         for number in range(self.num_workers):
             self._spawn(self._keep(number))
-
-    async def _receive_models(self) -> None:
-        assert self._stream is not None
-        try:
-            answer = await read(self._stream)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            raise HeadwayError("the process that loads the models ended unexpectedly; see its messages above") from None
-        if isinstance(answer, LoadFailed):
-            raise answer.error
-        assert isinstance(answer, Loaded)
-        self.models, self.num_bytes = {model.name: model for model in answer.models}, answer.num_bytes
-        self._spawn(self._listen_to_loader(self._stream))
 
     async def drain(self) -> None:
         """Wait until all jobs are done, and end all processes."""
@@ -237,8 +227,8 @@ class Fleet:
         for worker in workers:
             worker.kill()
             worker.transport.close()
-        if self._control_writer is not None and self._control is not None:
-            self._control_writer.close()
+        if self._transport is not None and self._control is not None:
+            self._transport.close()
             self._control.close()
         for pending in [*self._waiting, *(each for worker in workers for each in worker.pending.values())]:
             self._fail(pending)
@@ -251,24 +241,34 @@ class Fleet:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _listen_to_loader(self, stream: asyncio.StreamReader) -> None:
-        try:
-            while True:
-                message = await read(stream)
-                if isinstance(message, Forked):
-                    ended = self._ended[message.pid] = asyncio.Event()
-                    self._forked.put_nowait((message.pid, ended))
-                elif isinstance(message, Exited):
-                    if message.status and not self._closing:
-                        _log.warning("process %d ended with status %d", message.pid, message.status)
-                    self._ended.pop(message.pid).set()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            for ended in self._ended.values():  # nobody will tell
-                ended.set()
-        if not self._closing:
-            _log.error("the process that loads %s has ended", ", ".join(self.num_bytes) or "the models")
+    def _receive_from_loader(self, message: Any) -> None:
+        assert self._loaded is not None
+        match message:
+            case Loaded():
+                self.models, self.num_bytes = {model.name: model for model in message.models}, message.num_bytes
+                self._loaded.set_result(None)
+            case LoadFailed():
+                self._loaded.set_exception(message.error)
+            case Forked():
+                ended = self._ended[message.pid] = asyncio.Event()
+                self._forked.put_nowait((message.pid, ended))
+            case Exited():
+                if message.status and not self._closing:
+                    _log.warning("process %d ended with status %d", message.pid, message.status)
+                self._ended.pop(message.pid).set()
+
+    def _on_loader_end(self, error: Exception | None) -> None:
+        assert self._loaded is not None
+        for ended in self._ended.values():  # nobody will tell
+            ended.set()
+        if self._closing:
+            return
+        if not self._loaded.done():
+            text = "the process that loads the models ended unexpectedly; see its messages above"
+            self._loaded.set_exception(HeadwayError(text))
+        elif self.models:
+            names = ", ".join(self.num_bytes) or "the models"
+            _log.error("the process that loads %s has ended", names, exc_info=error)
             self._on_loss()
 
     async def fork(self, kind: bytes, connection: socket.socket) -> tuple[int, asyncio.Event]:

@@ -226,12 +226,6 @@ def _receive_bytes(connection: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
-async def read(stream: asyncio.StreamReader) -> Any:
-    """Like :func:`receive`, for an asyncio stream. Raises :class:`asyncio.IncompleteReadError` at its end."""
-    (length,) = _LENGTH.unpack(await stream.readexactly(_LENGTH.size))
-    return pickle.loads(await stream.readexactly(length))
-
-
 class MessageReceiver(asyncio.Protocol):
     """Calls a function with each message that arrives, without a task that has to wake up for it.
 
