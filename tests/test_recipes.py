@@ -76,9 +76,9 @@ def test_there_are_recipes() -> None:
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_recipe_parses(path: Path) -> None:
-    recipe = load_recipe(path)
-    assert recipe.data.dev is not None
+def test_recipe_is_validated(path: Path) -> None:
+    data = load_recipe(path).data
+    assert data.dev is not None or data.as_dict()["dev_fraction"] > 0
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -91,8 +91,8 @@ def test_recipe_trains(path: Path, tmp_path: Path) -> None:
     labeled = recipe.task.kind == "classification"
     for corpus in recipe.data.train:
         write(corpus, tmp_path, 60, labeled=labeled)
-    assert recipe.data.dev is not None
-    write(recipe.data.dev, tmp_path, 5, labeled=labeled)
+    if recipe.data.dev is not None:
+        write(recipe.data.dev, tmp_path, 5, labeled=labeled)
     result = train(recipe, tmp_path / "run")
     assert result.step == 2
     assert result.model_folder is not None

@@ -44,6 +44,9 @@ class SequenceClassifierConfig(Config):
     pooling: PoolingKind = Field(
         "mean", description="Method of pooling all positions, with BOS and EOS, into one vector. first: BOS. last: EOS."
     )
+    word_dropout: float = Field(
+        0.0, ge=0, lt=1, description="Probability of dropping a token's whole embedding in training."
+    )
     pooled_dropout: float = Field(0.1, ge=0, lt=1, description="Dropout probability on the pooled vector.")
     dense: Literal["none", "tanh", "relu", "gelu"] = Field(
         "none", description="Activation of a dense layer before the projection, or none for no such layer."
@@ -97,6 +100,7 @@ class SequenceClassifier(nn.Module):
         else:
             self.body = DecoderOnly(body, vocab_size)
         del self.body.projection  # the body's output is not used
+        self.word_dropout = Dropout(config.word_dropout)
         width = body.d_model
         self.pooling = AttentionPooling(width) if config.pooling == "attention" else Pooling(config.pooling, width)
         self.dense = xavier_linear(self.pooling.width, width) if config.dense != "none" else None
@@ -114,8 +118,11 @@ class SequenceClassifier(nn.Module):
         return F.pad(source, (1, 0), value=self.bos)
 
     def embed_source(self, source: Int[Tensor, "B S"]) -> Float[Tensor, "B S2 D"]:
-        """Return the input of the body's blocks for :meth:`encoder_tokens`, before dropout."""
-        return self.body.embed(self.encoder_tokens(source))
+        """Return the input of the body's blocks for :meth:`encoder_tokens`, before dropout of single values."""
+        embedded: Tensor = self.body.embed(self.encoder_tokens(source))
+        if self.training and self.config.word_dropout:
+            embedded = embedded * self.word_dropout(torch.ones_like(embedded[..., :1]))
+        return embedded
 
     def logits_from(self, embedded: Float[Tensor, "B S2 D"], source: Int[Tensor, "B S"]) -> Float[Tensor, "B C"]:
         """Return the logits, given the output of :meth:`embed_source`, for gradients with respect to it."""
