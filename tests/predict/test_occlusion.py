@@ -36,7 +36,7 @@ def test_a_single_word_cannot_be_left_out(make_classifier: Make) -> None:
 @pytest.mark.parametrize("count", [MAX_PARTS, MAX_PARTS + 1, 3 * MAX_PARTS])
 def test_words_of_long_texts_are_left_out_in_groups(make_classifier: Make, count: int) -> None:
     words = [f"w{number}" for number in range(count)]
-    parts = [part.text for part in occlude(make_classifier(), " ".join(words)).parts]
+    parts = [part.text for part in occlude(make_classifier(max_length=1000), " ".join(words)).parts]
     assert len(parts) <= MAX_PARTS
     assert " ".join(parts).split() == words
 
@@ -44,7 +44,19 @@ def test_words_of_long_texts_are_left_out_in_groups(make_classifier: Make, count
 def test_very_long_texts_are_considered_up_to_a_limit(make_classifier: Make) -> None:
     text = "das rote Haus " * MAX_CHARACTERS
     considered = text[:MAX_CHARACTERS].split()
-    assert " ".join(part.text for part in occlude(make_classifier(), text).parts).split() == considered
+    found = occlude(make_classifier(max_length=MAX_CHARACTERS), text)
+    assert " ".join(part.text for part in found.parts).split() == considered
+
+
+def test_only_what_the_model_reads_is_left_out(make_classifier: Make) -> None:
+    classifier = make_classifier("whitespace", max_length=6)  # five words and EOS
+    found = occlude(classifier, "das rote Haus und der Baum und das Haus")
+    assert [part.text for part in found.parts] == ["das", "rote", "Haus", "und", "der"]
+
+
+def test_much_space_before_the_first_word(make_classifier: Make) -> None:
+    found = occlude(make_classifier("whitespace"), " " * MAX_CHARACTERS + "das Haus")
+    assert [part.text for part in found.parts] == ["das", "Haus"]
 
 
 def test_an_unknown_label_is_refused(make_classifier: Make) -> None:

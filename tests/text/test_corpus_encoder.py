@@ -55,7 +55,19 @@ def rows(packed: PackedIds) -> list[list[int]]:
     texts=["a b", " a b", "a b ", "a  b", "a \u00a0b", "a\u00a0 b", "a\t b", "a \tb", "", " ", "a\x1c b", "a 1 2b 3"]
 )
 @example(
-    texts=["a b\nc", "a\n\n\nb c\n", "\n\na", "\n", "a \nb", "a\n b", "a  b\nc d", "a\x1c\nb", "a\r\nb\n\n", "1\n2"]
+    texts=[
+        "a b\nc",
+        "a\n\n\nb c\n",
+        "\n\na",
+        "\n",
+        "a \nb",
+        "a\n b",
+        "a  b\nc d",
+        "a\x1c\nb",
+        "a\r\nb\n\n",
+        "1\n2",
+        "a\n\n1 2\n\n\n3",
+    ]
 )
 def test_agrees_with_the_tokenizer(texts: list[str]) -> None:
     for each in TOKENIZERS:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from headway.predict import Classification, Source
     from headway.predict.occlusion import Occlusion
 
-_MAX_WORDS = 5  # maximum number of words that text output explains a label by
+_MAX_WORDS = 5  # that --explain shows in text output
+_MAX_CHARACTERS = 40  # of a group of words there
 
 
 def classify(
@@ -75,7 +77,7 @@ def format_label_line(classification: Classification, why: Occlusion | None = No
     if why is not None:
         effects = [(part.text, why.probability - part.probability) for part in why.parts]
         strongest = sorted(effects, key=lambda effect: -abs(effect[1]))[:_MAX_WORDS]
-        cells += [f"{text}:{effect:+.2f}" for text, effect in strongest]
+        cells += [f"{shorten(text, _MAX_CHARACTERS, placeholder='…')}:{effect:+.2f}" for text, effect in strongest]
     return "\t".join(one_line(cell).replace("\t", " ") for cell in cells) + "\n"
 
 

@@ -86,7 +86,7 @@ SUPPORTED: Supported = {  # options of all models with blocks
     "pooling": ("mean", "max", "mean_max", "first", "last", "attention"),
 }
 SUPPORTED_HEAD: Supported = {  # options of classifiers on language models, besides those of the language model
-    **dict.fromkeys(("body", "pooled_dropout", "dense_norm"), ANY),
+    **dict.fromkeys(("body", "word_dropout", "pooled_dropout", "dense_norm"), ANY),
     "pooling": SUPPORTED["pooling"],
     "dense": ("none", "tanh", "relu", "gelu"),
 }

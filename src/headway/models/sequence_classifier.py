@@ -45,7 +45,7 @@ class SequenceClassifierConfig(Config):
         "mean", description="Method of pooling all positions, with BOS and EOS, into one vector. first: BOS. last: EOS."
     )
     word_dropout: float = Field(
-        0.0, ge=0, lt=1, description="Probability of dropping a token's whole embedding in training."
+        0.0, ge=0, lt=1, description="Probability of dropping the whole input vector of a token in training."
     )
     pooled_dropout: float = Field(0.1, ge=0, lt=1, description="Dropout probability on the pooled vector.")
     dense: Literal["none", "tanh", "relu", "gelu"] = Field(
@@ -118,7 +118,7 @@ class SequenceClassifier(nn.Module):
         return F.pad(source, (1, 0), value=self.bos)
 
     def embed_source(self, source: Int[Tensor, "B S"]) -> Float[Tensor, "B S2 D"]:
-        """Return the input of the body's blocks for :meth:`encoder_tokens`, before dropout of single values."""
+        """Return the input of the body's blocks for :meth:`encoder_tokens`, before element-wise dropout."""
         embedded: Tensor = self.body.embed(self.encoder_tokens(source))
         if self.training and self.config.word_dropout:
             embedded = embedded * self.word_dropout(torch.ones_like(embedded[..., :1]))

@@ -43,17 +43,18 @@ class Occlusion:
 def occlude(classifier: Classifier, text: str, label: str | None = None) -> Occlusion:
     """Return how probable ``label``, by default the most probable one, is without each part of ``text``.
 
-    Only the first :data:`MAX_CHARACTERS` characters are considered, in at most :data:`MAX_PARTS` parts.
+    Only the first :data:`MAX_CHARACTERS` characters from the first word on are considered, in at most :data:`MAX_PARTS`
+    parts, and of these only what the model reads.
 
     Raises:
         ConfigError: The label does not exist.
         DataError: The text is empty or not valid Unicode.
     """
     classifier.check_label(label)
-    text = text[:MAX_CHARACTERS]
+    text = text[: len(text) - len(text.lstrip()) + MAX_CHARACTERS]
     whole = classifier.classify(text)
     chosen = label or whole.label
-    spans = _part_spans(text)
+    spans = _part_spans(_read_part(classifier, text) if whole.truncated else text)
     without = [text[:start] + text[end:] for start, end in spans] if len(spans) > 1 else []
     found = classifier.classify(without)
     parts = (
@@ -61,6 +62,12 @@ def occlude(classifier: Classifier, text: str, label: str | None = None) -> Occl
         for (start, end), each in zip(spans[: len(without)], found, strict=True)
     )
     return Occlusion(chosen, whole.probabilities[chosen], tuple(parts))
+
+
+def _read_part(classifier: Classifier, text: str) -> str:
+    """Return the beginning of a text that is as long as what the model reads of it."""
+    model, tokenizer = classifier.bundle.model, classifier.bundle.tokenizer
+    return text[: len(tokenizer.decode(tokenizer.encode(text)[: model.max_length - 1]))]
 
 
 def _part_spans(text: str) -> list[tuple[int, int]]:

@@ -175,7 +175,7 @@ class Fleet:
         self._closing = False
         self._loader: _Loader | None = None
         self._control: socket.socket | None = None  # sends sockets to the loader
-        self._transport: asyncio.WriteTransport | None = None  # of the same connection, for messages
+        self._transport: asyncio.WriteTransport | None = None  # sends messages over the same connection
         self._loaded: asyncio.Future[None] | None = None
 
     # Starting and ending.
@@ -192,7 +192,8 @@ class Fleet:
         else:
             pid, ended = await self._parent.fork(LOADER, theirs)
             self._loader = _Loader(pid, ended.wait)
-        self._transport.write(encode(self._specs))
+        if not self._transport.is_closing():
+            self._transport.write(encode(self._specs))
 
     async def start(self) -> None:
         """Wait until the models are loaded, and start the workers. If that fails or is canceled, all processes end.
@@ -248,7 +249,7 @@ class Fleet:
                 self.models, self.num_bytes = {model.name: model for model in message.models}, message.num_bytes
                 self._loaded.set_result(None)
             case LoadFailed():
-                self._loaded.set_exception(message.error)
+                self._fail_to_load(message.error)
             case Forked():
                 ended = self._ended[message.pid] = asyncio.Event()
                 self._forked.put_nowait((message.pid, ended))
@@ -261,15 +262,19 @@ class Fleet:
         assert self._loaded is not None
         for ended in self._ended.values():  # nobody will tell
             ended.set()
-        if self._closing:
-            return
+        if error is not None:
+            _log.error("a message of the process that loads the models is wrong", exc_info=error)
         if not self._loaded.done():
             text = "the process that loads the models ended unexpectedly; see its messages above"
-            self._loaded.set_exception(HeadwayError(text))
-        elif self.models:
-            names = ", ".join(self.num_bytes) or "the models"
-            _log.error("the process that loads %s has ended", names, exc_info=error)
+            self._fail_to_load(HeadwayError(text))
+        elif self.models and not self._closing:
+            _log.error("the process that loads %s has ended", ", ".join(self.num_bytes) or "the models")
             self._on_loss()
+
+    def _fail_to_load(self, error: Exception) -> None:
+        assert self._loaded is not None
+        self._loaded.set_exception(error)
+        self._loaded.exception()  # so that asyncio does not complain if nobody waits for it
 
     async def fork(self, kind: bytes, connection: socket.socket) -> tuple[int, asyncio.Event]:
         """Let the loader fork a process that serves a connection.

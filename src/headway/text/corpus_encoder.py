@@ -3,9 +3,9 @@
 :class:`CorpusEncoder` returns the ids of :meth:`~headway.text.tokenizer.Tokenizer.encode_batch` an order of magnitude
 faster. Byte-pair merges never cross words, so each word is segmented once and cached. The cache stores *chunks*: a
 chunk is the text between two single spaces, including the space before it. GPT-2's regular expression always splits
-there, and at line breaks between words, so the ids of a text are the concatenated ids of its chunks. Other white space
-may belong to the word before or after it, depending on what follows, so the library tokenizes a line with such white
-space as a whole, and a text that has it at the start or end of a line.
+there, and before line breaks that follow a word, so the ids of a text are the concatenated ids of its chunks. Other
+white space may belong to the word before or after it, depending on what follows. A line with such white space is
+tokenized as a whole; if a line starts or ends with it, so is the entire text.
 """
 
 from __future__ import annotations
@@ -46,21 +46,18 @@ def split_if_single_spaced(text: str) -> list[str] | None:
 
 
 def _split_lines(text: str) -> list[list[str]]:
-    """Return parts that are segmented independently, each as words with a single space between them.
+    """Return the lines of a text, each with the line breaks before it, as words with a single space between them.
 
-    The parts are the lines and the line breaks between them. The last of several breaks in a row is a part of its own
-    if text follows, because GPT-2's regular expression splits there.
+    A line whose words have other white space between them is returned as a single word.
     """
     lines = _LINE_BREAKS.split(text)
     lines, breaks = lines[::2], lines[1::2]
     if any(line != line.strip() for line in lines):
         return [[text]]
-    split: list[list[str]] = []
+    split = []
     for before, line in zip(["", *breaks], lines, strict=True):
-        parts = (before[:-1], before[-1:]) if line else (before,)
-        split += [[part] for part in parts if part]
-        if line:
-            split.append(split_if_single_spaced(line) or [line])
+        first, *later = split_if_single_spaced(line) or [line]
+        split.append([before + first, *later])
     return split
 
 
@@ -115,7 +112,8 @@ class _Chunks(dict[str, bytes]):
 
     def learn(self, words: set[str]) -> None:
         """Add the ids of all new ``words`` at once, which is many times faster than adding them one by one."""
-        new = [word for word in words.difference(self, self._older) if len(word) <= _MAX_CACHED_LENGTH]
+        older = self._older  # read only once, because other threads may replace it
+        new = [word for word in words if len(word) <= _MAX_CACHED_LENGTH and word not in self and word not in older]
         for word, ids in zip(new, self._segment([self._prefix + word for word in new]), strict=True):
             self._store(word, ids)
 

@@ -48,7 +48,7 @@ SUPPORTED: dict[str, Supported] = {
         "activation": tuple(dict.fromkeys(GATED_ACTIVATIONS.values())),
     },
 }
-_HEAD: Supported = {"body": ANY, "pooled_dropout": ANY}
+_HEAD: Supported = dict.fromkeys(("body", "word_dropout", "pooled_dropout"), ANY)
 SUPPORTED_HEADS: dict[str, Supported] = {
     "bert": {**_HEAD, "pooling": ("first",), "dense": ("tanh",)},
     "modernbert": {

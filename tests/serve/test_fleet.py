@@ -1,0 +1,64 @@
+"""A fleet whose models cannot be loaded says why, and never waits forever."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from headway.errors import HeadwayError
+from headway.serve.fleet import Fleet
+from headway.serve.messages import ModelSpec
+
+_PATIENCE_S = 60.0
+
+
+def make_fleet(folder: Path) -> Fleet:
+    return Fleet([ModelSpec("missing", str(folder / "missing"))], workers=1, on_loss=lambda: pytest.fail("lost"))
+
+
+def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
+    with pytest.raises(HeadwayError, match="missing"):
+        asyncio.run(asyncio.wait_for(make_fleet(tmp_path).start(), _PATIENCE_S))
+
+
+def test_the_loader_is_killed_before_it_answers(tmp_path: Path) -> None:
+    async def start() -> None:
+        fleet = make_fleet(tmp_path)
+        await fleet.launch()
+        assert fleet._loader is not None
+        os.kill(fleet._loader.pid, signal.SIGKILL)
+        await asyncio.wait_for(fleet.start(), _PATIENCE_S)
+
+    with pytest.raises(HeadwayError, match="ended unexpectedly"):
+        asyncio.run(start())
+
+
+def test_closing_while_the_models_are_loaded_ends_the_start(tmp_path: Path) -> None:
+    async def start() -> None:
+        fleet = make_fleet(tmp_path)
+        await fleet.launch()
+        starting = asyncio.ensure_future(fleet.start())
+        await asyncio.sleep(0)
+        await fleet.close()
+        await asyncio.wait_for(starting, _PATIENCE_S)
+
+    with pytest.raises(HeadwayError, match="ended unexpectedly"):
+        asyncio.run(start())
+
+
+def test_nobody_needs_to_ask_for_the_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def launch() -> None:
+        fleet = make_fleet(tmp_path)
+        await fleet.launch()
+        assert fleet._loaded is not None
+        await asyncio.wait([fleet._loaded], timeout=_PATIENCE_S)
+        await fleet.close()
+
+    with caplog.at_level(logging.ERROR, "asyncio"):
+        asyncio.run(launch())
+    assert not caplog.records
