@@ -1,4 +1,4 @@
-"""The life of a decoding state of any model: each row is compared with its whole prefix, scored on its own."""
+"""Decoding states of any model, step by step: each row is compared with its whole prefix, scored on its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,41 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headway.text.base import BOS
+
 Tokens = Callable[..., Tensor]
+
+
+def continue_and_compare(model: Any, random_tokens: Tokens) -> None:
+    """Continue texts of different lengths at random, and compare each with its whole, read in one pass.
+
+    Rows are reordered, repeated, leave and enter. ``model`` is a language model, and ``random_tokens`` draws tokens of
+    a given shape.
+    """
+    random.seed(0)
+    texts = [[BOS], [BOS, *random_tokens(5).tolist()], [BOS, *random_tokens(2).tolist()]]
+    with torch.inference_mode():
+        state = model.start([text[:-1] for text in texts])
+        for step in range(12):
+            found = model.step(state, torch.tensor([text[-1] for text in texts])).logits()
+            for row, text in zip(found, texts, strict=True):
+                torch.testing.assert_close(row, model(torch.tensor([text]))[0, -1], atol=1e-5, rtol=1e-4)
+            texts = [[*text, int(random_tokens(1))] for text in texts]
+            if step == 3:
+                new = [BOS, *random_tokens(7).tolist()]
+                model.admit(state, [new[:-1]])
+                texts.append(new)
+            if step == 6:
+                kept = torch.tensor([3, 1])
+                model.select(state, kept, kept)
+                texts = [texts[3], texts[1]]
+            if step == 8:  # two beams of each
+                model.select(state, torch.tensor([0, 0, 1, 1]))
+                texts = [list(texts[row]) for row in (0, 0, 1, 1)]
+            if step == 10:
+                new = [BOS, *random_tokens(2).tolist()]
+                model.admit(state, [new[:-1]])
+                texts += [new, list(new)]
 
 
 @dataclass

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
 import torch
+from state_life import continue_and_compare
 from torch import Tensor, nn
 
 from headway.decode import SearchModel
@@ -117,30 +117,6 @@ def test_a_dropped_word_type_is_dropped_wherever_it_occurs() -> None:
 
 @pytest.mark.parametrize("options", FORMS, ids=str)
 def test_step_by_step_equals_one_pass(options: dict[str, Any]) -> None:
-    """Rows of different lengths are reordered, leave, and enter, and each equals its whole text in one pass."""
-    model: Any = build(**options)
-    assert isinstance(build(**options), SearchModel)
-    random.seed(0)
-    texts = [[BOS], [BOS, *random_tokens(5).tolist()], [BOS, *random_tokens(2).tolist()]]
-    with torch.inference_mode():
-        state = model.start([text[:-1] for text in texts])
-        for step in range(12):
-            found = model.step(state, torch.tensor([text[-1] for text in texts])).logits()
-            for row, text in zip(found, texts, strict=True):
-                torch.testing.assert_close(row, model(torch.tensor([text]))[0, -1], atol=1e-5, rtol=1e-4)
-            texts = [[*text, int(random_tokens(1))] for text in texts]
-            if step == 3:
-                new = [BOS, *random_tokens(7).tolist()]
-                model.admit(state, [new[:-1]])
-                texts.append(new)
-            if step == 6:
-                kept = torch.tensor([3, 1])
-                model.select(state, kept, kept)
-                texts = [texts[3], texts[1]]
-            if step == 8:  # two beams of each
-                model.select(state, torch.tensor([0, 0, 1, 1]))
-                texts = [list(texts[row]) for row in (0, 0, 1, 1)]
-            if step == 10:
-                new = [BOS, *random_tokens(2).tolist()]
-                model.admit(state, [new[:-1]])
-                texts += [new, list(new)]
+    model = build(**options)
+    assert isinstance(model, SearchModel)
+    continue_and_compare(model, random_tokens)
