@@ -92,6 +92,13 @@ def test_forgets_when_there_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None
     assert "y" * 1000 not in encoder._later
 
 
+@pytest.mark.parametrize("size", [1, 12, 1000])
+def test_the_size_of_the_groups_changes_nothing(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(corpus_encoder_module, "_GROUP_CHARACTERS", size)
+    texts = ["", *CORPUS, "the fox", ""]
+    assert rows(CorpusEncoder(TOKENIZERS[0]).encode(texts)) == TOKENIZERS[0].encode_batch(texts)
+
+
 def test_new_words_are_segmented_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 

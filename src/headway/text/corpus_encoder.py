@@ -11,7 +11,7 @@ tokenized as a whole; if a line starts or ends with it, so is the entire text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from headway.text.base import TextTokenizer
 
 _LINE_BREAKS = re.compile("(\n+)")
+_GROUP_CHARACTERS = 1 << 20  # of texts whose words are in memory at a time
 _MAX_CACHED = 1 << 17  # chunks in a generation; two generations take about 50 MB
 _MAX_CACHED_LENGTH = 40  # in characters; in scripts without spaces, a chunk is a sentence, which occurs only once
 
@@ -61,6 +62,16 @@ def _split_lines(text: str) -> list[list[str]]:
     return split
 
 
+def _groups(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Divide texts into groups, because their words take ten times as much memory as the texts."""
+    start = size = 0
+    for end, text in enumerate(texts, start=1):
+        size += len(text)
+        if size >= _GROUP_CHARACTERS or end == len(texts):
+            yield texts[start:end]
+            start, size = end, 0
+
+
 class CorpusEncoder:
     """Computes the same ids as ``tokenizer``, but faster, for large corpora."""
 
@@ -77,13 +88,16 @@ class CorpusEncoder:
     def encode(self, texts: Sequence[str]) -> PackedIds:
         """Return the ids of each text, without special tokens around them."""
         if self._tokenizer.kind == "bpe":
-            split = [_split_lines(text) for text in texts]
-            self._first.learn({words[0] for lines in split for words in lines})
-            self._later.learn({word for lines in split for words in lines for word in words[1:]})
-            return pack_id_bytes([b"".join(map(self._encode_line, lines)) for lines in split])
+            return pack_id_bytes([row for group in _groups(texts) for row in self._encode_group(group)])
         rows = self._tokenizer.encode_batch(texts)
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         return PackedIds(np.fromiter(chain.from_iterable(rows), np.uint32, int(lengths.sum())), lengths)
+
+    def _encode_group(self, texts: Sequence[str]) -> Iterator[bytes]:
+        split = [_split_lines(text) for text in texts]
+        self._first.learn({words[0] for lines in split for words in lines})
+        self._later.learn({word for lines in split for words in lines for word in words[1:]})
+        return (b"".join(map(self._encode_line, lines)) for lines in split)
 
     def _encode_line(self, words: list[str]) -> bytes:
         first, *later = words
