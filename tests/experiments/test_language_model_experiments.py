@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import product
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -127,3 +128,11 @@ def test_random_weights_are_a_start_with_the_same_vocabulary(tmp_path: Path) -> 
     weights = [(folder / "model.safetensors").read_bytes() for folder in (first, other, pretrained)]
     assert len(set(weights)) == 3
     assert len({len(each) for each in weights}) == 1
+
+
+def test_the_fewest_labeled_texts_have_all_labels(tmp_path: Path) -> None:
+    settings = Settings(quick=True, seeds=(1,), data_folder=None, work_folder=tmp_path, say=lambda _: None)
+    train, _ = pretraining._read(settings)
+    fewest = min(count for count, *_ in pretraining._QUICK if count is not None)
+    for seed in range(1, 11):
+        assert {name for name, _ in Random(seed).sample(train, fewest)} == {name for name, _ in train}

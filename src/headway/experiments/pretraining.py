@@ -50,14 +50,15 @@ MAX_LOSS_OF_MATCH = 1.0  # points of accuracy; "matches" means at most this much
 
 # Labeled texts, steps of fine-tuning, and texts per step. None means all texts.
 _FULL = ((100, 100, 32), (1000, 300, 32), (10_000, 500, 64), (None, 1100, 64))
-_QUICK = ((8, 8, 8), (32, 12, 8), (64, 16, 16), (None, 24, 16))
+_QUICK = ((24, 8, 8), (48, 12, 8), (96, 16, 16), (None, 24, 16))
 _MODEL: dict[str, Any] = {
     "kind": "masked", "activation": "geglu", "norm": "pre", "bias": "none", "positions": "rotary", "dropout": 0.0,
     "max_length": 128,
 }  # fmt: skip
 _FULL_SIZE: dict[str, Any] = {"d_model": 192, "num_heads": 4, "d_ff": 512, "encoder_layers": 4}
 _QUICK_SIZE: dict[str, Any] = {"d_model": 32, "num_heads": 2, "d_ff": 64, "encoder_layers": 1}
-_RATES = {PRETRAINED: 5e-4, SCRATCH: 1e-3}
+# Rates of Muon, chosen in training recipes/ag-news-pretrained.toml, on texts held out from the training file.
+_PRETRAINING_RATE, _RATES = 5e-3, {PRETRAINED: 3e-3, SCRATCH: 1e-2}
 
 TITLE = "Pretraining and the number of labeled texts"
 CLAIMS = (
@@ -140,7 +141,7 @@ def _pretrain(settings: Settings, folder: Path) -> TrainedRun:
         },
         "tokenizer": {"kind": "whitespace"} if settings.quick else {"vocab_size": 8000},
         "model": {**_MODEL, **(_QUICK_SIZE if settings.quick else _FULL_SIZE)},
-        "optimizer": {**_schedule(1e-2 if settings.quick else 2e-3, steps), "weight_decay": 0.01},
+        "optimizer": {**_schedule(1e-2 if settings.quick else _PRETRAINING_RATE, steps), "weight_decay": 0.1},
     }  # fmt: skip
     recipe = make_recipe(settings, settings.seeds[0], steps, sections)
     return train_recipe(settings, recipe, "pretrained")
@@ -180,7 +181,8 @@ def _random_weights(settings: Settings, pretrained: Path, seed: int) -> Path:
 
 
 def _schedule(rate: float, steps: int) -> dict[str, Any]:
-    return {"schedule": "linear", "learning_rate": rate, "warmup_steps": max(steps // 10, 1), "clip_norm": 1.0}
+    warmup = max(steps // 10, 1)
+    return {"kind": "muon", "schedule": "linear", "learning_rate": rate, "warmup_steps": warmup, "clip_norm": 1.0}
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
