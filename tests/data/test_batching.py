@@ -59,7 +59,7 @@ def random_pairs(count: int, seed: int = 0) -> list[tuple[list[int], list[int]]]
 
 
 def same(one: EpochPlan, other: EpochPlan) -> bool:
-    return np.array_equal(one.order, other.order) and np.array_equal(one.bounds, other.bounds)
+    return np.array_equal(one.order[:], other.order[:]) and np.array_equal(one.bounds, other.bounds)
 
 
 def naive_cut(longer: list[int], max_tokens: int) -> list[list[int]]:
@@ -209,7 +209,7 @@ class TestTemperature:
     def test_an_epoch_draws_these_shares(self, tmp_path: Path) -> None:
         stores = [store(tmp_path / "large", random_pairs(900)), store(tmp_path / "small", random_pairs(100))]
         plan = TokenDataset(stores, temperature=2.0).plan_epoch(1, 0, max_batch_tokens=100, pool_size=999)
-        counts = Counter(plan.order.tolist())
+        counts = Counter(plan.order[:].tolist())
         assert {counts[row] for row in range(900)} == {0, 1}
         assert {counts[row] for row in range(900, 1000)} == {2, 3}
         # Binomial with n = 900 and p = 5/6: the standard deviation is 11.2. Five are allowed.

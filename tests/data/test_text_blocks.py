@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from headway.data.blocks import BlockDataset, StreamDataset
 from headway.data.store import Chunk, FilterCounts, TokenStore, join_chunks
 from headway.text.base import BOS
+from headway.train.memory import largest_batch_shapes
 
 
 def store(folder: Path, first: int, count: int) -> TokenStore:
@@ -83,6 +85,46 @@ def test_weights_repeat_a_store(tmp_path: Path) -> None:
     dataset = BlockDataset(stores, [2.0, 1.0], block_length=8)
     first = [int(row) < 80 for rows in dataset.plan_epoch(1, 0, max_batch_tokens=8, pool_size=1) for row in rows]
     assert first.count(True) == 2 * first.count(False)
+
+
+@pytest.mark.parametrize("weight", [0.5, 2.5])
+def test_a_fraction_of_a_weight_is_a_share_that_is_drawn_anew(tmp_path: Path, weight: float) -> None:
+    dataset = BlockDataset([store(tmp_path / "a", 10, 807)], [weight], block_length=8)  # 100 whole blocks
+    drawn = []
+    for epoch in range(3):
+        rows = np.concatenate(list(dataset.plan_epoch(1, epoch, max_batch_tokens=64, pool_size=1))) // 8
+        counts = np.bincount(rows, minlength=100)
+        assert counts.sum() == 100 * weight
+        assert set(counts.tolist()) == {int(weight), int(weight) + 1}
+        drawn.append(tuple(counts.tolist()))
+    assert len(set(drawn)) == 3
+
+
+class LargeStore(TokenStore):
+    """What a data set asks of a store with ten billion tokens."""
+
+    def __init__(self) -> None:
+        self.num_segmentations = 1
+
+    def __len__(self) -> int:
+        return 10**6
+
+    def num_tokens(self, side: str) -> int:
+        return 10**10 if side == "source" else 0
+
+
+@pytest.mark.parametrize("kind", [BlockDataset, StreamDataset])
+def test_the_order_of_a_large_corpus_takes_little_memory(kind: type[BlockDataset]) -> None:
+    tracemalloc.start()
+    dataset = kind([LargeStore()], block_length=128)
+    plan = dataset.plan_epoch(1, 0, max_batch_tokens=1 << 16, pool_size=1)
+    assert dataset.padding_fraction(plan) == 0
+    (shape,) = largest_batch_shapes(dataset, plan)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (shape.rows, shape.target_length) == (512, 128)
+    assert len(dataset) > 78_000_000 > len(plan[7]) == 512
+    assert peak < 20e6
 
 
 def test_the_memory_estimate_sees_the_largest_batch(dataset: BlockDataset) -> None:

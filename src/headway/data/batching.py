@@ -12,7 +12,7 @@ forms its own batch. ``max_batch_examples`` limits the number of rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,13 +36,30 @@ class PaddedBatch:
 
 
 @dataclass(frozen=True)
+class ComputedOrder:
+    """``length`` example indices that are computed where they are needed, so that they take no memory.
+
+    ``indices`` returns the indices at some places of the order.
+    """
+
+    length: int
+    indices: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, places: slice) -> NDArray[np.int64]:
+        return self.indices(np.arange(*places.indices(self.length)))
+
+
+@dataclass(frozen=True)
 class EpochPlan:
     """The batches of one epoch: batch i contains the examples ``order[bounds[i, 0]:bounds[i, 1]]``.
 
     Indexing returns the row numbers of a batch in the token store: for each example, the row of ``segmentation``.
     """
 
-    order: ExampleOrder
+    order: ExampleOrder | ComputedOrder
     bounds: NDArray[np.int64]
     segmentation: int = 0
     num_segmentations: int = 1
@@ -189,17 +206,26 @@ class TokenDataset:
             tokens[owners == owner, : part.shape[1]] = part
         return tokens
 
+    def batch_lengths(self, plan: EpochPlan, side: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the longest length on one side of each batch of a plan, and the sum of all its lengths."""
+        assert not isinstance(plan.order, ComputedOrder)
+        if not len(plan):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        lengths = self.lengths(side, plan.segmentation)[plan.order].astype(np.int64)
+        batches = np.argsort(plan.bounds[:, 0])
+        starts = plan.bounds[batches, 0]
+        longest, total = np.empty((2, len(plan)), np.int64)
+        longest[batches], total[batches] = np.maximum.reduceat(lengths, starts), np.add.reduceat(lengths, starts)
+        return longest, total
+
     def padding_fraction(self, plan: EpochPlan) -> float:
         """Return the fraction of padding in the source and target tensors of a plan's batches."""
-        if not len(plan):
-            return 0.0
-        starts, ends = plan.bounds[np.argsort(plan.bounds[:, 0])].T
-        real = cells = 0
+        rows, real, cells = plan.bounds[:, 1] - plan.bounds[:, 0], 0, 0
         for side in SIDES:
-            lengths = self.lengths(side, plan.segmentation)[plan.order]
-            real += int(lengths.sum())
-            cells += int(((ends - starts) * np.maximum.reduceat(lengths, starts)).sum())
-        return 1 - real / cells
+            longest, total = self.batch_lengths(plan, side)
+            real += int(total.sum())
+            cells += int((rows * longest).sum())
+        return 1 - real / cells if cells else 0.0
 
 
 def draw_examples(

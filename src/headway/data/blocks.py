@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.batching import (
+    ComputedOrder,
     EpochPlan,
     ExampleOrder,
     Lengths,
@@ -23,8 +24,8 @@ from headway.data.batching import (
     RowNumbers,
     TokenDataset,
     corpus_weights,
-    draw_examples,
 )
+from headway.data.permutation import Permutation
 from headway.data.store import TokenStore
 from headway.text.base import BOS
 
@@ -76,13 +77,18 @@ class BlockDataset(TokenDataset):
         return sum(end - begin for begin, end in self._spans) if side == "target" else 0
 
     def lengths(self, side: str, segmentation: int) -> Lengths:
-        """Return the length of each block."""
-        lengths = np.full(len(self), self._block_length if side == "target" else 0, np.int32)
-        if side == "target":
-            for (begin, end), blocks, following in zip(self._spans, self._blocks, self._first_blocks[1:], strict=True):
-                if blocks:
-                    lengths[following - 1] = end - begin - (blocks - 1) * self._block_length
-        return lengths
+        """Return the length of each block, as if all were whole, in an array that takes no memory."""
+        return np.broadcast_to(np.int32(self._block_lengths()[side]), len(self))
+
+    def batch_lengths(self, plan: EpochPlan, side: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the length of the blocks of each batch, and the sum of their lengths, as if all blocks were whole."""
+        rows = plan.bounds[:, 1] - plan.bounds[:, 0]
+        length = self._block_lengths()[side]
+        return np.full(len(plan), length), rows * length
+
+    def _block_lengths(self) -> dict[str, int]:
+        """Return the length of a whole block on each side."""
+        return {"source": 0, "target": self.max_length}
 
     def plan_epoch(
         self, seed: int, epoch: int, *, max_batch_tokens: int, pool_size: int, max_batch_examples: int | None = None
@@ -90,8 +96,32 @@ class BlockDataset(TokenDataset):
         """Return the batches of an epoch, all of whole blocks: the same for the same arguments on every machine."""
         rng = np.random.default_rng((seed, epoch))
         offset = int(rng.integers(self._block_length))
-        order = draw_examples(self._first_blocks[:-1], self._whole_blocks(), self._weights, rng)
-        return self._plan(order, max_batch_tokens, max_batch_examples, offset)
+        return self._plan(self._random_order(rng), max_batch_tokens, max_batch_examples, offset)
+
+    def _random_order(self, rng: np.random.Generator) -> ComputedOrder:
+        """Return all whole blocks in random order.
+
+        Each occurs as often as the weight of its store says; a fraction of the weight is the share of the blocks, drawn
+        at random, that occur once more.
+        """
+        sizes = np.array(self._whole_blocks())
+        copies, shares = np.divmod(self._weights, 1.0)
+        counts = (sizes * copies + np.rint(sizes * shares)).astype(np.int64)
+        ends = np.cumsum(counts)
+        shuffled, drawn = Permutation(int(ends[-1]), rng), [Permutation(int(size), rng) for size in sizes]
+
+        def blocks(places: NDArray[np.int64]) -> NDArray[np.int64]:
+            entries = shuffled(places)
+            owners = np.searchsorted(ends, entries, side="right")
+            for owner in np.unique(owners):
+                chosen = owners == owner
+                copy, block = np.divmod(entries[chosen] - (ends[owner] - counts[owner]), sizes[owner])
+                is_drawn = copy == copies[owner]
+                block[is_drawn] = drawn[owner](block[is_drawn])
+                entries[chosen] = self._first_blocks[owner] + block
+            return entries
+
+        return ComputedOrder(len(shuffled), blocks)
 
     def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:
         """Return batches with every token once, in order: for validation. The last block of a store may be short."""
@@ -102,7 +132,7 @@ class BlockDataset(TokenDataset):
         return [max((end - begin + 1) // self._block_length - 1, min(1, end - begin)) for begin, end in self._spans]
 
     def _plan(
-        self, order: ExampleOrder, max_batch_tokens: int, max_batch_examples: int | None, offset: int
+        self, order: ExampleOrder | ComputedOrder, max_batch_tokens: int, max_batch_examples: int | None, offset: int
     ) -> EpochPlan:
         rows = self._max_rows(max_batch_tokens, max_batch_examples)
         starts = np.arange(0, len(order), rows)
@@ -154,9 +184,8 @@ class StreamDataset(BlockDataset):
     the token before the block, or BOS if the block begins a stream or a store, where a model begins without any state.
     """
 
-    def lengths(self, side: str, segmentation: int) -> Lengths:
-        """Return the length of each block: on the source side, that of the token before it."""
-        return np.ones(len(self), np.int32) if side == "source" else super().lengths(side, segmentation)
+    def _block_lengths(self) -> dict[str, int]:
+        return {"source": 1, "target": self.max_length}
 
     def plan_epoch(
         self, seed: int, epoch: int, *, max_batch_tokens: int, pool_size: int, max_batch_examples: int | None = None
@@ -164,11 +193,21 @@ class StreamDataset(BlockDataset):
         """Return the batches of an epoch, all with the same number of rows: a pure function of the arguments."""
         rng = np.random.default_rng((seed, epoch))
         offset = int(rng.integers(self._block_length))
-        whole = zip(self._first_blocks, self._whole_blocks(), strict=False)
-        blocks = np.concatenate([np.arange(first, first + count) for first, count in whole])
-        streams = min(self._max_rows(max_batch_tokens, max_batch_examples), len(blocks))
-        blocks = np.roll(blocks, int(rng.integers(len(blocks))))[: len(blocks) // streams * streams]
-        return self._stream_plan(blocks, streams, offset)
+        counts = np.array(self._whole_blocks())
+        ends = np.cumsum(counts)
+        streams = min(self._max_rows(max_batch_tokens, max_batch_examples), int(ends[-1]))
+        begin, length = int(rng.integers(ends[-1])), int(ends[-1]) // streams
+
+        def blocks(places: NDArray[np.int64]) -> NDArray[np.int64]:
+            steps, rows = np.divmod(places, streams)
+            entries = (rows * length + steps - begin) % ends[-1]
+            owners = np.searchsorted(ends, entries, side="right")
+            found: NDArray[np.int64] = entries + (self._first_blocks[:-1] - (ends - counts))[owners]
+            return found
+
+        starts = np.arange(0, length * streams, streams)
+        order, bounds = ComputedOrder(length * streams, blocks), np.stack([starts, starts + streams], 1)
+        return StreamPlan(order, bounds, segmentation=offset, num_segmentations=self._block_length)
 
     def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:
         """Return batches with every token once, for validation: streams of at least 64 blocks, if there are so many.
@@ -176,16 +215,13 @@ class StreamDataset(BlockDataset):
         The last batches have fewer rows if the last stream is shorter than the others.
         """
         streams = min(self._max_rows(max_batch_tokens, max_batch_examples), max(len(self) // _MIN_STREAM, 1))
-        return self._stream_plan(np.arange(len(self)), streams, 0)
-
-    def _stream_plan(self, blocks: ExampleOrder, streams: int, offset: int) -> EpochPlan:
-        length = -(-len(blocks) // streams)
+        length = -(-len(self) // streams)
         padded = np.full(streams * length, -1, np.int64)
-        padded[: len(blocks)] = blocks
+        padded[: len(self)] = np.arange(len(self))
         order = padded.reshape(streams, length).T
         ends = np.cumsum((order >= 0).sum(1))
         bounds = np.stack([np.concatenate([[0], ends[:-1]]), ends], 1)
-        return StreamPlan(order[order >= 0], bounds, segmentation=offset, num_segmentations=self._block_length)
+        return StreamPlan(order[order >= 0], bounds, num_segmentations=self._block_length)
 
     def batch(self, rows: RowNumbers) -> PaddedBatch:
         """Return the tokens of some blocks on the target side, and the token before each on the source side."""

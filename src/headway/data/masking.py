@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from headway.config import Config
-from headway.data.batching import EpochPlan, Lengths, PaddedBatch, RowNumbers
+from headway.data.batching import EpochPlan, PaddedBatch, RowNumbers
 from headway.data.blocks import BlockDataset
-from headway.data.store import TokenStore
+from headway.data.store import SIDES, TokenStore
 from headway.errors import ConfigError
 from headway.text.base import BOS, EOS, NUM_SPECIAL, TextTokenizer
 from headway.text.words import end_word_bits, start_word_bits
@@ -165,9 +165,8 @@ class MaskedBlockDataset(BlockDataset):
         """Return the number of tokens of text, which are the same on both sides."""
         return super().num_tokens("target")
 
-    def lengths(self, side: str, segmentation: int) -> Lengths:
-        """Return the length of each block, with BOS and EOS."""
-        return super().lengths("target", segmentation) + np.int32(_OVERHEAD)
+    def _block_lengths(self) -> dict[str, int]:
+        return dict.fromkeys(SIDES, self.max_length)
 
     def plan_epoch(
         self, seed: int, epoch: int, *, max_batch_tokens: int, pool_size: int, max_batch_examples: int | None = None

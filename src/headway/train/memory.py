@@ -99,12 +99,8 @@ def largest_batch_shapes(dataset: TokenDataset, plan: EpochPlan) -> list[BatchSh
     """
     if not len(plan):
         return []
-    starts, ends = plan.bounds[np.argsort(plan.bounds[:, 0])].T
-    rows = ends - starts
-    source, target = (
-        np.maximum.reduceat(dataset.lengths(side, plan.segmentation)[plan.order], starts).astype(np.int64)
-        for side in ("source", "target")
-    )
+    rows = plan.bounds[:, 1] - plan.bounds[:, 0]
+    source, target = (dataset.batch_lengths(plan, side)[0] for side in ("source", "target"))
     costs = (rows * (source + 2 * target), rows * (source**2 + target**2 + source * target))
     return [
         BatchShape(int(rows[index]), int(source[index]), int(target[index]))
