@@ -24,7 +24,7 @@ from headway.data.store import ContentHashes, FilterConfig, TokenStore, fingerpr
 from headway.data.store_builder import Shard, open_or_build_store
 from headway.engine.accelerate import accelerate
 from headway.errors import BundleError, CheckpointError, ConfigError, TrainingError
-from headway.hardware import autocast, choose_device
+from headway.hardware import autocast, choose_device, return_freed_memory
 from headway.models.registry import architecture_of
 from headway.storage import atomic_write_folder, lock_file
 from headway.text.base import BOS, MASK, TextTokenizer
@@ -173,6 +173,7 @@ class Preparation:
         else:
             source = Tokenizer.train(self._texts(read, sides[:1]), config, tags=tags)
             target = Tokenizer.train(self._texts(read, sides[1:]), config)
+        return_freed_memory()  # of the library, which needs hundreds of megabytes to learn merges
         return self._save_tokenizers(Tokenizers(source, target), key)
 
     def _texts(self, read: ExampleReader, sides: Sequence[int]) -> Iterator[str]:
