@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -20,6 +21,7 @@ from headway.errors import ConfigError, DataError, LengthError
 from headway.predict import LanguageModel, load_language_model, load_translator
 from headway.tasks import train
 from headway.text.base import BOS, EOS
+from headway.text.tokenizer import Tokenizer
 from headway.train.averaging import average_checkpoints
 from headway.train.recipe import Recipe
 
@@ -61,6 +63,24 @@ def model(run: Path) -> LanguageModel:
 def records(run: Path, kind: str) -> list[dict[str, Any]]:
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [record for record in map(json.loads, lines) if record["kind"] == kind]
+
+
+def test_a_vocabulary_is_learned_from_a_sample_of_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    real = Tokenizer.train
+
+    def spy(texts: Iterable[str], *rest: Any, **options: Any) -> Tokenizer:
+        seen.extend(texts)
+        return real(seen, *rest, **options)
+
+    monkeypatch.setattr(Tokenizer, "train", spy)
+    for number in range(4):
+        lines = (f"file {number} line {line}\n" for line in range(50))
+        (tmp_path / f"{number}.txt").write_text("".join(lines), encoding="utf-8")
+    data = {"folder": str(tmp_path), "train": [{"files": ["*.txt"], "documents": "line"}]}
+    train(recipe(tmp_path, data=data, tokenizer={"sample_lines": 20}, training={"steps": 1}), tmp_path / "run")
+    assert len(seen) == 20
+    assert {text.split()[1] for text in seen} == {"0", "1", "2", "3"}
 
 
 def test_the_model_learns_the_text(run: Path, model: LanguageModel) -> None:

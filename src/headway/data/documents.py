@@ -55,6 +55,11 @@ class TextCorpus(Corpus):
             raise ValueError("a text has no source_language or target_language; leave the key out")
         return self
 
+    @property
+    def counted_files(self) -> tuple[str, ...]:
+        """All files: each piece of a document has at least one line."""
+        return self.files
+
     def expanded(self, folder: Path) -> TextCorpus:
         """Return this corpus with folders and patterns replaced by the files that they mean, in alphabetical order.
 

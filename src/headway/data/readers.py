@@ -71,6 +71,11 @@ class Corpus(Config):
         """The format of the files, by their extension."""
         return _format_of(self.files[0]) if len(self.files) == 1 else "text"
 
+    @property
+    def counted_files(self) -> tuple[str, ...]:
+        """The files whose lines are the examples, at most: not a second one that is aligned with the first."""
+        return self.files[:1]
+
     @field_validator("files", mode="before")
     @classmethod
     def _refuse_bare_name(cls, files: Any) -> Any:

@@ -179,7 +179,7 @@ class Preparation:
     def _texts(self, read: ExampleReader, sides: Sequence[int]) -> Iterator[str]:
         """Yield the texts of at most ``sample_lines`` examples, evenly spread over all examples."""
         corpora = self.recipe.data.train
-        total = max(1, sum(count_lines(self.data_folder / corpus.files[0]) for corpus in corpora))
+        total = max(1, sum(count_lines(self.data_folder / file) for corpus in corpora for file in corpus.counted_files))
         sample = min(self.recipe.tokenizer.sample_lines, total)
         examples = chain.from_iterable(read(corpus, self.data_folder) for corpus in corpora)
         for number, example in enumerate(examples):
