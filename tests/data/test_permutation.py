@@ -27,9 +27,8 @@ def test_all_orders_of_three_are_equally_frequent() -> None:
     draws = 6000
     found = Counter(tuple(Permutation(3, np.random.default_rng(seed))(np.arange(3)).tolist()) for seed in range(draws))
     assert set(found) == set(permutations(range(3)))
-    assert all(
-        abs(count - draws / 6) < 5 * (draws * 5 / 36) ** 0.5 for count in found.values()
-    )  # 5 standard deviations
+    deviation = (draws * 5 / 36) ** 0.5
+    assert all(abs(count - draws / 6) < 5 * deviation for count in found.values())
 
 
 def test_a_number_is_moved_anywhere_and_neighbors_apart() -> None:

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from headway.errors import ConfigError
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
+from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig
 from headway.nn.attention import attention_weights, record_attention
 from headway.nn.blocks import EncoderBlock
 from headway.nn.pooling import PoolingKind
@@ -202,14 +203,19 @@ class TestTraining:
             optimizer.step()
         assert model(rows(*TEXTS)).argmax(1).tolist() == [0, 1, 2]
 
-    def test_word_dropout_drops_whole_tokens_only_in_training(self) -> None:
-        model = make(word_dropout=0.5, positions="none")
+    @pytest.mark.parametrize("body", [None, "masked", "decoder_only"])
+    def test_word_dropout_drops_whole_tokens_only_in_training(self, body: str | None) -> None:
+        model: Any = make(word_dropout=0.5, positions="none")
+        if body is not None:
+            sizes = {"kind": body, "d_model": 8, "num_heads": 2, "d_ff": 12, "dropout": 0.0}
+            config = SequenceClassifierConfig.parse({"body": sizes, "word_dropout": 0.5}, "test")
+            model = SequenceClassifier(config, VOCAB, CLASSES).eval()
         source = torch.full((50, 8), 5)
         whole = model.embed_source(source)
         thinned = model.train().embed_source(source)
         kept = (thinned != 0).all(-1)
         assert torch.equal(kept, (thinned != 0).any(-1))
-        assert 0.3 < kept.float().mean() < 0.7  # 400 draws: within 8 standard deviations of a half
+        assert 0.3 < kept.float().mean() < 0.7  # 400 draws or more: within 8 standard deviations of a half
         torch.testing.assert_close(thinned[kept], 2 * whole[kept])
 
     def test_dropout_is_also_of_embeddings_unless_they_have_their_own(self) -> None:

@@ -156,18 +156,6 @@ def test_a_step_is_as_long_as_its_layers_rate(folder: Path, tmp_path: Path) -> N
         assert float(step) == pytest.approx(1e-2 * 0.5**depth, rel=0.01)
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_word_dropout_drops_whole_tokens_only_in_training(body: str) -> None:
-    model = build(body, word_dropout=0.5)
-    source = torch.full((50, 8), 5)
-    whole = model.embed_source(source)
-    thinned = model.train().embed_source(source)
-    kept = (thinned != 0).all(-1)
-    assert torch.equal(kept, (thinned != 0).any(-1))
-    assert 0.3 < kept.float().mean() < 0.7  # 450 draws: within 8 standard deviations of a half
-    torch.testing.assert_close(thinned[kept], 2 * whole[kept])
-
-
 @pytest.mark.parametrize(("body", "pooling"), [("masked", "first"), ("masked", "mean"), ("decoder_only", "last")])
 def test_padding_changes_nothing(body: str, pooling: str) -> None:
     model = build(body, pooling=pooling, dense="tanh", dense_norm=True)

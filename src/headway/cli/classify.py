@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from headway.predict import Classification, Source
     from headway.predict.occlusion import Occlusion
 
-_MAX_WORDS = 5  # that --explain shows in text output
-_MAX_CHARACTERS = 40  # of a group of words there
+_MAX_WORDS = 5  # number of words that --explain shows in text output
+_MAX_CHARACTERS = 40  # maximum length of a group of words in text output
 
 
 def classify(

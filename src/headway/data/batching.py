@@ -37,9 +37,11 @@ class PaddedBatch:
 
 @dataclass(frozen=True)
 class ComputedOrder:
-    """``length`` example indices that are computed where they are needed, so that they take no memory.
+    """An order of examples that is computed on access instead of stored.
 
-    ``indices`` returns the indices at some places of the order.
+    Attributes:
+        length: Number of examples in the order.
+        indices: Function that returns the example indices at given positions of the order.
     """
 
     length: int
@@ -48,8 +50,8 @@ class ComputedOrder:
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, places: slice) -> NDArray[np.int64]:
-        return self.indices(np.arange(*places.indices(self.length)))
+    def __getitem__(self, positions: slice) -> NDArray[np.int64]:
+        return self.indices(np.arange(*positions.indices(self.length)))
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ class TokenDataset:
         return tokens
 
     def batch_lengths(self, plan: EpochPlan, side: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the longest length on one side of each batch of a plan, and the sum of all its lengths."""
+        """Return two numbers for each batch of a plan: the maximum and the sum of the lengths on one side."""
         assert not isinstance(plan.order, ComputedOrder)
         if not len(plan):
             return np.empty(0, np.int64), np.empty(0, np.int64)

@@ -77,18 +77,17 @@ class BlockDataset(TokenDataset):
         return sum(end - begin for begin, end in self._spans) if side == "target" else 0
 
     def lengths(self, side: str, segmentation: int) -> Lengths:
-        """Return the length of each block, as if all were whole, in an array that takes no memory."""
-        return np.broadcast_to(np.int32(self._block_lengths()[side]), len(self))
+        """Return the length of each block, assuming that all blocks are whole. The array is a view of one number."""
+        return np.broadcast_to(np.int32(self._whole_block_length(side)), len(self))
 
     def batch_lengths(self, plan: EpochPlan, side: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the length of the blocks of each batch, and the sum of their lengths, as if all blocks were whole."""
+        """Return the maximum and the sum of the lengths in each batch, assuming that all blocks are whole."""
         rows = plan.bounds[:, 1] - plan.bounds[:, 0]
-        length = self._block_lengths()[side]
+        length = self._whole_block_length(side)
         return np.full(len(plan), length), rows * length
 
-    def _block_lengths(self) -> dict[str, int]:
-        """Return the length of a whole block on each side."""
-        return {"source": 0, "target": self.max_length}
+    def _whole_block_length(self, side: str) -> int:
+        return self.max_length if side == "target" else 0
 
     def plan_epoch(
         self, seed: int, epoch: int, *, max_batch_tokens: int, pool_size: int, max_batch_examples: int | None = None
@@ -99,10 +98,10 @@ class BlockDataset(TokenDataset):
         return self._plan(self._random_order(rng), max_batch_tokens, max_batch_examples, offset)
 
     def _random_order(self, rng: np.random.Generator) -> ComputedOrder:
-        """Return all whole blocks in random order.
+        """Return a random order of all whole blocks.
 
-        Each occurs as often as the weight of its store says; a fraction of the weight is the share of the blocks, drawn
-        at random, that occur once more.
+        Each block occurs as often as the weight of its store says. A fraction of the weight is the share of the store's
+        blocks, chosen at random, that occur once more.
         """
         sizes = np.array(self._whole_blocks())
         copies, shares = np.divmod(self._weights, 1.0)
@@ -110,8 +109,8 @@ class BlockDataset(TokenDataset):
         ends = np.cumsum(counts)
         shuffled, drawn = Permutation(int(ends[-1]), rng), [Permutation(int(size), rng) for size in sizes]
 
-        def blocks(places: NDArray[np.int64]) -> NDArray[np.int64]:
-            entries = shuffled(places)
+        def block_indices(positions: NDArray[np.int64]) -> NDArray[np.int64]:
+            entries = shuffled(positions)
             owners = np.searchsorted(ends, entries, side="right")
             for owner in np.unique(owners):
                 chosen = owners == owner
@@ -121,7 +120,7 @@ class BlockDataset(TokenDataset):
                 entries[chosen] = self._first_blocks[owner] + block
             return entries
 
-        return ComputedOrder(len(shuffled), blocks)
+        return ComputedOrder(len(shuffled), block_indices)
 
     def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:
         """Return batches with every token once, in order: for validation. The last block of a store may be short."""
@@ -184,8 +183,8 @@ class StreamDataset(BlockDataset):
     the token before the block, or BOS if the block begins a stream or a store, where a model begins without any state.
     """
 
-    def _block_lengths(self) -> dict[str, int]:
-        return {"source": 1, "target": self.max_length}
+    def _whole_block_length(self, side: str) -> int:
+        return self.max_length if side == "target" else 1
 
     def plan_epoch(
         self, seed: int, epoch: int, *, max_batch_tokens: int, pool_size: int, max_batch_examples: int | None = None
@@ -198,15 +197,15 @@ class StreamDataset(BlockDataset):
         streams = min(self._max_rows(max_batch_tokens, max_batch_examples), int(ends[-1]))
         begin, length = int(rng.integers(ends[-1])), int(ends[-1]) // streams
 
-        def blocks(places: NDArray[np.int64]) -> NDArray[np.int64]:
-            steps, rows = np.divmod(places, streams)
+        def block_indices(positions: NDArray[np.int64]) -> NDArray[np.int64]:
+            steps, rows = np.divmod(positions, streams)
             entries = (rows * length + steps - begin) % ends[-1]
             owners = np.searchsorted(ends, entries, side="right")
             found: NDArray[np.int64] = entries + (self._first_blocks[:-1] - (ends - counts))[owners]
             return found
 
         starts = np.arange(0, length * streams, streams)
-        order, bounds = ComputedOrder(length * streams, blocks), np.stack([starts, starts + streams], 1)
+        order, bounds = ComputedOrder(length * streams, block_indices), np.stack([starts, starts + streams], 1)
         return StreamPlan(order, bounds, segmentation=offset, num_segmentations=self._block_length)
 
     def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:

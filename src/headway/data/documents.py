@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from headway.data.encoding import TextEncoder
-from headway.data.readers import Corpus, read_jsonl, read_lines
+from headway.data.readers import Corpus, count_lines, read_jsonl, read_lines
 from headway.errors import DataError
 from headway.text.base import EOS
 from headway.text.corpus_encoder import PackedIds
@@ -55,10 +55,9 @@ class TextCorpus(Corpus):
             raise ValueError("a text has no source_language or target_language; leave the key out")
         return self
 
-    @property
-    def counted_files(self) -> tuple[str, ...]:
-        """All files: each piece of a document has at least one line."""
-        return self.files
+    def num_lines(self, folder: Path) -> int:
+        """Return the number of lines of all files, which is at least the number of pieces."""
+        return sum(count_lines(folder / name) for name in self.files)
 
     def expanded(self, folder: Path) -> TextCorpus:
         """Return this corpus with folders and patterns replaced by the files that they mean, in alphabetical order.

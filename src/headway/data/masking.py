@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 from headway.config import Config
 from headway.data.batching import EpochPlan, PaddedBatch, RowNumbers
 from headway.data.blocks import BlockDataset
-from headway.data.store import SIDES, TokenStore
+from headway.data.store import TokenStore
 from headway.errors import ConfigError
 from headway.text.base import BOS, EOS, NUM_SPECIAL, TextTokenizer
 from headway.text.words import end_word_bits, start_word_bits
@@ -165,8 +165,8 @@ class MaskedBlockDataset(BlockDataset):
         """Return the number of tokens of text, which are the same on both sides."""
         return super().num_tokens("target")
 
-    def _block_lengths(self) -> dict[str, int]:
-        return dict.fromkeys(SIDES, self.max_length)
+    def _whole_block_length(self, side: str) -> int:
+        return self.max_length
 
     def plan_epoch(
         self, seed: int, epoch: int, *, max_batch_tokens: int, pool_size: int, max_batch_examples: int | None = None

@@ -1,4 +1,4 @@
-"""Random permutations of large ranges that are computed where they are needed, so that they take no memory.
+"""Random permutations of large ranges, computed on access instead of stored.
 
 A balanced Feistel network with random round keys permutes all numbers of 2k bits (Luby and Rackoff 1988). A smaller
 range is permuted by applying the network until the result is in the range (cycle walking; Black and Rogaway 2002,
@@ -14,7 +14,7 @@ _ROUNDS = 8
 
 
 class Permutation:
-    """A random permutation of the numbers 0 to ``size`` - 1, determined by the state of ``rng``."""
+    """A random permutation of the integers from 0 to ``size`` - 1, drawn with ``rng``."""
 
     def __init__(self, size: int, rng: np.random.Generator) -> None:
         self._size = size
@@ -25,22 +25,22 @@ class Permutation:
         return self._size
 
     def __call__(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return where each of ``numbers`` is moved."""
-        moved = self._walk(numbers.astype(np.uint64))
-        while len(outside := np.flatnonzero(moved >= self._size)):
-            moved[outside] = self._walk(moved[outside])
-        return moved.astype(np.int64)
+        """Return the image of each of ``numbers`` under the permutation."""
+        images = self._apply_network(numbers.astype(np.uint64))
+        while len(outside := np.flatnonzero(images >= self._size)):
+            images[outside] = self._apply_network(images[outside])
+        return images.astype(np.int64)
 
-    def _walk(self, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def _apply_network(self, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
         mask = (np.uint64(1) << self._half_bits) - np.uint64(1)
         left, right = numbers >> self._half_bits, numbers & mask
         for key in self._keys:
-            left, right = right, left ^ (_mix(right + key) & mask)
+            left, right = right, left ^ (_mix_bits(right + key) & mask)
         joined: NDArray[np.uint64] = left << self._half_bits | right
         return joined
 
 
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix_bits(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     return x ^ x >> np.uint64(31)

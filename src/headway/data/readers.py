@@ -71,10 +71,9 @@ class Corpus(Config):
         """The format of the files, by their extension."""
         return _format_of(self.files[0]) if len(self.files) == 1 else "text"
 
-    @property
-    def counted_files(self) -> tuple[str, ...]:
-        """The files whose lines are the examples, at most: not a second one that is aligned with the first."""
-        return self.files[:1]
+    def num_lines(self, folder: Path) -> int:
+        """Return the number of lines, which is at least the number of examples. ``folder`` contains the files."""
+        return count_lines(folder / self.files[0])  # a second file is aligned with the first
 
     @field_validator("files", mode="before")
     @classmethod

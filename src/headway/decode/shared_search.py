@@ -84,7 +84,7 @@ class _Call:
 
     @property
     def can_return(self) -> bool:
-        """Whether its thread can stop waiting: the call has ended, or there is progress to yield."""
+        """Whether the calling thread can stop waiting, because the call has ended or has progress to yield."""
         return self.has_ended or bool(self.progress)
 
     def fail(self, error: BaseException) -> None:

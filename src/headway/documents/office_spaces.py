@@ -39,7 +39,7 @@ class FixedObject:
 
 
 class SpaceFormats:
-    """The formatting of the spaces in a text. That of a space is found by what is on its left and on its right."""
+    """The formatting of the spaces in a text, looked up by the neighbors on the left and the right of each space."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[Hashable, Hashable], FormattedText] = {}

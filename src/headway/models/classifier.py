@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from typing import Literal, cast
 
-import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -36,7 +35,7 @@ from headway.nn.blocks import (
     xavier_linear,
 )
 from headway.nn.convolution import ResidualConvolution
-from headway.nn.dropout import Dropout
+from headway.nn.dropout import Dropout, LockedDropout
 from headway.nn.embedding import TokenEmbedding
 from headway.nn.pooling import AttentionPooling, Pooling, PoolingKind
 from headway.nn.positions import make_positions
@@ -100,7 +99,7 @@ class EncoderClassifier(nn.Module):
         self.embedding = TokenEmbedding(vocab_size, config.d_model, scaled=config.scale_embedding)
         most = config.max_length + (config.pooling == "first")
         self.positions = make_positions(config.positions, config.d_model, most)
-        self.word_dropout = Dropout(config.word_dropout)
+        self.word_dropout = LockedDropout(config.word_dropout, dim=2)
         d_model, dropout, width, pooling = config.d_model, config.dropout, config.convolution, config.pooling
         self.embedding_dropout = Dropout(dropout if config.embedding_dropout is None else config.embedding_dropout)
         self.convolution = ResidualConvolution(d_model, width, dropout=dropout) if width else None
@@ -126,10 +125,7 @@ class EncoderClassifier(nn.Module):
 
     def embed_source(self, source: Int[Tensor, "B S"]) -> Float[Tensor, "B S2 D"]:
         """Return the embeddings + positions of :meth:`encoder_tokens`, before the embedding dropout."""
-        embedded = self.embedding(self.encoder_tokens(source))
-        if self.training and self.config.word_dropout:
-            embedded = embedded * self.word_dropout(torch.ones_like(embedded[..., :1]))
-        positioned: Tensor = self.positions(embedded)
+        positioned: Tensor = self.positions(self.word_dropout(self.embedding(self.encoder_tokens(source))))
         return positioned
 
     def logits_from(self, embedded: Float[Tensor, "B S2 D"], source: Int[Tensor, "B S"]) -> Float[Tensor, "B C"]:

@@ -25,7 +25,7 @@ from headway.config import Config
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.models.masked import MaskedConfig, MaskedTransformer
 from headway.nn.blocks import make_norm, xavier_linear
-from headway.nn.dropout import Dropout
+from headway.nn.dropout import Dropout, LockedDropout
 from headway.nn.pooling import AttentionPooling, Pooling, PoolingKind
 
 BodyConfig = Annotated[MaskedConfig | DecoderOnlyConfig, Field(discriminator="kind")]
@@ -100,7 +100,7 @@ class SequenceClassifier(nn.Module):
         else:
             self.body = DecoderOnly(body, vocab_size)
         del self.body.projection  # the body's output is not used
-        self.word_dropout = Dropout(config.word_dropout)
+        self.word_dropout = LockedDropout(config.word_dropout, dim=2)
         width = body.d_model
         self.pooling = AttentionPooling(width) if config.pooling == "attention" else Pooling(config.pooling, width)
         self.dense = xavier_linear(self.pooling.width, width) if config.dense != "none" else None
@@ -119,9 +119,7 @@ class SequenceClassifier(nn.Module):
 
     def embed_source(self, source: Int[Tensor, "B S"]) -> Float[Tensor, "B S2 D"]:
         """Return the input of the body's blocks for :meth:`encoder_tokens`, before element-wise dropout."""
-        embedded: Tensor = self.body.embed(self.encoder_tokens(source))
-        if self.training and self.config.word_dropout:
-            embedded = embedded * self.word_dropout(torch.ones_like(embedded[..., :1]))
+        embedded: Tensor = self.word_dropout(self.body.embed(self.encoder_tokens(source)))
         return embedded
 
     def logits_from(self, embedded: Float[Tensor, "B S2 D"], source: Int[Tensor, "B S"]) -> Float[Tensor, "B C"]:

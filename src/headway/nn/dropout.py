@@ -51,17 +51,22 @@ class Dropout(nn.Module):
 
 
 class LockedDropout(nn.Module):
-    """Variational dropout for recurrent layers: one mask for all positions of a sequence (Gal and Ghahramani 2016)."""
+    """Dropout with one mask for all elements along dimension ``dim``.
 
-    def __init__(self, p: float = 0.0) -> None:
+    With ``dim=1``, the mask is the same at all positions of a sequence: variational dropout for recurrent layers (Gal
+    and Ghahramani 2016). With ``dim=2``, whole vectors are dropped.
+    """
+
+    def __init__(self, p: float = 0.0, dim: int = 1) -> None:
         super().__init__()
-        self.dropout = Dropout(p)
+        self.dropout, self.dim = Dropout(p), dim
 
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """Return ``x`` with elements dropped in training mode, and ``x`` itself in evaluation mode."""
         if not self.training or not self.dropout.p:
             return x
-        mask: Tensor = self.dropout(x.new_ones(x.size(0), 1, x.size(2)))
+        shape = [1 if dim == self.dim else size for dim, size in enumerate(x.shape)]
+        mask: Tensor = self.dropout(x.new_ones(shape))
         return x * mask
 
 

@@ -54,7 +54,7 @@ def occlude(classifier: Classifier, text: str, label: str | None = None) -> Occl
     text = text[: len(text) - len(text.lstrip()) + MAX_CHARACTERS]
     whole = classifier.classify(text)
     chosen = label or whole.label
-    spans = _part_spans(_read_part(classifier, text) if whole.truncated else text)
+    spans = _part_spans(_truncated_text(classifier, text) if whole.truncated else text)
     without = [text[:start] + text[end:] for start, end in spans] if len(spans) > 1 else []
     found = classifier.classify(without)
     parts = (
@@ -64,8 +64,8 @@ def occlude(classifier: Classifier, text: str, label: str | None = None) -> Occl
     return Occlusion(chosen, whole.probabilities[chosen], tuple(parts))
 
 
-def _read_part(classifier: Classifier, text: str) -> str:
-    """Return the beginning of a text that is as long as what the model reads of it."""
+def _truncated_text(classifier: Classifier, text: str) -> str:
+    """Return the beginning of a text that the model reads."""
     model, tokenizer = classifier.bundle.model, classifier.bundle.tokenizer
     return text[: len(tokenizer.decode(tokenizer.encode(text)[: model.max_length - 1]))]
 

@@ -1,11 +1,11 @@
 """Fast tokenization of large corpora into arrays of ids.
 
-:class:`CorpusEncoder` returns the ids of :meth:`~headway.text.tokenizer.Tokenizer.encode_batch` an order of magnitude
-faster. Byte-pair merges never cross words, so each word is segmented once and cached. The cache stores *chunks*: a
-chunk is the text between two single spaces, including the space before it. GPT-2's regular expression always splits
-there, and before line breaks that follow a word, so the ids of a text are the concatenated ids of its chunks. Other
-white space may belong to the word before or after it, depending on what follows. A line with such white space is
-tokenized as a whole; if a line starts or ends with it, so is the entire text.
+:class:`CorpusEncoder` returns the same ids as :meth:`~headway.text.tokenizer.Tokenizer.encode_batch`, but faster.
+Byte-pair merges never cross words, so each word is segmented once and cached. The cache stores *chunks*: a chunk is the
+text between two single spaces, including the space before it. GPT-2's regular expression always splits there, and
+before line breaks that follow a word, so the ids of a text are the concatenated ids of its chunks. Other white space
+may belong to the word before or after it, depending on what follows. A line with such white space is tokenized as a
+whole; if a line starts or ends with it, so is the entire text.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _split_lines(text: str) -> list[list[str]]:
     return split
 
 
-def _groups(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+def _group_texts(texts: Sequence[str]) -> Iterator[Sequence[str]]:
     """Divide texts into groups, because their words take ten times as much memory as the texts."""
     start = size = 0
     for end, text in enumerate(texts, start=1):
@@ -88,15 +88,15 @@ class CorpusEncoder:
     def encode(self, texts: Sequence[str]) -> PackedIds:
         """Return the ids of each text, without special tokens around them."""
         if self._tokenizer.kind == "bpe":
-            return pack_id_bytes([row for group in _groups(texts) for row in self._encode_group(group)])
+            return pack_id_bytes([row for group in _group_texts(texts) for row in self._encode_group(group)])
         rows = self._tokenizer.encode_batch(texts)
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         return PackedIds(np.fromiter(chain.from_iterable(rows), np.uint32, int(lengths.sum())), lengths)
 
     def _encode_group(self, texts: Sequence[str]) -> Iterator[bytes]:
         split = [_split_lines(text) for text in texts]
-        self._first.learn({words[0] for lines in split for words in lines})
-        self._later.learn({word for lines in split for words in lines for word in words[1:]})
+        self._first.add_words({words[0] for lines in split for words in lines})
+        self._later.add_words({word for lines in split for words in lines for word in words[1:]})
         return (b"".join(map(self._encode_line, lines)) for lines in split)
 
     def _encode_line(self, words: list[str]) -> bytes:
@@ -124,7 +124,7 @@ class _Chunks(dict[str, bytes]):
         self._segment, self._prefix = segment, prefix
         self._older: dict[str, bytes] = {}
 
-    def learn(self, words: set[str]) -> None:
+    def add_words(self, words: set[str]) -> None:
         """Add the ids of all new ``words`` at once, which is many times faster than adding them one by one."""
         older = self._older  # read only once, because other threads may replace it
         new = [word for word in words if len(word) <= _MAX_CACHED_LENGTH and word not in self and word not in older]

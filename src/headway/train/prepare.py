@@ -19,7 +19,7 @@ import torch
 from headway.bundle import read_config
 from headway.data.batching import PaddedBatch, TokenDataset
 from headway.data.encoding import EncodingSpec, SideSpec
-from headway.data.readers import Corpus, count_lines
+from headway.data.readers import Corpus
 from headway.data.store import ContentHashes, FilterConfig, TokenStore, fingerprint, open_store
 from headway.data.store_builder import Shard, open_or_build_store
 from headway.engine.accelerate import accelerate
@@ -169,17 +169,21 @@ class Preparation:
             )
         self.listener.say(f"training the tokenizer ({config.kind})")
         if config.joint:
-            source = target = Tokenizer.train(self._texts(read, sides), config, tags=tags)
+            source = target = self._train_tokenizer(read, sides, tags)
         else:
-            source = Tokenizer.train(self._texts(read, sides[:1]), config, tags=tags)
-            target = Tokenizer.train(self._texts(read, sides[1:]), config)
-        return_freed_memory()  # of the library, which needs hundreds of megabytes to learn merges
+            source = self._train_tokenizer(read, sides[:1], tags)
+            target = self._train_tokenizer(read, sides[1:])
         return self._save_tokenizers(Tokenizers(source, target), key)
+
+    def _train_tokenizer(self, read: ExampleReader, sides: Sequence[int], tags: Sequence[str] = ()) -> Tokenizer:
+        found = Tokenizer.train(self._texts(read, sides), self.recipe.tokenizer, tags=tags)
+        return_freed_memory()  # the library needs hundreds of megabytes to learn merges
+        return found
 
     def _texts(self, read: ExampleReader, sides: Sequence[int]) -> Iterator[str]:
         """Yield the texts of at most ``sample_lines`` examples, evenly spread over all examples."""
         corpora = self.recipe.data.train
-        total = max(1, sum(count_lines(self.data_folder / file) for corpus in corpora for file in corpus.counted_files))
+        total = max(1, sum(corpus.num_lines(self.data_folder) for corpus in corpora))
         sample = min(self.recipe.tokenizer.sample_lines, total)
         examples = chain.from_iterable(read(corpus, self.data_folder) for corpus in corpora)
         for number, example in enumerate(examples):
@@ -231,7 +235,7 @@ class Preparation:
                 "language has its own vocabulary; set model.tie to 'target' or 'none'"
             )
         self.listener.say(f"training the tokenizer of the target side ({self.recipe.tokenizer.kind})")
-        target = Tokenizer.train(self._texts(read, columns[1:]), self.recipe.tokenizer)
+        target = self._train_tokenizer(read, columns[1:])
         return Tokenizers(source, target, template)
 
     def _with_default_languages(self, template: SpecialTokenTemplate) -> SpecialTokenTemplate:
