@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headway.config import Config
 from headway.data import readers
-from headway.data.readers import Corpus, count_lines, read_examples, read_lines
+from headway.data.readers import Corpus, TextSize, read_examples, read_lines, text_size
 from headway.errors import ConfigError, DataError
 
 
@@ -302,11 +302,12 @@ class TestExamples:
 
 @pytest.mark.parametrize("content", ["a\n", "a", "a\nb", "a\n\n", "\n", "a\r\nb\u2028c\n", "x\n" * 200_000])
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-def test_lines_are_counted_as_they_are_read(tmp_path: Path, content: str, suffix: str) -> None:
+def test_a_text_is_measured_as_it_is_read(tmp_path: Path, content: str, suffix: str) -> None:
     data = content.encode()
     packed = {"": data, ".gz": gzip.compress(data), ".zst": zstandard.compress(data)}[suffix]
     path = tmp_path / f"text{suffix}"
     path.write_bytes(packed)
-    assert count_lines(path) == len(list(read_lines(path))) > 0
+    lines = len(list(read_lines(path)))
+    assert text_size(path) == TextSize(lines, len(data) + (not data.endswith(b"\n")))
     path.write_bytes(packed[: len(packed) // 2] if suffix else b"")
-    assert count_lines(path) == 0  # reading the file reports what is wrong
+    assert text_size(path) == TextSize(0, 0)  # reading the file reports what is wrong

@@ -235,6 +235,18 @@ def test_a_rehearsal_restores_random_states_and_truncates_long_examples(corpus: 
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize(("sample", "length", "expected"), [(20, 10, 20), (20, 390, 10), (20, 10**4, 1), (1, 10**4, 1)])
+def test_a_vocabulary_is_trained_on_fewer_examples_if_they_are_long(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample: int, length: int, expected: int
+) -> None:
+    (corpus / "long.tsv").write_text("".join(f"{'x' * length}\t{number:08}\n" for number in range(40)))
+    seen = spy_on_tokenizer_texts(monkeypatch)
+    data = {"train": [{"files": ["long.tsv"]}]}
+    chosen = recipe(corpus, data=data, tokenizer={"sample_lines": sample, "joint": False}, model={"tie": "target"})
+    prepare(chosen, tmp_path / "run", Listener())
+    assert [len(texts) for texts in seen] == [expected, expected]
+
+
 @pytest.mark.parametrize("sample", [1, 3, 7, 19, 20, 30, 40, 10**9])
 def test_a_vocabulary_is_trained_on_examples_spread_evenly_over_all_corpora(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample: int
@@ -243,14 +255,7 @@ def test_a_vocabulary_is_trained_on_examples_spread_evenly_over_all_corpora(
     for name, numbers in {"few": range(15), "more": range(15, 40)}.items():
         (corpus / f"{name}.de").write_text("".join(f"{number}\n" for number in numbers))
         (corpus / f"{name}.en").write_text("number\n" * len(numbers))
-    seen: list[list[str]] = []
-    real = Tokenizer.train
-
-    def spy(texts: Iterable[str], *rest: Any, **options: Any) -> Tokenizer:
-        seen.append(list(texts))
-        return real(seen[-1], *rest, **options)
-
-    monkeypatch.setattr(Tokenizer, "train", spy)
+    seen = spy_on_tokenizer_texts(monkeypatch)
     train_sets = [{"files": ["few.de", "few.en"]}, {"files": ["more.de", "more.en"]}]
     options = {"sample_lines": sample, "joint": False}
     chosen = recipe(corpus, data={"train": train_sets}, tokenizer=options, model={"tie": "target"})
@@ -259,6 +264,19 @@ def test_a_vocabulary_is_trained_on_examples_spread_evenly_over_all_corpora(
     drawn = [int(text) for text in sources]
     assert len(drawn) == len(targets) == min(sample, 40)
     assert {later - earlier for earlier, later in pairwise(drawn)} <= {40 // len(drawn), 40 // len(drawn) + 1}
+
+
+def spy_on_tokenizer_texts(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Return a list that receives the texts of each tokenizer that is trained."""
+    seen: list[list[str]] = []
+    real = Tokenizer.train
+
+    def spy(texts: Iterable[str], *rest: Any, **options: Any) -> Tokenizer:
+        seen.append(list(texts))
+        return real(seen[-1], *rest, **options)
+
+    monkeypatch.setattr(Tokenizer, "train", spy)
+    return seen
 
 
 class TestTags:

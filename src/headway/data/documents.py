@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from headway.data.encoding import TextEncoder
-from headway.data.readers import Corpus, count_lines, read_jsonl, read_lines
+from headway.data.readers import Corpus, TextSize, read_jsonl, read_lines, text_size
 from headway.errors import DataError
 from headway.text.base import EOS
 from headway.text.corpus_encoder import PackedIds
@@ -55,9 +55,10 @@ class TextCorpus(Corpus):
             raise ValueError("a text has no source_language or target_language; leave the key out")
         return self
 
-    def num_lines(self, folder: Path) -> int:
-        """Return the number of lines of all files, which is at least the number of pieces."""
-        return sum(count_lines(folder / name) for name in self.files)
+    def size(self, folder: Path) -> TextSize:
+        """Return the number of lines of all files, which is at least the number of pieces, and of bytes."""
+        sizes = [text_size(folder / name) for name in self.files]
+        return TextSize(sum(size.lines for size in sizes), sum(size.num_bytes for size in sizes))
 
     def expanded(self, folder: Path) -> TextCorpus:
         """Return this corpus with folders and patterns replaced by the files that they mean, in alphabetical order.

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import zstandard
 from pydantic import Field, field_validator, model_validator
@@ -71,9 +71,12 @@ class Corpus(Config):
         """The format of the files, by their extension."""
         return _format_of(self.files[0]) if len(self.files) == 1 else "text"
 
-    def num_lines(self, folder: Path) -> int:
-        """Return the number of lines, which is at least the number of examples. ``folder`` contains the files."""
-        return count_lines(folder / self.files[0])  # a second file is aligned with the first
+    def size(self, folder: Path) -> TextSize:
+        """Return the number of lines, which is at least that of examples, and of bytes. ``folder`` has the files."""
+        sizes = [text_size(folder / name) for name in self.files]
+        return TextSize(
+            sizes[0].lines, sum(size.num_bytes for size in sizes)
+        )  # a second file is aligned with the first
 
     @field_validator("files", mode="before")
     @classmethod
@@ -306,12 +309,23 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
         raise DataError(f"{path}: is empty; expected at least one line of UTF-8 text")
 
 
-def count_lines(path: Path) -> int:
-    """Count the lines of a file without decoding them. Returns 0 if the file cannot be read."""
+class TextSize(NamedTuple):
+    """The size of a text."""
+
+    lines: int
+    num_bytes: int
+
+
+def text_size(path: Path) -> TextSize:
+    """Measure a file, decompressed, without decoding it. Returns zeros if the file cannot be read."""
+    lines = num_bytes = 0
     try:
-        return sum(block.count(b"\n") + 1 for block in line_blocks(_chunks(path)))
+        for block in line_blocks(_chunks(path)):
+            lines += block.count(b"\n") + 1
+            num_bytes += len(block) + 1
     except (OSError, EOFError, zlib.error, zstandard.ZstdError):
-        return 0
+        return TextSize(0, 0)
+    return TextSize(lines, num_bytes)
 
 
 def decode_lines(block: bytes, path: Path | str, lines_before: int) -> str:

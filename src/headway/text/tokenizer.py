@@ -39,6 +39,8 @@ from headway.errors import BundleError, ConfigError, DataError
 from headway.text.base import NUM_SPECIAL, SPECIALS, UNK, MergeStep, TextTokenizer, decode_utf8, refuse_surrogates
 from headway.text.imported import IMPORTED_FORMAT_VERSION
 
+SAMPLE_BYTES = 200  # size of an example up to which ``TokenizerConfig.sample_lines`` counts it as one
+
 TokenizerKind = Literal["bpe", "characters", "whitespace"]
 
 
@@ -64,7 +66,7 @@ class TokenizerConfig(Config):
         500_000,
         ge=1,
         description="Maximum number of training examples that a vocabulary is learned from, evenly spread over all "
-        "corpora. This limits time and memory.",
+        f"corpora; fewer if they have more than {SAMPLE_BYTES} bytes on average. This limits time and memory.",
     )
 
 

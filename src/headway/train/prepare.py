@@ -29,7 +29,7 @@ from headway.models.registry import architecture_of
 from headway.storage import atomic_write_folder, lock_file
 from headway.text.base import BOS, MASK, TextTokenizer
 from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
-from headway.text.tokenizer import Tokenizer, language_tag, load_tokenizer
+from headway.text.tokenizer import SAMPLE_BYTES, Tokenizer, language_tag, load_tokenizer
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
 from headway.train.snapshot import checkpoint_folders
@@ -181,10 +181,12 @@ class Preparation:
         return found
 
     def _texts(self, read: ExampleReader, sides: Sequence[int]) -> Iterator[str]:
-        """Yield the texts of at most ``sample_lines`` examples, evenly spread over all examples."""
-        corpora = self.recipe.data.train
-        total = max(1, sum(corpus.num_lines(self.data_folder) for corpus in corpora))
-        sample = min(self.recipe.tokenizer.sample_lines, total)
+        """Yield the texts of at most ``sample_lines`` examples, fewer if they are long, evenly spread over all."""
+        corpora, limit = self.recipe.data.train, self.recipe.tokenizer.sample_lines
+        sizes = [corpus.size(self.data_folder) for corpus in corpora]
+        total = max(1, sum(size.lines for size in sizes))
+        mean_bytes = sum(size.num_bytes for size in sizes) // total
+        sample = min(max(1, limit * SAMPLE_BYTES // max(SAMPLE_BYTES, mean_bytes)), total)
         examples = chain.from_iterable(read(corpus, self.data_folder) for corpus in corpora)
         for number, example in enumerate(examples):
             if (number + 1) * sample // total > number * sample // total:
