@@ -72,7 +72,9 @@ def test_mistakes_are_one_line(folder: Path) -> None:
 
 
 def test_other_commands(folder: Path, tmp_path: Path) -> None:
-    assert "masked_language_model" in run("info", folder).out
+    facts = run("info", folder).out
+    assert "masked_language_model" in facts
+    assert not re.search("source_language|target_language|^search", facts, re.MULTILINE)
     assert run("tokenize", folder, stdin=b"Ann [MASK]\n").code == 0
     refused = run("export", folder, "--to", "ctranslate2", "-o", tmp_path / "x")
     assert_refused(refused, "a masked language model cannot be exported to ctranslate2; choose huggingface")

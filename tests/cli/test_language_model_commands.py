@@ -145,6 +145,8 @@ class TestOtherCommands:
         facts = json.loads(run("info", folder, "--format", "json").out)
         assert (facts["task.kind"], facts["model.kind"]) == ("language_model", "decoder_only")
         assert facts["tokenizer"].startswith("characters, ")
+        assert "search" in facts
+        assert not any("language" in fact for fact in facts)
         assert run("tokenize", folder, "a b").out == "a|␣|b\n"
         assert_refused(run("tokenize", folder, "a b", "--side", "target"), "continues texts, so it has no target text")
 

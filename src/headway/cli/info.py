@@ -15,9 +15,12 @@ def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> 
     from headway.predict.calibration import read_calibration
 
     bundle = load_bundle(model)
+    task = bundle.task.as_dict()
+    if bundle.output != "tokens":
+        del task["source_language"], task["target_language"]
     facts: dict[str, object] = {
         "folder": str(model),
-        **{f"task.{key}": value for key, value in bundle.task.as_dict().items()},
+        **{f"task.{key}": value for key, value in task.items()},
         **{f"model.{key}": value for key, value in bundle.model.config.as_dict().items()},
     }
     if bundle.labels:
@@ -26,7 +29,7 @@ def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> 
         name = f"{side} tokenizer" if len(bundle.tokenizers) > 1 else "tokenizer"
         facts[name] = f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens"
     facts["forward pass"] = describe_forward_form(bundle.model)
-    if bundle.output != "label":
+    if bundle.output in ("tokens", "continuation"):
         facts["search"] = describe_search_form(bundle.model)
     if bundle.output == "tokens":
         found = read_calibration(bundle, model)
