@@ -1,4 +1,4 @@
-"""Compare Headway's text classification in accuracy and speed with TF-IDF, linear classifiers and fastText's method.
+"""Compare Headway's text classification in accuracy and speed with TF-IDF, linear classifiers and fastText's model.
 
     python benchmarks/classification.py recipes/ag-news.toml --data FOLDER     # FOLDER contains train.tsv and dev.tsv
     python benchmarks/classification.py recipes/ag-news.toml --data FOLDER --model runs/ag-news/best
@@ -127,7 +127,7 @@ def baselines(corpus: LabeledTexts) -> list[Contestant]:
     return [
         Contestant("TF-IDF + logistic regression", partial(train_tfidf, "regression", texts, labels)),
         Contestant("TF-IDF + linear SVM", partial(train_tfidf, "machine", texts, labels)),
-        Contestant("fastText's way, in PyTorch", partial(train_fasttext, texts, labels)),
+        Contestant("fastText's model, in PyTorch", partial(train_fasttext, texts, labels)),
     ]
 
 

@@ -299,7 +299,7 @@ def serving() -> Iterator[str]:
     """Yield the speed and memory of the service."""
     yield (
         "## Serving\n\n`python benchmarks/serving.py` (beam 4, int8, two cores, 64 clients with one sentence at a time, load generator "
-        "on the same cores; what each figure is, the program says). Added latency is that of one client against the same call "
+        "on the same cores; the docstring of `benchmarks/serving.py` defines each figure). Added latency is that of one client against the same call "
         "in a process.\n"
     )
     rows = []

@@ -22,7 +22,7 @@ LEVELS = [
     {"kernels"},
     {"nn", "text", "decode"},
     {"models", "data", "evaluate"},
-    {"engine", "inference"},
+    {"engine"},
     {"bundle"},
     {"interop"},
     {"train", "predict"},
@@ -63,7 +63,7 @@ ALLOWED = {
     "llvmlite": ["kernels/"],
     "torch": [
         *("nn/", "models/", "decode/", "train/", "inspection/", "interop/", "serve/"),
-        *("bundle.py", "hardware.py", "inference/", "engine/", "kernels/", "predict/", "tasks/", "experiments/"),
+        *("bundle.py", "hardware.py", "engine/", "kernels/", "predict/", "tasks/", "experiments/"),
     ],
 }
 

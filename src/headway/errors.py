@@ -111,7 +111,7 @@ class MissingPackageError(HeadwayError):
     def __init__(self, feature: str, package: str, extra: str | None = None) -> None:
         super().__init__(
             f"{feature} needs the package {package!r}, which is not installed",
-            hint=f"pip install 'headway[{extra or self.EXTRAS[package]}]'",
+            hint=f"pip install '.[{extra or self.EXTRAS[package]}]' in the folder of Headway's source",
         )
         self.args = (feature, package, extra)  # pickle passes them to the constructor
 

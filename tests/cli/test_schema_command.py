@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from headway.bundle import load_bundle
-from headway.cli.schema import bundle_schema, glossary_schema, recipe_schema
+from headway.cli.schema import bundle_schema, glossary_schema, recipe_schema, serve_schema
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.models.registry import ARCHITECTURES
 from headway.predict import Glossary
+from headway.serve.config import ServeConfig
 from headway.tasks import parse_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -34,7 +35,7 @@ def accepted(data: dict[str, Any]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", ["recipe", "bundle", "glossary"])
+@pytest.mark.parametrize("name", ["recipe", "bundle", "glossary", "serve"])
 def test_the_schemas_are_valid_schemas(name: str) -> None:
     ended = run("schema", name)
     assert ended.code == 0, ended
@@ -165,3 +166,29 @@ def test_the_schema_of_a_glossary_accepts_what_the_parser_accepts(row: tuple[str
     except DataError:
         accepted = False
     assert Draft202012Validator(glossary_schema()).is_valid([list(row)]) == accepted
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"port": 70000},
+        {"workers": 0},
+        {"prot": 5000},
+        {"models": [{"path": "a", "precision": "int4"}]},
+        {"models": [{"name": "a"}]},
+        {"limits": {"queue_seconds": 0}},
+        {"keys": [{"name": "a", "sha256": "foo"}]},
+    ],
+)
+def test_the_schema_of_the_service_accepts_what_the_parser_accepts(changes: dict[str, Any]) -> None:
+    """The example in the docs is valid, and is not with a wrong value."""
+    page = (RECIPES.parent / "docs" / "serving.md").read_text(encoding="utf-8")
+    example = page.partition("## serve.toml")[2].partition("```toml\n")[2].partition("```")[0]
+    data = tomllib.loads(example) | changes
+    try:
+        ServeConfig.parse(data, "test")
+        accepted = True
+    except ConfigError:
+        accepted = False
+    assert Draft202012Validator(serve_schema()).is_valid(data) == accepted == (not changes)

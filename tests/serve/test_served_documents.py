@@ -352,6 +352,9 @@ class TestLibreTranslate:
         assert result.content == expected("page.html")
         assert httpx.get(address.replace("my%20page", "other")).status_code == 404
         assert httpx.get(f"{service.url}/download_file/{'0' * 64}.a.txt").json()["error"].startswith("There is no")
+        wait_until(lambda: any('"/download_file/..."' in line for line in service.log), 10)
+        secret = address.rpartition("/")[2].partition(".")[0]
+        assert not any(secret in line or "my page" in line or "my%20page" in line for line in service.log)
 
     def test_errors(self, service: RunningService) -> None:
         for fields, status, message in (

@@ -1,11 +1,15 @@
 from pathlib import Path
 
+from headway.serve.reference import serve_reference
 from headway.tasks.reference import recipe_reference
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "recipe.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_page_in_the_docs_is_up_to_date() -> None:
-    assert REFERENCE.read_text(encoding="utf-8") == recipe_reference(), (
+def test_the_pages_in_the_docs_are_up_to_date() -> None:
+    assert (DOCS / "recipe.md").read_text(encoding="utf-8") == recipe_reference(), (
         "run: python -m headway.tasks.reference > docs/recipe.md"
+    )
+    assert (DOCS / "serve_toml.md").read_text(encoding="utf-8") == serve_reference(), (
+        "run: python -m headway.serve.reference > docs/serve_toml.md"
     )

@@ -17,8 +17,10 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def schema(
     name: Annotated[
-        Literal["recipe", "bundle", "glossary"],
-        typer.Argument(help="recipe: a TOML recipe; bundle: a model folder's config.json; glossary: its rows."),
+        Literal["recipe", "bundle", "glossary", "serve"],
+        typer.Argument(
+            help="recipe: a TOML recipe; bundle: a model folder's config.json; glossary: its rows; serve: serve.toml."
+        ),
     ],
 ) -> None:
     """Print the JSON Schema of a file format, for editors and for programs that write such files.
@@ -27,7 +29,7 @@ def schema(
     check keys.
     """
     makers: dict[str, Callable[[], JsonSchema]] = {
-        "recipe": recipe_schema, "bundle": bundle_schema, "glossary": glossary_schema
+        "recipe": recipe_schema, "bundle": bundle_schema, "glossary": glossary_schema, "serve": serve_schema
     }  # fmt: skip
     print(json.dumps(makers[name](), indent=2, ensure_ascii=False))
 
@@ -103,6 +105,13 @@ def glossary_schema() -> JsonSchema:
     ]
     row = {"type": "array", "prefixItems": columns, "items": False, "minItems": 2}
     return {"$schema": _DIALECT, "title": "Headway glossary", "type": "array", "items": row}
+
+
+def serve_schema() -> JsonSchema:
+    """Return the JSON Schema of serve.toml."""
+    from headway.serve.config import ServeConfig
+
+    return {"$schema": _DIALECT, **_cleaned(ServeConfig.model_json_schema(), nullable=False), "title": "serve.toml"}
 
 
 def _schema_of(config: type[BaseModel], title: str, *, nullable: bool) -> JsonSchema:

@@ -417,7 +417,7 @@ def _translation_usage(limit: int) -> str:
     return f"""Keep the files together: both graphs (opset {OPSET}, float32) read their weights from `{_WEIGHTS}`.
 Sequences have at most {limit} tokens.
 
-    pip install 'headway[onnx]'
+    pip install '.[onnx]'       # in the folder of Headway's source
     headway translate THIS_FOLDER -i input.txt -o output.txt
 
 Without Headway:

@@ -29,7 +29,7 @@ from headway.serve import page
 from headway.serve.admission import OverloadedError, RetryLaterError
 from headway.serve.apis import aws, azure, deepl, deeplx, google, huggingface, libretranslate, open_inference, openai
 from headway.serve.apis.deepl_documents import DOCUMENT_PATH
-from headway.serve.apis.libretranslate import TRANSLATE_FILE_PATH
+from headway.serve.apis.libretranslate import DOWNLOAD_PATH, TRANSLATE_FILE_PATH
 from headway.serve.apis.native import translation
 from headway.serve.apis.native.documents import DOCUMENTS_PATH
 from headway.serve.apis.native.errors import error as native_error
@@ -241,6 +241,12 @@ _HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
 }
 
 
+def _without_secret(path: str) -> str:
+    """Return a path as the log may show it: without the secret and the name of a file that is downloaded."""
+    before, found, _ = path.partition(DOWNLOAD_PATH)
+    return f"{before}{found}..." if found else path
+
+
 class _Gateway:
     """Gives each request to the application of its API.
 
@@ -305,7 +311,7 @@ class _Gateway:
             self._metrics.count(api, status, seconds, started - start if started else None)
             _log.info(
                 json.dumps(
-                    {"id": number, "method": scope["method"], "path": path, "status": status,
+                    {"id": number, "method": scope["method"], "path": _without_secret(path), "status": status,
                      "seconds": round(seconds, 4)}
                 )
             )  # fmt: skip

@@ -28,7 +28,7 @@ def recipe_reference() -> str:
     for name, field in Recipe.model_fields.items():
         if name == "model":
             for kind, architecture in ARCHITECTURES.items():
-                lines += _section(f"[model] with kind = '{kind}'", architecture.config_class)
+                lines += table_of_keys(f"[model] with kind = '{kind}'", architecture.config_class)
                 if presets := architecture.presets:
                     lines += ["", "`preset` selects the sizes of a known model; explicitly set keys override it:", ""]
                     sizes = {name: [f"{key} {value}" for key, value in keys.items()] for name, keys in presets.items()}
@@ -40,15 +40,16 @@ def recipe_reference() -> str:
                 continue  # an earlier task has the same section
             assert isinstance(section, type)
             condition = "" if section is field.annotation else f" with task.kind = '{kind}'"
-            lines += _section(f"[{name}]{condition}", section)
+            lines += table_of_keys(f"[{name}]{condition}", section)
         if name == "data":
-            lines += _section("data.train = [{ ... }, ...] and data.dev = { ... }", Corpus)
-            lines += _section("[data.filter]", FilterConfig)
-            lines += _section("[data.masking] with task.kind = 'masked_language_model'", MaskingConfig)
+            lines += table_of_keys("data.train = [{ ... }, ...] and data.dev = { ... }", Corpus)
+            lines += table_of_keys("[data.filter]", FilterConfig)
+            lines += table_of_keys("[data.masking] with task.kind = 'masked_language_model'", MaskingConfig)
     return "\n".join(lines) + "\n"
 
 
-def _section(name: str, model: type[BaseModel]) -> list[str]:
+def table_of_keys(name: str, model: type[BaseModel]) -> list[str]:
+    """Return the lines of a Markdown section ``name`` with a table: the default and the meaning of each key."""
     summary = (model.__doc__ or "").strip().split("\n")[0]
     lines = ["", f"## `{name}`", "", summary, "", "| key | default | |", "|---|---|---|"]
     for key, field in model.model_fields.items():
@@ -68,6 +69,8 @@ def _toml(value: object) -> str:
             return str(value).lower()
         case str():
             return f'"{value}"'
+        case tuple() | list():
+            return f"[{', '.join(map(_toml, value))}]"
         case _:
             return str(value)
 

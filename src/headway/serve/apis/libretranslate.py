@@ -21,6 +21,7 @@ from headway.serve.languages import english_name
 from headway.serve.service import Service, first_error
 
 TRANSLATE_FILE_PATH = "/translate_file"
+DOWNLOAD_PATH = "/download_file/"  # what follows needs no key, so it is a secret
 _MAX_ALTERNATIVES = 10
 _CHECK_S = 0.5  # time between two looks whether the service ends
 
@@ -31,7 +32,7 @@ def routes(service: Service) -> list[Route]:
     return [
         Route("/translate", api.translate, methods=["POST"]),
         Route(TRANSLATE_FILE_PATH, api.translate_file, methods=["POST"]),
-        Route("/download_file/{name}", api.download_file, methods=["GET"]),
+        Route(DOWNLOAD_PATH + "{name}", api.download_file, methods=["GET"]),
         Route("/detect", api.detect, methods=["POST"]),
         Route("/languages", api.languages, methods=["GET"]),
         Route("/frontend/settings", api.settings, methods=["GET"]),
@@ -94,7 +95,7 @@ class _LibreTranslate:
         if document.error is not None:
             self._service.documents.remove(document)
             raise BadRequestError(document.error)
-        address = f"{request.base_url}download_file/{document.secret}.{quote(document.name)}"
+        address = f"{str(request.base_url).removesuffix('/')}{DOWNLOAD_PATH}{document.secret}.{quote(document.name)}"
         return JSONResponse({"translatedFileUrl": address})
 
     async def _finished(self, document: ServedDocument) -> None:
