@@ -11,9 +11,18 @@ from typing import Any
 import pytest
 import torch
 
-from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, search_all, search_steps
+from headway.decode import (
+    Caller,
+    DecodingOptions,
+    Hypothesis,
+    Request,
+    Sampling,
+    SharedSearch,
+    search_all,
+    search_as,
+    search_steps,
+)
 from headway.decode.beam import BeamSearch
-from headway.decode.shared_search import Caller, SharedSearch, search_as
 from headway.errors import ConfigError
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig

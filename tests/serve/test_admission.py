@@ -111,6 +111,24 @@ def test_an_empty_queue_accepts_a_job_of_any_size() -> None:
     asyncio.run(check())
 
 
+def test_the_parts_of_a_job_for_which_there_is_room_are_not_refused() -> None:
+    async def check() -> None:
+        admission = make(Clock())
+        async with admission.enter(10**6, "a", 0):
+            with pytest.raises(OverloadedError):
+                async with admission.enter(1, "a", 0):
+                    pass
+
+        async def part() -> None:
+            async with admission.enter(10**6, "a", 0, has_room=True):
+                await asyncio.sleep(0)
+
+        admission.check_capacity(10 * 10**6)
+        await asyncio.wait_for(asyncio.gather(*(part() for _ in range(10))), 5)
+
+    asyncio.run(check())
+
+
 def test_a_job_that_is_canceled_while_it_waits_leaves_no_trace() -> None:
     async def check() -> None:
         admission = make(Clock())

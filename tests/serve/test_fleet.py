@@ -1,4 +1,4 @@
-"""A fleet whose models cannot be loaded says why, and never waits forever."""
+"""A fleet whose models or workers cannot be started says why, and never waits forever."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import signal
 from pathlib import Path
 
 import pytest
+from running_service import unpack_model
 
 from headway.errors import HeadwayError
-from headway.serve.fleet import Fleet
+from headway.serve.fleet import Fleet, UnavailableError
 from headway.serve.messages import ModelSpec
 
 _PATIENCE_S = 60.0
@@ -62,3 +63,49 @@ def test_nobody_needs_to_ask_for_the_error(tmp_path: Path, caplog: pytest.LogCap
     with caplog.at_level(logging.ERROR, "asyncio"):
         asyncio.run(launch())
     assert not caplog.records
+
+
+async def start_fleet(folder: Path) -> Fleet:
+    spec = ModelSpec("model", str(unpack_model(folder)), {"precision": "float32"})
+    fleet = Fleet([spec], workers=1, on_loss=lambda: None)
+    await asyncio.wait_for(fleet.start(), _PATIENCE_S)
+    return fleet
+
+
+def test_a_worker_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+    async def check() -> None:
+        fleet = await start_fleet(tmp_path)
+        start, failures = fleet._start_worker, iter(range(2))
+
+        async def start_at_last(number: int) -> None:
+            for _ in failures:
+                raise HeadwayError("too many open files")
+            await start(number)
+
+        fleet._start_worker = start_at_last  # type: ignore[method-assign]
+        os.kill(fleet.pids[0], signal.SIGKILL)
+        found = await asyncio.wait_for(fleet.call("model", "translate_each", ["Good morning"]), _PATIENCE_S)
+        assert len(found) == 1
+        assert next(failures, None) is None
+        await fleet.close()
+
+    asyncio.run(check())
+
+
+def test_jobs_fail_at_once_when_no_worker_can_be_started_again(tmp_path: Path) -> None:
+    async def check() -> None:
+        fleet = await start_fleet(tmp_path)
+        assert fleet._loader is not None
+        worker = fleet.pids[0]
+        os.kill(worker, signal.SIGSTOP)
+        waiting = asyncio.ensure_future(fleet.call("model", "translate_each", ["Good morning"]))
+        await asyncio.sleep(0)
+        os.kill(fleet._loader.pid, signal.SIGKILL)
+        os.kill(worker, signal.SIGKILL)
+        with pytest.raises(UnavailableError):
+            await asyncio.wait_for(waiting, 10)
+        with pytest.raises(UnavailableError):
+            await asyncio.wait_for(fleet.call("model", "translate_each", ["Good morning"]), 10)
+        await fleet.close()
+
+    asyncio.run(check())

@@ -269,6 +269,17 @@ class TestDeepL:
 
         wait_until(is_deleted)  # once it has been sent
 
+    def test_a_result_that_was_not_received_stays(self, service: RunningService, client: deepl.DeepLClient) -> None:
+        handle = client.translate_document_upload(b"a b c d", filename="a.txt", **LANGUAGES)
+        client.translate_document_wait_until_done(handle)
+        url = f"{service.url}/v2/document/{handle.document_id}/result"
+        query, key = {"document_key": handle.document_key}, {"authorization": "DeepL-Auth-Key first"}
+        assert httpx.head(url, params=query, headers=key).status_code == 200
+        assert httpx.get(url, params=query, headers=key | {"range": "bytes=0-1"}).status_code == 206
+        target = io.BytesIO()
+        client.translate_document_download(handle, target)
+        assert target.getvalue()
+
     def test_the_key_of_a_document_is_needed(self, client: deepl.DeepLClient) -> None:
         handle = client.translate_document_upload(b"a b", filename="a.txt", **LANGUAGES)
         wrong = deepl.DocumentHandle(handle.document_id, "0" * 64)

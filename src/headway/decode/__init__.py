@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from headway.decode.caller import Caller, raise_if_canceled, search_as
 from headway.decode.constraints import Phrase, WordBoundaries
 from headway.decode.ensemble import Ensemble
 from headway.decode.protocol import SearchModel, Step
@@ -17,7 +18,7 @@ from headway.decode.search import (
     search_steps,
     search_stream,
 )
-from headway.decode.shared_search import Caller, SharedSearch, search_as
+from headway.decode.shared_search import SharedSearch
 from headway.deprecation import renamed
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "WordBoundaries",
     "length_batches",
     "length_penalty",
+    "raise_if_canceled",
     "score_targets",
     "search",
     "search_all",

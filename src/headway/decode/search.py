@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from headway.decode.beam import BeamSearch
+from headway.decode.caller import raise_if_canceled
 from headway.decode.protocol import SearchModel
 from headway.decode.request import DecodingOptions, Hypothesis, Request
 from headway.errors import ConfigError
@@ -195,13 +196,16 @@ def _search_in_threads(
 def length_batches(sources: Sequence[Sequence[int]], max_batch_tokens: int, max_sequences: int) -> Iterator[list[int]]:
     """Yield batches of indices of ``sources``, in order of increasing length.
 
-    A batch has at most ``max_sequences`` sources and, padding included, ``max_batch_tokens`` tokens.
+    A batch has at most ``max_sequences`` sources and, padding included, ``max_batch_tokens`` tokens. If the caller was
+    canceled, the next batch raises :class:`concurrent.futures.CancelledError`.
     """
     batch: list[int] = []
     for index in sorted(range(len(sources)), key=lambda index: len(sources[index])):
         if batch and (len(batch) == max_sequences or (len(batch) + 1) * len(sources[index]) > max_batch_tokens):
+            raise_if_canceled()
             yield batch
             batch = []
         batch.append(index)
     if batch:
+        raise_if_canceled()
         yield batch

@@ -22,45 +22,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from headway.decode.beam import BeamSearch
+from headway.decode.caller import Caller, current_caller
 from headway.decode.protocol import SearchModel
 from headway.decode.request import DecodingOptions, Hypothesis, Request, check_request
 
-
-@dataclass(eq=False)
-class Caller:
-    """The user on whose behalf a thread searches, which decides when waiting requests enter a batch.
-
-    Attributes:
-        name: Calls with the same name share one caller's share of the tokens.
-        priority: Requests with a lower number enter first. 0 is the highest priority.
-        canceled: Set by any thread to end the calls with :class:`concurrent.futures.CancelledError`.
-    """
-
-    name: str = ""
-    priority: int = 0
-    canceled: threading.Event = field(default_factory=threading.Event)
-
-
-_NOBODY = Caller()
 # The part of a batch that requests of low priority may fill: others wait for the end of one step.
 _LOW_PRIORITY_ROWS, _LOW_PRIORITY_TOKENS = 0.5, 0.125
 _LOW_PRIORITY_TIME = 0.1  # of the time while there are others
-_current: ContextVar[Caller] = ContextVar("caller", default=_NOBODY)
-
-
-@contextlib.contextmanager
-def search_as(caller: Caller) -> Iterator[None]:
-    """Inside the context, this thread searches on behalf of ``caller``."""
-    token = _current.set(caller)
-    try:
-        yield
-    finally:
-        _current.reset(token)
 
 
 @dataclass(eq=False)
@@ -192,7 +164,7 @@ class SharedSearch:
         """
         if not requests:
             return []
-        call = _Call(_current.get(), deque(enumerate(requests)), [[] for _ in requests], len(requests))
+        call = _Call(current_caller(), deque(enumerate(requests)), [[] for _ in requests], len(requests))
         with self._queued(call, model, options, bos, eos, banned, other_ends):
             self._wait_for(call)
         if call.error is not None:
@@ -215,7 +187,7 @@ class SharedSearch:
         While no other call waits, a step is computed when its hypotheses are asked for.
         """
         progress = deque[list[Hypothesis]]()
-        call = _Call(_current.get(), deque([(0, request)]), [[]], 1, progress)
+        call = _Call(current_caller(), deque([(0, request)]), [[]], 1, progress)
         with self._queued(call, model, options, bos, eos, banned, other_ends):
             self._wait_for(call)
             while progress:

@@ -1,4 +1,4 @@
-"""Who may come in, and when: a queue that is bounded in tokens and in seconds, quotas, and rates.
+"""Who may come in, and when: a queue that is bounded in tokens and in seconds.
 
 The size of a text is estimated from its characters, and the speed of the service from what it has completed, so a
 request is refused before any work is done. At most ``slots`` jobs are with the workers at a time; the others wait, and
@@ -119,13 +119,20 @@ class Admission:
             raise OverloadedError(max(1, math.ceil(excess)))
 
     @contextlib.asynccontextmanager
-    async def enter(self, tokens: int, caller: str, priority: int) -> AsyncIterator[None]:
+    async def enter(self, tokens: int, caller: str, priority: int, *, has_room: bool = False) -> AsyncIterator[None]:
         """Wait for a slot, and hold it inside the context.
+
+        Args:
+            tokens: The size of the job.
+            caller: Jobs with the same name share one caller's share of the tokens.
+            priority: Lower numbers come first.
+            has_room: Whether :meth:`check_capacity` has found room for the job already.
 
         Raises:
             OverloadedError: The queue is full. An empty queue accepts a job of any size.
         """
-        self.check_capacity(tokens)
+        if not has_room:
+            self.check_capacity(tokens)
         self._measure()
         self.tokens += tokens
         self.num_jobs += 1

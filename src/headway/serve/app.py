@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
+import math
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -66,6 +68,7 @@ _FORM_BYTES = 65_536  # of a form besides a document
 _MAX_MESSAGE = 500  # characters of an error
 _MAX_PROBLEMS = 10  # of an error
 _ALWAYS_ANSWERED = ("/health", "/ready", "/metrics", "/v2/health/live")  # also while the service ends
+_MEASURE_S = 10.0  # time between two measurements of the workers' memory
 _CLOSED_REQUEST = 499  # the client has gone; no one reads the reply
 
 
@@ -101,7 +104,7 @@ def make_app(service: Service) -> ASGIApp:
 
     @native.get("/metrics", include_in_schema=False)
     async def show_metrics() -> Response:
-        return Response(metrics.text(), media_type=prometheus_client.CONTENT_TYPE_LATEST)
+        return Response(await metrics.text(), media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
     direct = Route("/api/v1/translate", translation.DirectTranslation(service, native), methods=["POST"])
     before_native = Starlette(routes=[direct], exception_handlers=_HANDLERS, lifespan=lifespan)
@@ -255,10 +258,7 @@ class _Gateway:
 
     def __init__(self, apps: Mapping[str, ASGIApp], service: Service, metrics: _Metrics) -> None:
         self._apps, self._service, self._metrics = apps, service, metrics
-        limits, self._root_path = service.config.limits, service.config.root_path
-        self._limit = limits.body_bytes
-        with_document = max(limits.body_bytes, limits.document_bytes + _FORM_BYTES)
-        self._limits = {JOBS_PATH: max(limits.body_bytes, limits.job_bytes)} | dict.fromkeys(_UPLOADS, with_document)
+        self._root_path = service.config.root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -270,7 +270,7 @@ class _Gateway:
         if scope["path"].startswith(f"{self._root_path}/"):  # by a proxy that does not remove it
             scope = {**scope, "path": scope["path"].removeprefix(self._root_path)}
         path, api = scope["path"], api_of_head(scope)
-        limit = self._limits.get(path, self._limit)
+        limit = self._body_limit(path)
         size = 0
 
         async def limited_receive() -> Message:
@@ -316,11 +316,18 @@ class _Gateway:
                 )
             )  # fmt: skip
 
+    def _body_limit(self, path: str) -> int:
+        """Return the maximum size of the body of a request."""
+        limits = self._service.config.limits
+        if path == JOBS_PATH:
+            return max(limits.body_bytes, limits.job_bytes)
+        return max(limits.body_bytes, limits.document_bytes + _FORM_BYTES) if path in _UPLOADS else limits.body_bytes
+
     def _refusal(self, scope: Scope, api: str, limit: int) -> Response | None:
         headers, form = dict(scope["headers"]), partial(error_reply, api)
         host = headers.get(b"host", b"").decode("latin-1")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        known = (*_LOCAL_HOSTS, *self._service.config.allowed_hosts, self._service.config.host)
+        known = {*_LOCAL_HOSTS, *map(str.lower, (*self._service.config.allowed_hosts, self._service.config.host))}
         if name.lower() not in known and "*" not in known:
             return form("This host is not served; see allowed_hosts", 421)
         size = sum(len(name) + len(value) for name, value in scope["headers"])
@@ -348,6 +355,8 @@ class _Metrics:
 
     def __init__(self, service: Service) -> None:
         self.open_requests = 0
+        self._service = service
+        self._private_bytes, self._measured = 0, -math.inf
         self._registry = prometheus_client.CollectorRegistry()
         label = ["api", "status"]
         self._requests = prometheus_client.Counter(
@@ -375,7 +384,7 @@ class _Metrics:
                 "Sequences in batches.",
                 lambda: sum(x.num_sequences for x in service.pool.states),
             ),
-            ("headway_memory_bytes", "Memory that the workers do not share.", lambda: service.pool.private_bytes()),
+            ("headway_memory_bytes", "Memory that the workers do not share.", lambda: self._private_bytes),
             ("headway_models_loaded", "Models that are loaded.", lambda: service.pool.num_loaded),
             ("headway_model_memory_bytes", "Memory of the loaded models.", lambda: service.pool.num_bytes),
             ("headway_model_loads", "Loads of models on demand.", lambda: service.pool.loads),
@@ -396,6 +405,10 @@ class _Metrics:
         if first_seconds is not None:
             self._first_seconds.labels(api).observe(first_seconds)
 
-    def text(self) -> bytes:
-        """Return all metrics."""
+    async def text(self) -> bytes:
+        """Return all metrics. The memory is measured every few seconds, because that takes long."""
+        now = time.monotonic()
+        if now >= self._measured + _MEASURE_S:
+            self._measured = now
+            self._private_bytes = await asyncio.to_thread(self._service.pool.private_bytes)
         return prometheus_client.generate_latest(self._registry)

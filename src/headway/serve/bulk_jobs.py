@@ -256,7 +256,7 @@ class BulkJobs:
             raise
         except Exception as error:
             if len(texts) == 1:
-                _log.warning("a text of a job has failed: %r", error)
+                _log.warning("a text of a job has failed: %s", type(error).__name__)
                 return [json.dumps({"error": "This text could not be processed"}).encode()]
         return [result for text in texts for result in await self._results(job, [text])]
 

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 from headway.serve.languages import base_language, find_language
 from headway.serve.messages import ModelInfo, PivotModels
 
 
 class UnknownLanguageError(Exception):
-    """No model translates this language, or this pair of languages. The message is the code that the client wrote."""
+    """No model translates from this language, or into it from the source language.
+
+    Attributes:
+        side: Which of the two languages it is. The message is the code that the client wrote.
+    """
+
+    def __init__(self, code: str, side: Literal["source", "target"]) -> None:
+        super().__init__(code)
+        self.side = side
 
 
 @dataclass(frozen=True)
@@ -101,12 +109,12 @@ class Directions:
         Raises:
             UnknownLanguageError: There is none.
         """
-        unknown = source
+        side: Literal["source", "target"] = "source"
         for each in self._models if model is None else [model]:
             source_code = find_language(source, each.source_languages)
             if source_code is None:
                 continue
-            unknown = target
+            side = "target"
             target_code = find_language(target, each.target_languages)
             if target_code is not None:
                 pair = LanguagePair(source_code, target_code, each)
@@ -121,7 +129,7 @@ class Directions:
                         if found is not None and found.pivots is not None:
                             models = PivotModels(first.name, second.name, found.pivots, self._candidates)
                             return Direction(models, source_code, target_code, _arguments(found), found.pivots[0])
-        raise UnknownLanguageError(unknown)
+        raise UnknownLanguageError(source if side == "source" else target, side)
 
 
 def _through(first: ModelInfo, second: ModelInfo, source: str, target: str) -> LanguagePair | None:

@@ -22,7 +22,7 @@ _PREFIXED = (_DEFAULT, PAGE, "aws", "azure", "deepl", "deeplx", "google", "huggi
 _OPEN_INFERENCE = (
     "health", "models", "repository", "trace", "logging", "systemsharedmemory", "cudasharedmemory",
 )  # fmt: skip
-# The first entry whose beginning a path has tells its API. LibreTranslate's paths have no common beginning.
+# The first prefix that a path starts with decides its API. LibreTranslate's paths have no common beginning.
 _PATHS = (
     ("/api/", NATIVE),
     ("/ready/", NATIVE),

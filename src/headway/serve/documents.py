@@ -251,6 +251,10 @@ class ServedDocuments:
         """Delete all documents."""
         for document in list(self._documents.values()):
             self.remove(document)
+        self.delete_files()
+
+    def delete_files(self) -> None:
+        """Delete the files of all documents, whose translation ends with the process."""
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
@@ -279,7 +283,7 @@ class ServedDocuments:
 
     @staticmethod
     def _store(document: ServedDocument, data: bytes) -> None:
-        document.folder.mkdir(mode=0o700)
+        document.folder.mkdir(mode=0o700, parents=True)  # the system may have deleted temporary folders
         (document.folder / SOURCE).write_bytes(data)
 
     async def _language(self, texts: Sequence[DocumentText]) -> str:

@@ -31,6 +31,7 @@ from headway.serve.messages import (
     Done,
     Exited,
     Forked,
+    ForkFailed,
     Job,
     Loaded,
     LoadFailed,
@@ -50,7 +51,6 @@ _PING_S = 0.25  # between two pings of a worker
 _PROCESS_CLOCK = 2  # CPUCLOCK_SCHED: a clock's number is ~pid << 3 | 2 (Linux, clock_getcpuclockid)
 _CANCEL_S = 5.0  # a worker that has not ended a canceled job after this processor time is replaced
 _YOUNG_S = 5.0  # a worker that ends sooner failed to start, and the next one waits
-_DRAIN_CHECK_S = 0.05
 _MAX_WAIT_S = 10.0  # before a worker is started again
 # All threads of a worker allocate from one heap, because any of them may advance the batches.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "MALLOC_ARENA_MAX": "1"}
@@ -132,6 +132,13 @@ async def _start_first_loader(connection: socket.socket) -> _Loader:
     return _Loader(process.pid, process.wait)
 
 
+def _socket_pair() -> tuple[socket.socket, socket.socket]:
+    try:
+        return socket.socketpair()
+    except OSError as error:  # too many open files
+        raise HeadwayError(f"a process cannot be started: {error}") from None
+
+
 class Fleet:
     """Loads models, and calls their methods in worker processes.
 
@@ -169,10 +176,11 @@ class Fleet:
         self._numbers = itertools.count(1)
         self._waiting: list[_Pending] = []  # jobs for which no worker is ready
         self._ended: dict[int, asyncio.Event] = {}  # by process
-        self._forked: asyncio.Queue[tuple[int, asyncio.Event]] = asyncio.Queue()
+        self._forked: asyncio.Queue[tuple[int, asyncio.Event] | HeadwayError] = asyncio.Queue()
         self._forking = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing = False
+        self._is_lost = False  # the loader has ended, so that no worker can be started again
         self._loader: _Loader | None = None
         self._control: socket.socket | None = None  # sends sockets to the loader
         self._transport: asyncio.WriteTransport | None = None  # sends messages over the same connection
@@ -182,7 +190,7 @@ class Fleet:
 
     async def launch(self) -> None:
         """Start the process that loads the models."""
-        ours, theirs = socket.socketpair()
+        ours, theirs = _socket_pair()
         loop = asyncio.get_running_loop()
         self._control, self._loaded = ours, loop.create_future()
         receiver = MessageReceiver(self._receive_from_loader, self._on_loader_end)
@@ -212,12 +220,6 @@ class Fleet:
             raise
         for number in range(self.num_workers):
             self._spawn(self._keep(number))
-
-    async def drain(self) -> None:
-        """Wait until all jobs are done, and end all processes."""
-        while self._waiting or any(worker.pending for worker in self._workers if worker is not None):
-            await asyncio.sleep(_DRAIN_CHECK_S)
-        await self.close()
 
     async def close(self) -> None:
         """End all processes at once."""
@@ -253,6 +255,8 @@ class Fleet:
             case Forked():
                 ended = self._ended[message.pid] = asyncio.Event()
                 self._forked.put_nowait((message.pid, ended))
+            case ForkFailed():
+                self._forked.put_nowait(HeadwayError(f"a process cannot be started: {message.reason}"))
             case Exited():
                 if message.status and not self._closing:
                     _log.warning("process %d ended with status %d", message.pid, message.status)
@@ -260,8 +264,11 @@ class Fleet:
 
     def _on_loader_end(self, error: Exception | None) -> None:
         assert self._loaded is not None
-        for ended in self._ended.values():  # nobody will tell
+        self._is_lost = True
+        for ended in self._ended.values():  # the loader can no longer report that they ended
             ended.set()
+        self._forked.put_nowait(HeadwayError("a process cannot be started: the one that forks it has ended"))
+        self._give_waiting_jobs()
         if error is not None:
             _log.error("a message of the process that loads the models is wrong", exc_info=error)
         if not self._loaded.done():
@@ -285,6 +292,9 @@ class Fleet:
 
         Returns:
             The process, and an event that is set when it has ended.
+
+        Raises:
+            HeadwayError: The system cannot start another process.
         """
         # The answers come in the order of the requests, so a canceled request waits for its answer, too.
         return await asyncio.shield(self._spawn(self._fork(kind, connection)))
@@ -292,12 +302,19 @@ class Fleet:
     async def _fork(self, kind: bytes, connection: socket.socket) -> tuple[int, asyncio.Event]:
         async with self._forking:
             assert self._control is not None
-            await asyncio.to_thread(socket.send_fds, self._control, [kind], [connection.fileno()])
-            connection.close()
-            return await self._forked.get()
+            try:
+                await asyncio.to_thread(socket.send_fds, self._control, [kind], [connection.fileno()])
+            except OSError as error:  # the loader has ended
+                raise HeadwayError(f"a process cannot be started: {error}") from None
+            finally:
+                connection.close()
+            found = await self._forked.get()
+            if isinstance(found, HeadwayError):
+                raise found
+            return found
 
     async def _start_worker(self, number: int) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = _socket_pair()
         pid, ended = await self.fork(WORKER, theirs)
         worker = _Process(pid, ended)
         receiver = MessageReceiver(partial(self._receive, worker), partial(self._on_end, worker))
@@ -316,9 +333,16 @@ class Fleet:
             self._lose(worker)
             self.restarts += 1
             failures = failures + 1 if time.monotonic() - worker.started < _YOUNG_S else 0
-            if failures > 1:
-                await asyncio.sleep(min(0.1 * 2**failures, _MAX_WAIT_S))
-            await self._start_worker(number)
+            while self._workers[number] is None:
+                if self._is_lost:
+                    return
+                if failures > 1:
+                    await asyncio.sleep(min(0.1 * 2**failures, _MAX_WAIT_S))
+                try:
+                    await self._start_worker(number)
+                except HeadwayError as error:
+                    failures = max(failures, 1) + 1
+                    _log.warning("%s", error)
 
     async def _watch(self, worker: _Process) -> None:
         """Ping a worker until it ends, and kill it if it hangs.
@@ -441,6 +465,9 @@ class Fleet:
     def _give(self, pending: _Pending) -> None:
         """Give a job to the worker with the fewest jobs."""
         ready = [worker for worker in self._workers if worker is not None and worker.is_ready]
+        if not ready and self._is_lost:
+            self._fail(pending)
+            return
         if not ready:
             self._waiting.append(pending)
             return

@@ -1,4 +1,4 @@
-"""HTTP connections: those of uvicorn, which alone neither end slow clients nor limit the size of headers."""
+"""uvicorn's HTTP connections, with time limits for slow clients and a limit on the size of headers."""
 
 from __future__ import annotations
 

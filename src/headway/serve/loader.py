@@ -22,7 +22,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headway.errors import HeadwayError
-from headway.serve.messages import WORKER, Exited, Forked, Loaded, LoadFailed, ModelInfo, ModelSpec, encode, receive
+from headway.serve.messages import (
+    WORKER,
+    Exited,
+    Forked,
+    ForkFailed,
+    Loaded,
+    LoadFailed,
+    ModelInfo,
+    ModelSpec,
+    encode,
+    receive,
+)
 from headway.serve.worker import run_worker
 
 if TYPE_CHECKING:
@@ -111,7 +122,12 @@ def _serve(control: socket.socket, models: dict[str, Any]) -> None:
                         os.kill(pid, signal.SIGKILL)
                         os.waitpid(pid, 0)
                     return
-                pid = os.fork()
+                try:
+                    pid = os.fork()
+                except OSError as error:
+                    os.close(descriptors[0])
+                    control.sendall(encode(ForkFailed(str(error))))
+                    continue
                 if not pid:
                     selector.close()
                     control.close()

@@ -39,7 +39,7 @@ class ModelSpec:
 
     @property
     def stored_bytes(self) -> int:
-        """The size of the model's weights on disk, which its memory is at least."""
+        """The size of the model's weights on disk, a lower bound of its memory."""
         return sum(path.stat().st_size for path in Path(self.folder).glob("*.safetensors"))
 
 
@@ -190,6 +190,13 @@ class Forked:
     """A loader has started the process that it was asked for."""
 
     pid: int
+
+
+@dataclass(frozen=True)
+class ForkFailed:
+    """A loader could not start the process that it was asked for."""
+
+    reason: str
 
 
 @dataclass(frozen=True)

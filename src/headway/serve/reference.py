@@ -5,10 +5,11 @@ Run it with ``python -m headway.serve.reference``.
 
 from __future__ import annotations
 
+from headway.config import Config
 from headway.serve.config import KeyConfig, LimitsConfig, ModelConfig, ServeConfig
 from headway.tasks.reference import table_of_keys
 
-_SECTIONS = {
+_SECTIONS: dict[str, tuple[str, type[Config]]] = {
     "models": ("[[models]]", ModelConfig),
     "limits": ("[limits]", LimitsConfig),
     "keys": ("[[keys]]", KeyConfig),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -90,7 +91,9 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
     watching = asyncio.gather(reloader.watch(), save_regularly(usage))
     host, port = listener.getsockname()[:2]
     where = "this machine only" if host.startswith("127.") or host == "::1" else "the network"
-    print(f"headway: serving {', '.join(pool.models)} on http://{host}:{port} ({where})", file=sys.stderr, flush=True)
+    address = f"[{host}]" if ":" in host else host
+    names = ", ".join(pool.models)
+    print(f"headway: serving {names} on http://{address}:{port} ({where})", file=sys.stderr, flush=True)
     await server.serve(sockets=[listener])
     watching.cancel()
     preparing.cancel()
@@ -119,7 +122,11 @@ class _Server(uvicorn.Server):
         """Begin to end the service; the second time, end it at once."""
         if self._service.is_draining:
             for pid in self._service.pool.pids:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(OutputError, OSError):
+                self._service.documents.delete_files()
+                self._service.usage.save()
             os._exit(1)
         self._service.is_draining = True
         asyncio.get_running_loop().call_soon_threadsafe(self._drain)
@@ -174,7 +181,7 @@ class _Reloader:
             self._changed_ns = changed_ns
             try:
                 found = self._reread()
-            except (HeadwayError, OSError) as error:
+            except HeadwayError as error:
                 _log.error("the keys stay as they are: %s", error)
                 continue
             config = self._service.config
@@ -199,7 +206,8 @@ def _raise_file_limit(connections: int) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        listener = socket.create_server((host, port), backlog=2048, reuse_port=False)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=2048, reuse_port=False)
     except OSError as error:
         raise ConfigError(f"{host}:{port}: cannot listen ({error.strerror}); choose another host or port") from None
     # Connections inherit it. Otherwise the body of a reply waits for the client to acknowledge the head: up to 40 ms.

@@ -7,8 +7,9 @@ import dataclasses
 import hashlib
 import hmac
 import time
+from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,11 +73,16 @@ class Client:
         name: The name of the key.
         key: The key.
         in_background: Whether the work belongs to a job, which has passed all limits already.
+        has_room: Whether the queue has room for the work, because the work is part of a request that was checked as
+            a whole.
+        is_admitted: Whether the work is part of a request that has passed all limits, and waited for its place.
     """
 
     name: str
     key: KeyConfig | None = None
     in_background: bool = False
+    has_room: bool = False
+    is_admitted: bool = False
 
     @property
     def priority(self) -> int:
@@ -93,7 +99,8 @@ class Service:
         self, config: ServeConfig, pool: ModelPool, workers: int, glossaries: GlossaryStore, usage: Usage
     ) -> None:
         self.glossaries, self.usage = glossaries, usage
-        self._editing = asyncio.Lock()  # of glossaries
+        self._editing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # of the glossaries of each key
+        self._storing = asyncio.Lock()  # of glossaries
         limits = config.limits
         self.admission = Admission(
             slots=workers * MAX_JOBS,
@@ -200,8 +207,7 @@ class Service:
     async def create_glossary(self, client: Client, name: str, dictionaries: Sequence[Dictionary]) -> StoredGlossary:
         """Store a new glossary. Raises the errors of :meth:`edit_glossary`."""
         glossary = StoredGlossary.new(client.name, name, dictionaries)
-        async with self._editing:
-            await self._store(client, glossary, dictionaries)
+        await self._store(client, glossary, dictionaries)
         return glossary
 
     async def edit_glossary(
@@ -215,7 +221,7 @@ class Service:
             HeadwayError: An entry is malformed, contradicts another one, or cannot be produced by the model.
             GlossariesFullError: The glossaries would be too many or too large.
         """
-        async with self._editing:
+        async with self._editing[client.name]:
             old = self.glossaries.get(client.name, identifier)
             new = edit(old)
             await self._store(client, new, [each for each in new.dictionaries if each not in old.dictionaries])
@@ -223,13 +229,14 @@ class Service:
 
     async def delete_glossary(self, client: Client, identifier: str) -> None:
         """Delete a glossary. Raises :class:`UnknownGlossaryError` if the client has none with this id."""
-        async with self._editing:
+        async with self._editing[client.name], self._storing:
             self.glossaries.delete(self.glossaries.get(client.name, identifier))
 
     async def _store(self, client: Client, glossary: StoredGlossary, changed: Sequence[Dictionary]) -> None:
         """Check the changed dictionaries with models for their languages, and store the glossary."""
         await self.check_dictionaries(client, [(each, self._model_for_dictionary(each)) for each in changed])
-        await asyncio.to_thread(self.glossaries.put, glossary)
+        async with self._storing:
+            await asyncio.to_thread(self.glossaries.put, glossary)
 
     async def check_dictionaries(
         self, client: Client, dictionaries: Sequence[tuple[Dictionary, ModelInfo | PivotModels]]
@@ -253,7 +260,7 @@ class Service:
         for pair in self.pairs:
             if (base_language(pair.source), base_language(pair.target)) == (dictionary.source, dictionary.target):
                 return self.direction(pair.source, pair.target).model
-        raise UnknownLanguageError(f"{dictionary.source} to {dictionary.target}")
+        raise UnknownLanguageError(f"{dictionary.source} to {dictionary.target}", "target")
 
     # Work.
 
@@ -267,7 +274,7 @@ class Service:
         glossary: StoredGlossary | None = None,
         **keywords: Any,
     ) -> tuple[list[Any], list[DetectedLanguage] | None]:
-        """Translate texts; see :meth:`headway.predict.Translator.translate_each`. Errors are in their places.
+        """Translate texts; see :meth:`headway.predict.Translator.translate_each`. A text that fails has its error.
 
         If ``source`` is "auto", the language of each text is detected. The second result is these languages, otherwise
         None. A text that is found to be in the target language already is returned unchanged.
@@ -291,6 +298,7 @@ class Service:
             readable = plain if markup is None else [text_without_markup(text, markup) for text in plain]
             detected = await self._detect(readable)
         codes = [source] * len(texts) if detected is None else [each.code for each in detected]
+        cache = self.cache  # of the models that are used now
         results: dict[int, Any] = {}
         for code in dict.fromkeys(codes):
             numbers = [number for number, each in enumerate(codes) if each == code]
@@ -305,15 +313,15 @@ class Service:
             if glossary is not None:
                 dictionary = glossary.dictionary(direction.source, direction.target)
                 arguments["glossary"] = GlossaryLines(dictionary.lines)
-            keys = self.cache.keys([texts[number] for number in numbers], direction.model, arguments)
-            known = {number: self.cache.get(key) for number, key in zip(numbers, keys, strict=True)}
-            results |= known
-            if missing := [number for number in numbers if known[number] is None]:
+            found = cache.keys([texts[number] for number in numbers], direction.model, arguments)
+            keys = dict(zip(numbers, found, strict=True))
+            results |= {number: cache.get(key) for number, key in keys.items()}
+            if missing := [number for number in numbers if results[number] is None]:
                 own, own_plain = [texts[number] for number in missing], [plain[number] for number in missing]
-                found = await self.call(client, direction.model, "translate_each", own_plain, own, **arguments)
-                results |= zip(missing, found, strict=True)
-                for number, key in zip(numbers, keys, strict=True):
-                    self.cache.put(key, results[number])
+                made = await self.call(client, direction.model, "translate_each", own_plain, own, **arguments)
+                results |= zip(missing, made, strict=True)
+                for number in missing:
+                    cache.put(keys[number], results[number])
         return [results[number] for number in range(len(texts))], detected
 
     async def call(
@@ -355,6 +363,31 @@ class Service:
             async for part in parts:
                 yield part
 
+    @asynccontextmanager
+    async def admitted(
+        self, client: Client, model: ModelInfo, texts: Sequence[str], *, new_tokens: int = 0
+    ) -> AsyncIterator[Client]:
+        """Let a request that makes several calls, one after another, pass all limits and wait for its place once.
+
+        Yields the client for these calls. Raises the errors of :meth:`translate`.
+        """
+        async with self._admitted(client, model, texts, new_tokens):
+            yield dataclasses.replace(client, is_admitted=True)
+
+    def with_room(self, client: Client, texts: Sequence[str]) -> Client:
+        """Return the client for the calls of a request that makes several at a time.
+
+        Each call waits for its own place and is counted, but is not refused because of the others.
+
+        Raises:
+            OverloadedError: The queue has no room for all texts together.
+            QuotaExceededError: The client's characters are used up.
+            TooLargeError: There are too many texts or characters.
+        """
+        self._check_quota(client, self.check_size(texts))
+        self.admission.check_capacity(sum(map(estimated_tokens, texts)))
+        return dataclasses.replace(client, has_room=True)
+
     def add_job(
         self, client: Client, texts: Sequence[str], work: BulkWork, *, characters: int | None = None
     ) -> BulkJob:
@@ -395,12 +428,21 @@ class Service:
         Raises:
             TooLargeError: There are too many texts or characters.
         """
-        limits, characters = self.config.limits, sum(map(len, texts))
-        if len(texts) > limits.texts:
-            raise TooLargeError(f"{len(texts):,} texts in one request; at most {limits.texts:,} are accepted")
+        characters = sum(map(len, texts))
+        self.check_amount(texts=len(texts), characters=characters)
+        return characters
+
+    def check_amount(self, *, texts: int = 0, characters: int = 0) -> None:
+        """Check the number of texts and of characters of a request. Each text counts as often as it is worked on.
+
+        Raises:
+            TooLargeError: There are too many.
+        """
+        limits = self.config.limits
+        if texts > limits.texts:
+            raise TooLargeError(f"{texts:,} texts in one request; at most {limits.texts:,} are accepted")
         if characters > limits.characters:
             raise TooLargeError(f"{characters:,} characters in one request; at most {limits.characters:,} are accepted")
-        return characters
 
     def check_search(self, *, hypotheses: int, length: int | None = None) -> None:
         """Check the number of hypotheses and the maximum length that a client asks for, for each text.
@@ -418,16 +460,16 @@ class Service:
     async def _admitted(
         self, client: Client, model: ModelInfo | PivotModels, texts: Sequence[str], new_tokens: int
     ) -> AsyncIterator[Fleet]:
-        """Let work wait for its model and its place, count it, and end it when its time is over.
+        """Load the model, wait for a place in the queue, count the characters, and keep the time limit.
 
-        Yields the processes that do it.
+        Yields the processes that do the work.
         """
         tokens = sum(map(estimated_tokens, texts)) + new_tokens
         if isinstance(model, PivotModels):  # each text is translated once, and then each of its pivots
             tokens *= 1 + model.candidates
-        if client.in_background:
+        if client.in_background or client.is_admitted:
             async with self.pool.using(*_names(model)) as fleet:
-                with self.admission.outside(tokens):
+                with self.admission.outside(tokens) if client.in_background else nullcontext():
                     yield fleet
             return
         limits, characters = self.config.limits, self.check_size(texts)
@@ -440,7 +482,7 @@ class Service:
             # The time for loading is no measure of the speed of the queue, so a request waits for its model first.
             async with (
                 self.pool.using(*_names(model)) as fleet,
-                self.admission.enter(tokens, client.name, client.priority),
+                self.admission.enter(tokens, client.name, client.priority, has_room=client.has_room),
             ):
                 has_entered = True
                 async with asyncio.timeout(limits.request_seconds):

@@ -30,7 +30,6 @@ from headway.serve.directions import UnknownLanguageError
 from headway.serve.languages import (
     DetectedLanguage,
     english_name,
-    find_language,
     is_right_to_left,
     native_name,
 )
@@ -165,6 +164,8 @@ class _Azure:
         if _flag(request, "includeSentenceLength", False):
             raise _refused(_BAD_REQUEST, "includeSentenceLength is not supported")
         aligned = _flag(request, "includeAlignment", False)
+        characters = sum(len(item.text) for item in items)
+        self._service.check_amount(texts=len(items) * len(targets), characters=characters * len(targets))
         jobs = [_Job(item.text, source, target, is_html) for item in items for target in targets]
         found = iter(await unless_disconnected(request, self._run(client, jobs, alignment=aligned)))
 
@@ -204,17 +205,15 @@ class _Azure:
 
     async def _run(self, client: Client, jobs: Sequence[_Job], *, alignment: bool = False) -> list[_Done]:
         """Translate each job; those with the same languages and the same type of text together."""
+        client = self._service.with_room(client, [job.text for job in jobs])
 
         async def translate(source: str, target: str, is_html: bool, texts: Sequence[str]) -> list[_Done]:
             how: dict[str, Any] = {"alignment": alignment, "markup": "html" if is_html else None}
             try:
                 found, detected = await self._service.translate(client, texts, source, target, **how)
-            except UnknownLanguageError:
-                models = self._service.models_of_kind("translation")
-                known = chain.from_iterable(model.source_languages for model in models)
-                if source != "auto" and find_language(source, known) is None:
-                    raise _refused(_BAD_SOURCE, "The source language is not valid") from None
-                raise _refused(_BAD_TARGET, "The target language is not valid") from None
+            except UnknownLanguageError as error:
+                code = _BAD_SOURCE if error.side == "source" else _BAD_TARGET
+                raise _refused(code, f"The {error.side} language is not valid") from None
             if (failed := first_error(found)) is not None:
                 raise _refused(_BAD_TEXT, str(failed))
             languages: Sequence[DetectedLanguage | None] = detected or [None] * len(texts)

@@ -31,7 +31,7 @@ from headway.serve.apis.deepl_fields import (
 from headway.serve.apis.requests import BadRequestError, read_fields, unless_disconnected
 from headway.serve.directions import UnknownLanguageError
 from headway.serve.glossaries import UnknownDictionaryError
-from headway.serve.languages import base_language, english_name, find_language, normalized
+from headway.serve.languages import base_language, english_name, normalized
 from headway.serve.service import Service, first_error
 
 _UNLIMITED = 1_000_000_000_000  # the character limit of accounts without one
@@ -41,7 +41,7 @@ _REGIONS = {
     "en": {"EN-GB": "English (British)", "EN-US": "English (American)"},
     "pt": {"PT-BR": "Portuguese (Brazilian)", "PT-PT": "Portuguese (European)"},
 }
-_NEWLINES = re.compile(r"[^\S\r\n]*[\r\n]\s*")
+_WHITE_SPACE = re.compile(r"\s+")
 
 
 def routes(service: Service) -> list[Route]:
@@ -62,6 +62,11 @@ def error(message: str, status: int, headers: dict[str, str] | None = None) -> R
     return JSONResponse({"message": message}, status, headers)
 
 
+def _without_newlines(space: re.Match[str]) -> str:
+    """Return a single space for white space that contains a line break, and other white space as it is."""
+    return " " if "\n" in space[0] or "\r" in space[0] else space[0]
+
+
 class _DeepL:
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -78,6 +83,7 @@ class _DeepL:
         splitting, markup = choice(fields, "split_sentences", ("0", "1", "nonewlines"), "1"), _markup(fields)
         model_type = choice(fields, "model_type", _MODEL_TYPES, None)
         flag(fields, "preserve_formatting")
+        shows_billed = flag(fields, "show_billed_characters")
         check_formality(fields)
         check_supported(fields)
         glossary = None
@@ -86,15 +92,13 @@ class _DeepL:
                 raise BadRequestError("Use of a glossary requires the source_lang parameter to be specified")
             glossary = self._service.glossaries.get(client.name, identifier)
         if markup is None and splitting == "nonewlines":
-            given = [_NEWLINES.sub(" ", text) for text in given]
+            given = [_WHITE_SPACE.sub(_without_newlines, text) for text in given]
         sources = [Source(text, split_sentences=splitting != "0") for text in given]
         try:
             work = self._service.translate(client, sources, source or "auto", target, glossary=glossary, markup=markup)
             found, detected = await unless_disconnected(request, work)
-        except UnknownLanguageError:
-            known = self._languages("source")
-            name = "source_lang" if source is not None and find_language(source, known) is None else "target_lang"
-            raise BadRequestError(f"Value for '{name}' not supported.") from None
+        except UnknownLanguageError as error:
+            raise BadRequestError(f"Value for '{error.side}_lang' not supported.") from None
         except UnknownDictionaryError as error:
             raise BadRequestError(f"The glossary has no dictionary for {error}") from None
         if (failed := first_error(found)) is not None:
@@ -105,7 +109,7 @@ class _DeepL:
             for code, each in zip(codes, found, strict=True)
         ]
         for answer, text in zip(answers, given, strict=True):
-            if flag(fields, "show_billed_characters"):
+            if shows_billed:
                 answer["billed_characters"] = len(text)
             if model_type is not None:
                 answer["model_type_used"] = model_type.removeprefix("prefer_")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from starlette.background import BackgroundTask
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 
 from headway.serve.apis.deepl_fields import (
     authorized_client,
@@ -38,6 +41,28 @@ def routes(service: Service) -> list[Route]:
     ]
 
 
+class _LastFileResponse(FileResponse):
+    """A file, for which ``delete`` is called when a client has been sent all of it."""
+
+    def __init__(self, path: Path, delete: Callable[[], None], **options: Any) -> None:
+        super().__init__(path, **options)
+        self._delete = delete
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the file."""
+        is_sent = False
+
+        async def watched_send(message: Message) -> None:
+            nonlocal is_sent
+            await send(message)
+            is_sent = message["type"] == "http.response.body" and not message.get("more_body", False)
+
+        await super().__call__(scope, receive, watched_send)
+        is_part = scope["method"] == "HEAD" or "range" in Headers(scope=scope)
+        if is_sent and not is_part:
+            self._delete()
+
+
 class _Documents:
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -64,8 +89,7 @@ class _Documents:
                 client, name, file.content, source or "auto", target, glossary=glossary
             )
         except UnknownLanguageError as error:
-            name = "source_lang" if str(error) == source else "target_lang"
-            raise BadRequestError(f"Value for '{name}' not supported.") from None
+            raise BadRequestError(f"Value for '{error.side}_lang' not supported.") from None
         return JSONResponse({"document_id": document.id, "document_key": document.secret})
 
     async def status(self, request: Request) -> Response:
@@ -81,19 +105,15 @@ class _Documents:
         return JSONResponse(answer)
 
     async def result(self, request: Request) -> Response:
-        """Return the document, which is deleted when it has been sent, as DeepL does."""
+        """Return the document, which is deleted when all of it has been sent, as DeepL does."""
         document = await self._document(request)
         try:
             path = document.target
         except DocumentNotDoneError:
             raise RefusedError(JSONResponse({"message": "Document not ready"}, 503)) from None
 
-        async def delete() -> None:  # in the event loop, whose timers it cancels
-            self._service.documents.remove(document)
-
-        deletion = BackgroundTask(delete)
-        media_type = document.format.media_type
-        return FileResponse(path, media_type=media_type, filename=document.name, background=deletion)
+        delete = partial(self._service.documents.remove, document)
+        return _LastFileResponse(path, delete, media_type=document.format.media_type, filename=document.name)
 
     async def _document(self, request: Request) -> ServedDocument:
         fields = await read_fields(request)

@@ -56,6 +56,7 @@ class _DeepLX:
         if tags not in ("", "html", "xml"):
             raise BadRequestError("Invalid tag_handling value. Allowed values are 'html' and 'xml'.")
         width = max(DecodingOptions().beam_size, _NUM_ALTERNATIVES + 1)
+        self._service.check_search(hypotheses=width)
         options = DecodingOptions(beam_size=width, n_best=_NUM_ALTERNATIVES + 1)
         work = self._service.translate(client, [text], source, target, options=options, markup=tags or None)
         found, detected = await unless_disconnected(request, work)

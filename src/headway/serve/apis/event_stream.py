@@ -53,7 +53,7 @@ class EventStream(Response):
             except Exception as error:
                 if not self._has_started:
                     raise
-                _log.warning("a stream of events has ended early: %r", error)
+                _log.warning("a stream of events has ended early: %s", type(error).__name__)
                 message = str(error) if isinstance(error, HeadwayError) else "The reply could not be completed"
                 await self._send_event(send, json.dumps(self._error(message)))
             if self._end is not None:

@@ -126,8 +126,7 @@ class _Google:
             work = self._service.translate(client, texts, source or "auto", target, glossary=glossary, markup=markup)
             found, detected = await unless_disconnected(request, work)
         except UnknownLanguageError as unknown:
-            is_source = source is not None and str(unknown) == source
-            raise BadRequestError(f"{'Source' if is_source else 'Target'} language is invalid.") from None
+            raise BadRequestError(f"{unknown.side.capitalize()} language is invalid.") from None
         if (failed := first_error(found)) is not None:
             raise BadRequestError(str(failed))
         languages: Sequence[DetectedLanguage | None] = detected or [None] * len(texts)
@@ -254,12 +253,14 @@ class _V3Api(_Google):
                 answers.append(answer)
             return answers
 
-        answer = {"translations": await translate()}
+        terms = None
         if fields.glossary_config is not None:
             if source is None:
                 raise BadRequestError("source_language_code is required with a glossary")
-            identifier = fields.glossary_config.glossary.rpartition("/")[2]
-            answer["glossaryTranslations"] = await translate(self._service.glossaries.get(client.name, identifier))
+            terms = self._service.glossaries.get(client.name, fields.glossary_config.glossary.rpartition("/")[2])
+        answer = {"translations": await translate()}
+        if terms is not None:
+            answer["glossaryTranslations"] = await translate(terms)
         return JSONResponse(answer)
 
     async def detect(self, request: Request) -> Response:

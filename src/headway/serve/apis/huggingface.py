@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from math import fsum
 from typing import Annotated, Any, Literal, TypeVar
@@ -304,15 +304,15 @@ class _HuggingFace:
         if parameters.best_of > 1:
             raise BadRequestError("stream needs best_of = 1")
         options, seed = parameters.generation()
-        num_prompt = 0
-        if parameters.details:
-            _, num_prompt = await self._service.call(call.client, call.model, "read_prompt", [text], text)
-        arguments: dict[str, Any] = {"new_tokens": parameters.max_new_tokens, "alternatives": 0} | options
+        num_prompt = num_tokens = 0
         events: list[dict[str, Any]] = []  # at most one, which waits until it is known whether it is the last
-        parts = self._service.stream(call.client, call.model, "stream_tokens", [text], text, **arguments)
-        num_tokens = 0
-        async with aclosing(parts):
-            async for part in parts:
+        async with AsyncExitStack() as stack:
+            admitted = self._service.admitted(call.client, call.model, [text], new_tokens=parameters.max_new_tokens)
+            client = await stack.enter_async_context(admitted)
+            if parameters.details:
+                _, num_prompt = await self._service.call(client, call.model, "read_prompt", (), text)
+            stream = self._service.stream(client, call.model, "stream_tokens", (), text, alternatives=0, **options)
+            async for part in await stack.enter_async_context(aclosing(stream)):
                 if isinstance(part, StreamPart):
                     for token in _part_tokens(part):
                         num_tokens += 1

@@ -63,6 +63,7 @@ class _LibreTranslate:
         if alternatives:
             width = max(options.beam_size, alternatives + 1)
             options = options.model_copy(update={"beam_size": width, "n_best": alternatives + 1})
+            self._service.check_search(hypotheses=width)
         work = self._service.translate(
             client, texts, source, target, options=options, markup="html" if format_ == "html" else None
         )

@@ -351,7 +351,7 @@ def _split(request: Request, body: bytes) -> tuple[_InferenceFields, bytes]:
     length = request.headers.get(_HEADER_LENGTH)
     if length is None:
         return parse_fields(_InferenceFields, parse_json_object(body)), b""
-    if not length.isdecimal() or int(length[:_MAX_DIGITS]) > len(body):
+    if not length.isdecimal() or len(length) > _MAX_DIGITS or int(length) > len(body):
         raise BadRequestError(f"{_HEADER_LENGTH} is not the length of a part of the body")
     end = int(length)
     return parse_fields(_InferenceFields, parse_json_object(body[:end])), body[end:]

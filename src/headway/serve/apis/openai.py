@@ -11,6 +11,7 @@ import random
 import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from itertools import accumulate
 from typing import Annotated, Any, Literal
 
@@ -147,9 +148,14 @@ class _ChatFields(_CommonFields):
         return "\n".join(each.text for each in self.messages)
 
     @property
+    def limit(self) -> int:
+        """The maximum number of new tokens."""
+        return self.max_completion_tokens or self.max_tokens or _CHAT_TOKENS
+
+    @property
     def options(self) -> dict[str, Any]:
         """The options of the generation."""
-        return self.generation_options(self.max_completion_tokens or self.max_tokens or _CHAT_TOKENS)
+        return self.generation_options(self.limit)
 
 
 def routes(service: Service) -> list[Route]:
@@ -191,6 +197,8 @@ class _OpenAI:
     async def complete(self, request: Request) -> Response:
         client, body = self._client(request), await parse_body(request, _CompletionFields)
         model, prompts = self._find_model(body.model), body.prompts()
+        self._service.check_search(hypotheses=body.count)
+        self._service.check_amount(texts=len(prompts) * body.count)
         if body.best_of not in (None, body.count):
             raise BadRequestError("best_of: only the value of n is supported")
         reply = _Reply("cmpl", "text_completion", "text_completion", model.name)
@@ -212,6 +220,7 @@ class _OpenAI:
     async def chat(self, request: Request) -> Response:
         client, body = self._client(request), await parse_body(request, _ChatFields)
         model = self._find_model(body.model)
+        self._service.check_search(hypotheses=body.count)
         reply = _Reply("chatcmpl", "chat.completion", "chat.completion.chunk", model.name)
         usage = None
         if model.kind == _TRANSLATION:
@@ -265,52 +274,58 @@ class _OpenAI:
     ) -> tuple[list[dict[str, Any]], dict[str, int]]:
         """Return the choices for each prompt, and the usage."""
         found = [[_NOTHING] * body.count for _ in prompts]
-        if body.limit:
-            read = [_without_begin(prompt) for prompt in prompts]
-            found = await self._generate(client, model, read, body.generation_options(body.limit))
         choices: list[dict[str, Any]] = []
         num_prompt = 0
-        for prompt, own in zip(prompts, found, strict=True):
-            text, length = await self._call(client, model, "read_prompt", _without_begin(prompt))
-            num_prompt += length
-            for each in own:
-                logprobs = None
-                if body.logprobs is not None:
-                    tokens = await self._predict(client, model, prompt, each, body.logprobs)
-                    logprobs = _logprobs(tokens if body.echo else tokens[len(tokens) - len(each.ids) :], body.logprobs)
-                whole = text + each.text if body.echo else each.text
-                choices.append(_completion_choice(whole, _finish_reason(each), logprobs))
+        async with self._admitted(client, model, prompts, body.count * body.limit) as admitted:
+            if body.limit:
+                read = [_without_begin(prompt) for prompt in prompts]
+                options = body.generation_options(body.limit)
+                found = await self._service.call(admitted, model, "generate", (), read, **options)
+            for prompt, own in zip(prompts, found, strict=True):
+                text, length = await self._service.call(admitted, model, "read_prompt", (), _without_begin(prompt))
+                num_prompt += length
+                for each in own:
+                    logprobs = None
+                    if body.logprobs is not None:
+                        tokens = await self._predict(admitted, model, prompt, each, body.logprobs)
+                        tokens = tokens if body.echo else tokens[len(tokens) - len(each.ids) :]
+                        logprobs = _logprobs(tokens, body.logprobs)
+                    whole = text + each.text if body.echo else each.text
+                    choices.append(_completion_choice(whole, _finish_reason(each), logprobs))
         return choices, _usage(num_prompt, [each for own in found for each in own])
 
     async def _continue_chat(
         self, client: Client, model: ModelInfo, body: _ChatFields
     ) -> tuple[list[dict[str, Any]], dict[str, int]]:
         """Return the choices for a conversation, and the usage."""
-        (found,) = await self._generate(client, model, [body.prompt], body.options)
-        _, length = await self._call(client, model, "read_prompt", body.prompt)
         answers = []
-        for each in found:
-            logprobs = None
-            if body.logprobs:
-                tokens = await self._predict(client, model, body.prompt, each, body.top_logprobs or 0)
-                logprobs = _chat_logprobs(tokens[len(tokens) - len(each.ids) :], body.top_logprobs or 0)
-            answers.append(_chat_choice(each.text, _finish_reason(each), logprobs))
+        async with self._admitted(client, model, [body.prompt], body.count * body.limit) as admitted:
+            (found,) = await self._service.call(admitted, model, "generate", (), [body.prompt], **body.options)
+            _, length = await self._service.call(admitted, model, "read_prompt", (), body.prompt)
+            for each in found:
+                logprobs = None
+                if body.logprobs:
+                    tokens = await self._predict(admitted, model, body.prompt, each, body.top_logprobs or 0)
+                    logprobs = _chat_logprobs(tokens[len(tokens) - len(each.ids) :], body.top_logprobs or 0)
+                answers.append(_chat_choice(each.text, _finish_reason(each), logprobs))
         return answers, _usage(length, found)
 
     async def _stream_completion(
         self, client: Client, model: ModelInfo, prompt: Prompt, body: _CompletionFields, reply: _Reply
     ) -> AsyncGenerator[dict[str, Any]]:
-        text, length = await self._call(client, model, "read_prompt", _without_begin(prompt))
-        made = _NOTHING
-        if body.echo:
-            yield reply.chunk([_completion_choice(text, None)])
-        if body.limit:
-            options = body.generation_options(body.limit)
-            async for part in self._stream(client, model, _without_begin(prompt), options):
-                if isinstance(part, Continuation):
-                    made = part
-                else:
-                    yield reply.chunk([_completion_choice(part, None)])
+        made, read = _NOTHING, _without_begin(prompt)
+        async with self._admitted(client, model, [prompt], body.limit) as admitted:
+            text, length = await self._service.call(admitted, model, "read_prompt", (), read)
+            if body.echo:
+                yield reply.chunk([_completion_choice(text, None)])
+            if body.limit:
+                options = body.generation_options(body.limit)
+                async with aclosing(self._service.stream(admitted, model, "stream", (), read, **options)) as parts:
+                    async for part in parts:
+                        if isinstance(part, Continuation):
+                            made = part
+                        else:
+                            yield reply.chunk([_completion_choice(part, None)])
         yield reply.chunk([_completion_choice("", _finish_reason(made))])
         if body.wants_usage:
             yield reply.chunk([], _usage(length, [made]))
@@ -318,46 +333,35 @@ class _OpenAI:
     async def _stream_chat(
         self, client: Client, model: ModelInfo, body: _ChatFields, reply: _Reply
     ) -> AsyncGenerator[dict[str, Any]]:
-        _, length = await self._call(client, model, "read_prompt", body.prompt)
         made = _NOTHING
-        yield reply.chunk([_chat_delta({"role": "assistant", "content": ""}, None)])
-        async for part in self._stream(client, model, body.prompt, body.options):
-            if isinstance(part, Continuation):
-                made = part
-            else:
-                yield reply.chunk([_chat_delta({"content": part}, None)])
+        async with self._admitted(client, model, [body.prompt], body.limit) as admitted:
+            _, length = await self._service.call(admitted, model, "read_prompt", (), body.prompt)
+            yield reply.chunk([_chat_delta({"role": "assistant", "content": ""}, None)])
+            stream = self._service.stream(admitted, model, "stream", (), body.prompt, **body.options)
+            async with aclosing(stream) as parts:
+                async for part in parts:
+                    if isinstance(part, Continuation):
+                        made = part
+                    else:
+                        yield reply.chunk([_chat_delta({"content": part}, None)])
         yield reply.chunk([_chat_delta({}, _finish_reason(made))])
         if body.wants_usage:
             yield reply.chunk([], _usage(length, [made]))
 
-    async def _generate(
-        self, client: Client, model: ModelInfo, prompts: list[Prompt], options: dict[str, Any]
-    ) -> list[list[Continuation]]:
-        new = len(prompts) * options.get("n", 1) * options["max_new_tokens"]
+    def _admitted(
+        self, client: Client, model: ModelInfo, prompts: Sequence[Prompt], new_tokens: int
+    ) -> AbstractAsyncContextManager[Client]:
+        """Let the calls for a request pass all limits together. ``new_tokens`` are those of each prompt."""
         texts = [_sized(prompt) for prompt in prompts]
-        found: list[list[Continuation]] = await self._service.call(
-            client, model, "generate", texts, prompts, new_tokens=new, **options
-        )
-        return found
-
-    def _stream(
-        self, client: Client, model: ModelInfo, prompt: Prompt, options: dict[str, Any]
-    ) -> AsyncGenerator[str | Continuation]:
-        new = options["max_new_tokens"]
-        return self._service.stream(client, model, "stream", [_sized(prompt)], prompt, new_tokens=new, **options)
+        return self._service.admitted(client, model, texts, new_tokens=len(prompts) * new_tokens)
 
     async def _predict(
         self, client: Client, model: ModelInfo, prompt: Prompt, found: Continuation, count: int
     ) -> list[PredictedToken | None]:
         """Return the probabilities of the tokens of a prompt and its continuation: None for BOS, which has none."""
         read = _without_begin(prompt)
-        tokens = await self._call(client, model, "predict_tokens", read, found.ids, count=max(count, 1))
+        tokens = await self._service.call(client, model, "predict_tokens", (), read, found.ids, count=max(count, 1))
         return tokens if read == prompt else [None, *tokens]
-
-    async def _call(
-        self, client: Client, model: ModelInfo, method: str, prompt: Prompt, *rest: Any, **more: Any
-    ) -> Any:
-        return await self._service.call(client, model, method, [_sized(prompt)], prompt, *rest, **more)
 
 
 class _Reply:

@@ -134,7 +134,9 @@ async def _read_multipart(request: Request) -> tuple[dict[str, Any], dict[str, U
             fields = _joined([(name, each) for name, each in items if not isinstance(each, UploadFile)])
             files = [(name, each) for name, each in items if isinstance(each, UploadFile)]
             return fields, {name: UploadedFile(each.filename or "", await each.read()) for name, each in files}
-    except (HTTPException, UnicodeDecodeError, ValueError):
+    except (HTTPException, UnicodeDecodeError, ValueError) as error:
+        if isinstance(error, HTTPException) and error.status_code == 413:
+            raise
         raise BadRequestError("the form is not valid") from None
 
 

@@ -16,7 +16,9 @@ from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.native.errors import error_value
 from headway.serve.apis.native.fields import EVENTS, Body, Options, Texts, client_of, listed
 from headway.serve.apis.requests import BadRequestError, unless_disconnected
-from headway.serve.service import Service
+from headway.serve.service import Service, TooLargeError
+
+_DEFAULT_TIMES = 2  # how often a long text is read with the default stride
 
 
 class GenerateBody(Body):
@@ -78,6 +80,13 @@ def add_routes(api: APIRouter, service: Service) -> None:
         """Return how well a language model predicts texts, as perplexity and in bits per byte."""
         client = client_of(service, request)
         texts, model = listed(body.text), service.model(body.model, "language_model")
+        if body.stride is not None and model.context_length is not None:
+            times, characters = -(-model.context_length // body.stride), sum(map(len, texts))
+            if characters * times > _DEFAULT_TIMES * service.config.limits.characters:
+                raise TooLargeError(
+                    f"with a stride of {body.stride}, {characters:,} characters are read {times:,} times; use a larger "
+                    "stride, or send less text"
+                )
         work = service.call(client, model, "perplexity", texts, texts, stride=body.stride)
         return JSONResponse(asdict(await unless_disconnected(request, work)))
 

@@ -269,11 +269,13 @@ class DirectTranslation:
 
 
 async def _translate(service: Service, body: TranslateBody, request: Request) -> Response:
-    answer, texts = translating(service, client_of(service, request), body), listed(body.text)
-    service.check_size(texts)
+    client, texts = client_of(service, request), listed(body.text)
     if body.stream:
+        client = service.with_room(client, texts)
         if body.source != "auto":
             service.direction(body.source, body.target, body.model)  # before the reply begins
+    answer = translating(service, client, body)
+    if body.stream:
         return EventStream(_events(answer, texts), error_value)
     return JSONResponse({"translations": await unless_disconnected(request, answer(texts))})
 

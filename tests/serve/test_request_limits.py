@@ -1,0 +1,214 @@
+"""What one request may ask for, counts once, and cannot be multiplied by lists of options."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from in_process import InProcessFleet, application, key_config, make_service
+from running_service import unpack_model
+from starlette.testclient import TestClient
+
+from headway.predict import LanguageModel, Translator, load_translator
+from headway.serve.apis.deepl import _WHITE_SPACE, _without_newlines
+from headway.serve.app import make_app
+from headway.serve.config import LimitsConfig
+from headway.serve.model_pool import ModelPool
+
+_AZURE = "/translate?api-version=3.0&from=en"
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory: pytest.TempPathFactory) -> Translator:
+    return load_translator(unpack_model(tmp_path_factory.mktemp("model")), precision="float32")
+
+
+@pytest.fixture(scope="module")
+def writer(make_language_model: Callable[..., LanguageModel]) -> LanguageModel:
+    return make_language_model(max_length=64)
+
+
+def served(models: dict[str, Any], **limits: Any) -> TestClient:
+    return application(models, limits=LimitsConfig(**limits))
+
+
+def usage(http: TestClient, key: str) -> int:
+    headers = {"authorization": f"DeepL-Auth-Key {key}"}
+    return int(http.get("/v2/usage", headers=headers).json()["character_count"])
+
+
+class TestParts:
+    """A request that is worked on in parts is refused as a whole, and never because of its own parts."""
+
+    def test_a_stream_of_many_texts(self, translator: Translator) -> None:
+        http = served({"model": translator}, queue_seconds=0.001)
+        texts = [f"Ein Hund {number}" for number in range(20)]
+        body = {"text": texts, "source": "en", "target": "de", "stream": True, "options": {"beam_size": 1}}
+        reply = http.post("/api/v1/translate", json=body)
+        assert reply.status_code == 200, reply.text
+        assert reply.text.count("data: ") == len(texts)
+        assert "error" not in reply.text
+
+    def test_several_languages(self, translator: Translator) -> None:
+        http = served({"model": translator}, queue_seconds=0.001)
+        reply = http.post(f"{_AZURE}&to=de&to=DE", json=[{"Text": "Ein Hund"}] * 3)
+        assert reply.status_code == 200, reply.text
+
+    def test_a_stream_beyond_the_quota_is_refused_before_it_begins(self, translator: Translator) -> None:
+        http = application({"model": translator}, keys=(key_config("one", "k", characters_per_month=10),))
+        body = {"text": ["Ein Hund", "Ein Hund"], "source": "en", "target": "de", "stream": True}
+        reply = http.post("/api/v1/translate", json=body, headers={"authorization": "Bearer k"})
+        assert reply.status_code == 429
+        assert usage(http, "k") == 0
+
+
+class TestProducts:
+    """Lists of texts and of options multiply, and the limits hold for the product."""
+
+    @pytest.mark.parametrize("targets", [2, 5_000])
+    def test_texts_and_targets(self, translator: Translator, targets: int) -> None:
+        http = served({"model": translator}, texts=100, header_bytes=1_000_000)
+        began = time.monotonic()
+        reply = http.post(f"{_AZURE}{'&to=de' * targets}", json=[{"Text": "a"}] * 90)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (400, 400077), reply.text
+        assert time.monotonic() - began < 10
+
+    def test_characters_and_targets(self, translator: Translator) -> None:
+        http = served({"model": translator}, characters=100)
+        reply = http.post(f"{_AZURE}&to=de&to=DE", json=[{"Text": "a" * 51}])
+        assert reply.json()["error"]["code"] == 400077
+
+    @pytest.mark.parametrize("max_tokens", [0, 1])
+    def test_prompts_and_answers(self, writer: LanguageModel, max_tokens: int) -> None:
+        http = served({"writer": writer}, texts=100)
+        body = {"prompt": ["ein"] * 51, "n": 2, "max_tokens": max_tokens}
+        reply = http.post("/v1/completions", json=body)
+        assert reply.status_code == 413
+        assert "102 texts" in reply.text
+
+    @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+    def test_answers_of_one_prompt(self, writer: LanguageModel, path: str) -> None:
+        http = served({"writer": writer}, hypotheses=3)
+        body = {"prompt": "ein", "messages": [{"role": "user", "content": "ein"}], "n": 4, "max_tokens": 1}
+        assert http.post(path, json=body).status_code == 413
+        assert http.post(path, json=body | {"n": 3}).status_code == 200
+
+    def test_alternatives_of_libretranslate(self, translator: Translator) -> None:
+        http = served({"model": translator}, hypotheses=4)
+        body = {"q": "Ein Hund", "source": "en", "target": "de", "alternatives": 4}
+        assert http.post("/translate", json=body).status_code == 413
+        assert http.post("/translate", json=body | {"alternatives": 3}).status_code == 200
+
+    def test_windows_of_a_long_text(self, writer: LanguageModel) -> None:
+        http = served({"writer": writer}, characters=1000)
+        body = {"text": "ein Haus " * 100, "stride": 1}
+        reply = http.post("/api/v1/perplexity", json=body)
+        assert reply.status_code == 413
+        assert "read 64 times" in reply.json()["error"]["message"]
+        assert http.post("/api/v1/perplexity", json=body | {"stride": 32}).status_code == 200
+
+
+class TestCounting:
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_a_completion_counts_its_prompt_once(self, writer: LanguageModel, stream: bool) -> None:
+        http = application({"writer": writer}, keys=(key_config("one", "k"),))
+        body = {"prompt": "ein Haus", "max_tokens": 2, "n": 1, "stream": stream, "logprobs": None if stream else 1}
+        reply = http.post("/v1/completions", json=body, headers={"authorization": "Bearer k"})
+        assert reply.status_code == 200, reply.text
+        assert usage(http, "k") == len("ein Haus")
+
+    @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+    def test_a_stream_that_is_too_long_is_refused_before_it_begins(self, writer: LanguageModel, path: str) -> None:
+        http = served({"writer": writer}, new_tokens=10)
+        body: dict[str, Any] = {"prompt": "ein", "messages": [{"role": "user", "content": "ein"}]}
+        reply = http.post(path, json=body | {"max_tokens": 11, "stream": True, "echo": True})
+        assert reply.status_code == 413, reply.text
+
+    def test_a_stream_of_hugging_face_counts_its_prompt_once(self, writer: LanguageModel) -> None:
+        http = application({"writer": writer}, keys=(key_config("one", "k"),))
+        body = {"inputs": "ein Haus", "stream": True, "parameters": {"max_new_tokens": 2, "details": True}}
+        reply = http.post("/models/writer", json=body, headers={"authorization": "Bearer k"})
+        assert reply.status_code == 200, reply.text
+        assert usage(http, "k") == len("ein Haus")
+
+
+def test_the_cache_of_new_models_has_no_results_of_the_old_ones(translator: Translator) -> None:
+    """The models are replaced while a request waits for the old ones."""
+    service = make_service({"model": translator}, limits=LimitsConfig(cache_mb=1.0))
+
+    class Slow(InProcessFleet):
+        async def call(self, *arguments: Any, **keywords: Any) -> Any:
+            service.use(service.config, ModelPool.of_fleet(InProcessFleet({"model": translator})))
+            return await super().call(*arguments, **keywords)
+
+    service.use(service.config, ModelPool.of_fleet(Slow({"model": translator})))
+    before = service.cache
+    asyncio.run(service.translate(service.client(None), ["Ein Hund"], "en", "de"))
+    assert service.cache is not before
+    assert (before.num_bytes > 0, service.cache.num_bytes) == (True, 0)
+
+
+class TestWhiteSpace:
+    @pytest.mark.parametrize(
+        "text", ["a \n b", "a\r\n\r\n b", " \t", "a  b", "\n", "a\u2028\nb", "a \x0b\n\x85 b\nc  d", ""]
+    )
+    def test_line_breaks_become_spaces(self, text: str) -> None:
+        expected = re.sub(r"[^\S\r\n]*[\r\n]\s*", " ", text)
+        assert _WHITE_SPACE.sub(_without_newlines, text) == expected
+
+    def test_a_long_line_takes_no_long_time(self, translator: Translator) -> None:
+        http = application({"model": translator})
+        fields = {"text": " " * 99_999 + "a", "target_lang": "DE", "source_lang": "EN", "split_sentences": "nonewlines"}
+        began = time.monotonic()
+        http.post("/v2/translate", data=fields, headers={"authorization": "DeepL-Auth-Key any"})
+        assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("host", ["Translate.Example.org", "translate.example.org", "TRANSLATE.example.ORG:5000"])
+def test_the_names_of_hosts_have_no_case(translator: Translator, host: str) -> None:
+    http = application({"model": translator}, allowed_hosts=("Translate.example.org",))
+    assert http.get("/health", headers={"host": host}).status_code == 200
+    assert http.get("/health", headers={"host": "other.example.org"}).status_code == 421
+
+
+def test_a_limit_of_bodies_changes_with_the_configuration(translator: Translator) -> None:
+    service = make_service({"model": translator})
+    http = TestClient(make_app(service), "http://localhost")
+    body = {"q": "Ein Hund" + " " * 2000, "source": "en", "target": "de"}
+    assert http.post("/translate", json=body).status_code == 200
+    limits = service.config.limits.model_copy(update={"body_bytes": 1024})
+    service.config = service.config.model_copy(update={"limits": limits})
+    assert http.post("/translate", json=body).status_code == 413
+
+
+def test_an_upload_in_pieces_that_is_too_large(translator: Translator) -> None:
+    http = served({"model": translator}, document_bytes=2000, body_bytes=1024)
+    head = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\n'
+
+    def pieces() -> Iterator[bytes]:
+        yield head
+        for _ in range(100):
+            yield b"a" * 1000
+
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    assert http.post("/translate_file", content=pieces(), headers=headers).status_code == 413
+
+
+def test_a_length_with_many_digits_is_refused(translator: Translator) -> None:
+    http = application({"model": translator})
+    headers = {"inference-header-content-length": "0" * 5000}
+    reply = http.post("/v2/models/model/infer", content=b"{}", headers=headers)
+    assert reply.status_code == 400, reply.text
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "side"), [("en", "en", "Target"), ("zz", "de", "Source"), ("en", "zz", "Target")]
+)
+def test_which_language_is_unknown(translator: Translator, source: str, target: str, side: str) -> None:
+    http = application({"model": translator})
+    reply = http.post("/language/translate/v2", json={"q": "a", "source": source, "target": target})
+    assert f"{side} language is invalid" in reply.text
