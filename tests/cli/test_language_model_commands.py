@@ -12,6 +12,7 @@ from command_line import assert_refused, run, write_lines
 
 import headway
 from headway.predict import LanguageModel, Translator
+from headway.predict.classifier import Classifier
 
 CONTEXT = 16
 
@@ -59,6 +60,10 @@ class TestScore:
         )
         assert_refused(run("score", folder, "a", "-i", file), "TEXT and --input cannot be combined")
 
+    def test_a_classifier_has_no_score(self, make_classifier: Callable[..., Classifier], tmp_path: Path) -> None:
+        make_classifier().bundle.save(tmp_path / "classifier", "# A model\n")
+        assert_refused(run("score", tmp_path / "classifier", "a"), "is a classifier, which assigns no probability")
+
 
 class TestEvaluate:
     def test_a_file_is_one_document_by_default(self, folder: Path, model: LanguageModel, tmp_path: Path) -> None:
@@ -87,6 +92,10 @@ class TestEvaluate:
         assert len(set(outputs)) == 1
         assert outputs[0].startswith("loss ")
         assert "comparable between tokenizers" in outputs[0]
+
+    def test_a_table_without_pairs(self, folder: Path, tmp_path: Path) -> None:
+        table = write_lines(tmp_path / "pairs.csv", ["good,bad"])
+        assert_refused(run("evaluate", folder, "--pairs", table, "--fields", "good,bad"), "no pairs")
 
     def test_minimal_pairs(self, folder: Path, model: LanguageModel, tmp_path: Path) -> None:
         pairs = [("a bad", "a dab", "x"), ("face", "ecaf", "y"), ("dig", "gid", "x"), ("head", "deah", "y")]
@@ -188,6 +197,10 @@ class TestNoisyChannel:
             (language,) = model.score([text])
             expected = direct.log_probability + 0.5 * language.log_probability + 2 * channel.log_probability
             assert float(score) == pytest.approx(expected + 0.25 * len(direct.tokens), abs=1e-3)
+
+    def test_a_weight_that_is_tuned_cannot_be_given(self, words: list[object], tmp_path: Path) -> None:
+        references = write_lines(tmp_path / "references.txt", ["cafe"] * 4)
+        assert_refused(run(*words, "--tune", references, "--length-weight", 2), "--length-weight: --tune finds this")
 
     def test_tuned_weights_are_reported_and_used(self, words: list[object], tmp_path: Path) -> None:
         references = write_lines(tmp_path / "references.txt", ["cafe", "a head", "cafe", "bad"])

@@ -96,6 +96,19 @@ def test_special_tokens_are_never_hidden() -> None:
     assert not predicted.any()
 
 
+@pytest.mark.parametrize("unit", ["words", "spans"])
+@pytest.mark.parametrize("text", ["Xabc def", "ab Xc def", "X", "XX a"])
+def test_an_unknown_character_is_no_part_of_a_word(unit: str, text: str) -> None:
+    characters = Tokenizer.train(["abc def"], TokenizerConfig.parse({"kind": "characters"}, "test"), tags=(MASK,))
+    masking = Masking(MaskingConfig.parse({"unit": unit, "fraction": 0.01}, "test"), characters)
+    tokens = np.array(characters.encode(text))
+    for seed in range(20):
+        _, predicted = masking.hide(tokens, np.random.default_rng(seed))
+        assert not predicted[[at for at, character in enumerate(text) if character == "X"]].any()
+        word = predicted[text.find("abc") :][:3] if "abc" in text else predicted[:0]
+        assert word.all() or not word.any()
+
+
 def test_random_tokens_are_text() -> None:
     read, predicted = hide(1, mask=0.0, random=1.0)
     assert (read[predicted] >= 5).all()

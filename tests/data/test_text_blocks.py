@@ -87,6 +87,22 @@ def test_weights_repeat_a_store(tmp_path: Path) -> None:
     assert first.count(True) == 2 * first.count(False)
 
 
+def test_a_small_store_with_a_fraction_of_a_weight_is_read_in_its_share_of_epochs(tmp_path: Path) -> None:
+    dataset = BlockDataset([store(tmp_path / "a", 10, 807), store(tmp_path / "b", 900, 7)], [1.0, 0.25], block_length=8)
+    counts = []
+    for epoch in range(200):
+        plan = dataset.plan_epoch(1, epoch, max_batch_tokens=80, pool_size=1)
+        counts.append(sum(int((dataset.batch(rows).target >= 900).any(1).sum()) for rows in plan))
+    assert set(counts) == {0, 1}
+    assert np.mean(counts) == pytest.approx(0.25, abs=0.1)
+
+
+def test_an_epoch_has_a_block_however_small_the_weight(tmp_path: Path) -> None:
+    dataset = BlockDataset([store(tmp_path / "a", 10, 807)], [1e-6], block_length=8)
+    for epoch in range(10):
+        assert sum(map(len, dataset.plan_epoch(1, epoch, max_batch_tokens=80, pool_size=1))) == 1
+
+
 @pytest.mark.parametrize("weight", [0.5, 2.5])
 def test_a_fraction_of_a_weight_is_a_share_that_is_drawn_anew(tmp_path: Path, weight: float) -> None:
     dataset = BlockDataset([store(tmp_path / "a", 10, 807)], [weight], block_length=8)  # 100 whole blocks

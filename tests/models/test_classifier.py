@@ -123,6 +123,16 @@ class TestOnePosition:
         expected = model.projection(memory[torch.arange(3), torch.tensor(places)])
         torch.testing.assert_close(model(source), expected)
 
+    @pytest.mark.parametrize("pooling", ["first", "last", "mean"])
+    def test_blocks_are_dropped_in_training(self, pooling: str) -> None:
+        model = make(pooling=pooling, encoder_layers=4, layer_dropout=0.9).train()
+        runs: list[int] = []
+        for number, block in enumerate(model.encoder.blocks):
+            block.register_forward_hook(lambda *_, number=number: runs.append(number))
+        for _ in range(50):
+            model(rows(*TEXTS))
+        assert 1 <= len(runs) < 50
+
     def test_an_observer_sees_its_weights(self) -> None:
         model = make(pooling="last")
         block = model.encoder.blocks[0]

@@ -196,6 +196,10 @@ class TestFilling:
             model.fill(MASK, candidates=[])
         with pytest.raises(ConfigError, match="top = 0"):
             model.fill(MASK, top=0)
+        with pytest.raises(ConfigError, match="expected a list of texts"):
+            model.fill(MASK, candidates="dogs")
+        with pytest.raises(ConfigError, match="expected a list of texts"):
+            model.score("Ann sees dogs.")
 
 
 class TestScoring:

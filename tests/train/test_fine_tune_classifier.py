@@ -16,6 +16,7 @@ from headway.bundle import load_bundle, named_weights
 from headway.errors import ConfigError
 from headway.models.registry import blocks_of, build_model
 from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig
+from headway.models.transformer import Transformer, TransformerConfig
 from headway.tasks import parse_recipe, train
 from headway.text.base import EOS
 from headway.train.optim import OptimizerConfig, depths, make_optimizer
@@ -140,6 +141,24 @@ def test_lower_layers_have_lower_rates(body: str) -> None:
     }
     (plain, _) = make_optimizer(model, OptimizerConfig(), blocks_of(model)).param_groups
     assert plain["rate_factor"] == 1
+
+
+@pytest.mark.parametrize("tie", ["none", "target", "all"])
+def test_the_output_of_a_translation_model_is_above_its_blocks(tie: str) -> None:
+    """Although it is registered before them, unless it is the embedding of the target."""
+    config = TransformerConfig.parse(
+        {"d_model": 16, "num_heads": 2, "d_ff": 16, "encoder_layers": 2, "decoder_layers": 2, "tie": tie, "norm": "pre",
+         "output_bias": True}, "test"
+    )  # fmt: skip
+    model = Transformer(config, 20, 20)
+    found = depths(model, blocks_of(model))
+    names = {name: found[weight] for name, weight in model.named_parameters()}
+    assert names["projection.bias"] == 0
+    assert next(found[weight] for weight in model.projection.parameters()) == (0 if tie == "none" else 5)
+    assert names["target_embedding.weight" if tie == "none" else "source_embedding.weight"] == 5
+    assert names["encoder.norm.weight"] == names["encoder.blocks.1.feed_forward.inner.weight"] == 3
+    assert names["decoder.norm.weight"] == 0
+    assert names["decoder.blocks.1.feed_forward.inner.weight"] == 1
 
 
 def test_a_step_is_as_long_as_its_layers_rate(folder: Path, tmp_path: Path) -> None:

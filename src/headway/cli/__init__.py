@@ -18,7 +18,7 @@ from keyword import iskeyword
 
 import typer
 
-from headway.cli.decoding import DecodingCommand
+from headway.cli.decoding import DecodingCommand, GenerationCommand
 from headway.cli.processes import is_main_process, let_main_report_first
 from headway.errors import HeadwayError, MissingPackageError
 
@@ -52,11 +52,11 @@ COMMANDS = (
     *("inspect", "experiment", "tokenize", "average", "export", "serve", "info", "doctor", "schema", "import"),
 )
 _SOON_S = 0.01  # how long to wait before a lost interrupt is repeated
-_SEARCHES = ("translate", "evaluate", "compare")  # commands that also take the decoding options
+_CLASSES = dict.fromkeys(("translate", "evaluate", "compare"), DecodingCommand) | {"generate": GenerationCommand}
 for _name in COMMANDS:
     _function_name = _name + "_" * iskeyword(_name)
     _function = getattr(import_module(f"headway.cli.{_function_name}"), _function_name)
-    app.command(_name, cls=DecodingCommand if _name in _SEARCHES else None)(_function)
+    app.command(_name, cls=_CLASSES.get(_name))(_function)
 
 
 def _print_version(wanted: bool) -> bool:

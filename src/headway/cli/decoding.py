@@ -1,7 +1,8 @@
-"""Command-line options for decoding, generated from the fields of :class:`DecodingOptions` and :class:`Sampling`.
+"""Command-line options for decoding and generation, generated from the fields of the classes for their options.
 
-Names, types, defaults and help texts are declared only in these two classes. The classes are imported when a command
-with decoding options runs or prints its help, so that the list of commands can be printed without loading PyTorch.
+Names, types, defaults and help texts are declared only in :class:`DecodingOptions`, :class:`Sampling` and
+:class:`GenerationOptions`. The classes are imported when a command with these options runs or prints its help, so that
+the list of commands can be printed without loading PyTorch.
 """
 
 from __future__ import annotations
@@ -25,19 +26,36 @@ _GIVEN: ContextVar[Mapping[str, Any]] = ContextVar("given", default=MappingProxy
 _PANEL = "Search"
 
 
-class DecodingCommand(TyperCommand):
-    """A command that also takes all decoding options. Its function gets them from :func:`decoding_options`."""
+class _OptionsCommand(TyperCommand):
+    """A command that takes further options besides its function's parameters."""
+
+    def _parameters(self) -> list[Any]:
+        raise NotImplementedError
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the function's own parameters, followed by the decoding options."""
-        return [*super().get_params(ctx), *_parameters()]
+        """Return the function's own parameters, followed by the further options."""
+        return [*super().get_params(ctx), *self._parameters()]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, and store the decoding options separately from the function's own parameters."""
+        """Parse the arguments, and store the further options separately from the function's own parameters."""
         rest = super().parse_args(ctx, args)
-        token = _GIVEN.set({parameter.name: ctx.params.pop(parameter.name) for parameter in _parameters()})
+        token = _GIVEN.set({parameter.name: ctx.params.pop(parameter.name) for parameter in self._parameters()})
         ctx.call_on_close(partial(_GIVEN.reset, token))
         return rest
+
+
+class DecodingCommand(_OptionsCommand):
+    """A command that also takes all decoding options. Its function gets them from :func:`decoding_options`."""
+
+    def _parameters(self) -> list[Any]:
+        return _decoding_parameters()
+
+
+class GenerationCommand(_OptionsCommand):
+    """A command that also takes all options of generation. Its function gets them from :func:`generation_options`."""
+
+    def _parameters(self) -> list[Any]:
+        return _generation_parameters()
 
 
 def decoding_options() -> DecodingOptions:
@@ -49,7 +67,7 @@ def decoding_options() -> DecodingOptions:
     from headway.decode.request import DecodingOptions, Sampling
     from headway.errors import ConfigError
 
-    given = {name: value for name, value in _GIVEN.get().items() if value is not None and value is not False}
+    given = _given_options()
     sampling = {name: given.pop(name) for name in Sampling.model_fields if name in given}
     if given.pop("sample", False):
         return DecodingOptions.parse({**given, "sampling": sampling}, "options")
@@ -58,9 +76,26 @@ def decoding_options() -> DecodingOptions:
     return DecodingOptions.parse(given, "options")
 
 
+def generation_options() -> dict[str, Any]:
+    """Return the fields of :class:`GenerationOptions` that the user gave to the running command.
+
+    Raises:
+        ConfigError: A value is out of range, or two options cannot be combined.
+    """
+    from headway.predict.language_model import GenerationOptions
+
+    given = _given_options()
+    GenerationOptions.parse(given, "options")
+    return given
+
+
+def _given_options() -> dict[str, Any]:
+    given = _GIVEN.get().items()
+    return {name: value for name, value in given if value is not None and value is not False and value != []}
+
+
 @cache
-def _parameters() -> list[Any]:
-    """Return the decoding options as command-line parameters, which Typer creates from a generated signature."""
+def _decoding_parameters() -> list[Any]:
     from headway.decode.request import DecodingOptions, Sampling
 
     fields = dict(DecodingOptions.model_fields)
@@ -71,6 +106,18 @@ def _parameters() -> list[Any]:
         inspect.Parameter("sample", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=sample),
         *(_parameter(name, field, "With --sample: ") for name, field in Sampling.model_fields.items()),
     ]
+    return _typer_parameters(signature)
+
+
+@cache
+def _generation_parameters() -> list[Any]:
+    from headway.predict.language_model import GenerationOptions
+
+    return _typer_parameters([_parameter(name, field) for name, field in GenerationOptions.model_fields.items()])
+
+
+def _typer_parameters(signature: list[inspect.Parameter]) -> list[Any]:
+    """Return the command-line parameters that Typer creates from the signature of a function."""
 
     def search() -> None:
         """Do nothing; only the signature is used."""
@@ -85,17 +132,19 @@ def _parameter(name: str, field: FieldInfo, condition: str = "") -> inspect.Para
     """Return the option for a field. Its default is None, so that the field's own default applies."""
     description = field.description or ""
     text = condition + (description[:1].lower() + description[1:] if condition else description)
-    shown = "none" if field.default is None else str(field.default)
+    if field.default == ():
+        text += " May be repeated."
+    shown = "none" if field.default is None else str(field.default) if field.default != () else False
     option = typer.Option(_flag(name), help=text, show_default=shown, rich_help_panel=_PANEL)
     kind = Annotated[_plain(field.annotation) | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
 
 def _plain(annotation: Any) -> Any:
-    """Return ``annotation`` without None."""
+    """Return ``annotation`` without None. A tuple of any length becomes a list, for an option that may be repeated."""
     if get_origin(annotation) in (Union, UnionType):
         return next(part for part in get_args(annotation) if part is not type(None))
-    return annotation
+    return list[str] if annotation == tuple[str, ...] else annotation
 
 
 def _flag(name: str) -> str:

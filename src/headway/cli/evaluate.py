@@ -220,7 +220,10 @@ def _evaluate_pairs(scorer: TextScorer, pairs: Path, fields: str | None, format_
 
     corpus = Corpus.parse({"files": [str(pairs)], "fields": fields and fields.split(",")}, "--pairs")
     names = ("good", "bad", "group")[: max(len(corpus.fields or ()), 2)]
-    good, bad, *groups = zip(*read_examples(corpus, Path(), names), strict=True)
+    examples = list(read_examples(corpus, Path(), names))
+    if not examples:
+        raise DataError(f"{pairs}: no pairs; expected at least one")
+    good, bad, *groups = zip(*examples, strict=True)
 
     def total(texts: Sequence[str]) -> list[float]:
         return [math.fsum(each.token_log_probabilities) for each in scorer.score(texts)]

@@ -176,6 +176,8 @@ def _check_noisy_channel(
             raise ConfigError(f"{own} needs {name}")
         if folder is not None and (weights[own] is None) == (tune is None):
             raise ConfigError(f"{name}: give either its weight ({own}) or references for tuning it (--tune F)")
+    if tune is not None and weights["--length-weight"] is not None:
+        raise ConfigError("--length-weight: --tune finds this weight; leave it out")
     folder = noisy["--language-model"]
     if folder is not None and architecture_of(read_config(folder).model).output in ("tokens", "label"):
         raise ConfigError(f"--language-model: {folder} is not a language model")

@@ -61,6 +61,8 @@ def score(
     of_texts = {"TEXT": text, "--input": input_}
     of_pairs = {"--source": source, "--target": target, "--to": to, "--from": from_, "--with": other_models}
     predicts = architecture_of(read_config(model).model).output
+    if predicts == "label":
+        raise ConfigError(f"{model} is a classifier, which assigns no probability to texts; use headway classify")
     translates = predicts == "tokens"
     wants = "--source F --target F" if translates else "TEXT or --input F"
     if wrong := [name for name, value in (of_texts if translates else of_pairs).items() if value is not None]:

@@ -101,11 +101,15 @@ class BlockDataset(TokenDataset):
         """Return a random order of all whole blocks.
 
         Each block occurs as often as the weight of its store says. A fraction of the weight is the share of the store's
-        blocks, chosen at random, that occur once more.
+        blocks, chosen at random, that occur once more; their number is rounded up or down at random, so that small
+        stores are read as well. There is at least one block.
         """
         sizes = np.array(self._whole_blocks())
         copies, shares = np.divmod(self._weights, 1.0)
-        counts = (sizes * copies + np.rint(sizes * shares)).astype(np.int64)
+        rounding = rng.random(len(sizes)) if shares.any() else 0.0
+        counts = (sizes * copies + np.floor(sizes * shares + rounding)).astype(np.int64)
+        if not counts.any():
+            counts[np.argmax(sizes * shares)] = 1
         ends = np.cumsum(counts)
         shuffled, drawn = Permutation(int(ends[-1]), rng), [Permutation(int(size), rng) for size in sizes]
 

@@ -32,7 +32,7 @@ class TextCorpus(Corpus):
     """The files of a corpus of documents."""
 
     files: tuple[str, ...] = Field(
-        description="Files of plain text or .jsonl, also .gz and .zst; folders, which mean all files inside; and "
+        description="Files of plain text or .jsonl, also .gz and .zst; folders, which stand for all files inside; and "
         "patterns such as books/*.txt.",
     )
     fields: tuple[str, ...] | None = Field(
@@ -64,7 +64,7 @@ class TextCorpus(Corpus):
         """Return this corpus with folders and patterns replaced by the files that they mean, in alphabetical order.
 
         Raises:
-            DataError: A folder or a pattern means no file.
+            DataError: A folder is empty, or a pattern matches no file.
         """
         names: list[str] = []
         for name in self.files:

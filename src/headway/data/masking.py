@@ -92,7 +92,7 @@ class Masking:
     def _continues_word(self, tokens: Tokens) -> NDArray[np.bool_]:
         """Return whether each token continues the word of the token before it."""
         continues = np.zeros(len(tokens), bool)
-        continues[1:] = self._ends[tokens[:-1]] & self._starts[tokens[1:]] != 0
+        continues[1:] = self._is_text[tokens[:-1]] & (self._ends[tokens[:-1]] & self._starts[tokens[1:]] != 0)
         return continues
 
 

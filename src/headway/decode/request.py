@@ -13,6 +13,7 @@ from headway.decode.constraints import Constraints, Phrase, WordBoundaries
 from headway.errors import ConfigError
 
 _IDLE = ("beam_size", "stopping", "diversity")  # options without effect when sampling, or (diversity) without groups
+_MIN_TEMPERATURE = 1e-6  # logits are divided by it
 
 
 class Sampling(Config):
@@ -40,6 +41,12 @@ class Sampling(Config):
     seed: int = Field(
         1, description="Random seed. The draws for a text depend only on the seed and its own tokens, not on its batch."
     )
+
+    @model_validator(mode="after")
+    def _finite(self) -> Sampling:
+        if 0 < self.temperature < _MIN_TEMPERATURE:
+            raise ValueError(f"temperature = {self.temperature:g}: expected at least {_MIN_TEMPERATURE:g}")
+        return self
 
 
 class DecodingOptions(Config):

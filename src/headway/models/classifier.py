@@ -139,14 +139,22 @@ class EncoderClassifier(nn.Module):
         return self.logits_from(self.embed_source(source), source)
 
     def _pooled(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"] | None) -> Float[Tensor, "B P"]:
-        """Encode and pool. If the pooling reads a single position, the last block computes only this position, from all
-        keys and values. Observers of its attention then see (B, H, 1, S) weights.
+        """Encode and pool.
+
+        If the pooling reads a single position, the last block computes only this position, from all keys and values,
+        unless whole blocks are dropped. Observers of its attention then see (B, H, 1, S) weights.
         """
         if self.convolution is not None:
             x = self.convolution(x, mask)
         keys = None if mask is None else mask.unsqueeze(1)
         blocks = cast("list[EncoderBlock]", list(self.encoder.blocks))
-        if self.config.pooling not in ("first", "last") or not blocks or blocks[-1].attention.is_positional:
+        drops_blocks = self.training and self.config.layer_dropout > 0
+        if (
+            self.config.pooling not in ("first", "last")
+            or not blocks
+            or blocks[-1].attention.is_positional
+            or drops_blocks
+        ):
             pooled: Tensor = self.pooling(self.encoder(x, keys), mask)
             return pooled
         for block in blocks[:-1]:

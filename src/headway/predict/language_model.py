@@ -34,7 +34,7 @@ from headway.predict.continuation import Continuation, GeneratedToken, StreamPar
 from headway.predict.phrases import banned_ids, check_phrases, phrases_to_include, word_boundaries
 from headway.predict.predicted_tokens import DEFAULT_ALTERNATIVES, PredictedToken, predicted_tokens
 from headway.predict.results import Source, TokenAlternative
-from headway.predict.scored_text import ScoredText
+from headway.predict.scored_text import ScoredText, refuse_single_text
 from headway.predict.sequence_scores import StatefulModel, score_sequences, score_sequences_with_state
 from headway.predict.translator import once
 from headway.text.base import BOS, EOS, PAD, UNK, ContinuationDecoder, refuse_surrogates
@@ -67,7 +67,7 @@ class GenerationOptions(Sampling):
         1, ge=1, description="With temperature 0: number of hypotheses kept at each step; 1 is greedy search."
     )
     stop: tuple[str, ...] = Field(
-        (), description="A continuation ends before the one of these strings that is complete first."
+        (), description="A continuation ends before whichever of these strings is completed first."
     )
     include: tuple[str, ...] = Field(
         (),
@@ -211,7 +211,7 @@ class LanguageModel:
         prompts: Sequence[Prompt] = prompt if isinstance(prompt, list) else [prompt]
         encoded = [self._prompt_ids(text, number, chosen) for number, text in enumerate(prompts, start=1)]
         found = [hypotheses[: chosen.n] for hypotheses in self._search([(ids, ()) for ids in encoded], chosen)]
-        # Those that the context has ended are continued, each on its own.
+        # Continue the hypotheses that reached the end of the context, one request each.
         one = chosen.model_copy(update={"n": 1})
         while going := [
             (number, at)
@@ -224,6 +224,10 @@ class LanguageModel:
                 found[number][at] = _joined(found[number][at], following)
         results = [[self._continuation(each, chosen) for each in hypotheses] for hypotheses in found]
         return results if isinstance(prompt, list) else results[0]
+
+    def check_prompt(self, prompt: Prompt, **options: Any) -> None:
+        """Raise the error that :meth:`generate` would raise for a prompt and its options."""
+        self._prompt_ids(prompt, None, GenerationOptions.parse(options, "options"))
 
     def stream(self, prompt: Prompt = "", **options: Any) -> TextStream:
         """Continue a prompt, and return the text in parts as it is generated: characters are never divided.
@@ -450,16 +454,17 @@ class LanguageModel:
             raise DataError(f"prompt {number}: no token has the id {unknown[0]}; ids are from 0 to {size - 1}")
         return list(text)
 
-    def _prompt_ids(self, prompt: Prompt, number: int, options: GenerationOptions) -> tuple[int, ...]:
-        """Return the tokens of a prompt, without those that begin every text."""
-        encoded = tuple(self._encode(prompt, number))
+    def _prompt_ids(self, prompt: Prompt, number: int | None, options: GenerationOptions) -> tuple[int, ...]:
+        """Return the tokens of a prompt, without those that begin every text. ``number`` is for messages."""
+        encoded = tuple(self._encode(prompt, number or 1))
         context, beginning = self.context_length, max(len(self.bundle.prompt_prefix), 1)
         if context is not None and beginning >= context:
             raise LengthError(f"the model's context of {context} tokens leaves no room for text")
         if options.beyond_context == "stop" and context is not None and beginning + len(encoded) >= context:
+            which = "the prompt" if number is None else f"prompt {number}"
             raise LengthError(
-                f"prompt {number} has {len(encoded)} tokens, but the model's context is {context}, and the begin "
-                "symbol and at least one new token must fit into it; shorten it, or set beyond_context = 'slide'"
+                f"{which} has {len(encoded)} tokens, but the model's context is {context}, and the begin symbol and at "
+                "least one new token must fit into it; shorten it, or set beyond_context = 'slide'"
             )
         return encoded
 
@@ -559,12 +564,6 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
             yield batch
             batch, size = [], 0
     yield batch
-
-
-def refuse_single_text(texts: Iterable[str]) -> None:
-    """Raise :class:`ConfigError` if ``texts`` is one text, which would be read as a list of characters."""
-    if isinstance(texts, str):
-        raise ConfigError("expected a list of texts, not one text; put it into a list: [text]")
 
 
 _NOTHING_YET = Hypothesis((), 0.0, 0.0)

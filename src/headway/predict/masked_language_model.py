@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from headway.bundle import MaskedLanguageModelBundle
 from headway.decode import raise_if_canceled
 from headway.errors import BundleError, ConfigError, DataError, LengthError
-from headway.predict.scored_text import ScoredText
+from headway.predict.scored_text import ScoredText, refuse_single_text
 from headway.text.base import BOS, EOS, MASK, NUM_SPECIAL, UNK, refuse_surrogates
 
 _MAX_TOKENS, _MAX_LOGITS = 16_384, 1 << 24  # of a batch
@@ -135,6 +135,8 @@ class MaskedLanguageModel:
             raise ConfigError(f"top = {top}: expected at least 1")
         if candidates is not None and not candidates:
             raise ConfigError("candidates: expected at least one word or phrase")
+        if candidates is not None:
+            refuse_single_text(candidates)
         ids, after_space = self._template(parts)
         found = [_Partial(ids)]
         for spaced in after_space:
@@ -155,7 +157,9 @@ class MaskedLanguageModel:
 
         Raises:
             DataError: A text is not valid Unicode.
+            ConfigError: ``texts`` is a single text.
         """
+        refuse_single_text(texts)
         ids = self._tokenizer.encode_batch(texts)
         by_length: dict[int, list[int]] = defaultdict(list)
         for number, each in enumerate(ids):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
+
+from headway.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -34,3 +36,9 @@ class TextScorer(Protocol):
 
     def score(self, texts: Sequence[str]) -> list[ScoredText]:
         """Return the score of each text, which does not depend on the other texts, except for rounding."""
+
+
+def refuse_single_text(texts: Iterable[str]) -> None:
+    """Raise :class:`ConfigError` if ``texts`` is one text, which would be read as a list of characters."""
+    if isinstance(texts, str):
+        raise ConfigError("expected a list of texts, not one text; put it into a list: [text]")

@@ -59,10 +59,10 @@ def train(recipe: Recipe, run: Path, *, listener: Listener | None = None) -> Res
 
 
 def load(folder: str | Path, **settings: Any) -> Any:
-    """Load the model in ``folder``, and return a Translator or a Classifier, depending on the model's task.
+    """Load the model in ``folder``, and return a Translator, Classifier, LanguageModel or MaskedLanguageModel.
 
-    ``settings`` are the keyword arguments of :func:`headway.predict.load_translator` or
-    :func:`headway.predict.load_classifier`, such as ``device``.
+    ``settings`` are the keyword arguments of :func:`headway.predict.load_translator` or of the function for the model's
+    task, such as ``device``.
 
     Raises:
         BundleError: ``folder`` is not a model folder, or a file in it is missing or invalid.

@@ -83,6 +83,15 @@ class Result:
     scores: Scores
 
 
+def _check_memory(task: Task[Any, Any, Any], trainer: _Trainer[Any]) -> None:
+    """Warn or stop if a step needs more memory than there is."""
+    shapes, state = largest_batch_shapes(trainer.prepared.train, trainer.stream.epoch_plan), trainer.state
+    # This objective is not compiled, which would take minutes.
+    plain = task.build_objective(trainer.model, trainer.recipe, trainer.prepared)
+    estimate = estimate_memory(plain, state.optimizer, shapes, trainer.precision, has_ema=state.ema is not None)
+    check_memory(estimate, available_memory(trainer.world.device))
+
+
 def train(task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, *, listener: Listener | None = None) -> Result:
     """Train ``recipe`` in the folder ``run``, or resume the run there.
 
@@ -98,11 +107,7 @@ def train(task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, *, listener
     with _started(task, recipe, run, listener or Listener()) as (trainer, interrupted):
         recipe, world, state, objective = trainer.recipe, trainer.world, trainer.state, trainer.objective
         if world.is_main and not trainer.sharded:
-            shapes = largest_batch_shapes(trainer.prepared.train, trainer.stream.epoch_plan)
-            # This objective is not compiled, which would take minutes.
-            plain = task.build_objective(trainer.model, recipe, trainer.prepared)
-            estimate = estimate_memory(plain, state.optimizer, shapes, trainer.precision, has_ema=state.ema is not None)
-            check_memory(estimate, available_memory(world.device))
+            _check_memory(task, trainer)
         while not trainer.is_finished:
             start = time.perf_counter()
             objective.train()

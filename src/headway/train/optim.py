@@ -148,15 +148,17 @@ def depends_on_total_steps(config: OptimizerConfig) -> bool:
 def depths(model: nn.Module, blocks: Sequence[nn.Module]) -> dict[nn.Parameter, int]:
     """Return the depth of each weight: 0 above all ``blocks``, 1 in the last one, up to len(blocks) + 1 below all.
 
-    Weights that are registered before the blocks are below them.
+    The weights of ``model.projection`` that no other module shares are above all blocks. Other weights outside of the
+    blocks are below them if they are registered before them; a norm between two blocks has the depth of the first.
     """
     found = {weight: len(blocks) - at for at, block in enumerate(blocks) for weight in block.parameters()}
+    below = {weight for name, part in model.named_children() if name != "projection" for weight in part.parameters()}
     depth = len(blocks) + 1 if blocks else 0
     for weight in model.parameters():
         if weight in found:
-            depth = 0
+            depth = found[weight] if found[weight] > 1 else 0
         else:
-            found[weight] = depth
+            found[weight] = depth if weight in below else 0
     return found
 
 
