@@ -85,9 +85,12 @@ class TransformerConfig(BlockConfig):
 
     @model_validator(mode="after")
     def _refuse_options_without_effect(self) -> TransformerConfig:
-        if self.positions not in ("rotary", "none"):
-            return self
-        for name in ("sinusoid_layout", "sinusoid_spacing", "position_offset", "max_length"):
+        unused = {
+            "rotary": ("sinusoid_layout", "sinusoid_spacing", "position_offset", "max_length"),
+            "none": ("sinusoid_layout", "sinusoid_spacing", "position_offset", "max_length"),
+            "learned": ("sinusoid_layout", "sinusoid_spacing"),
+        }
+        for name in unused.get(self.positions, ()):
             if getattr(self, name) != type(self).model_fields[name].default:
                 needed = "learned" if name == "max_length" else "sinusoidal"
                 raise ValueError(

@@ -199,6 +199,12 @@ class BlockConfig(Config):
                 f"num_kv_heads = {self.num_kv_heads} needs score = 'scaled_dot': other scores have weights for each "
                 "head; leave one of them out"
             )
+        for name in ("rotary_base", "rotary_fraction", "rotary_scaling"):
+            if self.positions != "rotary" and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name} has no effect with positions = {self.positions!r}; leave it out, or set positions to "
+                    "'rotary'"
+                )
         return self
 
 

@@ -228,6 +228,19 @@ class Recipe(Config):
                 f"{origin}: training.r_drop = {self.training.r_drop} compares two passes with different dropout, but "
                 "the model has no dropout; set model.dropout, or r_drop to 0"
             )
+        optimizer, tokenizer = self.optimizer, self.tokenizer
+        for section, config, key, condition, has_effect in (
+            ("optimizer", optimizer, "momentum", "kind = 'muon'", optimizer.kind == "muon"),
+            *(("optimizer", optimizer, key, "kind = 'adam' or 'muon'", optimizer.kind != "adafactor")
+              for key in ("beta1", "beta2", "epsilon")),
+            ("optimizer", optimizer, "final_fraction", "schedule = 'linear' or 'cosine'",
+             optimizer.schedule in ("linear", "cosine")),
+            ("optimizer", optimizer, "halve_every", "schedule = 'halve_every'", optimizer.schedule == "halve_every"),
+            *(("tokenizer", tokenizer, key, "kind = 'bpe'", tokenizer.kind == "bpe" or bool(self.tokenizer_source))
+              for key in ("vocab_size", "min_frequency", "split_digits")),
+        ):  # fmt: skip
+            if not has_effect and getattr(config, key) != type(config).model_fields[key].default:
+                raise ConfigError(f"{origin}: {section}.{key} has no effect without {condition}; leave it out")
 
     def refuse_options_without_blocks(self) -> None:
         """Raise :class:`ConfigError` if an option needs blocks that the model, which is now known, does not have."""
