@@ -23,14 +23,14 @@ from torch import Tensor, nn
 
 from headway.config import apply_preset
 from headway.decode.protocol import Step
-from headway.models.language_model_config import INITIAL_STD, LanguageModelConfig
+from headway.models.language_model_config import LanguageModelConfig, initialize
 from headway.nn.attention import KeysValues
-from headway.nn.blocks import CausalBlock, CausalStack, NormPlacement
+from headway.nn.blocks import CausalStack, NormPlacement
 from headway.nn.cache import KVCache
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding, output_projection, pad_sequences
 from headway.nn.masks import DocumentMask, causal_mask
-from headway.nn.positions import LearnedPositions, make_positions
+from headway.nn.positions import make_positions
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"d_model": 128, "num_heads": 4, "d_ff": 512, "decoder_layers": 4},
@@ -136,18 +136,7 @@ class DecoderOnly(nn.Module):
         self.embedding_dropout = Dropout(config.dropout)
         self.decoder = CausalStack(config.decoder_layers, config, parallel=config.parallel)
         self.projection = output_projection(config.tie, self.embedding, config.d_model, bias=config.output_bias)
-        self._initialize()
-
-    def _initialize(self) -> None:
-        for module in self.modules():
-            if isinstance(module, nn.Linear | TokenEmbedding):
-                nn.init.normal_(module.weight, std=INITIAL_STD)
-            elif isinstance(module, LearnedPositions):
-                nn.init.normal_(module.table, std=INITIAL_STD)
-        for block in self.decoder.blocks:
-            assert isinstance(block, CausalBlock)
-            for layer in (block.attention.output, block.feed_forward.outer):
-                nn.init.normal_(layer.weight, std=INITIAL_STD * (2 * self.config.decoder_layers) ** -0.5)
+        initialize(self, self.decoder.blocks)
 
     @property
     def max_length(self) -> int | None:

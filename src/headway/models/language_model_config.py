@@ -1,22 +1,28 @@
-"""The options that decoder-only and masked language models share, with the defaults of a small size."""
+"""What decoder-only and masked language models share: options, with the defaults of a small size, and first weights."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field
+from torch import nn
 
 from headway.nn.blocks import (
     ActivationKind,
     BlockConfig,
+    CausalBlock,
+    EncoderBlock,
     InnerWidth,
     ModelWidth,
     NumHeads,
     PositionKind,
     SublayerDropout,
 )
+from headway.nn.embedding import TokenEmbedding
+from headway.nn.positions import LearnedPositions
 
-INITIAL_STD = 0.02  # of the normal distribution that weights are drawn from, as in GPT-2 and BERT
+_INITIAL_STD = 0.02
 
 
 class LanguageModelConfig(BlockConfig):
@@ -32,3 +38,23 @@ class LanguageModelConfig(BlockConfig):
     tie: Literal["target", "none"] = Field(
         "target", description="Whether embedding and output projection are one matrix (target) or two (none)."
     )
+
+
+def initialize(model: nn.Module, scaled_blocks: Iterable[nn.Module]) -> None:
+    """Draw the weights as GPT-2 and BERT do: normal with standard deviation 0.02; biases are zero.
+
+    In ``scaled_blocks``, the last matrix of each sub-layer has a standard deviation that is smaller by the square root
+    of the number of sub-layers, because their outputs are added up (Radford et al. 2019, section 2.3).
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding | TokenEmbedding):
+            nn.init.normal_(module.weight, std=_INITIAL_STD)
+        elif isinstance(module, LearnedPositions):
+            nn.init.normal_(module.table, std=_INITIAL_STD)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+    blocks = list(scaled_blocks)
+    for block in blocks:
+        assert isinstance(block, CausalBlock | EncoderBlock)
+        for layer in (block.attention.output, block.feed_forward.outer):
+            nn.init.normal_(layer.weight, std=_INITIAL_STD * (2 * len(blocks)) ** -0.5)

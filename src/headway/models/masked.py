@@ -25,10 +25,9 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from headway.config import apply_preset
-from headway.models.language_model_config import INITIAL_STD, LanguageModelConfig
+from headway.models.language_model_config import LanguageModelConfig, initialize
 from headway.nn.blocks import (
     BlockConfig,
-    EncoderBlock,
     EncoderStack,
     NoNorm,
     activation_function,
@@ -37,7 +36,7 @@ from headway.nn.blocks import (
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding, output_projection
 from headway.nn.masks import padding_mask
-from headway.nn.positions import LearnedPositions, make_positions
+from headway.nn.positions import make_positions
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"d_model": 128, "num_heads": 4, "d_ff": 512, "encoder_layers": 4},
@@ -166,21 +165,7 @@ class MaskedTransformer(nn.Module):
             self.encoder.blocks[0].attention_residual = NoNorm(config.dropout, residual=config.residual)
         self.head = PredictionHead(config)
         self.projection = output_projection(config.tie, self.embedding, config.d_model, bias=config.output_bias)
-        self._initialize()
-
-    def _initialize(self) -> None:
-        for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Embedding | TokenEmbedding):
-                nn.init.normal_(module.weight, std=INITIAL_STD)
-            elif isinstance(module, LearnedPositions):
-                nn.init.normal_(module.table, std=INITIAL_STD)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                nn.init.zeros_(module.bias)
-        if self.config.norm == "pre":
-            for block in self.encoder.blocks:
-                assert isinstance(block, EncoderBlock)
-                for layer in (block.attention.output, block.feed_forward.outer):
-                    nn.init.normal_(layer.weight, std=INITIAL_STD * (2 * self.config.encoder_layers) ** -0.5)
+        initialize(self, self.encoder.blocks if config.norm == "pre" else ())
 
     @property
     def max_length(self) -> int | None:
