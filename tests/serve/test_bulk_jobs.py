@@ -134,6 +134,19 @@ def test_a_text_that_fails_fails_alone() -> None:
     check(test)
 
 
+def test_texts_that_take_too_long_do_not_hold_up_other_jobs() -> None:
+    async def test(jobs: BulkJobs, worker: Worker) -> None:
+        slow = jobs.add("one", ["a", "b"], worker, LimitsConfig(request_seconds=0.005))
+        await until_ended(slow)
+        assert [json.loads(each) for each in slow.results()] == [{"error": "This text took too long"}] * 2
+        worker.may_go_on.set()
+        other = jobs.add("two", ["c"], worker, LIMITS)
+        await until_ended(other)
+        assert worker.num_canceled == 1
+
+    check(test)
+
+
 def test_an_error_that_concerns_all_texts_ends_the_job() -> None:
     async def test(jobs: BulkJobs, _: Worker) -> None:
         async def refuse(_: Sequence[str]) -> list[bytes]:

@@ -103,6 +103,14 @@ class TestProducts:
         assert http.post("/translate", json=body).status_code == 413
         assert http.post("/translate", json=body | {"alternatives": 3}).status_code == 200
 
+    @pytest.mark.parametrize("path", ["translate", "jobs"])
+    def test_texts_and_their_minimum_length(self, translator: Translator, path: str) -> None:
+        http = served({"model": translator}, new_tokens=20)
+        body = {"source": "en", "target": "de", "options": {"min_length": 5, "max_length": 8}}
+        reply = http.post(f"/api/v1/{path}", json=body | {"text": ["a"] * 5})
+        assert (reply.status_code, "25 new tokens" in reply.text) == (413, True)
+        assert http.post(f"/api/v1/{path}", json=body | {"text": ["a"] * 4}).status_code in (200, 201)
+
     def test_windows_of_a_long_text(self, writer: LanguageModel) -> None:
         http = served({"writer": writer}, characters=1000)
         body = {"text": "ein Haus " * 100, "stride": 1}

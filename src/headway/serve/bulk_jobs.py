@@ -25,6 +25,7 @@ _log = logging.getLogger("headway.serve")
 _GROUP_TOKENS = 512  # of the texts that are given to a worker together, unless one text is longer
 _GROUP_TEXTS = 64
 _RETRY_S = 60  # for a key whose jobs are all unfinished
+_PATIENCE = 20  # a group may take as many times the time limit of a request
 _RETRIES = 5  # of texts whose model cannot be loaded now
 
 BulkWork = Callable[[Sequence[str]], Awaitable[Sequence[bytes]]]
@@ -251,7 +252,10 @@ class BulkJobs:
     async def _results(self, job: BulkJob, texts: Sequence[str]) -> list[bytes]:
         """Return the results of texts. A text that causes a failure fails alone."""
         try:
-            return list(await job.work(texts))
+            async with asyncio.timeout(_PATIENCE * job.limits.request_seconds):
+                return list(await job.work(texts))
+        except TimeoutError:
+            return [json.dumps({"error": "This text took too long"}).encode()] * len(texts)
         except (HeadwayError, RetryLaterError):
             raise
         except Exception as error:

@@ -444,8 +444,13 @@ class Service:
         if characters > limits.characters:
             raise TooLargeError(f"{characters:,} characters in one request; at most {limits.characters:,} are accepted")
 
-    def check_search(self, *, hypotheses: int, length: int | None = None) -> None:
-        """Check the number of hypotheses and the maximum length that a client asks for, for each text.
+    def check_search(self, *, hypotheses: int, length: int | None = None, least_tokens: int = 0) -> None:
+        """Check the size of the searches that a client asks for.
+
+        Args:
+            hypotheses: The number of hypotheses of a text.
+            length: The maximum length of a translation.
+            least_tokens: The minimum length of all translations together.
 
         Raises:
             TooLargeError: They are too large.
@@ -455,6 +460,8 @@ class Service:
             raise TooLargeError(f"{hypotheses:,} hypotheses of a text; at most {limits.hypotheses:,} are accepted")
         if length is not None and length > limits.new_tokens:
             raise TooLargeError(f"{length:,} new tokens of a text; at most {limits.new_tokens:,} are accepted")
+        if least_tokens > limits.new_tokens:
+            raise TooLargeError(f"at least {least_tokens:,} new tokens; at most {limits.new_tokens:,} are accepted")
 
     @asynccontextmanager
     async def _admitted(

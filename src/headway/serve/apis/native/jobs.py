@@ -39,7 +39,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         client = client_of(service, request)
         if body.source != "auto":
             service.direction(body.source, body.target, body.model)
-        answer = translating(service, replace(client, in_background=True), body)
+        answer = translating(service, replace(client, in_background=True), body, len(body.text))
 
         async def work(texts: Sequence[str]) -> list[bytes]:
             try:

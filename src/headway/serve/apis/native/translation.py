@@ -142,9 +142,9 @@ class ScoreReply(BaseModel):
 
 
 def translating(
-    service: Service, client: Client, body: TranslationBody
+    service: Service, client: Client, body: TranslationBody, num_texts: int
 ) -> Callable[[Sequence[str]], Awaitable[list[dict[str, Any]]]]:
-    """Return a function that translates texts as a request says.
+    """Return a function that translates texts as a request with ``num_texts`` of them says.
 
     Raises:
         HeadwayError: The options are invalid.
@@ -153,7 +153,11 @@ def translating(
         BadRequestError: There are entries of a glossary, but no source language.
     """
     options = DecodingOptions.parse(body.options, "options")
-    service.check_search(hypotheses=max(options.beam_size, options.n_best), length=options.max_length)
+    service.check_search(
+        hypotheses=max(options.beam_size, options.n_best),
+        length=options.max_length,
+        least_tokens=num_texts * options.min_length,
+    )
     include = tuple(each if isinstance(each, str) else tuple(each) for each in body.include)
     languages = body.source, body.target, body.model
     glossary = _chosen_glossary(service, client, body)
@@ -274,7 +278,7 @@ async def _translate(service: Service, body: TranslateBody, request: Request) ->
         client = service.with_room(client, texts)
         if body.source != "auto":
             service.direction(body.source, body.target, body.model)  # before the reply begins
-    answer = translating(service, client, body)
+    answer = translating(service, client, body, len(texts))
     if body.stream:
         return EventStream(_events(answer, texts), error_value)
     return JSONResponse({"translations": await unless_disconnected(request, answer(texts))})
