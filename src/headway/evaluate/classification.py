@@ -90,17 +90,17 @@ def evaluate_classes(
     check_texts(predicted, truth, "predicted labels")
     if confidences is not None and len(confidences) != len(truth):
         raise DataError(f"{len(confidences):,} confidences for {len(truth):,} texts; expected one for each")
-    true, taken = _numbers(truth, labels, "true"), _numbers(predicted, labels, "predicted")
-    right = (true == taken).astype(np.float64)
+    true, predictions = _numbers(truth, labels, "true"), _numbers(predicted, labels, "predicted")
+    right = (true == predictions).astype(np.float64)
     size = len(labels)
     metrics: list[tuple[str, str, _Value]] = [
         ("accuracy", "", lambda weights: float(100 * (weights @ right) / weights.sum())),
-        ("macro F1", "average:macro|", lambda weights: _macro_f1(true, taken, weights, size)),
+        ("macro F1", "average:macro|", lambda weights: _macro_f1(true, predictions, weights, size)),
     ]
     if confidences is not None:
         sure = np.asarray(confidences, np.float64)
         metrics.append(("ECE", f"bins:{CALIBRATION_BINS}|", lambda weights: _calibration_error(sure, right, weights)))
-    matrix = np.bincount(true * size + taken, minlength=size * size).reshape(size, size)
+    matrix = np.bincount(true * size + predictions, minlength=size * size).reshape(size, size)
     return ClassificationReport(
         tuple(_scores(metrics, len(true), size, bootstrap, seed)),
         tuple(_class_scores(label, matrix, place) for place, label in enumerate(labels)),
@@ -136,17 +136,17 @@ def _numbers(names: Sequence[str], labels: Sequence[str], what: str) -> Int[np.n
 
 
 def _class_scores(label: str, matrix: Int[np.ndarray, "C C"], place: int) -> ClassScores:
-    right, given, are = matrix[place, place], matrix[:, place].sum(), matrix[place].sum()
-    precision, recall = (float(100 * right / whole) if whole else 0.0 for whole in (given, are))
-    f1 = float(200 * right / (given + are)) if given + are else 0.0
-    return ClassScores(label, precision, recall, f1, int(are))
+    right, num_predicted, num_true = matrix[place, place], matrix[:, place].sum(), matrix[place].sum()
+    precision, recall = (float(100 * right / whole) if whole else 0.0 for whole in (num_predicted, num_true))
+    f1 = float(200 * right / (num_predicted + num_true)) if num_predicted + num_true else 0.0
+    return ClassScores(label, precision, recall, f1, int(num_true))
 
 
 def _macro_f1(
-    true: Int[np.ndarray, " N"], taken: Int[np.ndarray, " N"], weights: Float[np.ndarray, " N"], classes: int
+    true: Int[np.ndarray, " N"], predictions: Int[np.ndarray, " N"], weights: Float[np.ndarray, " N"], classes: int
 ) -> float:
-    both = np.bincount(true, weights, classes) + np.bincount(taken, weights, classes)
-    right = np.bincount(true, weights * (true == taken), classes)
+    both = np.bincount(true, weights, classes) + np.bincount(predictions, weights, classes)
+    right = np.bincount(true, weights * (true == predictions), classes)
     return float((200 * right[both > 0] / both[both > 0]).mean())
 
 
@@ -177,16 +177,19 @@ def confusion_table(report: ClassificationReport) -> str:
         rows += [[label, *(f"{count:,}" for count in row)] for label, row in zip(labels, report.confusion, strict=True)]
         return _aligned(rows)
     wrong = [
-        (count, truth, taken)
+        (count, truth, predictions)
         for truth, row in zip(labels, report.confusion, strict=True)
-        for taken, count in zip(labels, row, strict=True)
-        if count and taken != truth
+        for predictions, count in zip(labels, row, strict=True)
+        if count and predictions != truth
     ]
     if not wrong:
         return "no text was assigned to a wrong class"
     wrong.sort(key=lambda each: -each[0])
     return _aligned(
-        [["true", "predicted", "texts"], *([truth, taken, f"{n:,}"] for n, truth, taken in wrong[:_MAX_CONFUSIONS])]
+        [
+            ["true", "predicted", "texts"],
+            *([truth, found, f"{n:,}"] for n, truth, found in wrong[:_MAX_CONFUSIONS]),
+        ]
     )
 
 

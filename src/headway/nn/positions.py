@@ -268,11 +268,11 @@ class RotaryPositions(_GrowingTable):
         """Return x[:, :, t] rotated to position start + t."""
         end = start + x.size(2)
         self.reserve(end)
-        return _turned(x, self.table[start:end])
+        return _rotated(x, self.table[start:end])
 
     def rotate_at(self, x: Float[Tensor, "B H T K"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B H T K"]:
         """Return x[b] rotated to positions[b]. Call :meth:`reserve` first."""
-        return _turned(x, self.table[positions][:, None, None])
+        return _rotated(x, self.table[positions][:, None, None])
 
     at = property(partial(renamed_method, old="at", new="rotate_at"))
 
@@ -293,7 +293,7 @@ def _rotations(
     return table.float()
 
 
-def _turned(x: Float[Tensor, "*b K"], factors: Float[Tensor, "*c 2 K"]) -> Float[Tensor, "*b K"]:
+def _rotated(x: Float[Tensor, "*b K"], factors: Float[Tensor, "*c 2 K"]) -> Float[Tensor, "*b K"]:
     cosine, sine = factors.unbind(-2)
     other = torch.unflatten(x, -1, (-1, 2)).flip(-1).flatten(-2)  # swap the two units of each pair
     return (x * cosine + other * sine).to(x.dtype)

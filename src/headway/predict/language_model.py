@@ -213,15 +213,15 @@ class LanguageModel:
         found = [hypotheses[: chosen.n] for hypotheses in self._search([(ids, ()) for ids in encoded], chosen)]
         # Continue the hypotheses that reached the end of the context, one request each.
         one = chosen.model_copy(update={"n": 1})
-        while going := [
+        while unfinished := [
             (number, at)
             for number, hypotheses in enumerate(found)
             for at, hypothesis in enumerate(hypotheses)
-            if self._goes_on(hypothesis, chosen)
+            if self._must_continue(hypothesis, chosen)
         ]:
-            more = self._search([(encoded[number], found[number][at].tokens) for number, at in going], one)
-            for (number, at), (following, *_) in zip(going, more, strict=True):
-                found[number][at] = _joined(found[number][at], following)
+            more = self._search([(encoded[number], found[number][at].tokens) for number, at in unfinished], one)
+            for (number, at), (rest, *_) in zip(unfinished, more, strict=True):
+                found[number][at] = _joined(found[number][at], rest)
         results = [[self._continuation(each, chosen) for each in hypotheses] for hypotheses in found]
         return results if isinstance(prompt, list) else results[0]
 
@@ -270,12 +270,12 @@ class LanguageModel:
     def _stream(
         self, prompt_ids: Sequence[int], options: GenerationOptions, alternatives: int
     ) -> Generator[StreamPart, None, Continuation]:
-        decoder, made = ContinuationDecoder(self._tokenizer), _NOTHING_YET
+        decoder, generated = ContinuationDecoder(self._tokenizer), _NOTHING_YET
         shown, held = 0, ""  # characters, and text that may be the beginning of a stop string
-        while made is _NOTHING_YET or self._goes_on(made, options):
+        while generated is _NOTHING_YET or self._must_continue(generated, options):
             steps = self._search_steps(
                 self._search_model(),
-                replace(self._request(prompt_ids, made.tokens, options), alternatives=alternatives),
+                replace(self._request(prompt_ids, generated.tokens, options), alternatives=alternatives),
                 options.decoding(),
                 bos=BOS,
                 eos=EOS,
@@ -288,19 +288,19 @@ class LanguageModel:
                     try:
                         (found,) = next(steps)
                     except StopIteration as end:
-                        following = end.value[0]
+                        rest = end.value[0]
                         break
                     held += decoder.decode(found.tokens[decoded:])
                     final = len(held) - max((_overlap(held, stop) for stop in options.stop), default=0)
                     yield StreamPart(held[:final], self._generated_tokens(found, decoded))
                     decoded, shown, held = len(found.tokens), shown + final, held[final:]
-            held += decoder.decode(following.tokens[decoded:])
-            last = self._generated_tokens(following, decoded)
-            made = _joined(made, following)
-            if last and self._goes_on(made, options):
+            held += decoder.decode(rest.tokens[decoded:])
+            last = self._generated_tokens(rest, decoded)
+            generated = _joined(generated, rest)
+            if last and self._must_continue(generated, options):
                 yield StreamPart("", last)
                 last = ()
-        continuation = self._continuation(made, options)
+        continuation = self._continuation(generated, options)
         yield StreamPart(continuation.text[shown:], last)
         return continuation
 
@@ -474,7 +474,7 @@ class LanguageModel:
         """Continue each prompt, given with the tokens that were added to it before."""
         return self._search_all(
             self._search_model(),
-            [self._request(prompt, made, options) for prompt, made in prompts],
+            [self._request(prompt, generated, options) for prompt, generated in prompts],
             options.decoding(),
             bos=BOS,
             eos=EOS,
@@ -484,9 +484,9 @@ class LanguageModel:
             max_sequences=max(_MAX_SEQUENCES // max(options.n, options.beam_size), 1),
         )
 
-    def _request(self, prompt: Sequence[int], made: Sequence[int], options: GenerationOptions) -> Request:
-        """Return the request to continue ``prompt`` and ``made``, of which the context may contain only the end."""
-        read, limit, context = (*prompt, *made), options.max_new_tokens - len(made), self.context_length
+    def _request(self, prompt: Sequence[int], generated: Sequence[int], options: GenerationOptions) -> Request:
+        """Return the request to continue ``prompt`` and ``generated``; the context may contain only the end."""
+        read, limit, context = (*prompt, *generated), options.max_new_tokens - len(generated), self.context_length
         beginning = self.bundle.prompt_prefix
         if context is not None:
             room = context - max(len(beginning), 1)
@@ -503,11 +503,11 @@ class LanguageModel:
             include=phrases_to_include(self._tokenizer, phrases),
             boundaries=word_boundaries(self._tokenizer) if options.include else None,
             banned=banned_ids(self._tokenizer, phrases),
-            ends=self._stop_rule(made, options.stop) if options.stop else None,
+            ends=self._stop_rule(generated, options.stop) if options.stop else None,
         )
 
-    def _stop_rule(self, made: Sequence[int], stops: Sequence[str]) -> Callable[[Sequence[int]], bool]:
-        """Return the rule that ends a continuation of ``made`` with the token that completes a stop string.
+    def _stop_rule(self, generated: Sequence[int], stops: Sequence[str]) -> Callable[[Sequence[int]], bool]:
+        """Return the rule that ends a continuation of ``generated`` with the token that completes a stop string.
 
         It decodes only the last tokens, unless their text contains a stop string. Enough text comes before the last
         token, so that a string that this token completes is found. The first three characters may be wrong: parts of a
@@ -516,7 +516,7 @@ class LanguageModel:
         decode, needed = self._tokenizer.decode_continuation, max(map(len, stops)) + 3
 
         def ends(tokens: Sequence[int]) -> bool:
-            whole, size = (*made, *tokens), needed + 1
+            whole, size = (*generated, *tokens), needed + 1
             while size < len(whole) and len(decode(whole[-size:-1])) < needed:
                 size *= 2
             if _first_stop(decode(whole[-size:]), stops) is None:
@@ -525,7 +525,7 @@ class LanguageModel:
 
         return ends
 
-    def _goes_on(self, found: Hypothesis, options: GenerationOptions) -> bool:
+    def _must_continue(self, found: Hypothesis, options: GenerationOptions) -> bool:
         """Return whether the end of the context ended a continuation that must go on."""
         return options.beyond_context == "slide" and not found.finished and len(found.tokens) < options.max_new_tokens
 
