@@ -222,7 +222,7 @@ def scaling_numbers(spread: tuple[float, ...] = SPREAD, **changes: float) -> Num
         for number, (each, weights) in enumerate(product(compute, sizes))
     ]
     alpha, beta, deviation = (changes.get(key, value) for key, value in (("alpha", 0.05), ("beta", 0.5), ("off", 0.01)))
-    best = [{"compute": each, "weights": 2e5, "loss": 1.6, "at_end": False} for each in compute]
+    best = [{"compute": each, "weights": 2e5, "loss": 1.6, "at_end": bool(changes.get("at_end"))} for each in compute]
     fits = [
         {"seed": seed, "best": best, "deviation": deviation + offset / 100}
         | {"loss": [-alpha - offset / 50, 1.9], "size": [beta + offset / 10, -1.6]}
@@ -317,6 +317,10 @@ def test_seeds_that_differ_widely_decide_nothing(name: str) -> None:
 )
 def test_numbers_against_a_claim_refute_it(name: str, claim: int, changes: dict[str, Any]) -> None:
     assert outcomes(name, MAKERS[name](**changes))[claim] == "refuted"
+
+
+def test_a_best_size_at_the_end_of_the_sizes_decides_nothing() -> None:
+    assert outcomes("scaling-laws", scaling_numbers(at_end=1.0)) == ["supported", "supported", *["inconclusive"] * 2]
 
 
 def test_one_head_is_compared_with_the_best_other_setting() -> None:
