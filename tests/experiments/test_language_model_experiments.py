@@ -71,7 +71,7 @@ def test_the_pretrained_model_has_the_stated_size() -> None:
 def test_scaling_trains_three_sizes_with_each_compute(tmp_path: Path) -> None:
     settings = full_form(tmp_path)
     weights = [
-        scaling_laws._count_weights(scaling_laws._recipe(settings, tmp_path, 1, size, 1), BOOKS_CHARACTERS)
+        scaling_laws._count_weights(scaling_laws._recipe(settings, tmp_path, 1, size, 1, 512), BOOKS_CHARACTERS)
         for size in scaling_laws._SIZES
     ]
     assert weights[0] == pytest.approx(0.008e6, rel=0.1)
