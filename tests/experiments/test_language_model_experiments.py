@@ -76,10 +76,10 @@ def test_scaling_trains_three_sizes_with_each_compute(tmp_path: Path) -> None:
     ]
     assert weights[0] == pytest.approx(0.008e6, rel=0.1)
     assert weights[-1] == pytest.approx(0.56e6, rel=0.05)
-    texts = {(compute, count): compute / (6 * count) for compute, count in product(scaling_laws._COMPUTE, weights)}
+    texts = {(compute, count): compute / (6 * count) for compute, count in product(scaling_laws._BATCHES, weights)}
     trained = [key for key in texts if scaling_laws._FEWEST <= texts[key] / key[1] <= scaling_laws._MOST]
     assert len(trained) * 3 == 36
-    assert {sum(compute == each for compute, _ in trained) for each in scaling_laws._COMPUTE} == {3}
+    assert {sum(compute == each for compute, _ in trained) for each in scaling_laws._BATCHES} == {3}
     assert max(texts[key] for key in trained) < scaling_laws._TRAIN_CHARACTERS
 
 

@@ -61,9 +61,9 @@ MAX_DEVIATION = 0.02  # of the loss from the fitted line, relative; a power law 
 
 _SIZES = ((16, 2), (24, 3), (32, 4), (48, 4), (64, 5), (96, 5))  # width and number of blocks
 _QUICK_SIZES = ((16, 1), (32, 1), (48, 2))
-_COMPUTE = (3.2e11, 1.28e12, 5.12e12, 2.048e13)  # floating-point operations of a training run
-_BATCHES = (512, 1024, 2048, 2048)  # characters, for each amount of compute
-_QUICK_COMPUTE, _QUICK_BATCHES = (1e9, 3e9), (512, 512)
+# The characters of a batch, for each number of floating-point operations of a training run.
+_BATCHES = {3.2e11: 512, 1.28e12: 1024, 5.12e12: 2048, 2.048e13: 2048}
+_QUICK_BATCHES = {1e9: 512, 3e9: 512}
 _FEWEST, _MOST = 8, 1000  # characters of training for each weight; other combinations are left out
 _CONTEXT = 128  # characters
 _TRAIN_CHARACTERS, _DEV_CHARACTERS = 30_000_000, 200_000
@@ -94,7 +94,7 @@ def measure(settings: Settings) -> Numbers:
     folder = _corpus(settings)
     vocab_size = len(set((folder / "train.txt").read_text(encoding="utf-8"))) + NUM_SPECIAL
     sizes = _QUICK_SIZES if settings.quick else _SIZES
-    amounts = dict(zip(_QUICK_COMPUTE, _QUICK_BATCHES) if settings.quick else zip(_COMPUTE, _BATCHES))
+    amounts = _QUICK_BATCHES if settings.quick else _BATCHES
     weights = {size: _count_weights(_recipe(settings, folder, 1, size, 1, 512), vocab_size) for size in sizes}
     runs = []
     for seed, compute, size in product(settings.seeds, amounts, sizes):
@@ -146,8 +146,8 @@ def _recipe(settings: Settings, folder: Path, seed: int, size: tuple[int, int], 
             "positions": "rotary",
         },
         "optimizer": {
-            "schedule": "cosine", "learning_rate": 0.32 / width, "warmup_steps": max(min(steps // 10, 100), 1), "beta2": 0.99,
-            "clip_norm": 1.0,
+            "schedule": "cosine", "learning_rate": 0.32 / width, "warmup_steps": max(min(steps // 10, 100), 1),
+            "beta2": 0.99, "clip_norm": 1.0,
         },
     }  # fmt: skip
     return make_recipe(settings, seed, steps, sections)
