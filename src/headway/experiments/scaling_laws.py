@@ -23,7 +23,7 @@ cases, the best size is not known, and claims about it are inconclusive.
 
 Models read contexts of 128 characters. The training text has 30 million characters, more than any run reads. A short
 run needs small batches, or it has too few steps: 512 characters with the least compute, 2,048 with the most. The peak
-learning rate is 0.32 / width (in inverse proportion, as Yang et al. 2021 derive for Adam). Sizes, batches and rate were
+learning rate is 0.16 / width (in inverse proportion, as Yang et al. 2021 derive for Adam). Sizes, batches and rate were
 chosen with single runs of seed 1. With larger models, or with batches of 2,048 and a rate of 0.003 for all, the
 smallest size was always the best. Three seeds were chosen beforehand. The full form has 36 runs. It takes about 75
 minutes on two cores.
@@ -146,7 +146,7 @@ def _recipe(settings: Settings, folder: Path, seed: int, size: tuple[int, int], 
             "positions": "rotary",
         },
         "optimizer": {
-            "schedule": "cosine", "learning_rate": 0.32 / width, "warmup_steps": max(min(steps // 10, 100), 1),
+            "schedule": "cosine", "learning_rate": 0.16 / width, "warmup_steps": max(min(steps // 10, 100), 1),
             "beta2": 0.99, "clip_norm": 1.0,
         },
     }  # fmt: skip
