@@ -132,7 +132,7 @@ class _AnyBundle(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return what a service tells about the model: languages, labels, or the length of its context."""
+        """Return what a service reports about the model: languages, labels, or the length of its context."""
 
     @property
     @abstractmethod

@@ -34,6 +34,7 @@ from headway.errors import CheckpointError, ConfigError
 from headway.hardware import choose_device
 from headway.models.registry import architecture_of
 from headway.predict import Translator, load_translator
+from headway.predict.shortlisting import SHORTLIST_FILE
 from headway.storage import atomic_write, atomic_write_text, checksum, lock_file
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
@@ -168,7 +169,8 @@ class _TranslationCache:
     def __init__(
         self, folder: Path, teacher: Path, translator: Translator, options: DecodingOptions, max_length: int
     ) -> None:
-        hashed = [path for path in sorted(teacher.iterdir()) if path.suffix in (".json", ".safetensors")]
+        files = (path for path in sorted(teacher.iterdir()) if path.suffix in (".json", ".safetensors"))
+        hashed = [path for path in files if path.name != SHORTLIST_FILE]  # the teacher translates without it
         self.teacher_key = fingerprint([(path.name, checksum(path)) for path in hashed])
         self._folder, self._translator, self._options, self._max_length = folder, translator, options, max_length
         self._used: set[Path] = set()
@@ -232,5 +234,5 @@ class _TranslationCache:
 
     def remove_unused(self) -> None:
         """Remove files that this call has not used, such as translations by other teachers and temporary files."""
-        for path in set(self._folder.iterdir()) - self._used:
+        for path in set(self._folder.glob("*")) - self._used:
             path.unlink()

@@ -61,8 +61,10 @@ def atomic_write_folder(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder, which replaces ``path`` on exit. After an error ``path`` is unchanged.
 
     A killed process leaves at most the folders ``.NAME.part`` and ``.NAME.old``. The next call restores the old folder
-    if the process was killed between the two renames, and removes the remaining temporary folders.
+    if the process was killed between the two renames, and removes the remaining temporary folders. If ``path`` is a
+    symbolic link, the folder that it points to is replaced.
     """
+    path = path.resolve()
     aside, old = path.with_name(f".{path.name}.part"), path.with_name(f".{path.name}.old")
     try:
         _recover(path, aside, old)
@@ -124,7 +126,7 @@ def lock_file(path: Path, *, wait: bool = True) -> Iterator[None]:
         path.touch()
     except OSError as error:
         raise _cannot_write(path, error) from None
-    lock = FileLock(path)
+    lock = FileLock(path, fallback_to_soft=False)  # the existence of this file must not mean that it is locked
     try:
         lock.acquire(blocking=wait)
     except Timeout:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from headway.bundle import named_weights
 from headway.errors import ConfigError
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.train.muon import Muon, orthogonalize
 from headway.train.optim import OptimizerConfig, make_optimizer
+from headway.train.snapshot import Progress, Snapshot, load_snapshot, optimizer_moments, prefixed_tensors
 
 SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 16, "decoder_layers": 2, "max_length": 8}
 
 
+@pytest.mark.parametrize("in_bfloat16", [False, True])
 @pytest.mark.parametrize("shape", [(3, 8, 8), (2, 6, 20), (2, 20, 6)])
-def test_singular_values_become_about_one_and_directions_stay(shape: tuple[int, int, int]) -> None:
+def test_singular_values_become_about_one_and_directions_stay(shape: tuple[int, int, int], in_bfloat16: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     matrices = torch.randn(shape, generator=generator)
-    result = orthogonalize(matrices).float()
+    result = orthogonalize(matrices, in_bfloat16=in_bfloat16).float()
     values = torch.linalg.svdvals(result)
     assert values.min() > 0.6
     assert values.max() < 1.3
@@ -30,7 +34,7 @@ def test_singular_values_become_about_one_and_directions_stay(shape: tuple[int, 
 
 
 def test_a_matrix_of_zeros_stays_zero() -> None:
-    assert not orthogonalize(torch.zeros(1, 4, 4)).any()
+    assert not orthogonalize(torch.zeros(1, 4, 4), in_bfloat16=False).any()
 
 
 def optimizer_of(model: DecoderOnly, **settings: float) -> torch.optim.Optimizer:
@@ -80,6 +84,34 @@ def test_momentum_is_nesterov_s_and_decay_is_decoupled() -> None:
     weight.grad = torch.eye(2)
     optimizer.step()
     torch.testing.assert_close(optimizer.state[weight]["momentum"], torch.eye(2) / 2)
+
+
+def test_the_precision_is_that_of_the_training() -> None:
+    updates = []
+    for precision in (False, True, False):
+        weight = nn.Parameter(torch.zeros(8, 8))
+        optimizer = Muon([{"params": [weight], "orthogonal": True}], momentum=0.5, betas=(0.9, 0.98), epsilon=1e-9)
+        optimizer.uses_bfloat16, optimizer.param_groups[0]["lr"] = precision, 0.1
+        weight.grad = torch.randn(8, 8, generator=torch.Generator().manual_seed(1))
+        optimizer.step()
+        updates.append(weight.detach().clone())
+    assert torch.equal(updates[0], updates[2])
+    assert not torch.equal(updates[0], updates[1])
+
+
+def test_restored_counters_are_on_the_device_of_their_weights() -> None:
+    model = DecoderOnly(DecoderOnlyConfig.parse(SIZES, "test"), 12)
+    optimizer = optimizer_of(model)
+    for weight in model.parameters():
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    tensors = prefixed_tensors(weights=named_weights(model), moments=optimizer_moments(model, optimizer))
+    with torch.device("meta"):
+        other = DecoderOnly(DecoderOnlyConfig.parse(SIZES, "test"), 12)
+    restored = optimizer_of(other)
+    load_snapshot(Snapshot(Progress(step=1), tensors), Path("checkpoint"), other, restored)
+    devices = {value.device.type for state in restored.state.values() for value in state.values()}
+    assert devices == {"meta"}
 
 
 def test_a_model_without_blocks_is_refused() -> None:

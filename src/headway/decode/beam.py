@@ -347,7 +347,7 @@ class BeamSearch(Generic[StateT]):
         short = [beam.length < self.options.min_length for beam in self.beams]
         if not any(short):
             return step.top_k(count, self.banned, self.eos)
-        found = step.top_k(count, (*self.banned, self.eos), self.eos)
+        found = step.top_k(count, (*self.banned, self.eos, *self.other_ends), self.eos)
         return found if all(short) else self._merged(short, found, step.top_k(count, self.banned, self.eos))
 
     def _merged(self, where: Sequence[bool], one: NextTokens, other: NextTokens) -> NextTokens:
@@ -415,10 +415,21 @@ class BeamSearch(Generic[StateT]):
             gains = self._banned_sequences.ban(gains, prefixes)
         short = [beam.length < options.min_length for beam in beams]
         if any(short):
-            gains = rules.ban_eos(gains, self._tensor(short).repeat_interleave(rows_each), self.eos)
+            gains = self._ban_ends(gains, short, (self.eos, *self.other_ends))
+        if self.other_ends and self._nodes is not None:  # only EOS is checked for phrases that are not included yet
+            gains = self._ban_ends(gains, [beam.constraints is not None for beam in beams], self.other_ends)
         forced = [beam.forced for beam in beams]
         if max(forced) >= 0:
             gains = rules.force_tokens(gains, self._tensor(forced).repeat_interleave(rows_each))
+        return gains
+
+    def _ban_ends(
+        self, gains: Float[Tensor, "R V"], where: Sequence[bool], ends: Sequence[int]
+    ) -> Float[Tensor, "R V"]:
+        """Ban the tokens ``ends`` in the sequences that ``where`` marks."""
+        rows = self._tensor(where).repeat_interleave(len(gains) // len(where))
+        for end in ends:
+            gains = rules.ban_eos(gains, rows, end)
         return gains
 
     def _candidates(
@@ -433,7 +444,8 @@ class BeamSearch(Generic[StateT]):
         full = [beam.left < 1 for beam in self.beams]
         if not any(full):
             return candidates, None
-        natural = candidates.tokens.gather(3, candidates.gains.argmax(3, keepdim=True)).flatten() == self.eos
+        best = candidates.tokens.gather(3, candidates.gains.argmax(3, keepdim=True)).flatten()
+        natural = torch.isin(best, self._tensor([self.eos, *self.other_ends]))
         return candidates.only_eos(self.eos, torch.unflatten(found.eos_log_prob, 0, shape), self._tensor(full)), natural
 
     def _extend(self, candidates: TokenScores) -> Extensions:
@@ -485,6 +497,9 @@ class BeamSearch(Generic[StateT]):
                 best = unfinished[at][group]
                 if finished or best == -math.inf:
                     finished.sort(key=lambda ending: ending.order)
+                    if self.other_ends:  # several tokens may have ended the same hypothesis
+                        finished[:] = {ending.hypothesis(()).tokens: ending for ending in reversed(finished)}.values()
+                        finished.sort(key=lambda ending: ending.order)
                     del finished[self.width :]
                     if not self._may_improve(finished, best, beam.limit):
                         beam.closed.add(group)

@@ -1,4 +1,4 @@
-"""On whose behalf a thread computes, and whether the result is still wanted."""
+"""The caller that a thread computes for, and the cancellation of its calls."""
 
 from __future__ import annotations
 

@@ -158,6 +158,7 @@ def search_all(
     found = map(one_batch, parts) if threads < 2 else _search_in_threads(one_batch, parts, threads)
     results: list[list[Hypothesis]] = [[] for _ in requests]
     for batch, hypotheses in zip(batches, found, strict=True):
+        raise_if_canceled()
         for at, each in zip(batch, hypotheses, strict=True):
             results[at] = each
     return results
@@ -180,11 +181,12 @@ def _search_in_threads(
 
     with ThreadPoolExecutor(threads, thread_name_prefix="search", initializer=init_worker) as pool:
         # The longest batches come first, so that all threads end at about the same time.
-        futures = [pool.submit(one_batch, batch, stop_event=stop_event) for batch in reversed(batches)]
         try:
+            futures = [pool.submit(one_batch, batch, stop_event=stop_event) for batch in reversed(batches)]
             started.wait()
             torch.set_num_threads(before)  # the workers' setting has also become the default of new threads
             for future in reversed(futures):
+                raise_if_canceled()
                 yield future.result()
         except BaseException:
             started.abort()

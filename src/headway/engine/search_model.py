@@ -383,7 +383,7 @@ class _State:
 
 
 class _ConvertedModel(Generic[ModelT]):
-    """What all search models have: the model that they were converted from, and the backend that computes.
+    """Base class of the search models: the model that they were converted from, and the backend that computes.
 
     Raises:
         ConfigError: The model cannot be converted (:func:`unsupported_reason`), or the machine does not support the

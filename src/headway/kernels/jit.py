@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from pickle import UnpicklingError
 from types import FrameType, FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
@@ -238,7 +239,7 @@ class _KernelCache(_Cache):
         while True:
             is_last = _background is None or _background.poll() is not None
             for _, file in self._files:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(Exception):  # a damaged file is written again
                     payload = file.load(key)
                     if payload is not None:
                         return _CompileResult._rebuild(target_context, *payload)
@@ -260,7 +261,12 @@ class _KernelCache(_Cache):
                     _StoredEnvironment(each) if each.globals["__name__"].startswith("numba.") else each
                     for each in environments
                 )
-                file.save((sig, data.codegen.magic_tuple(), self._code), (*payload, stored))
+                key = sig, data.codegen.magic_tuple(), self._code
+                try:
+                    file.save(key, (*payload, stored))
+                except (EOFError, UnpicklingError):  # the index is damaged
+                    file.flush()
+                    file.save(key, (*payload, stored))
                 return
 
     def enable(self) -> None:

@@ -50,6 +50,7 @@ from headway.train.memory import (
     largest_batch_shapes,
 )
 from headway.train.model_card import model_card
+from headway.train.muon import Muon
 from headway.train.optim import clip_and_step, depths, learning_rate, learning_rate_warning
 from headway.train.recipe import Recipe, refuse_changes
 from headway.train.report import Listener, MetricsWriter, Scores
@@ -225,6 +226,8 @@ class _Trainer(Generic[RecipeT]):
         step, progress = self.state.step, self.state.progress
         start = partial(record_start, run, device, training.precision, step=step, world_size=world.world_size)
         self.precision = world.on_main(start)
+        if isinstance(self.state.optimizer, Muon):
+            self.state.optimizer.uses_bfloat16 = self.precision == "bfloat16"
         position = {"first_epoch": progress.epoch, "first_batch": progress.batch}
         share = {"rank": world.rank, "world_size": world.world_size}
         self.stream = BatchStream(prepared.train, recipe, device, **position, **share)
@@ -393,7 +396,8 @@ class _Trainer(Generic[RecipeT]):
         """Return the score by which ``validation.metric`` selects the best model; higher is better."""
         metric = self.recipe.validation.metric
         name = _SCORE_NAMES.get(metric, metric)
-        return float(record[name]) if metric != "loss" and name in record else -float(record["loss"])
+        score = float(record[name]) if metric != "loss" and name in record else -float(record["loss"])
+        return -math.inf if math.isnan(score) else score
 
     def _write_model(self, name: str, scores: Scores) -> None:
         """Write a model folder, whose card reports ``scores``."""

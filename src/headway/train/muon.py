@@ -35,13 +35,19 @@ class Muon(torch.optim.Optimizer):
         momentum: Muon: decay rate of the momentum, which is Nesterov's.
         betas: AdamW: decay rates of the two moments.
         epsilon: AdamW: constant added to the square root of the second moment.
+
+    Attributes:
+        uses_bfloat16: Whether matrices are made orthogonal in bfloat16; by default, where that is fast.
     """
+
+    uses_bfloat16: bool | None = None
 
     def __init__(
         self, groups: Iterable[dict[str, Any]], *, momentum: float, betas: tuple[float, float], epsilon: float
     ) -> None:
         defaults = {"lr": 0.0, "momentum": momentum, "betas": betas, "eps": epsilon, "weight_decay": 0.0}
-        super().__init__(groups, defaults | {"orthogonal": False})
+        # "capturable": the counters of steps are on the device of the weights, also after they are restored.
+        super().__init__(groups, defaults | {"orthogonal": False, "capturable": True})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure is ever passed
@@ -63,7 +69,8 @@ class Muon(torch.optim.Optimizer):
             state["momentum"].lerp_(gradient, 1 - group["momentum"])
             by_shape[weight.shape].append((weight, gradient.lerp(state["momentum"], group["momentum"])))
         for shape, found in by_shape.items():
-            updates = orthogonalize(torch.stack([update for _, update in found]))
+            in_bfloat16 = has_fast_bfloat16(weights[0].device) if self.uses_bfloat16 is None else self.uses_bfloat16
+            updates = orthogonalize(torch.stack([update for _, update in found]), in_bfloat16=in_bfloat16)
             rate = group["lr"] * _ADAM_UPDATE * math.sqrt(max(shape))
             for (weight, _), update in zip(found, updates, strict=True):
                 weight.mul_(1 - group["lr"] * group["weight_decay"]).add_(update.to(weight.dtype), alpha=-rate)
@@ -94,15 +101,12 @@ class Muon(torch.optim.Optimizer):
         )
 
 
-def orthogonalize(matrices: Float[Tensor, "B M N"]) -> Float[Tensor, "B M N"]:
-    """Return about U V^T for each matrix U S V^T: its singular values are between 0.7 and 1.2.
-
-    Products are computed in bfloat16 where that is fast.
-    """
+def orthogonalize(matrices: Float[Tensor, "B M N"], *, in_bfloat16: bool) -> Float[Tensor, "B M N"]:
+    """Return about U V^T for each matrix U S V^T: its singular values are between 0.7 and 1.2."""
     is_wide = matrices.size(1) <= matrices.size(2)
     x: Tensor = matrices if is_wide else matrices.mT
     x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=_SMALLEST_NORM)
-    if has_fast_bfloat16(matrices.device):
+    if in_bfloat16:
         x = x.bfloat16()
     a, b, c = _COEFFICIENTS
     for _ in range(_STEPS):

@@ -94,8 +94,8 @@ class OptimizerConfig(Config):
         1.0,
         gt=0,
         le=1,
-        description="Fine-tuning: the learning rate of each block, as a fraction of that of the block above it; of the "
-        "last block, of the output's. 1 means the same rate for all weights.",
+        description="Fine-tuning: factor on the learning rate from each block to the one below it. The last block's "
+        "rate is this factor times the rate of the output weights. 1 means the same rate for all weights.",
     )
     clip_norm: float | None = Field(
         None, gt=0, description="Maximum norm of the gradients; larger gradients are scaled down. None means no limit."

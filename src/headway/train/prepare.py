@@ -109,7 +109,8 @@ class Preparation:
     def stores(
         self, encode: Callable[[Any, BpeSampling | None], CorpusEncoding], filters: FilterConfig | None
     ) -> tuple[list[TokenStore], TokenStore | None] | None:
-        """Return the stores of the training corpora and of the development set, with the arguments of :meth:`datasets`.
+        """Return the stores of the training corpora and of the development set, with the arguments of
+        :meth:`load_or_build_datasets`.
 
         Returns None if other shards have not built their parts yet. ``filters`` may be None: all examples are kept.
         """
