@@ -18,8 +18,9 @@ The published values are alpha = 0.050 (Kaplan et al. 2020, 1.2, for the best us
 or 0.50 (Hoffmann et al. 2022, table 2, approach 1). They were measured with words or parts of words and with at least
 a thousand times as much compute. Hoffmann et al. fit the loss above a constant, the entropy of text, which is not known
 for this text, so only their exponent of the best size is compared. An exponent "is" the published one if they differ by
-less than 0.02 (loss) or 0.1 (size). If the smallest or the largest size is the best in more than a quarter of the
-cases, the best size is not known, and claims about it are inconclusive.
+less than 0.02 (loss) or 0.1 (size). A line "is" straight if the exponents between its first two and its last two points
+differ by less than 0.02; those of a loss that approaches a constant differ by more. If the smallest or the largest size
+is the best in more than a quarter of the cases, the best size is not known, and claims about it are inconclusive.
 
 Models read contexts of 128 characters. The training text has 30 million characters, more than any run reads. A short
 run needs small batches, or it has too few steps: 512 characters with the least compute, 2,048 with the most. The peak
@@ -57,7 +58,7 @@ from headway.train.recipe import Recipe
 
 KAPLAN_LOSS, KAPLAN_SIZE, HOFFMANN_SIZE = 0.050, 0.73, 0.50  # published exponents
 MAX_LOSS_EXPONENT_GAP, MAX_SIZE_EXPONENT_GAP = 0.02, 0.1
-MAX_DEVIATION = 0.02  # of the loss from the fitted line, relative; a power law deviates by less
+MAX_BEND = 0.02  # difference of the exponents between the last two and the first two amounts of compute
 
 _SIZES = ((16, 2), (24, 3), (32, 4), (48, 4), (64, 5), (96, 5))  # width and number of blocks
 _QUICK_SIZES = ((16, 1), (32, 1), (48, 2))
@@ -162,8 +163,8 @@ def fit_power_laws(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Fit the best loss and the best size over compute by power laws.
 
     Returns ``best``, the best size and loss at each amount of compute, and whether it is the smallest or largest size;
-    ``loss`` and ``size``, the slopes and intercepts of the lines in natural logarithms; and ``deviation``, the largest
-    relative deviation of a loss from its line.
+    ``loss`` and ``size``, the slopes and intercepts of the lines in natural logarithms; and ``bend``, the exponent of
+    the loss between the last two amounts minus that between the first two.
     """
     best = []
     for compute in sorted({row["compute"] for row in runs}):
@@ -173,8 +174,13 @@ def fit_power_laws(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         best.append({"compute": compute, "weights": weights, "loss": loss, "at_end": at_end})
     logs = {key: np.log([each[key] for each in best]) for key in ("compute", "weights", "loss")}
     size, loss_line = (np.polyfit(logs["compute"], logs[key], 1) for key in ("weights", "loss"))
-    deviation = np.abs(np.expm1(logs["loss"] - np.polyval(loss_line, logs["compute"]))).max()
-    return {"best": best, "loss": loss_line.tolist(), "size": size.tolist(), "deviation": float(deviation)}
+    exponents = -np.diff(logs["loss"]) / np.diff(logs["compute"])
+    return {
+        "best": best,
+        "loss": loss_line.tolist(),
+        "size": size.tolist(),
+        "bend": float(exponents[-1] - exponents[0]),
+    }
 
 
 def _lowest(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -196,7 +202,6 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the fitted exponents of all seeds."""
     fits = numbers["fits"]
     loss, size = mean_ci([-each["loss"][0] for each in fits]), mean_ci([each["size"][0] for each in fits])
-    deviation = mean_ci([each["deviation"] for each in fits])
     at_end = [best["at_end"] for each in fits for best in each["best"]]
     note = (
         f" (the smallest or largest size was the best in {sum(at_end)} of {len(at_end)} cases)" if any(at_end) else ""
@@ -204,10 +209,10 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     quantity = f"exponent of the best size{note}"
     is_known = sum(at_end) <= _MAX_AT_END * len(at_end)
     return (
-        decide(
-            f"largest deviation of the loss from the line, relative: {deviation}; at most {MAX_DEVIATION:g} is allowed",
-            supported=deviation.high < MAX_DEVIATION,
-            refuted=deviation.low > MAX_DEVIATION,
+        judge_equivalent(
+            mean_ci([each["bend"] for each in fits]),
+            "exponent of the loss with the most compute minus that with the least",
+            tolerance=MAX_BEND,
         ),
         judge_equivalent(
             _minus(loss, KAPLAN_LOSS),
