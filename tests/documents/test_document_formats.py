@@ -98,6 +98,58 @@ def test_markdown_constructs(upper: Translate) -> None:
     assert upper(text, "md") == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("> | one | two |\n> |---|---|\n> | three | four |\n", "> | ONE | TWO |\n> |---|---|\n> | THREE | FOUR |\n"),
+        ("- | one | two |\n  |---|---|\n  | three | four |\n", "- | ONE | TWO |\n  |---|---|\n  | THREE | FOUR |\n"),
+        ("> one | two\n> ---|---\n> three | four\n", "> ONE | TWO\n> ---|---\n> THREE | FOUR\n"),
+        (
+            "| a<br>b | c |\n|---|---|\n| d | <b>e<br>f</b> |\n",
+            "| A <br> B | C |\n|---|---|\n| D | <b>E <br> F</b> |\n",
+        ),
+        ("- [x] done\n- [ ] not yet\n", "- [x] DONE\n- [ ] NOT YET\n"),
+        ("[x] done\n", "[X] DONE\n"),
+    ],
+)
+def test_markdown_tables_breaks_and_tasks(upper: Translate, text: str, expected: str) -> None:
+    assert upper(text, "md") == expected
+
+
+@pytest.mark.parametrize("text", ["Compute 5 * 3, but \\*hello there\\* is text.\n", "snake_case and \\_private\\_\n"])
+def test_escaped_characters_do_not_become_emphasis(text: str, tmp_path: Path) -> None:
+    import markdown_it
+
+    source, target = tmp_path / "a.md", tmp_path / "b.md"
+    source.write_text(text)
+    translate_document(UpperCaseTranslator(identity=True), source, target)
+    render = markdown_it.MarkdownIt("commonmark").render
+    assert render(target.read_text()) == render(text)
+
+
+def test_subtitles_without_an_empty_line_between_cues(upper: Translate) -> None:
+    srt = "1\n00:00:01,000 --> 00:00:02,000\nhello there\n2\n00:00:03,000 --> 00:00:04,000\nwe go\n"
+    assert upper(srt, "srt") == srt.replace("hello there", "HELLO THERE").replace("we go", "WE GO")
+
+
+@pytest.mark.parametrize("name", ["iso-8859-1", "us-ascii", "windows-1252"])
+def test_html_in_latin_1_is_read_as_browsers_read_it(name: str, tmp_path: Path) -> None:
+    source, target = tmp_path / "a.html", tmp_path / "b.html"
+    source.write_bytes(f'<meta charset="{name}"><p>'.encode() + b"it\x92s \x93a\x94</p>")
+    translator = UpperCaseTranslator()
+    translate_document(translator, source, target)
+    assert translator.texts == ["it’s “a”"]
+    assert target.read_bytes().endswith(b"<p>IT\x92S \x93A\x94</p>")
+
+
+@pytest.mark.parametrize("name", ["hex", "rot13", "unicode_escape", "undefined", "nonsense"])
+def test_html_in_what_is_no_encoding_is_refused(name: str, tmp_path: Path) -> None:
+    source = tmp_path / "a.html"
+    source.write_bytes(f'<meta charset="{name}"><p>a b</p>'.encode())
+    with pytest.raises(DocumentError, match="which is unknown"):
+        translate_document(UpperCaseTranslator(), source, tmp_path / "b.html")
+
+
 def test_a_translation_cannot_become_markdown_syntax(tmp_path: Path) -> None:
     source, target = tmp_path / "a.md", tmp_path / "b.md"
     source.write_text("one\n\ntwo\n\n| a | b |\n|---|---|\n| three | c |\n")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+import time
 import zipfile
 from collections.abc import Callable
 from functools import partial
@@ -213,3 +215,52 @@ def test_broken_documents_end_in_an_error_of_one_line(name: str, tmp_path: Path)
 @pytest.mark.parametrize("name", MAKERS)
 def test_many_broken_documents_end_in_an_error_of_one_line(name: str, tmp_path: Path) -> None:
     run_fuzzed(name, tmp_path, range(1000, 1500))
+
+
+def test_the_type_of_a_file_may_be_that_of_its_extension(word: Path) -> None:
+    """As some programs write it: a default for .xml instead of a type for the document."""
+
+    def with_default(name: str, data: bytes) -> bytes:
+        if name != "[Content_Types].xml":
+            return data
+        text = data.decode()
+        (kind,) = re.findall(r'<Override PartName="/word/document.xml" ContentType="([^"]+)"/>', text)
+        text = text.replace(f'<Override PartName="/word/document.xml" ContentType="{kind}"/>', "")
+        return re.sub(r'(<Default Extension="xml" ContentType=")[^"]+', rf"\g<1>{kind}", text).encode()
+
+    copy = changed(word, with_default)
+    assert read_document(copy, _DOCX, DocumentLimits()).texts == read_document(word, _DOCX, DocumentLimits()).texts
+
+
+def test_a_damaged_entry_is_named(word: Path) -> None:
+    copy = word.with_name("lzma.docx")
+    with zipfile.ZipFile(word) as source, zipfile.ZipFile(copy, "w", zipfile.ZIP_LZMA) as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name))
+        (info,) = (each for each in target.infolist() if each.filename == "word/document.xml")
+        start, size = info.header_offset + 30 + len(info.filename), info.compress_size
+    data = bytearray(copy.read_bytes())
+    data[start + size // 2 : start + size // 2 + 40] = bytes(40)
+    copy.write_bytes(data)
+    assert "damaged" in refusal(copy)
+
+
+@pytest.mark.parametrize(
+    ("text", "extension"),
+    [
+        ("Great! " * 20_000, "md"),
+        ("[^" * 50_000, "md"),
+        ("a" + " " * 100_000 + "b", "md"),
+        ("1\n00:00:01,000 --> 00:00:02,000\n" + "a\n" * 20_000, "srt"),
+        ("1\n00:00:01,000 --> 00:00:02,000\n<" + "a" * 100_000, "srt"),
+        ("<p>" + "<b>x</b> " * 30_000, "html"),
+    ],
+    ids=["exclamation", "footnotes", "spaces", "lines", "tag", "pairs"],
+)
+def test_time_grows_with_the_length_only(text: str, extension: str, tmp_path: Path) -> None:
+    """Each of these took minutes, or would have."""
+    source, target = tmp_path / f"a.{extension}", tmp_path / f"b.{extension}"
+    source.write_text(text)
+    began = time.process_time()
+    fill_document(lambda texts: [each.text for each in texts], source, target)
+    assert time.process_time() - began < 20

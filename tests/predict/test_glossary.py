@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -242,3 +244,11 @@ def test_threads_that_need_a_glossary_share_one(make_translator: Make) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: model_glossary(Glossary(rows), tokenizer, None), range(8)))
     assert all(each is found[0] for each in found)
+
+
+@pytest.mark.parametrize("end", ["", "\x85", " ", "|"])
+def test_many_alternatives_take_no_long_time(end: str) -> None:
+    began = time.process_time()
+    with contextlib.suppress(DataError):
+        Glossary([("cat", "|".join(["abc"] * 5000) + end)])
+    assert time.process_time() - began < 5

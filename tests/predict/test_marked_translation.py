@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import random
 import re
+import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.decode import DecodingOptions
-from headway.errors import ConfigError, HeadwayError
+from headway.errors import ConfigError, DataError, HeadwayError
 from headway.predict import Candidate, MarkupOptions, Source, Translation, Translator
 from headway.predict import find_candidates as find_candidates_module
 from headway.predict.marked_translation import MarkedTranslation
@@ -205,3 +206,23 @@ def test_candidates_all_have_the_tags(make_translator: Make) -> None:
 def test_in_other_settings(make_translator: Make, settings: dict[str, Any]) -> None:
     found = make_translator(settings=settings).translate("das rote Haus <b>und der</b> ein {x} Baum", markup="html")
     assert [found.text.count(each) for each in ("<b>", "</b>", "{x}")] == [1, 1, 1]
+
+
+def test_a_lone_surrogate_is_an_error_of_its_text(make_translator: Callable[..., Translator]) -> None:
+    found = make_translator().translate_each(["{x} \ud800", "das Haus"])
+    assert isinstance(found[0], DataError)
+    assert str(found[0]).startswith("character 5: lone surrogate")
+    assert isinstance(found[1], Translation)
+
+
+def test_a_long_text_with_a_tag_needs_memory_for_its_length_only(make_translator: Callable[..., Translator]) -> None:
+    """The attention of all its sentences to each other would need hundreds of megabytes."""
+    text = "<p><b>das</b> " + "das rote Haus. " * 400 + "</p>"
+    translator = make_translator()
+    tracemalloc.start()
+    found = translator.translate(text, DecodingOptions(beam_size=1), markup="html")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.text.count("<b>") == 1
+    assert found.alignment is None
+    assert peak < 60e6

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from marked_texts import copied
 
@@ -118,3 +120,10 @@ def test_what_the_model_reads(text: str, with_placeholders: str | None, without:
 )
 def test_texts_with_nothing_to_keep(text: str) -> None:
     assert parse_plain_text(text) is None
+
+
+@pytest.mark.parametrize("text", ["%" + "0" * 100_000 + "!", "%" + "-" * 100_000, "%1." + "0" * 100_000 + "!"])
+def test_a_long_number_after_a_percent_sign_takes_no_long_time(text: str) -> None:
+    began = time.process_time()
+    parse_plain_text(text)
+    assert time.process_time() - began < 5

@@ -42,7 +42,7 @@ def document_format_name(choice: str, source: Path | None, output: Path | None) 
     if found not in FORMATS:
         accepted = ", ".join([_AUTO, LINES, *FORMATS])
         raise ConfigError(f"--document-format {found!r} is unknown", accepted=accepted)
-    if source is None or output is None:
+    if source is None or output in (None, Path("-")):
         raise ConfigError(
             "a document needs --input and --output", hint="--document-format lines translates each line of the input"
         )

@@ -147,6 +147,8 @@ def translate(
 
     search = decoding_options()
     is_marked = markup is not None or input_format != "text"
+    if document_format != "auto" and (text is not None or is_marked):
+        raise ConfigError("--document-format does not apply to TEXT, --markup or --input-format jsonl; leave it out")
     found_format = document_format_name(LINES if text is not None or is_marked else document_format, source, output)
     if found_format is not None:
         refuse_line_options(
@@ -179,7 +181,15 @@ def translate(
     load_first = partial(load_ensemble, first, other_models, precision)
     load: Callable[[], TextTranslator] = load_first
     if pivot is not None:
-        second = partial(load_translator, pivot, avoid_flagged=guard, precision=precision, shortlist=shortlist)
+        second = partial(
+            load_translator,
+            pivot,
+            max_source_tokens=max_source_tokens,
+            avoid_flagged=guard,
+            alignment_layer=alignment_layer,
+            precision=precision,
+            shortlist=shortlist,
+        )
         load = partial(_load_pivot, load_first, second, pivot_language, pivot_candidates)
     elif pivot_candidates != DEFAULT_CANDIDATES or pivot_language is not None:
         raise ConfigError("--pivot-candidates and --pivot-language need --pivot, a second model")

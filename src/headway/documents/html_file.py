@@ -5,6 +5,7 @@ character; see :mod:`headway.predict.markup`. Blocks are texts of their own.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ HTML = MarkupOptions(kind="html", attributes=("title", "alt", "placeholder", "ar
 _CHARSET = re.compile(
     rb"""<meta\s[^>]*?charset\s*=\s*["']?\s*([\w.:-]+)|<\?xml\s[^>]*?encoding\s*=\s*["']([\w.:-]+)""", re.IGNORECASE
 )
+_NOT_OF_PAGES = ("unicode-escape", "raw-unicode-escape", "idna", "punycode")  # encodings that Python also has
+_READ_AS_WINDOWS_1252 = ("iso8859-1", "ascii")  # by the Encoding Standard, section 4.2
 _HEAD_BYTES = 4096  # in which a page declares its encoding
 _AFTER_QUOTE = re.compile(r"""=\s*(["'])$""")
 _QUOTES = {'"': "&quot;", "'": "&#39;"}
@@ -105,12 +108,19 @@ def _read(path: Path) -> EncodedText:
     declared = (match[1] or match[2]).decode("ascii") if match else "utf-8"
     try:
         name = codecs.lookup(declared).name
-    except LookupError:
-        raise DocumentError(f"the page declares the encoding {declared!r}, which is unknown") from None
+        "".encode(name)  # refuses codecs that are no encodings of text, such as hex
+    except (LookupError, UnicodeError):
+        name = ""
+    if not name or name in _NOT_OF_PAGES:
+        raise DocumentError(f"the page declares the encoding {declared!r}, which is unknown")
     if name.startswith("utf") or start.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return read_text(path)
+    data = path.read_bytes()
+    if name in _READ_AS_WINDOWS_1252:
+        with contextlib.suppress(UnicodeDecodeError):  # of the few bytes that it does not have
+            return _HtmlText(data.decode("cp1252"), "cp1252")
     try:
-        return _HtmlText(path.read_bytes().decode(name), name)
+        return _HtmlText(data.decode(name), name)
     except UnicodeDecodeError:
         raise DocumentError(f"the page is not valid {declared}, which it declares as its encoding") from None
 

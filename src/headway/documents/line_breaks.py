@@ -8,6 +8,7 @@ unchanged text again gives the lines of the source.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -70,14 +71,18 @@ def break_like(source_lines: Sequence[str], text: str, *, has_tags: bool = False
         else:
             spaces.append((match.start(), match.start() - hidden))
     source_total, total = max(1, sum(lengths) + count - 1), len(text) - hidden
+    visible = [each[1] for each in spaces]
     breaks: list[int] = []
-    before = 0
+    before = first = 0  # the first space that is after the last break
     for number, length in enumerate(lengths[:-1]):
         before += length + (number > 0)
         wanted = before * total / source_total
-        possible = [each for each in spaces if not breaks or each[0] > breaks[-1]]
-        if not possible:
+        if first == len(spaces):
             break
-        breaks.append(min(possible, key=lambda each: abs(each[1] - wanted))[0])
+        after = bisect_left(visible, wanted, first)
+        nearest = [at for at in (after - 1, after) if first <= at < len(spaces)]
+        chosen = min(nearest, key=lambda at: abs(visible[at] - wanted))
+        breaks.append(spaces[chosen][0])
+        first = chosen + 1
     edges = [-1, *breaks, len(text)]
     return [text[start + 1 : end] for start, end in pairwise(edges)]

@@ -24,11 +24,16 @@ if TYPE_CHECKING:
 
 _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n.*?^\1[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
-_PIPE = re.compile(r"(?<!\\)\|")
-_FOOTNOTE = re.compile(r"\[\^[^\]\s]+\]:?")
+_FOOTNOTE = re.compile(r"\[\^[^\[\]\s]+\]:?")
 _HTML_TAG = re.compile(r"<(?P<closing>/?)(?P<name>[A-Za-z][\w-]*)")
-_BREAK = re.compile(r"[ \t]*\n[ \t]*")
+_BREAK = re.compile(r"(?<![ \t])[ \t]*\n[ \t]*")
 _SPECIAL = "\\`*_[]<>~"
+_CONTAINERS = re.compile(r"(?:[ \t]*(?:>|(?:[-+*]|\d{1,9}[.)])(?=[ \t])))*+[ \t]*")
+_ROW_LEVEL = 2  # of a row, as markdown-it counts, in a table outside of quotes and lists
+_TASK = re.compile(r"\[[ xX]\][ \t]+")
+_LIST_MARK = re.compile(r"(?:[-+*]|\d{1,9}[.)])[ \t]+\Z")
+_VOID_TAGS = {"br", "hr", "img", "input", "wbr"}
+_OPENINGS = {"link": "[", "image": "!["}
 _BLOCK_MARK = re.compile(r"[-+*>]|#{1,6}|\d{1,9}[.)]|[-=]+|(?:```|~~~).*")
 _EMPHASIS = {"em_open", "em_close", "strong_open", "strong_close", "s_open", "s_close"}
 
@@ -122,11 +127,13 @@ class _MarkdownParagraph:
         return "".join(out)
 
     def _escaped(self, text: str) -> str:
-        """Write special characters as the source does, or with a backslash if it does not contain them."""
+        """Write special characters as the source does, or with a backslash if it does not contain them.
+
+        One that the source writes in both ways is written in the other form, which never means anything else.
+        """
         return "".join(
-            character
-            if character in self.bare
-            else self.written.get(character, f"\\{character}" if character in _SPECIAL else character)
+            self.written.get(character)
+            or (f"\\{character}" if character in _SPECIAL and character not in self.bare else character)
             for character in text
         )
 
@@ -179,7 +186,12 @@ def _parts(text: str) -> Iterator[_Part]:
         position = last
         own = lines[first:last]
         if token.type == "tr_open":
-            yield from _row("".join(own[0]), _cells(tokens, index), parser)
+            row = "".join(own[0])
+            # Before a table in a quote or a list is its mark, which is no cell.
+            before = _CONTAINERS.match(row) if token.level > _ROW_LEVEL else None
+            at = before.end() if before else 0
+            yield row[:at]
+            yield from _row(row[at:], _cells(tokens, index), parser)
         elif token.type == "html_block":
             if token.level == 0:
                 yield _HtmlBlock(*html_texts("".join(line + end for line, end in own)))
@@ -218,7 +230,10 @@ def _paragraphs(content: str, source: Sequence[tuple[str, str]], parser: _Inline
     """Yield the parts of a paragraph or heading. ``source`` is its lines, with more than its text."""
     events = parser.events(content)
     breaks = [event for event in events if event.kind == "break"]
-    starts = [0, *(event.end for event in breaks)]
+    task = _TASK.match(content)
+    if task and not _LIST_MARK.search(source[0][0].partition(task.group())[0]):
+        task = None
+    starts = [task.end() if task else 0, *(event.end for event in breaks)]
     ends = [*(event.start for event in breaks), len(content)]
     number = 0  # of the line
     for start, end in zip(starts, ends, strict=True):
@@ -276,7 +291,11 @@ def _inline(
         elif index in closing:
             inline.close()
         elif event.raw:
+            # A line break separates words.
+            is_break = event.name == "<br"
+            inline.add_text(" " * (is_break and not content[start : event.start][-1:].isspace()))
             inline.add_point((event.raw, "", ""), event.text)
+            inline.add_text(" " * (is_break and not content[event.end : end][:1].isspace()))
         position = event.end
     add_text(content[position:end])
     return inline, written, frozenset(bare)
@@ -351,7 +370,7 @@ def _record(parser: MarkdownIt, events: list[_Event]) -> None:
             start, num_tokens, is_pending = state.pos, len(state.tokens), bool(state.pending)
             label = (
                 parser.helpers.parseLinkLabel(state, start + (name == "image"), name == "link")
-                if (name in ("link", "image") and state.src[start] in "![" and not silent)
+                if name in ("link", "image") and not silent and state.src.startswith(_OPENINGS[name], start)
                 else -1
             )
             if not rule(state, silent):
@@ -365,15 +384,18 @@ def _record(parser: MarkdownIt, events: list[_Event]) -> None:
                     token.meta = {"start": start, "length": len(token.content)}
                     start += len(token.content)
             elif name == "link" or (name == "image" and any(map(str.isalpha, source[start + 2 : label]))):
-                opening = "![" if name == "image" else "["
+                opening = _OPENINGS[name]
                 closing, words = source[label:end], source[start + len(opening) : label]
                 # Without a name of the destination, the words are its name.
                 named = f"][{_BREAK.sub(' ', words)}]" if closing in ("]", "][]") else closing
                 events.append(_Event(start, start + len(opening), "open", opening, name=name))
                 events.append(_Event(label, end, "close", named, closing if named != closing else "", name))
             elif name == "html_inline" and (tag := _HTML_TAG.match(source, start)) and source[end - 2] != "/":
-                kind: Literal["open", "close"] = "close" if tag["closing"] else "open"
-                events.append(_Event(start, end, kind, source[start:end], name=f"<{tag['name'].lower()}"))
+                name_of_tag = tag["name"].lower()
+                kind: Literal["open", "close", "point"] = "close" if tag["closing"] else "open"
+                if name_of_tag in _VOID_TAGS:
+                    kind = "point"
+                events.append(_Event(start, end, kind, source[start:end], name=f"<{name_of_tag}"))
             elif new[-1].type == "hardbreak":
                 events.append(_Event(start, end, "break" if state.level == 0 else "point", source[start:end]))
             elif new[-1].type == "text_special":

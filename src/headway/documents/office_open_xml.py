@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headway.documents.content import DocumentContent, DocumentError, DocumentLimits
 from headway.documents.office_package import OfficePackage
 from headway.documents.office_paragraph import office_paragraphs
 from headway.documents.safe_xml import local_name
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
 
 _TYPES_FILE = "[Content_Types].xml"
 
@@ -33,11 +37,7 @@ def read_office_open_xml(
     package = OfficePackage(path, limits)
     if _TYPES_FILE not in package.names:
         raise DocumentError(f"the file is not a {kind}")
-    declared = {
-        override.get("PartName", "").removeprefix("/"): override.get("ContentType", "")
-        for override in package.read_xml(_TYPES_FILE).root
-        if local_name(override) == "Override"
-    }
+    declared = _content_types(package.names, package.read_xml(_TYPES_FILE).root)
     if any("macroEnabled" in each for each in declared.values()):
         raise DocumentError("the document is of a type with macros; save it in a format without macros")
     if main_type not in declared.values():
@@ -46,7 +46,6 @@ def read_office_open_xml(
         name: package.read_xml(name)
         for wanted in types
         for name in sorted((name for name, own in declared.items() if re.fullmatch(wanted, own)), key=_in_order)
-        if name in package.names
     }
     paragraphs = [paragraph for file in files.values() for paragraph in office_paragraphs(file.root)]
 
@@ -62,3 +61,19 @@ def read_office_open_xml(
 def _in_order(name: str) -> tuple[list[int], str]:
     """Return a key by which slide2 is before slide10."""
     return [int(digits) for digits in re.findall(r"\d+", name)], name
+
+
+def _content_types(names: Iterable[str], root: _Element) -> dict[str, str]:
+    """Return the content type of each file: its own one or, without it, that of its extension (ISO/IEC 29500-2, 7.2.3).
+
+    Names and extensions have no case.
+    """
+    defaults: dict[str, str] = {}
+    overrides: dict[str, str] = {}
+    for each in root:
+        content_type = each.get("ContentType", "")
+        if local_name(each) == "Override":
+            overrides[each.get("PartName", "").removeprefix("/").lower()] = content_type
+        elif local_name(each) == "Default":
+            defaults[each.get("Extension", "").lower()] = content_type
+    return {name: overrides.get(name.lower(), defaults.get(name.rpartition(".")[2].lower(), "")) for name in names}

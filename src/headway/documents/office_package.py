@@ -6,6 +6,7 @@ archives.
 
 from __future__ import annotations
 
+import lzma
 import re
 import shutil
 import zipfile
@@ -18,6 +19,7 @@ from headway.documents.safe_xml import XmlFile, parse_xml
 
 _OLE = b"\xd0\xcf\x11\xe0"  # the container of encrypted documents, and of the formats before 2007
 _MACROS = re.compile(r"(?:.*/)?vbaProject\.bin|(?:.*/)?vbaData\.xml|Basic/.+|Scripts/.+", re.IGNORECASE)
+_DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError)
 _RATIO_BYTES = 1 << 20  # smaller files may be compressed as much as they like
 
 
@@ -54,7 +56,7 @@ class OfficePackage:
                 return archive.read(name)
         except KeyError:
             raise DocumentError(f"the document has no file {name}") from None
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError):
+        except (*_DAMAGED, OSError):
             raise DocumentError("the file is damaged", where=name) from None
 
     def read_xml(self, name: str) -> XmlFile:
@@ -77,7 +79,7 @@ class OfficePackage:
                     else:
                         with archive.open(info) as source, written.open(copy, "w") as file:
                             shutil.copyfileobj(source, file)
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
+        except _DAMAGED:
             raise DocumentError("a file of the document is damaged") from None
 
     def _check(self) -> None:

@@ -19,7 +19,7 @@ from headway.documents.line_breaks import break_like
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
 _TIME = r"(?:\d{1,4}:)?\d{1,2}:\d{2}[.,]\d{1,3}"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s|\Z)")
-_TAG = re.compile(r"<(?P<closing>/?)(?P<name>[A-Za-z]\w*)[^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
+_TAG = re.compile(r"<(?P<closing>/?)(?P<name>[A-Za-z]\w*+)[^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
 _SPEAKER = re.compile(r"\s*(?:[-–—]\s*\S|[A-ZÀ-Þ][A-ZÀ-Þ .]+:\s)")  # the line is said by someone else
 
 
@@ -67,9 +67,11 @@ def _parts(text: str, is_vtt: bool) -> Iterator[str | _CueText]:
     in_cue = False
     for line, end in lines:
         if _TIMES.match(line):
+            # Without an empty line between two cues, the last line is the number of this one.
+            number = [cue.pop()] if cue and cue[-1][0].strip().isdecimal() else []
             yield from _cue_texts(cue, is_vtt)
             cue, in_cue = [], True
-            yield line + end
+            yield "".join(part for own in (*number, (line, end)) for part in own)
         elif in_cue and line.strip():
             if _SPEAKER.match(_TAG.sub("", line)):
                 yield from _cue_texts(cue, is_vtt)

@@ -78,7 +78,12 @@ class CandidateFinder:
         return found
 
     def align(
-        self, parts: Sequence[PartRequest], candidates: Sequence[Sequence[Candidate]], layer: int | None
+        self,
+        parts: Sequence[PartRequest],
+        candidates: Sequence[Sequence[Candidate]],
+        layer: int | None,
+        *,
+        keep_attention: bool,
     ) -> list[list[Candidate]]:
         """Add alignments to the candidates of each part, computed from the attention of decoder block ``layer``."""
         tokenizer, special = self.bundle.source_tokenizer, self.special_tokens
@@ -91,7 +96,8 @@ class CandidateFinder:
             for at, attention in zip(batch, maps, strict=True):
                 ids = flat[at][0].source_ids
                 own = attention[len(special.target_prefix) :, start : start + len(ids)]
-                alignments[at] = hard_alignment(own, tokenizer.display(ids))
+                found = hard_alignment(own, tokenizer.display(ids))
+                alignments[at] = found if keep_attention else found.without_attention()
         aligned = iter(replace(each, alignment=alignments[at]) for at, (_, each) in enumerate(flat))
         return [[next(aligned) for _ in own] for own in candidates]
 

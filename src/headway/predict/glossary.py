@@ -34,7 +34,7 @@ CASE_RULES: tuple[CaseRule, ...] = ("ignore", "exact")
 # The patterns match one line of text that is not blank. Target alternatives are separated by "|". The JSON Schema
 # contains these patterns, so the end of the text is matched by a lookahead, which Python and JavaScript both support.
 _CONTROL = r"\x00-\x1f\x7f-\x9f"
-_PHRASE = rf"[^|{_CONTROL}]*[^\s|{_CONTROL}][^|{_CONTROL}]*"
+_PHRASE = rf"(?=[^|]*[^\s|{_CONTROL}])[^|{_CONTROL}]+"  # it can be read in one way only, so that a search is linear
 _END = r"(?![\s\S])"
 SOURCE_PATTERN = rf"^(?=.*\S)[^{_CONTROL}]+{_END}"
 TARGET_PATTERN = rf"^{_PHRASE}(?:\|{_PHRASE})*{_END}"

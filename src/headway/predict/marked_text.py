@@ -28,7 +28,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Literal
 
 from headway.text.words import word_spans
@@ -308,7 +308,7 @@ def _simplify(items: Iterable[Item]) -> list[Item]:
             opened.append(len(result) - 1)
         elif item.kind == "close":
             start = opened.pop()
-            if all(map(_is_blank, islice(result, start + 1, len(result) - 1))):
+            if all(_is_blank(result[at]) for at in range(start + 1, len(result) - 1)):
                 result[start:] = [_merge_points(result[start:])]
     merged: list[Item] = []
     for is_blank, group in groupby(result, _is_blank):

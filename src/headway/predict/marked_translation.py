@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from headway.errors import ConfigError, HeadwayError
+from headway.errors import ConfigError, DataError, HeadwayError
 from headway.predict.marked_text import AlignedText, Document, Segment, link_words, visible_text
 from headway.predict.markup import MarkupKind, MarkupOptions, parse_markup
 from headway.predict.placeholders import (
@@ -28,8 +28,9 @@ from headway.predict.placeholders import (
 from headway.predict.plan import TranslationPlan, merge_parts
 from headway.predict.results import Alignment, Candidate, Source, Translation
 from headway.predict.segment import TextPart
+from headway.text.base import refuse_surrogates
 
-# Translates texts. The second list tells for each text whether its candidates need an alignment.
+# Translates texts. The second list says for each text whether its candidates need an alignment.
 Translate = Callable[[Sequence[Source], Sequence[bool]], Sequence[Translation | HeadwayError]]
 
 
@@ -126,6 +127,10 @@ class MarkedTranslation:
         return parse_plain_text(text) if self._protect else None
 
     def _units(self, source: Source, document: Document | None) -> list[_Unit] | HeadwayError:
+        try:
+            refuse_surrogates(source.text, 1)
+        except DataError as error:
+            return DataError(str(error).removeprefix("text 1, "))
         if document is None:
             return [_Unit(source, self._alignment)]
         if source.include and len(document.segments) > 1:

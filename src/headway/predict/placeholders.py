@@ -41,7 +41,7 @@ _PROTECTED = re.compile(
           (?<!`)(?P<ticks>`++)[^`\n]++(?P=ticks)(?!`)
         | \{{\s*[\w.-]+\s*,\s*(?:{_ICU_TYPES})\b{_NESTED}\}}
         | [$%\#]?\{{{{1,3}}[^{{}}\n]{{0,100}}\}}{{1,3}}
-        | (?<![\d%])%(?:\([\w.]+\)|\d+\$)?[-+0\#]*\d*(?:\.\d+)?(?:hh?|ll?|[jztLq])?[sdiufFeEgGxXoaAcCpn@](?![A-Za-z])
+        | (?<![\d%])%(?:\([\w.]+\)|\d+\$)?[-+0\#]*+\d*+(?:\.\d++)?(?:hh?|ll?|[jztLq])?[sdiufFeEgGxXoaAcCpn@](?![A-Za-z])
         | %%(?!\w) | (?<![\w%])%[A-Za-z_]\w*% | (?<!\w)\$[A-Za-z_]\w*
         | (?:https?|ftps?|file)://[^\s<>"“”„»«`]*{_URL_END}
         | (?<![\w.@])www\.[\w-]+\.[^\s<>"“”„»«`]*{_URL_END}

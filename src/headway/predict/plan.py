@@ -204,7 +204,7 @@ def _merge(plan: TranslationPlan, parts: list[Candidate]) -> Candidate:
             ids=tuple(token for part in parts for token in part.ids),
             banned=tuple(dict.fromkeys(phrase for part in parts for phrase in part.banned)),
             glossary=None if whole.glossary is None else tuple(term for part in parts for term in part.glossary or ()),
-            alignment=_merge_alignments(plan, [part.alignment for part in parts if part.alignment is not None]),
+            alignment=_merge_alignments(plan, parts),
             pivot=_merge_pivots(plan, [part.pivot for part in parts if part.pivot is not None]),
         )
     text = "".join(part.leading_whitespace + each.text for part, each in zip(plan.parts, parts, strict=True))
@@ -229,18 +229,21 @@ def _concatenate(plan: TranslationPlan, tokens: Sequence[tuple[str, ...]]) -> tu
     return tuple(token for own in spaced for token in own)
 
 
-def _merge_alignments(plan: TranslationPlan, alignments: Sequence[Alignment]) -> Alignment | None:
-    """Merge alignments into a block-diagonal one: no token of one part attends to another part."""
+def _merge_alignments(plan: TranslationPlan, parts: Sequence[Candidate]) -> Alignment | None:
+    """Merge the alignments of parts into a block-diagonal one: no token of one part attends to another part."""
+    alignments = [part.alignment for part in parts if part.alignment is not None]
     if not alignments:
         return None
     width = sum(len(alignment.source_tokens) for alignment in alignments)
     pairs: list[tuple[int, int]] = []
     rows: list[tuple[float, ...]] = []
-    start = 0
-    for alignment in alignments:
+    source_start = target_start = 0
+    for part in parts:
+        if (alignment := part.alignment) is None:
+            continue
         count = len(alignment.source_tokens)
-        pairs += [(source + start, target + len(rows)) for source, target in alignment.pairs]
-        rows += [(*[0.0] * start, *row, *[0.0] * (width - start - count)) for row in alignment.attention]
-        start += count
+        pairs += [(source + source_start, target + target_start) for source, target in alignment.pairs]
+        rows += [(*[0.0] * source_start, *row, *[0.0] * (width - source_start - count)) for row in alignment.attention]
+        source_start, target_start = source_start + count, target_start + len(part.tokens)
     tokens = _concatenate(plan, [alignment.source_tokens for alignment in alignments])
     return Alignment(tokens, tuple(pairs), tuple(rows))

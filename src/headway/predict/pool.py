@@ -70,7 +70,8 @@ class TranslatorPool(TextTranslator):
             workers,
             initializer=_start_worker,
             initargs=(message, os.getpid()),
-            env={"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads},
+            # By default, loky replaces a process whose memory has grown by 300 MB, as a model's does when it is used.
+            env={"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads, "LOKY_MAX_MEMORY_LEAK_SIZE": "1e15"},
         )
         try:
             with _sigint_ignored():  # inherited by the processes; only the process that owns the pool handles Ctrl-C

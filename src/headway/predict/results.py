@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, TypeVar
 
@@ -67,6 +67,10 @@ class Alignment:
     source_tokens: tuple[str, ...]
     pairs: tuple[tuple[int, int], ...]
     attention: tuple[tuple[float, ...], ...]
+
+    def without_attention(self) -> Alignment:
+        """Return the alignment without attention, which needs memory with the square of the length."""
+        return replace(self, attention=())
 
 
 @dataclass(frozen=True)

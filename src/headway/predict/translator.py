@@ -234,7 +234,8 @@ class Translator(TextTranslator):
             self.check_alignment()
 
         def translate(sources: Sequence[Source], aligned: Sequence[bool]) -> list[Translation | HeadwayError]:
-            return self._translate_unmarked(sources, aligned, options, target_language, source_language, glossary)
+            languages = target_language, source_language
+            return self._translate_unmarked(sources, aligned, options, *languages, glossary, keep_attention=alignment)
 
         return translate_marked(
             texts, translate, markup=markup, protect=protect, alignment=alignment, can_align=self.can_align
@@ -248,8 +249,10 @@ class Translator(TextTranslator):
         target_language: str | None,
         source_language: str | None,
         glossary: Glossary | None,
+        *,
+        keep_attention: bool,
     ) -> list[Translation | HeadwayError]:
-        """Translate texts without markup and placeholders. ``aligned`` tells which ones need an alignment."""
+        """Translate texts without markup and placeholders. ``aligned`` marks those that need an alignment."""
         special = self.bundle.token_template.fill(source_language=source_language, target_language=target_language)
         task = self.bundle.task
         languages = source_language or task.source_language, target_language or task.target_language
@@ -278,7 +281,9 @@ class Translator(TextTranslator):
         if chosen := [at for at, align in enumerate(part_aligned) if align]:
             self._accelerated()
             own_parts, own_found = [parts[at] for at in chosen], [found[at] for at in chosen]
-            for at, each in zip(chosen, finder.align(own_parts, own_found, self.alignment_layer), strict=True):
+            layer = self.alignment_layer
+            with_alignments = finder.align(own_parts, own_found, layer, keep_attention=keep_attention)
+            for at, each in zip(chosen, with_alignments, strict=True):
                 found[at] = each
         candidates = iter(found)
         calibration, wanted = self.calibration, (source_language, target_language)
