@@ -137,6 +137,17 @@ def test_folders_of_older_versions(tmp_path: Path) -> None:
     assert_same_logits(model, folder)
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt_neox"])
+def test_rope_scaling_replaces_rope_parameters(family: str, tmp_path: Path) -> None:
+    """As in a folder of `transformers` 5, to which its user has added the scaling that model cards recommend."""
+    rope = {"rope_type": "linear", "rope_theta": 300.0, "factor": 2.0}
+    saved(drawn(config(family, **IDS, rope_parameters=rope)), tmp_path)
+    change(tmp_path / "config.json", rope_scaling={key: YARN[key] for key in YARN if key != "rope_theta"})
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert model.config.rope_parameters["rope_type"] == "yarn"
+    assert_same_logits(model.eval(), tmp_path)
+
+
 class EndAtLimit(transformers.LogitsProcessor):  # type: ignore[misc]
     """Headway's rule for hypotheses at the limit: they end with the end symbol, whose probability counts."""
 

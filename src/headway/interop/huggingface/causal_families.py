@@ -133,9 +133,9 @@ def _rotary_options(checkpoint: Checkpoint[CausalFamily], older: Mapping[str, An
     """Return what GPT-NeoX and Llama have in common.
 
     Since version 5, `transformers` stores all settings of rotary positions under ``rope_parameters``; ``older`` has the
-    values of the keys that contained them before.
+    values of the keys that contained them before. If ``rope_scaling`` is present too, it replaces ``rope_parameters``.
     """
-    scaling = checkpoint["rope_parameters"] or checkpoint["rope_scaling"] or {}
+    scaling = checkpoint["rope_scaling"] or checkpoint["rope_parameters"] or {}
     if not isinstance(scaling, dict):
         raise checkpoint.bundle_error(f"rope_scaling = {scaling!r}: expected an object")
     settings = {**older, **scaling}
