@@ -56,7 +56,8 @@ def test_special_tokens_in_a_text_are_ordinary_text(tmp_path: Path) -> None:
     assert not {BOS, EOS, tokenizer.mask_id} & {*tokenizer.encode("a [CLS] b [SEP] [MASK]")}
 
 
-def test_the_first_bert_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("weight_file", ["model.safetensors", "pytorch_model.bin"])
+def test_the_first_bert_files(weight_file: str, tmp_path: Path) -> None:
     """They have vocab.txt, a pooler, position ids, and the weights of norms under the names gamma and beta."""
     _, encoder = published("bert", tmp_path)
     expected = import_masked_language_model(tmp_path).bundle
@@ -69,7 +70,9 @@ def test_the_first_bert_files(tmp_path: Path) -> None:
         "bert.embeddings.position_ids": torch.arange(64)[None],
         "cls.seq_relationship.bias": torch.ones(2),
     }
-    save_file(weights | extra, tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    save = save_file if weight_file.endswith(".safetensors") else torch.save
+    save(weights | extra, tmp_path / weight_file)
     names = sorted(encoder.get_vocab(), key=encoder.get_vocab().get)
     (tmp_path / "vocab.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
     (tmp_path / "tokenizer.json").unlink()

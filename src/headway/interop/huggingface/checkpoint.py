@@ -224,7 +224,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def read_tensors(folder: Path, prefix: str = "model.") -> tuple[Path, dict[str, Tensor]]:
     """Read the folder's weights from one or several files, and return their path and the tensors.
 
-    The tensors have the names of a model with an output projection, which begin with ``prefix``.
+    The tensors have the present names of a model with an output projection, which begin with ``prefix``.
     """
     for name in ("model.safetensors", "pytorch_model.bin"):
         index = read_json(folder / f"{name}.index.json")
@@ -233,7 +233,7 @@ def read_tensors(folder: Path, prefix: str = "model.") -> tuple[Path, dict[str, 
             read = read_weights if name.endswith(".safetensors") else _read_pickled
             tensors: dict[str, Tensor] = {}
             for file in files:
-                tensors |= read(folder / file)
+                tensors |= {_modern(stored): tensor for stored, tensor in read(folder / file).items()}
             return folder / name, _with_prefix(tensors, prefix)
     raise BundleError(f"{folder}: no weights; expected model.safetensors or pytorch_model.bin")
 
