@@ -95,6 +95,8 @@ def test_older_files(tmp_path: Path) -> None:
         ("bert", {"id2label": {"0": "a", "1": "b", "2": "a"}}, "gives two labels the name 'a'"),
         ("bert", {"id2label": {"0": "a", "1": "b"}}, r"'classifier.*' has shape \[3.*requires \[2"),
         ("bert", {"position_embedding_type": "relative_key"}, 'position_embedding_type = "relative_key" is not'),
+        ("bert", {"is_decoder": True}, "is_decoder = true is not supported; expected false for BERT"),
+        ("roberta", {"is_decoder": True}, "is_decoder = true is not supported; expected false for RoBERTa"),
         ("bert", {"embedding_size": 16}, "embedding_size = 16 is not supported for BERT"),
         ("distilbert", {"sinusoidal_pos_embds": True}, "sinusoidal_pos_embds = true is not supported"),
         ("modernbert", {"classifier_pooling": "max"}, "classifier_pooling = 'max' is not supported; supported: cls, m"),

@@ -64,7 +64,7 @@ _WITHOUT_EFFECT = frozenset(
         "gradient_checkpointing",
         "id2label",
         "initializer_range",
-        "is_decoder",
+        "is_decoder",  # BERT and RoBERTa support only false: there, true makes attention causal
         "is_encoder_decoder",
         "label2id",
         "length_penalty",

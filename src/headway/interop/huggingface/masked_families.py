@@ -242,7 +242,7 @@ _BERT: dict[str, Any] = {
     "type_vocab_size": 2,
     "layer_norm_eps": 1e-12,
 }
-_ABSOLUTE = {"position_embedding_type": "absolute", "add_cross_attention": False}
+_FIXED = {"position_embedding_type": "absolute", "add_cross_attention": False, "is_decoder": False}
 
 MASKED_FAMILIES: dict[str, MaskedFamily] = {
     "bert": MaskedFamily(
@@ -250,7 +250,7 @@ MASKED_FAMILIES: dict[str, MaskedFamily] = {
         architecture="BertForMaskedLM",
         pretraining_class="BertForPreTraining",
         defaults=_BERT,
-        fixed=_ABSOLUTE,
+        fixed=_FIXED,
         options=_bert_options,
         tensors=partial(
             _bert_tensors,
@@ -268,7 +268,7 @@ MASKED_FAMILIES: dict[str, MaskedFamily] = {
         architecture="RobertaForMaskedLM",
         pretraining_class="RobertaForMaskedLM",
         defaults={**_BERT, "vocab_size": 50265, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
-        fixed={**_ABSOLUTE, "hidden_act": "gelu", "pad_token_id": 1},
+        fixed={**_FIXED, "hidden_act": "gelu", "pad_token_id": 1},
         options=partial(_bert_options, unused_positions=_UNUSED_POSITIONS),
         tensors=partial(
             _bert_tensors,

@@ -52,10 +52,9 @@ def import_masked(folder: Path, *, pad: int, start: int, end: int, unknown: int)
     vocabulary = _vocabulary(checkpoint, pad=pad, start=start, end=end, unknown=unknown)
     tensors = StoredTensors(folder, family.prefix)
     projection = f"{family.projection}.weight"
-    tied = projection not in tensors or (
-        checkpoint["tie_word_embeddings"]
-        and family.embedding in tensors
-        and torch.equal(tensors[projection], tensors[family.embedding])
+    tied = checkpoint["tie_word_embeddings"] and (
+        projection not in tensors
+        or (family.embedding in tensors and torch.equal(tensors[projection], tensors[family.embedding]))
     )
     config = config.model_copy(update={"tie": "target" if tied else "none"})
     model = cast("MaskedTransformer", build_without_initialization(config, len(vocabulary), len(vocabulary)))
