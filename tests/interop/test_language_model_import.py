@@ -264,12 +264,47 @@ def test_what_comes_before_a_prompt(tmp_path: Path) -> None:
         )
     published("llama3", tmp_path / "llama3")
     assert import_language_model(tmp_path / "llama3").bundle.prompt_prefix == (BOS,)
-    change(tmp_path / "llama3" / "tokenizer_config.json", add_bos_token=False)
-    assert import_language_model(tmp_path / "llama3").bundle.prompt_prefix == ()
     published("qwen2", tmp_path / "qwen2")
     bundle = import_language_model(tmp_path / "qwen2").bundle
     bundle.save(tmp_path / "ours", "card")
     assert LanguageModelBundle.load(tmp_path / "ours").prompt_prefix == ()
+
+
+def folder_with_tokenizer(form: str, folder: Path, **changes: Any) -> Path:
+    """Write the folder of a small random model, and change keys of tokenizer_config.json."""
+    encoder = tokenizer(form)
+    ids = {"bos_token_id": encoder.bos_token_id, "eos_token_id": encoder.eos_token_id}
+    family = {"llama2": "llama", "llama3": "llama"}.get(form, form)
+    saved(drawn(config(family, vocab_size=len(encoder), **ids)), folder)
+    encoder.save_pretrained(folder)
+    change(folder / "tokenizer_config.json", **changes)
+    return folder
+
+
+def assert_same_ids(folder: Path) -> None:
+    """Compare what is before a text, and its tokens, with the tokenizer that `transformers` loads."""
+    encoder, bundle = transformers.AutoTokenizer.from_pretrained(folder), import_language_model(folder).bundle
+    assert isinstance(bundle.tokenizer, FastTokenizer)
+    order = bundle.tokenizer.library_ids
+    for text in PROMPTS:
+        found = [*bundle.prompt_prefix, *bundle.tokenizer.encode(text)]
+        assert [order[token] for token in found] == encoder(text).input_ids
+
+
+@pytest.mark.parametrize(
+    ("form", "changes"),
+    [
+        ("gpt2", {"add_bos_token": True}),
+        ("gpt2", {"add_eos_token": True, "tokenizer_class": "GPT2Tokenizer"}),
+        ("gpt_neox", {"add_bos_token": True, "tokenizer_class": "GPTNeoXTokenizer"}),
+        ("llama2", {"add_bos_token": False}),
+        ("llama2", {"add_eos_token": True}),
+        ("llama3", {"add_bos_token": False}),
+        ("mistral", {"add_bos_token": True}),
+    ],
+)
+def test_only_the_template_puts_tokens_before_a_text(form: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    assert_same_ids(folder_with_tokenizer(form, tmp_path, **changes))
 
 
 def test_a_sentencepiece_model(tmp_path: Path) -> None:
@@ -298,6 +333,12 @@ def test_gpt2_files_of_the_first_form(tmp_path: Path) -> None:
         assert found.encode(text) == expected.encode(text)
         assert found.decode(found.encode(text)) == text
         assert EOS not in found.encode(text)
+    for adds_begin in (True, False):
+        change(tmp_path / "tokenizer_config.json", add_bos_token=adds_begin, tokenizer_class="GPT2Tokenizer")
+        assert_same_ids(tmp_path)
+    change(tmp_path / "tokenizer_config.json", add_eos_token=True)
+    with pytest.raises(BundleError, match="add_eos_token = true is not supported"):
+        import_language_model(tmp_path)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -393,7 +434,6 @@ def test_what_is_not_supported_is_named(family: str, changes: dict[str, Any], me
     ("damage", "message"),
     [
         (lambda f: (f / "tokenizer.json").unlink(), "expected for llama: tokenizer.json, or tokenizer.model"),
-        (lambda f: change(f / "tokenizer_config.json", add_eos_token=True), "add_eos_token = true is not supported"),
         (
             lambda f: change(f / "tokenizer.json", post_processor={"type": "BertProcessing"}),
             "a post_processor of type BertProcessing that puts tokens after a text is not supported",

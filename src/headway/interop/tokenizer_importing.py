@@ -126,38 +126,45 @@ def read_prompt_tokenizer(folder: Path, family: str) -> PromptVocabulary:
     """
     config, path = read_json(folder / "tokenizer_config.json") or {}, folder / "tokenizer.json"
     library = read_json(path)
-    if library is None and family == "gpt2" and (folder / "vocab.json").is_file():
-        library = _byte_level(folder, config)
     if library is not None:
-        return _prompt_library(library, config, path)
+        return _prompt_library(library, config, path, _template_prefix(library.get("post_processor"), path))
+    if family == "gpt2" and (folder / "vocab.json").is_file():
+        library = _byte_level(folder, config)
+        prefix = _configured_prefix(folder, config, library["model"]["vocab"], "<|endoftext|>", by_default=False)
+        return _prompt_library(library, config, path, prefix)
     path = folder / "tokenizer.model"
     if family not in ("llama", "mistral") or not path.is_file():
         own = {"gpt2": ", or vocab.json and merges.txt"}.get(family, "")
         own = ", or tokenizer.model" if family in ("llama", "mistral") else own
         raise BundleError(f"{folder}: no tokenizer that Headway can read; expected for {family}: tokenizer.json{own}")
     vocabulary = {piece: index for index, piece in enumerate(sentencepiece_pieces(_bytes(path), str(path)))}
-    begin = vocabulary.get(_content(config.get("bos_token")) or "<s>")
-    if config.get("add_eos_token"):
-        raise BundleError(f"{folder / 'tokenizer_config.json'}: add_eos_token = true is not supported")
-    prefix = () if begin is None or config.get("add_bos_token") is False else (begin,)
+    prefix = _configured_prefix(folder, config, vocabulary, "<s>", by_default=True)
     side = _pieces(path, vocabulary, {}, path)
     return PromptVocabulary(side.unknown_id, prefix, side.make_tokenizer)
 
 
-def _prompt_library(library: dict[str, Any], config: dict[str, Any], origin: Path) -> PromptVocabulary:
-    """Return the vocabulary of a ``tokenizer.json``.
+def _configured_prefix(
+    folder: Path, config: dict[str, Any], ids: Mapping[str, int], begin: str, *, by_default: bool
+) -> tuple[int, ...]:
+    """Return the ids before a text as tokenizer_config.json defines them, for folders without a ``tokenizer.json``.
 
-    The tokens before a text are in its template. ``add_bos_token`` in tokenizer_config.json, if present, overrides it.
+    If there is a ``tokenizer.json``, only its template counts, as in `transformers` 5: ``add_bos_token`` and
+    ``add_eos_token`` have no effect.
     """
+    if config.get("add_eos_token"):
+        raise BundleError(f"{folder / 'tokenizer_config.json'}: add_eos_token = true is not supported")
+    adds_begin, begin_id = config.get("add_bos_token"), ids.get(_content(config.get("bos_token")) or begin)
+    if begin_id is None or not (by_default if adds_begin is None else adds_begin):
+        return ()
+    return (begin_id,)
+
+
+def _prompt_library(
+    library: dict[str, Any], config: dict[str, Any], origin: Path, prefix: tuple[int, ...]
+) -> PromptVocabulary:
+    """Return the vocabulary of a ``tokenizer.json``."""
     tokens = tokens_by_id(library, str(origin))
     ids = {token: index for index, token in tokens.items()}
-    prefix = _template_prefix(library.get("post_processor"), origin)
-    begin, adds_begin = ids.get(_content(config.get("bos_token")) or ""), config.get("add_bos_token")
-    if config.get("add_eos_token"):
-        raise BundleError(f"{origin.with_name('tokenizer_config.json')}: add_eos_token = true is not supported")
-    if begin is not None and isinstance(adds_begin, bool):
-        prefix = tuple(index for index in prefix if index != begin)
-        prefix = (begin, *prefix) if adds_begin else prefix
 
     def tokenizer(vocabulary: VocabularyOrder) -> TextTokenizer:
         if (last := max(tokens)) > max(vocabulary.order):
