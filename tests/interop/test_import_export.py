@@ -245,6 +245,18 @@ def test_bart_may_have_gpt2s_files(
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+def test_bart_may_put_a_space_before_a_text(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "bart"
+    shutil.copytree(folders["bart"], folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "add_prefix_space": True}))
+    tokenizer: Any = import_huggingface(folder).bundle.source_tokenizer
+    encoder = transformers.AutoTokenizer.from_pretrained(folder)
+    for text in SENTENCES:
+        found = [tokenizer.library_ids[token] for token in tokenizer.encode(text)]
+        assert found == encoder(text, add_special_tokens=False).input_ids
+
+
 def test_the_card_names_the_origin_of_the_model(folders: dict[str, Path], tmp_path: Path) -> None:
     folder = tmp_path / "opus-mt-de-en"
     shutil.copytree(folders["marian"], folder)

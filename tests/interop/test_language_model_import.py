@@ -15,6 +15,7 @@ import sentencepiece
 import torch
 from causal_models import config, drawn, published, sentencepiece_folder, tokenizer
 from foreign import transformers
+from tokenizers import processors
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -307,6 +308,36 @@ def test_only_the_template_puts_tokens_before_a_text(form: str, changes: dict[st
     assert_same_ids(folder_with_tokenizer(form, tmp_path, **changes))
 
 
+@pytest.mark.parametrize(
+    ("form", "changes"),
+    [
+        ("gpt2", {"add_prefix_space": True, "tokenizer_class": "GPT2TokenizerFast"}),
+        ("gpt2", {"add_prefix_space": True, "tokenizer_class": None}),
+        ("gpt2", {"add_prefix_space": True, "tokenizer_class": "PreTrainedTokenizerFast"}),
+        ("gpt_neox", {"add_prefix_space": True, "tokenizer_class": "GPTNeoXTokenizer"}),
+        ("qwen2", {"add_prefix_space": True, "tokenizer_class": "PreTrainedTokenizerFast"}),
+        ("qwen3", {"add_prefix_space": True, "tokenizer_class": "Qwen2Tokenizer"}),
+        ("llama2", {"add_prefix_space": True}),
+        ("llama3", {"add_prefix_space": False, "tokenizer_class": "LlamaTokenizer"}),
+        ("mistral", {"add_prefix_space": True, "tokenizer_class": "LlamaTokenizer"}),
+    ],
+)
+def test_the_tokenizer_class_decides_about_a_space_before_a_text(
+    form: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    assert_same_ids(folder_with_tokenizer(form, tmp_path, **changes))
+
+
+@pytest.mark.parametrize("name", ["GPTNeoXTokenizer", "PreTrainedTokenizerFast"])
+def test_gpt_neox_drops_the_template(name: str, tmp_path: Path) -> None:
+    folder_with_tokenizer("gpt_neox", tmp_path, tokenizer_class=name)
+    added = json.loads((tmp_path / "tokenizer.json").read_text())["added_tokens"]
+    (begin,) = (token["id"] for token in added if token["content"] == "<|endoftext|>")
+    template = processors.TemplateProcessing(single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", begin)])
+    change(tmp_path / "tokenizer.json", post_processor=json.loads(template.__getstate__()))
+    assert_same_ids(tmp_path)
+
+
 def test_a_sentencepiece_model(tmp_path: Path) -> None:
     model, proto = sentencepiece_folder(tmp_path)
     found = import_language_model(tmp_path)
@@ -434,6 +465,18 @@ def test_what_is_not_supported_is_named(family: str, changes: dict[str, Any], me
     ("damage", "message"),
     [
         (lambda f: (f / "tokenizer.json").unlink(), "expected for llama: tokenizer.json, or tokenizer.model"),
+        (
+            lambda f: change(f / "tokenizer_config.json", add_prefix_space=False),
+            r"add_prefix_space = false contradicts tokenizer\.json; set it to true to use tokenizer\.json as it is",
+        ),
+        (
+            lambda f: change(f / "tokenizer.json", pre_tokenizer=None),
+            r"add_prefix_space = null contradicts tokenizer\.json; set it to false to use tokenizer\.json as it is",
+        ),
+        (
+            lambda f: change(f / "tokenizer_config.json", add_prefix_space=True, tokenizer_class="Qwen2Tokenizer"),
+            r"add_prefix_space = true is not supported, because tokenizer\.json has no ByteLevel pre_tokenizer",
+        ),
         (
             lambda f: change(f / "tokenizer.json", post_processor={"type": "BertProcessing"}),
             "a post_processor of type BertProcessing that puts tokens after a text is not supported",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from foreign import transformers
 from masked_models import FAMILIES, published
 from safetensors.torch import load_file, save_file
 
@@ -54,6 +55,44 @@ def test_special_tokens_in_a_text_are_ordinary_text(tmp_path: Path) -> None:
     published("bert", tmp_path)
     tokenizer = import_masked_language_model(tmp_path).bundle.tokenizer
     assert not {BOS, EOS, tokenizer.mask_id} & {*tokenizer.encode("a [CLS] b [SEP] [MASK]")}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("bert", {"do_lower_case": False}),
+        ("bert", {"do_lower_case": False, "tokenizer_class": "BertTokenizerFast"}),
+        ("bert", {"do_lower_case": False, "tokenizer_class": None}),
+        ("bert", {"do_lower_case": False, "tokenizer_class": "PreTrainedTokenizerFast"}),
+        ("bert", {"strip_accents": False}),
+        ("bert", {"tokenize_chinese_chars": False}),
+        ("distilbert", {"do_lower_case": False, "tokenizer_class": "DistilBertTokenizer"}),
+        ("roberta", {"add_prefix_space": True}),
+        ("modernbert", {"add_prefix_space": True, "tokenizer_class": "RobertaTokenizer"}),
+    ],
+)
+def test_the_tokenizer_class_overrides_tokenizer_json(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    published(name, tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    tokenizer: Any = import_masked_language_model(tmp_path).bundle.tokenizer
+    found = [[tokenizer.library_ids[new] for new in (BOS, *tokenizer.encode(text), EOS)] for text in TEXTS]
+    assert found == transformers.AutoTokenizer.from_pretrained(tmp_path)(TEXTS).input_ids
+
+
+def test_settings_of_bert_that_tokenizer_json_does_not_override_are_the_defaults(tmp_path: Path) -> None:
+    """Without tokenizer_config.json, BERT's tokenizer lowers the case, even if tokenizer.json does not."""
+    published("bert", tmp_path)
+    path = tmp_path / "tokenizer.json"
+    library = json.loads(path.read_text())
+    path.write_text(json.dumps({**library, "normalizer": {**library["normalizer"], "lowercase": False}}))
+    (tmp_path / "tokenizer_config.json").unlink()
+    tokenizer: Any = import_masked_language_model(tmp_path).bundle.tokenizer
+    found = [[tokenizer.library_ids[new] for new in (BOS, *tokenizer.encode(text), EOS)] for text in TEXTS]
+    assert found == transformers.AutoTokenizer.from_pretrained(tmp_path)(TEXTS).input_ids
+    path.write_text(json.dumps({**library, "normalizer": {"type": "NFC"}}))
+    with pytest.raises(BundleError, match="BertTokenizer of transformers would replace the normalizer"):
+        import_masked_language_model(tmp_path)
 
 
 @pytest.mark.parametrize("weight_file", ["model.safetensors", "pytorch_model.bin"])

@@ -27,6 +27,7 @@ from typing import Any
 
 from headway.errors import BundleError
 from headway.interop.huggingface.checkpoint import read_json
+from headway.interop.tokenizer_overrides import apply_overrides, bert_normalizer
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.text.base import TextTokenizer
 from headway.text.huggingface import FastTokenizer, tokens_by_id
@@ -127,6 +128,7 @@ def read_prompt_tokenizer(folder: Path, family: str) -> PromptVocabulary:
     config, path = read_json(folder / "tokenizer_config.json") or {}, folder / "tokenizer.json"
     library = read_json(path)
     if library is not None:
+        apply_overrides(library, config, family, path)
         return _prompt_library(library, config, path, _template_prefix(library.get("post_processor"), path))
     if family == "gpt2" and (folder / "vocab.json").is_file():
         library = _byte_level(folder, config)
@@ -226,9 +228,11 @@ def read_masked_tokenizer(folder: Path, family: str) -> MaskedVocabulary:
     defaults = _ROBERTA_NAMES if family == "roberta" else _MASKED_NAMES
     names = {name: _content(config.get(f"{name}_token")) or default for name, default in defaults.items()}
     library = read_json(path)
-    if library is None and family == "roberta" and (folder / "vocab.json").is_file():
+    if library is not None:
+        apply_overrides(library, config, family, path)
+    elif family == "roberta" and (folder / "vocab.json").is_file():
         library = _byte_level(folder, config)
-    elif library is None and family in ("bert", "distilbert") and (folder / "vocab.txt").is_file():
+    elif family in ("bert", "distilbert") and (folder / "vocab.txt").is_file():
         library = _word_piece(folder / "vocab.txt", config, names["unk"])
     if library is None:
         own = {"roberta": ", or vocab.json and merges.txt", "modernbert": ""}.get(family, ", or vocab.txt")
@@ -254,13 +258,6 @@ _SPECIAL_TOKEN = {"single_word": False, "lstrip": False, "rstrip": False, "norma
 def _word_piece(path: Path, config: dict[str, Any], unknown: str) -> dict[str, Any]:
     """Return BERT's ``vocab.txt``, one token per line in the order of ids, in the form of ``tokenizer.json``."""
     tokens = _bytes(path).decode("utf-8", errors="replace").removesuffix("\n").split("\n")
-    normalizer = {
-        "type": "BertNormalizer",
-        "clean_text": True,
-        "handle_chinese_chars": bool(config.get("tokenize_chinese_chars", True)),
-        "strip_accents": config.get("strip_accents"),
-        "lowercase": bool(config.get("do_lower_case", True)),
-    }
     model = {
         "type": "WordPiece",
         "unk_token": unknown,
@@ -271,7 +268,7 @@ def _word_piece(path: Path, config: dict[str, Any], unknown: str) -> dict[str, A
     return {
         "version": "1.0",
         "added_tokens": [],
-        "normalizer": normalizer,
+        "normalizer": bert_normalizer(config),
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "model": model,
@@ -286,6 +283,7 @@ def _sides(folder: Path, family: str, config: dict[str, Any]) -> tuple[ForeignVo
     if complete and family == "fsmt":
         return _moses(folder, config)
     if (library := read_json(folder / "tokenizer.json")) is not None:
+        apply_overrides(library, config, family, folder / "tokenizer.json")
         side = _fast(library, family, config, folder / "tokenizer.json")
         if (library := read_json(folder / "target/tokenizer.json")) is not None:  # two vocabularies, from Headway
             return side, _fast(library, family, config, folder / "target")
