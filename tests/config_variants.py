@@ -97,6 +97,7 @@ REFUSED = {
     (DecoderOnlyConfig, "encoder_window"),
     (MaskedConfig, "decoder_window"),
 }
+_ROTARY = ("rotary_base", "rotary_fraction", "rotary_scaling")  # need rotary positions
 # Values of other fields that a field needs in order to be valid or to have an effect.
 _COMPANIONS: dict[tuple[type[Config], str], dict[str, Any]] = {
     (TransformerConfig, "max_length"): {"positions": "learned"},
@@ -112,7 +113,7 @@ _COMPANIONS: dict[tuple[type[Config], str], dict[str, Any]] = {
     **{
         (config, name): {"positions": "rotary"}
         for config in (TransformerConfig, ClassifierConfig, DecoderOnlyConfig, MaskedConfig)
-        for name in ("rotary_base", "rotary_fraction", "rotary_scaling")
+        for name in _ROTARY
     },
     **{
         (config, "num_kv_heads"): {"num_heads": 4}
@@ -143,8 +144,11 @@ def random_config(config: type[Config], seed: int) -> Config:
         names = [name for name in config.model_fields if _values(config, name) and choose.random() < 0.5]
         drawn = {name: choose.choice(_values(config, name)) for name in names}
         companions = [_COMPANIONS.get((config, name), {}) for name in names]
+        keys = functools.reduce(operator.or_, (_BASE[config], *companions, drawn))
+        if drawn.get("positions", "rotary") != "rotary":
+            keys = {name: value for name, value in keys.items() if name not in _ROTARY}
         with contextlib.suppress(ConfigError):  # a combination that is refused
-            return config.parse(functools.reduce(operator.or_, (_BASE[config], *companions, drawn)), "random")
+            return config.parse(keys, "random")
 
 
 def _values(config: type[Config], name: str) -> list[Any]:

@@ -139,7 +139,7 @@ def test_one_command_trains_all_and_writes_what_the_table_shows(
         "Headway, tiny",
         "TF-IDF + logistic regression",
         "TF-IDF + linear SVM",
-        "fastText's way, in PyTorch",
+        "fastText's model, in PyTorch",
     ]
     assert (figures["train_texts"], figures["dev_texts"]) == (18, 18)
     assert figures["command"] == "python benchmarks/classification.py tiny.toml"

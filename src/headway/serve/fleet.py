@@ -315,7 +315,11 @@ class Fleet:
 
     async def _start_worker(self, number: int) -> None:
         ours, theirs = _socket_pair()
-        pid, ended = await self.fork(WORKER, theirs)
+        try:
+            pid, ended = await self.fork(WORKER, theirs)
+        except BaseException:
+            ours.close()
+            raise
         worker = _Process(pid, ended)
         receiver = MessageReceiver(partial(self._receive, worker), partial(self._on_end, worker))
         worker.transport, _ = await asyncio.get_running_loop().create_connection(lambda: receiver, sock=ours)
