@@ -354,6 +354,45 @@ def test_the_page_goes_on_when_the_service_is_back(browser: Browser, folder: Pat
         expect(output(page)).to_have_text(translation(only, TEXT)["text"])
 
 
+def test_requests_that_always_fail_are_repeated_after_growing_pauses(browser: Browser, service: RunningService) -> None:
+    with open_page(browser, service.url, requests_fail=True) as page:
+        page.get_by_label("Translate from").select_option("en")
+        failed: list[Request] = []
+        page.on("requestfailed", lambda request: failed.append(request))
+        page.route("**/api/v1/translate", lambda route: route.abort())
+        page.locator("textarea").fill(TEXT)
+        page.wait_for_timeout(5000)
+        assert len(failed) == 2, "at once and after 2 seconds; the next pause takes 4"
+        page.unroute("**/api/v1/translate")
+        expect(output(page)).to_have_text(translation(service, TEXT)["text"], timeout=10_000)
+
+
+@pytest.mark.parametrize("text", ["red tea", "red tea. a tin."])  # the first request is for a translation or sentences
+def test_a_reply_that_is_not_from_the_service_is_reported_once(page: Page, text: str) -> None:
+    requests: list[Request] = []
+
+    def log_in(route: Route) -> None:
+        requests.append(route.request)
+        route.fulfill(content_type="text/html", body="<h1>Log in</h1>")
+
+    for path in ("translate", "sentences"):
+        page.route(f"**/api/v1/{path}", log_in)
+    page.locator("textarea").fill(text)
+    expect(page.locator(".error")).to_contain_text("such as a proxy")
+    expect(page.locator("#gone")).to_be_hidden()
+    assert len(requests) == 1
+
+
+def test_a_document_continues_when_the_service_is_back(browser: Browser, service: RunningService) -> None:
+    with open_page(browser, service.url, requests_fail=True) as page:
+        page.get_by_label("Translate from").select_option("en")
+        page.route("**/api/v1/documents/*", lambda route: route.abort(), times=1)
+        document = FilePayload(name="letter.txt", mimeType="text/plain", buffer=b"red tea\n")
+        page.locator("input[type=file]").set_input_files(document)
+        expect(page.locator("#gone")).to_be_visible()
+        expect(page.get_by_role("button", name="Save the translation")).to_be_visible(timeout=60_000)
+
+
 def test_a_key_is_asked_for_once(browser: Browser, folder: Path, tmp_path: Path) -> None:
     digest = hashlib.sha256(KEY.encode()).hexdigest()
     config = tmp_path / "serve.toml"

@@ -313,6 +313,20 @@ def test_a_phone_shows_it_in_german_without_scrolling_sideways(
         assert page.evaluate("document.scrollingElement.scrollWidth") <= 360
 
 
+@pytest.mark.parametrize(("name", "text"), [("why", TEXT), ("fill", MASKED), ("classify", "das rote Haus")])
+def test_a_view_goes_on_when_the_service_is_back(
+    browser: Browser, service: RunningService, name: str, text: str
+) -> None:
+    with open_page(browser, service.url, requests_fail=True) as page:
+        view = opened(page, name)
+        page.route("**/*", lambda route: route.abort())
+        page.keyboard.type(text)
+        expect(view.get_by_role("alert").filter(visible=True).first).to_contain_text("The service does not answer")
+        page.unroute("**/*")
+        expect(page.locator("#gone")).to_be_hidden()
+        expect(view.locator(".results button, .results [role=button]").first).to_be_visible()
+
+
 def test_a_change_of_the_language_keeps_what_is_written(page: Page) -> None:
     view = filled(page, "write")
     page.keyboard.press("Escape")

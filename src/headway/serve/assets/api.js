@@ -16,7 +16,17 @@ export class GoneError extends Error {
   }
 }
 
+/** Returns the error of a reply that the service cannot have sent, such as the login page of a proxy. */
+const foreignReply = () => new ApiError(502, "the reply does not come from the service");
+
 export const isAbort = (error) => error?.name === "AbortError";
+
+/** Waits for an event of the document, unless the signal is aborted. */
+export const nextEvent = (type, signal) =>
+  new Promise((resolve, reject) => {
+    document.addEventListener(type, resolve, { once: true, signal });
+    signal?.addEventListener("abort", () => reject(signal.reason), { once: true });
+  });
 
 /** Waits, unless the signal is aborted. */
 export const pause = (milliseconds, signal) =>
@@ -66,6 +76,7 @@ export class Api {
   /** Yields the values of a reply that consists of server-sent events. An event with `error` is thrown. */
   async *stream(path, body, { signal, patient = false } = {}) {
     const reply = await this.#send("POST", path, { ...body, stream: true }, signal, patient);
+    if (!reply.headers.get("Content-Type")?.startsWith("text/event-stream")) throw foreignReply();
     const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
     let text = "";
     try {
@@ -117,12 +128,13 @@ export class Api {
     await this.asking;
   }
 
-  /** Tells an aborted request from a service that is gone. */
+  /** Tells an aborted request and a reply that is not JSON from a service that is gone. */
   async #answered(promise, signal) {
     try {
       return await promise;
     } catch (error) {
       if (isAbort(error) || signal?.aborted) throw error;
+      if (error instanceof SyntaxError) throw foreignReply();
       this.hooks.gone();
       throw new GoneError();
     }

@@ -1,6 +1,6 @@
 // The frame of the page: navigation, theme, language, the key, and what is said when the service is gone.
 
-import { Api, GoneError, pause } from "./api.js";
+import { Api, GoneError, nextEvent, pause } from "./api.js";
 import { make } from "./dom.js";
 import { settings } from "./settings.js";
 import { t, useLanguage } from "./strings.js";
@@ -8,6 +8,8 @@ import { VIEWS } from "./views.js";
 
 const $ = (id) => document.getElementById(id);
 const RETRY_MS = 2000;
+const MAX_RETRY_MS = 60_000;
+const STEADY_MS = 10_000; // a service that answers for so long is back for good
 const api = new Api({ key: () => settings.get("key"), askForKey, gone });
 
 /**
@@ -110,6 +112,7 @@ function describe(error) {
   const { status, message, retryAfter } = error;
   if (status === 429) return t("error.busy", { seconds: retryAfter ?? 1 });
   if (status === 413) return t("error.large", { message });
+  if (status === 502) return t("error.foreign");
   if (status === 504) return t("error.late");
   if (status === 503) return t("error.ending");
   if (status === undefined || status >= 500) return t("error.internal");
@@ -120,13 +123,17 @@ function announce(text) {
   $("announcement").textContent = text;
 }
 
-let isGone = false;
+let isGone = false, retryMs = RETRY_MS, backAt = -Infinity;
 
 async function gone() {
   if (isGone) return;
   isGone = true;
   $("gone").hidden = false;
-  while (!(await api.answers())) await pause(RETRY_MS);
+  // The service may be ready although requests fail, which are repeated whenever it is back. So the pauses grow.
+  retryMs = performance.now() - backAt < STEADY_MS ? Math.min(2 * retryMs, MAX_RETRY_MS) : RETRY_MS;
+  do await pause(retryMs);
+  while (!(await api.answers()));
+  backAt = performance.now();
   isGone = false;
   $("gone").hidden = true;
   announce(t("back"));
@@ -163,7 +170,7 @@ async function start() {
     } catch (error) {
       $("main").replaceChildren(make("p", { class: "note" }, describe(error)));
       if (!(error instanceof GoneError)) await pause(RETRY_MS);
-      else await new Promise((resolve) => document.addEventListener("serviceback", resolve, { once: true }));
+      else await nextEvent("serviceback");
     }
   }
   $("main").replaceChildren();

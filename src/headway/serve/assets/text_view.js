@@ -1,7 +1,7 @@
 // A field for a text, a choice of the model, and the results, which follow while a person types. Fill and Classify
 // consist of it.
 
-import { isAbort } from "./api.js";
+import { GoneError, isAbort } from "./api.js";
 import { make } from "./dom.js";
 
 const DELAY_MS = 300; // after the last key
@@ -39,6 +39,8 @@ export class TextView {
       this.timer = setTimeout(() => this.update(), DELAY_MS);
     });
     this.select.addEventListener("change", () => this.update());
+    this.onBack = () => this.isInterrupted && this.update();
+    document.addEventListener("serviceback", this.onBack);
     this.input.focus({ preventScroll: true });
   }
 
@@ -55,6 +57,7 @@ export class TextView {
   }
 
   unmount() {
+    document.removeEventListener("serviceback", this.onBack);
     clearTimeout(this.timer);
     this.running?.abort();
   }
@@ -78,11 +81,13 @@ export class TextView {
     this.running?.abort();
     const { signal } = (this.running = new AbortController());
     this.failure.textContent = "";
+    this.isInterrupted = false;
     try {
       await work(signal);
     } catch (error) {
       if (isAbort(error)) return;
       this.clear();
+      this.isInterrupted = error instanceof GoneError;
       this.failure.textContent = this.context.describe(error);
     }
   }

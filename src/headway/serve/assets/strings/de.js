@@ -21,6 +21,7 @@ export const german = {
   "error.gone": "Der Dienst antwortet nicht.",
   "error.busy": "Der Dienst ist ausgelastet. Versuchen Sie es in {seconds} Sekunden noch einmal.",
   "error.large": "Das ist mehr, als der Dienst annimmt: {message}.",
+  "error.foreign": "Die Antwort kommt nicht vom Dienst, sondern von einem Server dazwischen, etwa einem Proxy. Versuchen Sie, diese Seite neu zu laden.",
   "error.late": "Das hat länger gedauert, als der Dienst erlaubt. Versuchen Sie es mit einem kürzeren Text.",
   "error.ending": "Gerade kann kein Modell antworten. Versuchen Sie es gleich noch einmal.",
   "error.internal": "Der Dienst ist an diesem Text gescheitert. Sein Protokoll nennt den Grund.",

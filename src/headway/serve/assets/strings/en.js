@@ -21,6 +21,7 @@ export const english = {
   "error.gone": "The service does not answer.",
   "error.busy": "The service is busy. Try again in {seconds} seconds.",
   "error.large": "This is more than the service accepts: {message}.",
+  "error.foreign": "The reply does not come from the service, but from a server in between, such as a proxy. Try to reload this page.",
   "error.late": "This took longer than the service allows. Try a shorter text.",
   "error.ending": "No model can answer now. Try again in a moment.",
   "error.internal": "The service failed at this text. Its log says why.",

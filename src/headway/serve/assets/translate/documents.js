@@ -1,6 +1,6 @@
 // Documents: dropped or chosen files are translated in the background, and their translations are saved as files.
 
-import { isAbort, pause } from "../api.js";
+import { GoneError, isAbort, nextEvent, pause } from "../api.js";
 import { isolated, make } from "../dom.js";
 
 const CHECK_MS = 500;
@@ -79,7 +79,7 @@ export class Documents {
         if (found.num_texts) progress.value = found.num_done / found.num_texts;
         said.textContent = t("documents.running", { done: found.num_done, all: found.num_texts });
         await pause(CHECK_MS, signal);
-        found = await api.get(path, { signal });
+        found = await this.#progress(path, signal);
       }
       if (found.status !== "done") throw Object.assign(new Error(found.error ?? found.status), { status: 400 });
       progress.remove();
@@ -97,6 +97,18 @@ export class Documents {
       said.className = "error";
       said.textContent = describe(error);
       remove.textContent = t("documents.remove");
+    }
+  }
+
+  /** Asks how far a document is. While the service does not answer, its documents wait. */
+  async #progress(path, signal) {
+    for (;;) {
+      try {
+        return await this.context.api.get(path, { signal });
+      } catch (error) {
+        if (!(error instanceof GoneError)) throw error;
+        await nextEvent("serviceback", signal);
+      }
     }
   }
 

@@ -1,6 +1,6 @@
 // The view Why: what a model attends to, what its search has considered, and what another word would cost.
 
-import { isAbort } from "../api.js";
+import { GoneError, isAbort } from "../api.js";
 import { make, moveFocus, percent } from "../dom.js";
 import { AttentionSection } from "../inspection/attention.js";
 import { shade } from "../translate/output.js";
@@ -23,7 +23,9 @@ class WhyView {
     this.position = state.position ?? null; // of the word that Translate asks about
     this.#build(container, state);
     this.onTheme = () => this.attention?.recolor();
+    this.onBack = () => this.isInterrupted && this.#inspect();
     document.addEventListener("themechange", this.onTheme);
+    document.addEventListener("serviceback", this.onBack);
     this.#inspect();
     this.input.focus({ preventScroll: true });
   }
@@ -40,6 +42,7 @@ class WhyView {
     this.comparison.close();
     this.attention?.remove();
     document.removeEventListener("themechange", this.onTheme);
+    document.removeEventListener("serviceback", this.onBack);
   }
 
   #build(container, state) {
@@ -164,6 +167,7 @@ class WhyView {
     this.forced.close();
     const request = this.#request, { api, describe } = this.context;
     this.failure.textContent = "";
+    this.isInterrupted = false;
     if (!request.text) {
       this.results.hidden = true;
       return;
@@ -183,6 +187,7 @@ class WhyView {
     } catch (error) {
       if (isAbort(error)) return;
       this.results.hidden = true;
+      this.isInterrupted = error instanceof GoneError;
       this.failure.textContent = describe(error);
     }
   }
