@@ -189,6 +189,37 @@ def test_other_versions_are_the_n_best_list(page: Page, service: RunningService)
     buttons.nth(2).focus()
     page.keyboard.press("Enter")
     expect(output(page)).to_have_text(texts[2])
+    expect(buttons.nth(2)).to_be_focused()
+    expect(page.locator(".versions li [aria-pressed=true]")).to_have_text([texts[2]])
+
+
+def test_a_version_is_never_used_for_another_sentence(page: Page, service: RunningService) -> None:
+    type_and_wait(page, service)
+    page.get_by_text("Other versions of this sentence").click()
+    old = page.locator(".versions li button").nth(2).element_handle()
+    waiting: list[Route] = []
+    page.route("**/api/v1/translate", lambda route: waiting.append(route))
+    page.locator("textarea").fill("ice")
+    wait_until(page, lambda: len(waiting) == 1)
+    expect(page.locator(".versions li")).to_have_count(0)
+    old.evaluate("button => button.click()")  # as if the click had come a moment earlier
+    waiting[0].continue_()
+    wait_until(page, lambda: len(waiting) == 2)  # for the versions
+    expect(output(page)).to_have_text(translation(service, "ice")["text"])
+
+
+def test_versions_are_asked_for_again_after_an_error(browser: Browser, service: RunningService) -> None:
+    with open_page(browser, service.url, requests_fail=True) as page:
+        page.get_by_label("Translate from").select_option("en")
+        page.locator("textarea").focus()
+        type_and_wait(page, service)
+        page.route("**/api/v1/translate", lambda route: route.fulfill(status=500, json={}), times=1)
+        summary = page.get_by_text("Other versions of this sentence")
+        summary.click()
+        expect(page.locator(".versions .error")).to_be_visible()
+        summary.click()
+        summary.click()
+        expect(page.locator(".versions li button")).to_have_count(4)
 
 
 def test_a_glossary_is_edited_in_place_and_kept(page: Page, service: RunningService) -> None:

@@ -21,7 +21,7 @@ export class Output {
    * @param {(place: object | null) => void} hooks.point Is called with the word that is pointed at or has the focus.
    * @param {(place: object) => void} hooks.choose Is called with a word that is clicked.
    *
-   * A place has `slot` (a sentence: text, result, line, lead), `words`, `index` and `element`.
+   * A place has `slot` (a sentence: text; result, which is that of an earlier text if `isStale`), `words`, `index` and `element`.
    */
   constructor(container, hooks) {
     Object.assign(this, { container, hooks, lines: [], places: new WeakMap(), incomplete: new Set() });
@@ -106,7 +106,8 @@ export class Output {
       offset += sentence.length;
       const result = slot.text ? this.hooks.result(slot.text) : null;
       if (result === undefined) isComplete = false;
-      slot.element.classList.toggle("stale", result === undefined);
+      slot.isStale = result === undefined;
+      slot.element.classList.toggle("stale", slot.isStale);
       if (result === undefined || result === slot.result) return;
       slot.result = result;
       this.#showSentence(slot, at > 0);

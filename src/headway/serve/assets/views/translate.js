@@ -285,6 +285,7 @@ class TranslateView {
     this.outputBox.lang = browserCode(target);
     this.output.setLines(lines, changed);
     this.#showNotices();
+    this.#showVersions();
   }
 
   #refreshSoon() {
@@ -302,14 +303,14 @@ class TranslateView {
 
   #choose(slot, translation, position) {
     const chosen = { ...translation, before: slot.result.before ?? slot.result, chosen: true };
-    this.#replace(slot, chosen);
+    this.#replace(this.request, slot.text, chosen);
     const element = this.output.wordAt(slot, position);
     if (element) this.output.focus(element);
   }
 
-  #replace(slot, result) {
-    this.pieces.remember(this.request, slot.text, result);
-    this.output.refreshSentence(slot.text);
+  #replace(request, sentence, result) {
+    this.pieces.remember(request, sentence, result);
+    this.output.refreshSentence(sentence);
     this.#showNotices();
     this.#showVersions();
     this.context.announce(result.text);
@@ -367,13 +368,14 @@ class TranslateView {
     if (slots.length && this.#pair.pivot !== null) {
       items.unshift(make("li", { class: "about" }, t("notice.pivot", { language: this.#name(this.#pair.pivot) })));
     }
-    const seen = new Set();
+    const { request } = this, seen = new Set();
     for (const slot of slots) {
-      if (!slot.result.chosen || seen.has(slot.text)) continue;
-      seen.add(slot.text);
+      const { text, result, isStale } = slot;
+      if (!result.chosen || isStale || seen.has(text)) continue;
+      seen.add(text);
       const undo = make("button", { type: "button" }, t("notice.undo"));
-      undo.addEventListener("click", () => this.#replace(slot, slot.result.before));
-      items.push(make("li", { class: "chosen" }, t("notice.chosen"), make("span", { class: "quiet" }, ` ${t("quoted", { text: isolated(shortened(slot.text)) })} `), undo));
+      undo.addEventListener("click", () => this.#replace(request, text, result.before));
+      items.push(make("li", { class: "chosen" }, t("notice.chosen"), make("span", { class: "quiet" }, ` ${t("quoted", { text: isolated(shortened(text)) })} `), undo));
     }
     this.notices.replaceChildren(...items);
   }
@@ -392,23 +394,33 @@ class TranslateView {
     const slot = slots.includes(this.slot) ? this.slot : slots[0];
     this.versions.hidden = !slot;
     if (!slot || !this.versions.open) return;
-    const { api, t, describe } = this.context, list = this.versions.querySelector("ol");
-    const key = JSON.stringify([this.request, slot.text, slot.result.text]);
-    if (key === this.versionsOf) return;
-    this.versionsOf = key;
-    this.asking?.abort();
-    const { signal } = (this.asking = new AbortController());
-    try {
-      const body = { ...this.request, text: slot.text, options: { n_best: VERSIONS, beam_size: VERSIONS } };
-      const [{ alternatives, ...best }] = (await api.post("translate", body, { signal })).translations;
-      list.replaceChildren(...[best, ...alternatives].map((each) => {
-        const isShown = each.text === slot.result.text;
-        const button = make("button", { type: "button", class: "plain", dir: "auto", "aria-pressed": String(isShown) }, each.text);
-        button.addEventListener("click", () => this.#replace(slot, { ...each, unlikely: best.unlikely, before: slot.result.before ?? slot.result, chosen: true }));
-        return make("li", {}, button);
-      }));
-    } catch (error) {
-      if (!isAbort(error)) list.replaceChildren(make("li", { class: "error" }, describe(error)));
+    const { api, describe } = this.context, list = this.versions.querySelector("ol");
+    const { request } = this, { text } = slot;
+    const key = slot.isStale ? null : JSON.stringify([request, text]);
+    if (key !== this.versionsOf) {
+      this.versionsOf = key;
+      this.asking?.abort();
+      list.replaceChildren(); // they belong to another sentence
+      if (key === null) return; // the sentence is translated first
+      const original = slot.result.before ?? slot.result;
+      const { signal } = (this.asking = new AbortController());
+      try {
+        const body = { ...request, text, options: { n_best: VERSIONS, beam_size: VERSIONS } };
+        const [{ alternatives, ...best }] = (await api.post("translate", body, { signal })).translations;
+        list.replaceChildren(...[best, ...alternatives].map((each) => {
+          const version = { ...each, unlikely: best.unlikely, before: original, chosen: true };
+          const button = make("button", { type: "button", class: "plain", dir: "auto" }, each.text);
+          button.addEventListener("click", () => this.#replace(request, text, version));
+          return make("li", {}, button);
+        }));
+      } catch (error) {
+        if (isAbort(error)) return;
+        this.versionsOf = null; // so that they are asked for again
+        list.replaceChildren(make("li", { class: "error" }, describe(error)));
+      }
+    }
+    for (const button of list.querySelectorAll("button")) {
+      button.setAttribute("aria-pressed", String(button.textContent === slot.result.text));
     }
   }
 
