@@ -241,6 +241,45 @@ def test_a_glossary_is_edited_in_place_and_kept(page: Page, service: RunningServ
     expect(output(page)).to_have_text(before)
 
 
+def test_two_tabs_share_a_glossary(page: Page) -> None:
+    other = page.context.new_page()
+    other.goto(page.url)
+    for each in (page, other):
+        each.locator("textarea").fill(TEXT)
+        each.locator(".glossary summary").click()
+    page.get_by_label("English, row 1").fill("tea")
+    page.get_by_label("German, row 1").fill("anger")
+    expect(other.get_by_label("German, row 1")).to_have_value("anger")
+    other.get_by_label("English, row 2").fill("red")
+    other.get_by_label("German, row 2").fill("rot")
+    expect(page.get_by_label("German, row 2")).to_have_value("rot")
+    page.get_by_role("button", name="Dark").click()  # another setting
+    page.reload()
+    page.locator(".glossary summary").click()
+    expect(page.get_by_label("German, row 1")).to_have_value("anger")
+    expect(page.get_by_label("German, row 2")).to_have_value("rot")
+
+
+EDIT_AND_CHANGE_THE_LANGUAGE = """() => {
+    const [source, target] = document.querySelectorAll(".glossary tbody input");
+    for (const [input, value] of [[source, "tea"], [target, "anger"]]) {
+        input.value = value;
+        input.dispatchEvent(new Event("input"));
+    }
+    const languages = document.querySelector("[aria-label='Translate into']");
+    languages.value = "it";
+    languages.dispatchEvent(new Event("change"));
+}"""
+
+
+def test_a_change_of_the_languages_keeps_the_last_edit_of_the_glossary(page: Page) -> None:
+    page.locator(".glossary summary").click()
+    page.evaluate(EDIT_AND_CHANGE_THE_LANGUAGE)  # faster than any edit is saved
+    expect(page.get_by_label("Italian, row 1")).to_have_value("")
+    page.get_by_label("Translate into").select_option("de")
+    expect(page.get_by_label("German, row 1")).to_have_value("anger")
+
+
 def test_a_document_is_translated_and_saved(page: Page, service: RunningService) -> None:
     document = FilePayload(name="letter.txt", mimeType="text/plain", buffer=b"red tea\n\nice\n")
     page.locator("input[type=file]").set_input_files(document)

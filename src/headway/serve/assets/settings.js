@@ -9,16 +9,19 @@ function load() {
     return {}; // storage is disabled, or its content is not ours
   }
 }
-const values = load();
 
+const unsaved = {}; // settings that could not be stored; they last until the page is closed
+
+/** Each access reads the storage, because another tab may have changed it. */
 export const settings = {
-  get: (name, otherwise = null) => values[name] ?? otherwise,
+  get: (name, otherwise = null) => ({ ...load(), ...unsaved })[name] ?? otherwise,
   set(name, value) {
-    values[name] = value;
+    unsaved[name] = value;
     try {
-      localStorage.setItem(NAME, JSON.stringify(values));
+      localStorage.setItem(NAME, JSON.stringify({ ...load(), ...unsaved }));
+      delete unsaved[name];
     } catch {
-      // The setting lasts until the page is closed.
+      // It stays among the unsaved ones.
     }
   },
 };

@@ -8,7 +8,7 @@ const DELAY_MS = 400;
 export class GlossaryTable {
   /** `changed()` is called when the entries of the present languages have changed. */
   constructor(context, changed) {
-    Object.assign(this, { context, changed });
+    Object.assign(this, { context, changed, timer: null, ending: new AbortController() });
     const { t } = context;
     this.body = make("tbody");
     const head = make("tr", {}, ...["source", "target"].map((side) => make("th", { scope: "col" }, "")),
@@ -19,6 +19,13 @@ export class GlossaryTable {
       make("summary", {}, t("glossary.title"), " ", this.count),
       make("p", { class: "quiet" }, t("glossary.about")),
       make("table", {}, make("thead", {}, head), this.body));
+    addEventListener("storage", () => this.#useOtherTab(), { signal: this.ending.signal });
+  }
+
+  /** Saves what is edited, and ends. */
+  close() {
+    this.#finishEdit();
+    this.ending.abort();
   }
 
   /** Shows the entries for a pair of languages, whose names are the heads of the columns. */
@@ -27,11 +34,28 @@ export class GlossaryTable {
     this.heads[0].textContent = sourceName;
     this.heads[1].textContent = targetName;
     if (pair === this.pair) return;
+    this.#finishEdit(); // of the pair before
     this.pair = pair;
-    this.rows = (this.context.settings.get(SETTING, {})[pair] ?? []).map((row) => [...row]);
+    this.#show();
+  }
+
+  #show() {
+    this.rows = this.#saved.map((row) => [...row]);
     this.body.replaceChildren(...this.rows.map((row) => this.#line(row)));
     this.#addEmpty();
     this.#showCount();
+  }
+
+  /** The saved entries of the present pair. */
+  get #saved() {
+    return this.context.settings.get(SETTING, {})[this.pair] ?? [];
+  }
+
+  /** Shows the entries of the present pair that another tab has changed. */
+  #useOtherTab() {
+    if (!this.pair || this.timer !== null || JSON.stringify(this.#saved) === JSON.stringify(this.entries ?? [])) return;
+    this.#show();
+    this.changed();
   }
 
   /** The complete entries, or null if there are none. */
@@ -71,6 +95,7 @@ export class GlossaryTable {
       line.remove();
       next.focus();
       this.#save();
+      this.changed();
     });
     line.append(...inputs.map((input) => make("td", {}, input)), make("td", {}, remove));
     return line;
@@ -84,14 +109,22 @@ export class GlossaryTable {
 
   #later() {
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.#save(), DELAY_MS);
+    this.timer = setTimeout(() => {
+      this.#save();
+      this.changed();
+    }, DELAY_MS);
   }
 
   #save() {
+    clearTimeout(this.timer);
+    this.timer = null;
     const { settings } = this.context;
     settings.set(SETTING, { ...settings.get(SETTING, {}), [this.pair]: this.entries ?? [] });
     this.#showCount();
-    this.changed();
+  }
+
+  #finishEdit() {
+    if (this.timer !== null) this.#save();
   }
 
   #showCount() {

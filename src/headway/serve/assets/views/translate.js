@@ -47,6 +47,7 @@ class TranslateView {
     clearTimeout(this.timer);
     this.pieces.stop();
     this.documents.stop();
+    this.glossary.close();
     this.menu.close(false);
   }
 
