@@ -342,6 +342,17 @@ def test_languages_are_swapped_with_the_text(page: Page, service: RunningService
     expect(output(page)).to_have_text(translation(service, before, source="de", target="en")["text"])
 
 
+def test_swapping_the_languages_of_an_incomplete_translation_keeps_the_text(
+    page: Page, service: RunningService
+) -> None:
+    type_and_wait(page, service)
+    page.route("**/api/v1/translate", lambda route: None)  # nothing more is translated
+    page.locator("textarea").fill("red tea\nice")
+    page.get_by_role("button", name="Swap the languages").click()
+    expect(page.get_by_label("Translate from")).to_have_value("de")
+    expect(page.locator("textarea")).to_have_value("red tea\nice")
+
+
 def test_the_language_is_detected(page: Page, service: RunningService) -> None:
     page.get_by_label("Translate from").select_option("auto")
     page.locator("textarea").fill("Das ist ein ganz normaler deutscher Satz.")
@@ -361,6 +372,10 @@ def test_the_translation_is_copied(browser: Browser, service: RunningService) ->
         page.get_by_role("button", name="Copy").click()
         expect(page.get_by_role("button", name="Copied")).to_be_visible()
         assert page.evaluate("navigator.clipboard.readText()") == expected
+        page.route("**/api/v1/translate", lambda route: None)
+        page.locator("textarea").fill(f"{TEXT}\nice")
+        page.get_by_role("button", name="Copy", exact=True).click()
+        expect(page.get_by_role("button", name="Copied, but incomplete")).to_be_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

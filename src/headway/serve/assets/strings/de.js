@@ -43,6 +43,7 @@ export const german = {
   "translate.clear": "Leeren",
   "translate.copy": "Kopieren",
   "translate.copied": "Kopiert",
+  "translate.copiedPart": "Kopiert, aber unvollständig",
   "translate.working": "Wird übersetzt …",
   "word.help": "Bei unterstrichenen Wörtern war das Modell unsicher. Klicken Sie auf ein Wort, um es zu ändern.",
   "word.probability": "das Modell ist sich zu {percent} sicher",

@@ -43,6 +43,7 @@ export const english = {
   "translate.clear": "Clear",
   "translate.copy": "Copy",
   "translate.copied": "Copied",
+  "translate.copiedPart": "Copied, but incomplete",
   "translate.working": "Translating…",
   "word.help": "The model was unsure of underlined words. Click any word to change it.",
   "word.probability": "the model is {percent} sure of it",

@@ -157,6 +157,11 @@ export class Output {
     }).join("");
   }
 
+  /** Whether everything that is shown is the complete translation of a text. */
+  isTranslationOf(text) {
+    return this.incomplete.size === 0 && this.lines.map(({ line }) => line).join("") === text;
+  }
+
   /** Returns all sentences that are shown. */
   get slots() {
     return this.lines.flatMap((entry) => entry.slots);

@@ -187,9 +187,10 @@ class TranslateView {
     this.swap.hidden = !canSwap;
   }
 
+  /** Swaps the languages, and the texts if the translation is complete. */
   #swap() {
     const [source, target] = [this.sourceCode, this.target.value];
-    const text = this.output.text.trim();
+    const text = this.output.isTranslationOf(this.input.value) ? this.output.text.trim() : "";
     select(this.source, target);
     this.#fillTargets(source);
     for (const side of ["source", "target"]) this.context.settings.set(side, this[side].value);
@@ -427,9 +428,10 @@ class TranslateView {
 
   async #copy() {
     const { t, announce } = this.context;
+    const said = t(this.output.isTranslationOf(this.input.value) ? "translate.copied" : "translate.copiedPart");
     await copyText(this.output.text);
-    announce(t("translate.copied"));
-    this.copy.textContent = t("translate.copied");
+    announce(said);
+    this.copy.textContent = said;
     setTimeout(() => (this.copy.textContent = t("translate.copy")), 1500);
   }
 }
