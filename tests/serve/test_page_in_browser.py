@@ -134,6 +134,7 @@ def test_an_alternative_continues_the_translation_by_keyboard(page: Page, servic
     expect(page.locator(".word").first).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator(".alternatives [aria-disabled]")).to_have_count(0)
+    expect(page.locator("[role=menuitemradio]:focus")).to_have_count(1)
     page.keyboard.press("Escape")
     expect(page.locator(".alternatives")).to_be_hidden()
     expect(page.locator(".word").first).to_be_focused()
@@ -148,6 +149,24 @@ def test_an_alternative_continues_the_translation_by_keyboard(page: Page, servic
     expect(output(page)).not_to_have_text(before)
     expect(page.locator(".word").first).to_be_focused()
     assert output(page).inner_text().startswith(word)
+
+
+def test_new_alternatives_do_not_take_the_focus_from_why(page: Page, service: RunningService) -> None:
+    type_and_wait(page, service)
+    waiting: list[Route] = []
+    page.route("**/api/v1/translate", lambda route: waiting.append(route))
+    page.locator(".word").first.click()
+    wait_until(page, lambda: len(waiting) > 0)
+    page.keyboard.press("End")
+    expect(page.get_by_role("menuitem", name="Why")).to_be_focused()
+
+    def all_are_shown() -> bool:
+        while waiting:
+            waiting.pop().continue_()
+        return page.locator(".alternatives [aria-disabled]").count() == 0
+
+    wait_until(page, all_are_shown)
+    expect(page.get_by_role("menuitem", name="Why")).to_be_focused()
 
 
 def test_pointing_at_a_word_marks_its_source_and_names_its_probability(page: Page, service: RunningService) -> None:

@@ -123,11 +123,12 @@ export class AlternativesMenu {
       byWord.set(name, { ...(better ? entry : known), name, probability: entry.probability + (known?.probability ?? 0) });
     }
     const ordered = [...byWord.values()].sort((one, other) => other.probability - one.probability);
-    const focused = document.activeElement.dataset.word;
+    const focused = document.activeElement;
     this.list.replaceChildren(...ordered.map((entry) => this.#item(entry, place)));
     this.#place();
-    const items = this.#items();
-    (items.find((item) => item.dataset.word === focused) ?? items[0]).focus();
+    if (this.element.contains(focused)) return; // it is the button of Why
+    const items = [...this.list.children], { word } = focused.dataset;
+    (items.find((item) => word !== undefined && item.dataset.word === word) ?? items[0]).focus();
   }
 
   #item({ name, word, span, translation, probability, isCurrent = false }, place) {
