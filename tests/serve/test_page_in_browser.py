@@ -430,6 +430,37 @@ def test_the_language_and_the_theme_of_the_page_are_kept(page: Page, service: Ru
     assert expected not in stored
 
 
+def test_a_change_of_the_language_of_the_page_keeps_documents_and_chosen_versions(
+    page: Page, service: RunningService
+) -> None:
+    before = type_and_wait(page, service)
+    page.get_by_text("Other versions of this sentence").click()
+    versions = page.locator(".versions li button")
+    chosen = versions.nth(2).inner_text()
+    versions.nth(2).click()
+    expect(output(page)).to_have_text(chosen)
+    document = FilePayload(name="letter.txt", mimeType="text/plain", buffer=b"red tea\n")
+    page.locator("input[type=file]").set_input_files(document)
+    expect(page.get_by_role("button", name="Save the translation")).to_be_visible(timeout=60_000)
+    page.get_by_label("Language of this page").select_option("de")
+    expect(output(page)).to_have_text(chosen)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Übersetzung speichern").click()
+    assert download.value.path().read_text(encoding="utf-8") == f"{before}\n"
+    page.get_by_role("button", name="Rückgängig").click()
+    expect(output(page)).to_have_text(before)
+
+
+def test_a_change_of_the_language_of_the_page_continues_an_upload(page: Page) -> None:
+    waiting: list[Route] = []
+    page.route("**/api/v1/documents", lambda route: waiting.append(route), times=1)
+    document = FilePayload(name="letter.txt", mimeType="text/plain", buffer=b"red tea\n")
+    page.locator("input[type=file]").set_input_files(document)
+    wait_until(page, lambda: len(waiting) == 1)
+    page.get_by_label("Language of this page").select_option("de")
+    expect(page.get_by_role("button", name="Übersetzung speichern")).to_be_visible(timeout=60_000)
+
+
 def test_right_to_left_text_runs_from_right_to_left(page: Page) -> None:
     page.locator("textarea").fill("שלום עולם")
     assert page.evaluate("getComputedStyle(document.querySelector('textarea')).direction") == "rtl"

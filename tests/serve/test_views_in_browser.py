@@ -327,6 +327,12 @@ def test_a_view_goes_on_when_the_service_is_back(
         expect(view.locator(".results button, .results [role=button]").first).to_be_visible()
 
 
+def test_a_change_of_the_language_keeps_the_model_for_translations(page: Page) -> None:
+    page.get_by_role("combobox", name="Model").select_option("second")
+    page.get_by_label("Language of this page").select_option("de")
+    expect(page.get_by_role("combobox", name="Modell")).to_have_value("second")
+
+
 def test_a_change_of_the_language_keeps_what_is_written(page: Page) -> None:
     view = filled(page, "write")
     page.keyboard.press("Escape")

@@ -27,9 +27,15 @@ export class AlternativesMenu {
         this.close(true);
       } else moveFocus(event, this.#items());
     });
+    this.listening = new AbortController();
     document.addEventListener("pointerdown", (event) => {
       if (!this.element.hidden && !this.element.contains(event.target)) this.close(false);
-    });
+    }, { signal: this.listening.signal });
+  }
+
+  remove() {
+    this.close(false);
+    this.listening.abort();
   }
 
   close(returnFocus) {

@@ -11,9 +11,10 @@ export class Documents {
    * @param context The context of the view.
    * @param {HTMLElement} dropZone Files that are dropped here are translated.
    * @param {() => object} fields Returns the fields that are sent with a new document, such as its languages.
+   * @param {object[]} entries The `state` of an earlier instance, whose documents are continued.
    */
-  constructor(context, dropZone, fields) {
-    Object.assign(this, { context, fields, ending: new AbortController() });
+  constructor(context, dropZone, fields, entries = []) {
+    Object.assign(this, { context, fields, entries: new Set(), ending: new AbortController() });
     const { t } = context;
     this.chooser = make("input", { type: "file", multiple: true, class: "visually-hidden", tabindex: -1, "aria-hidden": "true" });
     const choose = make("button", { type: "button" }, t("documents.choose"));
@@ -43,6 +44,12 @@ export class Documents {
       event.preventDefault();
       this.#add(event.dataTransfer.files);
     });
+    for (const entry of entries) this.#translate(entry);
+  }
+
+  /** What another instance needs to continue with the documents. */
+  get state() {
+    return [...this.entries];
   }
 
   /** Stops asking for the progress. The service goes on with the documents, and deletes them after a while. */
@@ -51,30 +58,32 @@ export class Documents {
   }
 
   #add(files) {
-    for (const file of files) this.#translate(file);
+    for (const file of files) this.#translate({ file, fields: this.fields(), path: null, error: null, isDone: false });
   }
 
-  async #translate(file) {
+  /** Translates a document, or continues with it. Its `path` in the API is null until it has been sent. */
+  async #translate(entry) {
+    const { file } = entry;
     const { api, t, describe, announce } = this.context;
     const name = make("b", { dir: "auto" }, file.name), said = make("span", { class: "quiet" }, t("documents.sending"));
     const progress = make("progress", { max: 1, value: 0, "aria-label": t("documents.progress", { name: isolated(file.name) }) });
     const remove = make("button", { type: "button", class: "plain" }, t("documents.cancel"));
     const item = make("li", {}, name, progress, said, remove);
     this.list.append(item);
+    this.entries.add(entry);
     const canceling = new AbortController();
     const signal = AbortSignal.any([canceling.signal, this.ending.signal]);
-    let path = null;
     remove.addEventListener("click", () => {
       canceling.abort();
       item.remove();
-      if (path) api.delete(path).catch(() => {}); // it is deleted after a while anyway
+      this.entries.delete(entry);
+      if (entry.path) api.delete(entry.path).catch(() => {}); // it is deleted after a while anyway
     });
     try {
-      const form = new FormData();
-      form.append("file", file);
-      for (const [field, value] of Object.entries(this.fields())) form.append(field, value);
-      let found = await api.post("documents", form, { signal });
-      path = `documents/${found.id}`;
+      if (entry.error) throw entry.error;
+      if (!entry.path) entry.path = await this.#send(entry, signal);
+      const { path } = entry;
+      let found = await this.#progress(path, signal);
       while (RUNNING.includes(found.status)) {
         if (found.num_texts) progress.value = found.num_done / found.num_texts;
         said.textContent = t("documents.running", { done: found.num_done, all: found.num_texts });
@@ -90,14 +99,25 @@ export class Documents {
         said.textContent = describe(error);
       }));
       remove.before(save);
-      announce(t("documents.done", { name: file.name }));
+      if (!entry.isDone) announce(t("documents.done", { name: file.name }));
+      entry.isDone = true;
     } catch (error) {
       if (isAbort(error)) return;
+      entry.error = error;
       progress.remove();
       said.className = "error";
       said.textContent = describe(error);
       remove.textContent = t("documents.remove");
     }
+  }
+
+  /** Sends a document, and returns its path in the API. */
+  async #send({ file, fields }, signal) {
+    const form = new FormData();
+    form.append("file", file);
+    for (const [field, value] of Object.entries(fields)) form.append(field, value);
+    const { id } = await this.context.api.post("documents", form, { signal });
+    return `documents/${id}`;
   }
 
   /** Asks how far a document is. While the service does not answer, its documents wait. */

@@ -23,10 +23,12 @@ export function mount(container, context, state = {}) {
 
 class TranslateView {
   constructor(container, context, state) {
-    Object.assign(this, { context, detected: null, detectedText: "" });
-    this.pieces = new Pieces(context.api);
-    this.#build(container);
+    const { detected = null, detectedText = "" } = state;
+    Object.assign(this, { context, detected, detectedText });
+    this.pieces = state.pieces ?? new Pieces(context.api);
+    this.#build(container, state);
     this.#fillLanguages(state.source ?? context.settings.get("source"), state.target ?? context.settings.get("target"));
+    if (state.model) select(this.model, state.model);
     this.glossary.element.open = Boolean(state.glossaryOpen);
     this.input.value = state.text ?? "";
     this.onBack = () => this.#update();
@@ -37,8 +39,9 @@ class TranslateView {
 
   state() {
     return {
-      text: this.input.value, source: this.source.value, target: this.target.value,
-      glossaryOpen: this.glossary.element.open,
+      text: this.input.value, source: this.source.value, target: this.target.value, model: this.model.value,
+      detected: this.detected, detectedText: this.detectedText, glossaryOpen: this.glossary.element.open,
+      pieces: this.pieces, documents: this.documents.state,
     };
   }
 
@@ -48,12 +51,12 @@ class TranslateView {
     this.pieces.stop();
     this.documents.stop();
     this.glossary.close();
-    this.menu.close(false);
+    this.menu.remove();
   }
 
   // ---- building
 
-  #build(container) {
+  #build(container, state) {
     const { context } = this, { t } = context;
     this.source = make("select", { "aria-label": t("translate.from") });
     this.target = make("select", { "aria-label": t("translate.to") });
@@ -81,7 +84,7 @@ class TranslateView {
       inputBox, make("div", { class: "bar" }, this.count, this.clear));
     this.glossary = new GlossaryTable(context, () => this.#update());
     const side = (...controls) => make("div", { class: "side" }, ...controls);
-    this.documents = new Documents(context, container, () => this.#documentFields());
+    this.documents = new Documents(context, container, () => this.#documentFields(), state.documents);
     container.append(
       make("h1", { class: "visually-hidden" }, t("view.translate")),
       make("div", { class: "languages" }, side(this.source), this.swap, side(this.target, this.model)),
@@ -156,7 +159,8 @@ class TranslateView {
   #fillLanguages(source, target) {
     const codes = [...new Set(this.context.languages.map((each) => each.source))];
     this.source.replaceChildren(...this.#options(codes));
-    if (codes.length > 1) this.source.prepend(make("option", { value: AUTO }, this.context.t("translate.detect")));
+    if (codes.length > 1) this.source.prepend(make("option", { value: AUTO }));
+    if (codes.length > 1) this.#showDetected();
     select(this.source, source);
     this.#fillTargets(target);
   }
@@ -220,10 +224,15 @@ class TranslateView {
     this.detectedText = text;
     if (code === this.detected) return;
     this.detected = code;
-    const { t } = this.context;
-    this.source.options[0].textContent = t("translate.detected", { language: this.#name(code) });
+    this.#showDetected();
     this.#fillTargets(this.target.value);
     if (this.request && this.request.source !== code) this.#update();
+  }
+
+  #showDetected() {
+    const { t } = this.context, code = this.detected;
+    this.source.options[0].textContent =
+      code === null ? t("translate.detect") : t("translate.detected", { language: this.#name(code) });
   }
 
   // ---- translating
