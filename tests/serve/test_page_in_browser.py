@@ -476,6 +476,33 @@ def test_a_long_text_is_translated_from_its_beginning_on(page: Page) -> None:
     assert "sentences" in requests[first:], "the first sentences do not wait until all lines are split"
 
 
+def test_parts_of_a_very_long_line_are_joined_by_spaces(browser: Browser, service: RunningService) -> None:
+    with open_page(browser, service.url, permissions=["clipboard-read", "clipboard-write"]) as page:
+        page.get_by_label("Translate from").select_option("en")
+        page.locator("textarea").fill("red tea. " * 500)
+        expect(output(page).locator("p")).to_have_count(2)
+        expect(output(page).locator(".stale")).to_have_count(0)
+        page.get_by_role("button", name="Copy").click()
+        expect(page.get_by_role("button", name="Copied", exact=True)).to_be_visible()
+        expected = " ".join([translation(service, "red tea.")["text"]] * 500)
+        assert page.evaluate("navigator.clipboard.readText()") == expected
+
+
+SENTENCES = """async texts => {
+    const { Pieces } = await import("./page/translate/pieces.js");
+    const pieces = new Pieces(null), line = "!".repeat(3900), start = performance.now();
+    for (let number = 0; number < 100; number++) pieces.sentences(line + " ".repeat(number), "en");
+    return [performance.now() - start, texts.filter(text => pieces.sentences(text, "en") === null)];
+}"""
+
+
+def test_lines_without_letters_do_not_keep_the_page_busy(page: Page) -> None:
+    several = ["one. two", "\U0001f600 one", "one\u2028two. one"]
+    milliseconds, split_by_the_service = page.evaluate(SENTENCES, [*several, "one two.", "one, two", "..."])
+    assert milliseconds < 5000, "linear time takes some 0.1 s, quadratic time half a minute"
+    assert split_by_the_service == several
+
+
 def test_the_page_goes_on_when_the_service_is_back(browser: Browser, folder: Path) -> None:
     with running([str(folder), "--workers", "1"]) as only, open_page(browser, only.url, requests_fail=True) as page:
         page.locator("textarea").focus()

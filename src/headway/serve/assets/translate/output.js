@@ -151,9 +151,11 @@ export class Output {
   get text() {
     if (!this.lines.length) return "";
     const gap = sentenceGap(this.hooks.languages()[1]);
-    return this.lines.map(({ line, slots }) => {
+    return this.lines.map(({ line, slots }, at) => {
       const own = slots.map((slot) => slot.result?.text ?? (slot.result ? slot.text : "")).filter(Boolean).join(gap);
-      return own + (line.endsWith("\n") ? "\n" : "");
+      if (line.endsWith("\n")) return `${own}\n`;
+      const isCut = at < this.lines.length - 1; // a long line, which the next one continues
+      return own && isCut ? own + gap : own;
     }).join("");
   }
 

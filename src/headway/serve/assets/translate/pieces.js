@@ -12,8 +12,11 @@ const FIRST_SPLIT = { lines: 20, characters: 4000 }; // of the first request tha
 const SPLIT = { lines: 500, characters: 50000 };
 const MAX_REMEMBERED = 20000; // sentences, and lines
 
-// A line in which a sentence can end before the end of the line.
-const MAY_HAVE_SENTENCES = /[^\p{L}\p{N}\p{M}\s,'’"“”„()\-–%].*[\p{L}\p{N}]/u;
+const UP_TO_LAST_LETTER = /^.*[\p{L}\p{N}]/su;
+const MAY_END_SENTENCE = /[^\p{L}\p{N}\p{M}\s,'’"“”„()\-–%]/u;
+
+/** Returns whether a sentence can end before the end of the line. Takes linear time, also for lines without letters. */
+const mayHaveSentences = (line) => MAY_END_SENTENCE.test(line.match(UP_TO_LAST_LETTER)?.[0] ?? "");
 
 /** Returns the lines of a text; they concatenate to the text. */
 export function splitLines(text) {
@@ -61,7 +64,7 @@ export class Pieces {
   sentences(line, language) {
     const known = this.splits.get(language)?.get(line);
     if (known) return known;
-    if (MAY_HAVE_SENTENCES.test(line)) return null;
+    if (mayHaveSentences(line)) return null;
     remember(this.splits, language, line, [line]);
     return [line];
   }
