@@ -6,6 +6,7 @@ import { TextView } from "../text_view.js";
 
 const MASK = "[MASK]";
 const COUNT = 8;
+const IN_WORD = /[\p{L}\p{N}\p{M}]/u;
 
 export function mount(container, context, state = {}) {
   return new Fill(container, context, state).view;
@@ -34,8 +35,8 @@ class Fill {
     const { input } = this.view, { value } = input;
     let { selectionStart: start, selectionEnd: end } = input;
     if (start === end) {
-      while (start > 0 && /[\p{L}\p{N}]/u.test(value[start - 1])) start -= 1;
-      while (end < value.length && /[\p{L}\p{N}]/u.test(value[end])) end += 1;
+      while (start > 0 && IN_WORD.test(value[start - 1])) start -= 1;
+      while (end < value.length && IN_WORD.test(value[end])) end += 1;
     }
     input.setRangeText(MASK, start, end, "end");
     input.focus();
