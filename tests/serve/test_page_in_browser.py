@@ -91,6 +91,7 @@ def test_each_sentence_of_each_line_is_translated_while_one_types(page: Page, se
     page.keyboard.type("red tea. a tin. \n\nice")  # the field has the focus
     first, second, third = (translation(service, text)["text"] for text in ("red tea.", "a tin.", "ice"))
     expect(output(page).locator("p")).to_have_text([f"{first} {second}", "", third])
+    expect(page.locator("#announcement")).to_have_text("The translation is complete.")
 
 
 def test_requests_for_an_earlier_text_are_ended(page: Page, service: RunningService) -> None:
@@ -125,6 +126,7 @@ def test_an_alternative_continues_the_translation_by_mouse(page: Page, service: 
     assert after in {translation(service, TEXT, prefix=each["token"])["text"] for each in tokens}
     page.get_by_role("button", name="Undo").click()
     expect(output(page)).to_have_text(before)
+    expect(page.locator(".word").first).to_be_focused()
 
 
 def test_an_alternative_continues_the_translation_by_keyboard(page: Page, service: RunningService) -> None:

@@ -186,7 +186,7 @@ def test_the_probabilities_of_tokens_are_shown(page: Page) -> None:
     view = opened(page, "write")
     start_writing(view, Temperature="0", Tokens_to_write="4")
     view.get_by_role("button", name="Write", exact=True).click()
-    expect(view.get_by_role("button", name="Continue")).to_be_visible()
+    expect(view.get_by_role("button", name="Continue")).to_be_focused()
     view.locator(".token").first.hover()
     expect(view.locator(".token-info")).to_contain_text("sure of it")
 
@@ -231,11 +231,12 @@ def test_masks_are_filled_in(page: Page, service: RunningService) -> None:
     expect(view.locator("textarea")).to_have_value(MASKED)
 
 
-def test_a_word_is_hidden_at_the_caret(page: Page) -> None:
+@pytest.mark.parametrize(("before", "word"), [("ein rotes", "Haus"), ("लाल", "किताब")])  # with combining marks
+def test_a_word_is_hidden_at_the_caret(page: Page, before: str, word: str) -> None:
     view = opened(page, "fill")
-    page.keyboard.type("ein rotes Haus")
+    page.keyboard.type(f"{before} {word}")
     view.get_by_role("button", name="Hide this word").click()
-    expect(view.locator("textarea")).to_have_value("ein rotes [MASK]")
+    expect(view.locator("textarea")).to_have_value(f"{before} [MASK]")
     expect(view.locator(".fillings li").first).to_be_visible()
 
 
@@ -337,6 +338,8 @@ def test_a_change_of_the_language_keeps_what_is_written(page: Page) -> None:
     view = filled(page, "write")
     page.keyboard.press("Escape")
     text = view.locator(".text").text_content() or ""
+    page.get_by_label("Language of this page").focus()
     page.get_by_label("Language of this page").select_option("de")
     expect(page.locator(".view-write .text")).to_have_text(text)
     expect(page.locator(".view-write h1")).to_have_text("Schreiben")
+    expect(page.get_by_label("Sprache dieser Seite")).to_be_focused()

@@ -21,6 +21,14 @@ export function percent(probability, language) {
   return format(probability > 0.99 && probability < 0.9995 ? 0.99 : probability);
 }
 
+/**
+ * Puts the focus into the field of a new view. It stays in the list of the page's languages, because a change of the
+ * language mounts all views anew.
+ */
+export function focusField(field) {
+  if (document.activeElement?.id !== "language") field.focus({ preventScroll: true });
+}
+
 /** Moves the focus with the arrow keys, Home and End among `items`. Returns the element that has the focus then. */
 export function moveFocus(event, items, { vertical = true, horizontal = false, rightToLeft = false } = {}) {
   const at = items.indexOf(document.activeElement), forward = rightToLeft ? -1 : 1;

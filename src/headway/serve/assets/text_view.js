@@ -2,7 +2,7 @@
 // consist of it.
 
 import { GoneError, isAbort } from "./api.js";
-import { make } from "./dom.js";
+import { focusField, make } from "./dom.js";
 
 const DELAY_MS = 300; // after the last key
 
@@ -41,7 +41,7 @@ export class TextView {
     this.select.addEventListener("change", () => this.update());
     this.onBack = () => this.isInterrupted && this.update();
     document.addEventListener("serviceback", this.onBack);
-    this.input.focus({ preventScroll: true });
+    focusField(this.input);
   }
 
   get text() {

@@ -45,6 +45,7 @@ export const german = {
   "translate.copied": "Kopiert",
   "translate.copiedPart": "Kopiert, aber unvollständig",
   "translate.working": "Wird übersetzt …",
+  "translate.done": "Die Übersetzung ist vollständig.",
   "word.help": "Bei unterstrichenen Wörtern war das Modell unsicher. Klicken Sie auf ein Wort, um es zu ändern.",
   "word.probability": "das Modell ist sich zu {percent} sicher",
   "word.from": "aus {words}",

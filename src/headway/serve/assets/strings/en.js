@@ -45,6 +45,7 @@ export const english = {
   "translate.copied": "Copied",
   "translate.copiedPart": "Copied, but incomplete",
   "translate.working": "Translating…",
+  "translate.done": "The translation is complete.",
   "word.help": "The model was unsure of underlined words. Click any word to change it.",
   "word.probability": "the model is {percent} sure of it",
   "word.from": "from {words}",

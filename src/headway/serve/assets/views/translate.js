@@ -1,7 +1,7 @@
 // The view Translate: two panes, and below them what the model doubts, other versions and the glossary.
 
 import { GoneError, isAbort } from "../api.js";
-import { isolated, make, percent } from "../dom.js";
+import { focusField, isolated, make, percent } from "../dom.js";
 import { AlternativesMenu } from "../translate/alternatives.js";
 import { Documents } from "../translate/documents.js";
 import { GlossaryTable } from "../translate/glossary.js";
@@ -34,7 +34,7 @@ class TranslateView {
     this.onBack = () => this.#update();
     document.addEventListener("serviceback", this.onBack);
     this.#update();
-    if (document.activeElement === document.body) this.input.focus({ preventScroll: true });
+    focusField(this.input);
   }
 
   state() {
@@ -70,7 +70,7 @@ class TranslateView {
     this.clear = make("button", { type: "button", class: "plain" }, t("translate.clear"));
     this.outputBox = make("div", { class: "output", role: "group", "aria-label": t("translate.result") });
     this.hint = make("p", { class: "hint" }, t("translate.hint"));
-    this.status = make("span", { class: "quiet" });
+    this.status = make("span", { class: "quiet", role: "status" });
     this.copy = make("button", { type: "button", class: "plain" }, t("translate.copy"));
     this.word = make("p", { class: "word-info quiet", "aria-live": "polite" });
     this.notices = make("ul", { class: "notices" });
@@ -265,6 +265,7 @@ class TranslateView {
       if (this.sourceCode === null) return;
       const lines = text.trim() ? splitLines(text) : [];
       this.#useRequest(lines);
+      const isNew = !this.output.isTranslationOf(text);
       this.status.textContent = "";
       const slow = setTimeout(() => turn === this.turn && (this.status.textContent = t("translate.working")), 500);
       try {
@@ -275,6 +276,7 @@ class TranslateView {
       if (turn !== this.turn) return;
       this.#refresh();
       this.status.textContent = "";
+      if (isNew && lines.length) this.context.announce(t("translate.done"));
     } catch (error) {
       if (isAbort(error) || turn !== this.turn) return;
       this.status.textContent = "";
@@ -315,6 +317,10 @@ class TranslateView {
   #choose(slot, translation, position) {
     const chosen = { ...translation, before: slot.result.before ?? slot.result, chosen: true };
     this.#replace(this.request, slot.text, chosen);
+    this.#focusWord(slot, position);
+  }
+
+  #focusWord(slot, position) {
     const element = this.output.wordAt(slot, position);
     if (element) this.output.focus(element);
   }
@@ -385,7 +391,10 @@ class TranslateView {
       if (!result.chosen || isStale || seen.has(text)) continue;
       seen.add(text);
       const undo = make("button", { type: "button" }, t("notice.undo"));
-      undo.addEventListener("click", () => this.#replace(request, text, result.before));
+      undo.addEventListener("click", () => {
+        this.#replace(request, text, result.before);
+        this.#focusWord(slot, 0); // the button is gone
+      });
       items.push(make("li", { class: "chosen" }, t("notice.chosen"), make("span", { class: "quiet" }, ` ${t("quoted", { text: isolated(shortened(text)) })} `), undo));
     }
     this.notices.replaceChildren(...items);

@@ -1,7 +1,7 @@
 // The view Why: what a model attends to, what its search has considered, and what another word would cost.
 
 import { GoneError, isAbort } from "../api.js";
-import { make, moveFocus, percent } from "../dom.js";
+import { focusField, make, moveFocus, percent } from "../dom.js";
 import { AttentionSection } from "../inspection/attention.js";
 import { shade } from "../translate/output.js";
 import { wordsOf } from "../translate/words.js";
@@ -27,7 +27,7 @@ class WhyView {
     document.addEventListener("themechange", this.onTheme);
     document.addEventListener("serviceback", this.onBack);
     this.#inspect();
-    this.input.focus({ preventScroll: true });
+    focusField(this.input);
   }
 
   state() {

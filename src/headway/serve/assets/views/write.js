@@ -2,7 +2,7 @@
 // from there.
 
 import { isAbort } from "../api.js";
-import { make } from "../dom.js";
+import { focusField, make } from "../dom.js";
 import { Story } from "../write/story.js";
 import { TokenMenu } from "../write/token_menu.js";
 import { WritingOptions } from "../write/writing_options.js";
@@ -21,7 +21,7 @@ class WriteView {
     this.#build(container, state);
     this.#restore({ begun: state.begun ?? null, pieces: state.pieces ?? [] });
     this.#show();
-    this.prompt.focus({ preventScroll: true });
+    focusField(this.prompt);
   }
 
   state() {
@@ -92,8 +92,11 @@ class WriteView {
   #show() {
     const { t } = this.context, isRunning = Boolean(this.running);
     this.go.textContent = t(this.#fits ? "write.on" : "write.go");
-    this.go.hidden = isRunning;
-    this.stop.hidden = !isRunning;
+    const [shown, hidden] = isRunning ? [this.stop, this.go] : [this.go, this.stop];
+    const hadFocus = document.activeElement === hidden;
+    shown.hidden = false;
+    hidden.hidden = true;
+    if (hadFocus) shown.focus();
     this.undo.hidden = isRunning || !this.history.length;
     this.clear.hidden = isRunning || !this.story.pieces.length;
     this.hint.hidden = this.story.pieces.length > 0 || isRunning;
