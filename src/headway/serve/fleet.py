@@ -300,29 +300,27 @@ class Fleet:
         return await asyncio.shield(self._spawn(self._fork(kind, connection)))
 
     async def _fork(self, kind: bytes, connection: socket.socket) -> tuple[int, asyncio.Event]:
-        async with self._forking:
-            assert self._control is not None
-            try:
-                await asyncio.to_thread(socket.send_fds, self._control, [kind], [connection.fileno()])
-            except OSError as error:  # the loader has ended
-                raise HeadwayError(f"a process cannot be started: {error}") from None
-            finally:
-                connection.close()
-            found = await self._forked.get()
-            if isinstance(found, HeadwayError):
-                raise found
-            return found
+        with connection:
+            async with self._forking:
+                assert self._control is not None
+                try:
+                    await asyncio.to_thread(socket.send_fds, self._control, [kind], [connection.fileno()])
+                except OSError as error:  # the loader has ended
+                    raise HeadwayError(f"a process cannot be started: {error}") from None
+                found = await self._forked.get()
+        if isinstance(found, HeadwayError):
+            raise found
+        return found
 
     async def _start_worker(self, number: int) -> None:
         ours, theirs = _socket_pair()
         try:
-            pid, ended = await self.fork(WORKER, theirs)
+            worker = _Process(*await self.fork(WORKER, theirs))
+            receiver = MessageReceiver(partial(self._receive, worker), partial(self._on_end, worker))
+            worker.transport, _ = await asyncio.get_running_loop().create_connection(lambda: receiver, sock=ours)
         except BaseException:
             ours.close()
             raise
-        worker = _Process(pid, ended)
-        receiver = MessageReceiver(partial(self._receive, worker), partial(self._on_end, worker))
-        worker.transport, _ = await asyncio.get_running_loop().create_connection(lambda: receiver, sock=ours)
         self._workers[number] = worker
         worker.send(Ping())
 
