@@ -333,6 +333,7 @@ class Fleet:
             await self._watch(worker)
             self._workers[number] = None
             self._lose(worker)
+            worker.transport.close()
             self.restarts += 1
             failures = failures + 1 if time.monotonic() - worker.started < _YOUNG_S else 0
             while self._workers[number] is None:

@@ -11,6 +11,7 @@ is free.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import selectors
@@ -110,17 +111,22 @@ def _sendable(error: Exception) -> Exception:
 
 def _serve(control: socket.socket, models: dict[str, Any]) -> None:
     """Fork a process for each socket that arrives, and report the processes that end."""
+    children: dict[int, int] = {}  # file descriptor -> process
+    with contextlib.suppress(BrokenPipeError):  # the service has ended
+        _serve_until_closed(control, models, children)
+    for pid in children.values():
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _serve_until_closed(control: socket.socket, models: dict[str, Any], children: dict[int, int]) -> None:
     selector = selectors.DefaultSelector()
     selector.register(control, selectors.EVENT_READ)
-    children: dict[int, int] = {}  # file descriptor -> process
     while True:
         for key, _ in selector.select():
             if key.fileobj is control:
                 message, descriptors, *_ = socket.recv_fds(control, 1, 1)
                 if not message:  # the service needs these processes no more
-                    for pid in children.values():
-                        os.kill(pid, signal.SIGKILL)
-                        os.waitpid(pid, 0)
                     return
                 try:
                     pid = os.fork()
