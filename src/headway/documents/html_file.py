@@ -116,7 +116,7 @@ def _read(path: Path) -> EncodedText:
     if name.startswith("utf") or start.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return read_text(path)
     data = path.read_bytes()
-    if name in _READ_AS_WINDOWS_1252:
+    if name in _READ_AS_WINDOWS_1252 and re.search(rb"[\x80-\x9f]", data):  # the bytes in which the two differ
         with contextlib.suppress(UnicodeDecodeError):  # of the few bytes that it does not have
             return _HtmlText(data.decode("cp1252"), "cp1252")
     try:
