@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,26 +10,10 @@ from typing import Any
 import pytest
 from command_line import assert_refused, run, write_lines
 
-import headway
 from headway.predict import LanguageModel
 from headway.predict.language_model import GenerationOptions
 
-CONTEXT = 16
-
-
-@pytest.fixture(scope="module")
-def folder(make_language_model: Callable[..., LanguageModel], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an untrained language model that reads letters."""
-    folder = tmp_path_factory.mktemp("models") / "letters"
-    make_language_model("characters", texts=["abcdefghij "], max_length=CONTEXT).bundle.save(folder, "# A model\n")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> LanguageModel:
-    found = headway.load(folder)
-    assert isinstance(found, LanguageModel)
-    return found
+pytest_plugins = ["letter_model"]  # the fixtures of that file
 
 
 @pytest.mark.parametrize(

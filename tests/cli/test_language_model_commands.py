@@ -9,27 +9,13 @@ from pathlib import Path
 
 import pytest
 from command_line import assert_refused, run, write_lines
+from letter_model import CONTEXT
 
 import headway
 from headway.predict import LanguageModel, Translator
 from headway.predict.classifier import Classifier
 
-CONTEXT = 16
-
-
-@pytest.fixture(scope="module")
-def folder(make_language_model: Callable[..., LanguageModel], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an untrained language model that reads letters."""
-    folder = tmp_path_factory.mktemp("models") / "letters"
-    make_language_model("characters", texts=["abcdefghij "], max_length=CONTEXT).bundle.save(folder, "# A model\n")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> LanguageModel:
-    found = headway.load(folder)
-    assert isinstance(found, LanguageModel)
-    return found
+pytest_plugins = ["letter_model"]  # the fixtures of that file
 
 
 class TestScore:

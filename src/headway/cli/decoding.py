@@ -1,4 +1,4 @@
-"""Command-line options for decoding and generation, generated from the fields of the classes for their options.
+"""Command-line options for decoding and text generation, generated from the fields of configuration classes.
 
 Names, types, defaults and help texts are declared only in :class:`DecodingOptions`, :class:`Sampling` and
 :class:`GenerationOptions`. The classes are imported when a command with these options runs or prints its help, so that
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from functools import cache, partial
 from types import MappingProxyType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Union, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
@@ -24,38 +24,6 @@ if TYPE_CHECKING:
 
 _GIVEN: ContextVar[Mapping[str, Any]] = ContextVar("given", default=MappingProxyType({}))
 _PANEL = "Search"
-
-
-class _OptionsCommand(TyperCommand):
-    """A command that takes further options besides its function's parameters."""
-
-    def _parameters(self) -> list[Any]:
-        raise NotImplementedError
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the function's own parameters, followed by the further options."""
-        return [*super().get_params(ctx), *self._parameters()]
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, and store the further options separately from the function's own parameters."""
-        rest = super().parse_args(ctx, args)
-        token = _GIVEN.set({parameter.name: ctx.params.pop(parameter.name) for parameter in self._parameters()})
-        ctx.call_on_close(partial(_GIVEN.reset, token))
-        return rest
-
-
-class DecodingCommand(_OptionsCommand):
-    """A command that also takes all decoding options. Its function gets them from :func:`decoding_options`."""
-
-    def _parameters(self) -> list[Any]:
-        return _decoding_parameters()
-
-
-class GenerationCommand(_OptionsCommand):
-    """A command that also takes all options of generation. Its function gets them from :func:`generation_options`."""
-
-    def _parameters(self) -> list[Any]:
-        return _generation_parameters()
 
 
 def decoding_options() -> DecodingOptions:
@@ -77,7 +45,7 @@ def decoding_options() -> DecodingOptions:
 
 
 def generation_options() -> dict[str, Any]:
-    """Return the fields of :class:`GenerationOptions` that the user gave to the running command.
+    """Return the generation options that the user gave to the running command, as fields of :class:`GenerationOptions`.
 
     Raises:
         ConfigError: A value is out of range, or two options cannot be combined.
@@ -149,3 +117,36 @@ def _plain(annotation: Any) -> Any:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+class _GeneratedOptionsCommand(TyperCommand):
+    """A command that takes generated options besides the parameters of its function.
+
+    Attributes:
+        generated: Function that returns these options as command-line parameters.
+    """
+
+    generated: ClassVar[staticmethod[..., list[Any]]]
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters of the function, followed by the generated options."""
+        return [*super().get_params(ctx), *self.generated()]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, and store the generated options separately from the parameters of the function."""
+        rest = super().parse_args(ctx, args)
+        token = _GIVEN.set({parameter.name: ctx.params.pop(parameter.name) for parameter in self.generated()})
+        ctx.call_on_close(partial(_GIVEN.reset, token))
+        return rest
+
+
+class DecodingCommand(_GeneratedOptionsCommand):
+    """A command with all decoding options. Its function gets them from :func:`decoding_options`."""
+
+    generated = staticmethod(_decoding_parameters)
+
+
+class GenerationCommand(_GeneratedOptionsCommand):
+    """A command with all options of text generation. Its function gets them from :func:`generation_options`."""
+
+    generated = staticmethod(_generation_parameters)

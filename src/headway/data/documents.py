@@ -56,7 +56,7 @@ class TextCorpus(Corpus):
         return self
 
     def size(self, folder: Path) -> TextSize:
-        """Return the number of lines of all files, which is at least the number of pieces, and of bytes."""
+        """Return the size of the files in ``folder``. There are at most as many pieces as lines."""
         sizes = [text_size(folder / name) for name in self.files]
         return TextSize(sum(size.lines for size in sizes), sum(size.num_bytes for size in sizes))
 

@@ -72,11 +72,10 @@ class Corpus(Config):
         return _format_of(self.files[0]) if len(self.files) == 1 else "text"
 
     def size(self, folder: Path) -> TextSize:
-        """Return the number of lines, which is at least that of examples, and of bytes. ``folder`` has the files."""
+        """Return the size of the files in ``folder``. There are at most as many examples as lines."""
         sizes = [text_size(folder / name) for name in self.files]
-        return TextSize(
-            sizes[0].lines, sum(size.num_bytes for size in sizes)
-        )  # a second file is aligned with the first
+        # A second file is aligned with the first, so it has the same lines.
+        return TextSize(sizes[0].lines, sum(size.num_bytes for size in sizes))
 
     @field_validator("files", mode="before")
     @classmethod

@@ -498,8 +498,10 @@ class BeamSearch(Generic[StateT]):
                 if finished or best == -math.inf:
                     finished.sort(key=lambda ending: ending.order)
                     if self.other_ends:  # several tokens may have ended the same hypothesis
-                        finished[:] = {ending.hypothesis(()).tokens: ending for ending in reversed(finished)}.values()
-                        finished.sort(key=lambda ending: ending.order)
+                        distinct: dict[tuple[int, ...], _Ending] = {}
+                        for ending in finished:
+                            distinct.setdefault(ending.hypothesis(()).tokens, ending)
+                        finished[:] = distinct.values()
                     del finished[self.width :]
                     if not self._may_improve(finished, best, beam.limit):
                         beam.closed.add(group)

@@ -64,9 +64,9 @@ def _in_order(name: str) -> tuple[list[int], str]:
 
 
 def _content_types(names: Iterable[str], root: _Element) -> dict[str, str]:
-    """Return the content type of each file: its own one or, without it, that of its extension (ISO/IEC 29500-2, 7.2.3).
+    """Return the content type of each file: its Override or, without one, the Default of its extension.
 
-    Names and extensions have no case.
+    Names and extensions are case-insensitive (ISO/IEC 29500-2, 7.2.3).
     """
     defaults: dict[str, str] = {}
     overrides: dict[str, str] = {}

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from headway.config import apply_preset
 from headway.decode.protocol import Step
-from headway.models.language_model_config import LanguageModelConfig, initialize
+from headway.models.language_model_config import LanguageModelConfig, initialize_weights
 from headway.nn.attention import KeysValues
 from headway.nn.blocks import CausalStack, NormPlacement
 from headway.nn.cache import KVCache
@@ -136,7 +136,7 @@ class DecoderOnly(nn.Module):
         self.embedding_dropout = Dropout(config.dropout)
         self.decoder = CausalStack(config.decoder_layers, config, parallel=config.parallel)
         self.projection = output_projection(config.tie, self.embedding, config.d_model, bias=config.output_bias)
-        initialize(self, self.decoder.blocks)
+        initialize_weights(self, self.decoder.blocks)
 
     @property
     def max_length(self) -> int | None:

@@ -1,4 +1,4 @@
-"""What decoder-only and masked language models share: options, with the defaults of a small size, and first weights."""
+"""The options and the weight initialization that decoder-only and masked language models share."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LanguageModelConfig(BlockConfig):
     )
 
 
-def initialize(model: nn.Module, scaled_blocks: Iterable[nn.Module]) -> None:
+def initialize_weights(model: nn.Module, scaled_blocks: Iterable[nn.Module]) -> None:
     """Draw the weights as GPT-2 and BERT do: normal with standard deviation 0.02; biases are zero.
 
     In ``scaled_blocks``, the last matrix of each sub-layer has a standard deviation that is smaller by the square root

@@ -25,7 +25,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from headway.config import apply_preset
-from headway.models.language_model_config import LanguageModelConfig, initialize
+from headway.models.language_model_config import LanguageModelConfig, initialize_weights
 from headway.nn.blocks import (
     BlockConfig,
     EncoderStack,
@@ -165,7 +165,7 @@ class MaskedTransformer(nn.Module):
             self.encoder.blocks[0].attention_residual = NoNorm(config.dropout, residual=config.residual)
         self.head = PredictionHead(config)
         self.projection = output_projection(config.tie, self.embedding, config.d_model, bias=config.output_bias)
-        initialize(self, self.encoder.blocks if config.norm == "pre" else ())
+        initialize_weights(self, self.encoder.blocks if config.norm == "pre" else ())
 
     @property
     def max_length(self) -> int | None:

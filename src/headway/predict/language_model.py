@@ -526,7 +526,7 @@ class LanguageModel:
         return ends
 
     def _must_continue(self, found: Hypothesis, options: GenerationOptions) -> bool:
-        """Return whether the end of the context ended a continuation that must go on."""
+        """Return whether a continuation ended only because the context was full, and must continue."""
         return options.beyond_context == "slide" and not found.finished and len(found.tokens) < options.max_new_tokens
 
     def _continuation(self, found: Hypothesis, options: GenerationOptions) -> Continuation:

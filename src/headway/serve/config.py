@@ -37,7 +37,7 @@ class ModelConfig(Config):
 
 
 class LimitsConfig(Config):
-    """What the service accepts. What exceeds a limit is refused before any work is done."""
+    """Limits of requests, jobs and memory. A request that exceeds one is refused before any work is done."""
 
     queue_seconds: float = Field(
         1.5,

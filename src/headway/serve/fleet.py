@@ -468,11 +468,11 @@ class Fleet:
     def _give(self, pending: _Pending) -> None:
         """Give a job to the worker with the fewest jobs."""
         ready = [worker for worker in self._workers if worker is not None and worker.is_ready]
-        if not ready and self._is_lost:
-            self._fail(pending)
-            return
         if not ready:
-            self._waiting.append(pending)
+            if self._is_lost:
+                self._fail(pending)
+            else:
+                self._waiting.append(pending)
             return
         worker = min(ready, key=lambda each: len(each.pending))
         worker.pending[pending.job.number] = pending

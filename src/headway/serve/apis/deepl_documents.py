@@ -41,8 +41,8 @@ def routes(service: Service) -> list[Route]:
     ]
 
 
-class _LastFileResponse(FileResponse):
-    """A file, for which ``delete`` is called when a client has been sent all of it."""
+class _DeletingFileResponse(FileResponse):
+    """A file response that calls ``delete`` after the whole file has been sent."""
 
     def __init__(self, path: Path, delete: Callable[[], None], **options: Any) -> None:
         super().__init__(path, **options)
@@ -113,7 +113,7 @@ class _Documents:
             raise RefusedError(JSONResponse({"message": "Document not ready"}, 503)) from None
 
         delete = partial(self._service.documents.remove, document)
-        return _LastFileResponse(path, delete, media_type=document.format.media_type, filename=document.name)
+        return _DeletingFileResponse(path, delete, media_type=document.format.media_type, filename=document.name)
 
     async def _document(self, request: Request) -> ServedDocument:
         fields = await read_fields(request)

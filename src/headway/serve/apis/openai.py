@@ -351,7 +351,7 @@ class _OpenAI:
     def _admitted(
         self, client: Client, model: ModelInfo, prompts: Sequence[Prompt], new_tokens: int
     ) -> AbstractAsyncContextManager[Client]:
-        """Let the calls for a request pass all limits together. ``new_tokens`` are those of each prompt."""
+        """Admit all calls of a request at once. ``new_tokens`` is the number of new tokens of each prompt."""
         texts = [_sized(prompt) for prompt in prompts]
         return self._service.admitted(client, model, texts, new_tokens=len(prompts) * new_tokens)
 
