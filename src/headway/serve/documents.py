@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -301,7 +301,7 @@ class ServedDocuments:
         self, client: Client, source: str, target: str, model: str | None, glossary: StoredGlossary | None
     ) -> BulkWork:
         """Return the function that translates the texts of a document, each of which begins with its syntax."""
-        background = replace(client, in_background=True)
+        background = client.in_background()
 
         async def work(encoded: Sequence[str]) -> list[bytes]:
             results: dict[int, bytes] = {}

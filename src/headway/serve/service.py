@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -65,31 +66,39 @@ class TimedOutError(Exception):
     """The request has taken longer than its time limit."""
 
 
+class Origin(Enum):
+    """What work belongs to, and so which limits it has passed already."""
+
+    REQUEST = auto()  # a request: it has passed none
+    CHECKED_REQUEST = auto()  # a request that was checked as a whole: the queue has room for it
+    ADMITTED_REQUEST = auto()  # a request that has passed all limits, and waited for its place
+    JOB = auto()  # a job in the background, which has passed all limits
+
+
 @dataclass
 class Client:
-    """Who sends a request: an API key, or anyone if there are no keys.
+    """Who sends work: an API key, or anyone if there are no keys.
 
     Attributes:
         name: The name of the key.
         key: The key.
-        in_background: Whether the work belongs to a job, which has passed all limits already.
-        has_room: Whether the queue has room for the work, because the work is part of a request that was checked as
-            a whole.
-        is_admitted: Whether the work is part of a request that has passed all limits, and waited for its place.
+        origin: What the work belongs to.
     """
 
     name: str
     key: KeyConfig | None = None
-    in_background: bool = False
-    has_room: bool = False
-    is_admitted: bool = False
+    origin: Origin = Origin.REQUEST
 
     @property
     def priority(self) -> int:
         """The priority of the client's work; lower numbers come first."""
-        if self.in_background:
+        if self.origin is Origin.JOB:
             return _BACKGROUND
         return 0 if self.key is None else _PRIORITIES[self.key.priority]
+
+    def in_background(self) -> Client:
+        """Return the client for the work of a job that has passed all limits."""
+        return dataclasses.replace(self, origin=Origin.JOB)
 
 
 class Service:
@@ -290,7 +299,7 @@ class Service:
             UnavailableError: No worker could do it.
         """
         plain = [text if isinstance(text, str) else text.text for text in texts]
-        if not client.in_background:
+        if client.origin is not Origin.JOB:
             self.check_size(plain)
         detected = None
         if source == "auto":
@@ -372,7 +381,7 @@ class Service:
         Yields the client for these calls. Raises the errors of :meth:`translate`.
         """
         async with self._admitted(client, model, texts, new_tokens):
-            yield dataclasses.replace(client, is_admitted=True)
+            yield dataclasses.replace(client, origin=Origin.ADMITTED_REQUEST)
 
     def with_room(self, client: Client, texts: Sequence[str]) -> Client:
         """Return the client for the calls of a request that makes several at a time.
@@ -386,7 +395,7 @@ class Service:
         """
         self._check_quota(client, self.check_size(texts))
         self.admission.check_capacity(sum(map(estimated_tokens, texts)))
-        return dataclasses.replace(client, has_room=True)
+        return dataclasses.replace(client, origin=Origin.CHECKED_REQUEST)
 
     def add_job(
         self, client: Client, texts: Sequence[str], work: BulkWork, *, characters: int | None = None
@@ -396,7 +405,7 @@ class Service:
         Args:
             client: Who sends it.
             texts: The texts.
-            work: What is done with them. It calls this service with ``in_background`` set for the client.
+            work: What is done with them. It calls this service for ``client.in_background()``.
             characters: The number of characters that are counted. None means all of the texts.
 
         Raises:
@@ -474,9 +483,9 @@ class Service:
         tokens = sum(map(estimated_tokens, texts)) + new_tokens
         if isinstance(model, PivotModels):  # each text is translated once, and then each of its pivots
             tokens *= 1 + model.candidates
-        if client.in_background or client.is_admitted:
+        if client.origin in (Origin.ADMITTED_REQUEST, Origin.JOB):
             async with self.pool.using(*_names(model)) as fleet:
-                with self.admission.outside(tokens) if client.in_background else nullcontext():
+                with self.admission.outside(tokens) if client.origin is Origin.JOB else nullcontext():
                     yield fleet
             return
         limits, characters = self.config.limits, self.check_size(texts)
@@ -484,12 +493,12 @@ class Service:
             raise TooLargeError(f"{new_tokens:,} new tokens in one request; at most {limits.new_tokens:,} are accepted")
         self._check_quota(client, characters)
         self.usage.add(client.name, characters)  # now, so that requests that wait do not exceed the quota together
-        has_entered = False
+        has_entered, has_room = False, client.origin is Origin.CHECKED_REQUEST
         try:
             # The time for loading is no measure of the speed of the queue, so a request waits for its model first.
             async with (
                 self.pool.using(*_names(model)) as fleet,
-                self.admission.enter(tokens, client.name, client.priority, has_room=client.has_room),
+                self.admission.enter(tokens, client.name, client.priority, has_room=has_room),
             ):
                 has_entered = True
                 async with asyncio.timeout(limits.request_seconds):

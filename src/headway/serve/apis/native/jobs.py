@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -39,7 +38,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         client = client_of(service, request)
         if body.source != "auto":
             service.direction(body.source, body.target, body.model)
-        answer = translating(service, replace(client, in_background=True), body, len(body.text))
+        answer = translating(service, client.in_background(), body, len(body.text))
 
         async def work(texts: Sequence[str]) -> list[bytes]:
             try:
