@@ -87,12 +87,12 @@ def test_html_in_another_encoding_stays_in_it(upper: Translate) -> None:
 def test_markdown_constructs(upper: Translate) -> None:
     text = (
         '# one *two* #\n\nthree **four _five_** `six` [seven](a.md "b") ![eight](c.png) <https://d.e> 2 \\* 3 &amp; 4\n'
-        "* nine  \n  ten <kbd>eleven</kbd>[^f]\n\n| one | `a\\|b` |\n|---|---|\n| x_y | **two** |\n\n"
+        "* nine  \n  ten <u>eleven</u>[^f]\n\n| one | `a\\|b` |\n|---|---|\n| x_y | **two** |\n\n"
         "    code\n\n[^f]: twelve words\n"
     )
     expected = (
         '# ONE *TWO* #\n\nTHREE **FOUR _FIVE_** `six` [SEVEN](a.md "b") ![EIGHT](c.png) <https://d.e> 2 \\* 3 &amp; 4\n'
-        "* NINE  \n  TEN <kbd>ELEVEN</kbd>[^f]\n\n| ONE | `a\\|b` |\n|---|---|\n| X_Y | **TWO** |\n\n"
+        "* NINE  \n  TEN <u>ELEVEN</u>[^f]\n\n| ONE | `a\\|b` |\n|---|---|\n| X_Y | **TWO** |\n\n"
         "    code\n\n[^f]: TWELVE WORDS\n"
     )
     assert upper(text, "md") == expected
@@ -148,6 +148,16 @@ def test_html_in_what_is_no_encoding_is_refused(name: str, tmp_path: Path) -> No
     source.write_bytes(f'<meta charset="{name}"><p>a b</p>'.encode())
     with pytest.raises(DocumentError, match="which is unknown"):
         translate_document(UpperCaseTranslator(), source, tmp_path / "b.html")
+
+
+@pytest.mark.parametrize(
+    "kept", ["<code>cd *x*</code>", "<kbd>Ctrl</kbd>", '<b translate="no">Acme <i>Co</i></b>', "<code>a\nb</code>"]
+)
+def test_elements_of_html_in_markdown_that_are_not_translated(upper: Translate, kept: str) -> None:
+    expected = kept.replace("\n", " ")
+    assert upper(f"one {kept} *two* <i>three</i>\n", "md").replace("\n", " ").strip() == (
+        f"ONE {expected} *TWO* <i>THREE</i>"
+    )
 
 
 def test_a_translation_cannot_become_markdown_syntax(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Markdown (CommonMark with tables and strikethrough), parsed by markdown-it.
 
-Everything that is not text stays as it is written: code, destinations of links, HTML, front matter, the marks of
+Everything that is not text stays as it is written: code, destinations of links, HTML tags, front matter, the marks of
 headings and lists, and the layout. Emphasis and links enclose the translations of the words that they enclose.
 """
 
@@ -17,6 +17,7 @@ from headway.documents.html_file import html_texts
 from headway.documents.inline_tags import InlinePart, InlineText
 from headway.documents.line_breaks import break_like, wrap, wrapped_width
 from headway.errors import MissingPackageError
+from headway.predict.markup import is_kept_element
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -281,12 +282,19 @@ def _inline(
 
     position = start
     for index, event in enumerate(own):
+        if event.start < position:
+            continue  # inside an element that is not translated
         add_text(content[position : event.start])
+        position = event.end
         if event.kind == "text":
             inline.add_text(event.text)
             written.setdefault(event.text, event.raw)
         elif index in partners:
             partner = own[partners[index]]
+            if event.name.startswith("<") and is_kept_element(event.name[1:], event.raw):
+                inline.add_point((content[event.start : partner.end], "", ""), content[event.end : partner.start])
+                position = partner.end
+                continue
             inline.open((event.raw, partner.raw, partner.text))
         elif index in closing:
             inline.close()
@@ -296,7 +304,6 @@ def _inline(
             inline.add_text(" " * (is_break and not content[start : event.start][-1:].isspace()))
             inline.add_point((event.raw, "", ""), event.text)
             inline.add_text(" " * (is_break and not content[event.end : end][:1].isspace()))
-        position = event.end
     add_text(content[position:end])
     return inline, written, frozenset(bare)
 

@@ -109,6 +109,11 @@ class _Token:
     partner: int | None = None
 
 
+def is_kept_element(name: str, opening_tag: str, kept_names: frozenset[str] = _KEPT) -> bool:
+    """Return whether an element's content is not translated, because of its name or of an attribute of its tag."""
+    return name in kept_names or _NOT_TRANSLATED.search(opening_tag) is not None
+
+
 def parse_markup(text: str, options: MarkupOptions, *, protect: bool = True) -> Document:
     """Return the document of a text with markup.
 
@@ -120,7 +125,7 @@ def parse_markup(text: str, options: MarkupOptions, *, protect: bool = True) -> 
     is_html = options.kind == "html"
     tokens = _paired(list(_tokenize(text, is_html)), is_html)
     splits = _splitting(tokens, options)
-    kept_names = set(options.ignore_tags) | (_KEPT if is_html else frozenset())
+    kept_names = _KEPT.union(options.ignore_tags) if is_html else frozenset(options.ignore_tags)
     builder = DocumentBuilder()
     pieces: list[str | int] = []
     items: list[Item] = []
@@ -140,7 +145,7 @@ def parse_markup(text: str, options: MarkupOptions, *, protect: bool = True) -> 
         elif token.kind != "tag":
             items.append(Item("point", (token.raw,)))
         else:
-            is_kept = not token.closing and (token.name in kept_names or _NOT_TRANSLATED.search(token.raw) is not None)
+            is_kept = not token.closing and is_kept_element(token.name, token.raw, kept_names)
             if is_kept and token.partner is not None:
                 end = token.partner
             if splits[index]:
