@@ -222,6 +222,28 @@ def test_callers_get_equal_shares_and_priorities_come_first(slow: Slow, pool: Th
     assert order.index(300) <= 3  # one with the same share as the bulk caller, which has five more
 
 
+@pytest.mark.parametrize(("count", "max_rows", "steps"), [(1, 24, 2), (2, 24, 0), (4, 9, 2), (4, 12, 0)])
+def test_few_requests_wait_for_others_for_two_steps(
+    slow: Slow, pool: ThreadPoolExecutor, count: int, max_rows: int, steps: int
+) -> None:
+    """Beside 8 sequences, two enter together; fewer wait, also if the batch has no room for more of them."""
+    shared = SharedSearch(max_rows=max_rows)
+
+    def call(numbers: Sequence[int]) -> Any:
+        requests = [request(number, 30) for number in numbers]
+        return shared(slow, requests, GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
+
+    futures = [pool.submit(call, range(8))]
+    wait_until(lambda: slow.begun == 1)
+    futures.append(pool.submit(call, range(10, 10 + count)))
+    wait_until(lambda: shared.num_waiting == count)
+    slow.run()
+    for future in futures:
+        future.result(20)
+    entered = next(at for at, batch in enumerate(slow.batches) if request(10).source in batch)
+    assert entered == 1 + steps
+
+
 def test_low_priority_waits_for_others(model: Transformer, slow: Slow, pool: ThreadPoolExecutor) -> None:
     """Sentences of low priority stand still while others are decoded, except for a tenth of the time."""
     shared = SharedSearch(max_rows=8, clock=lambda: float(slow.steps))  # all steps take the same time

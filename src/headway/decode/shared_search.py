@@ -7,10 +7,11 @@ results advances the batches, and when its own results are complete, the next on
 another thread.
 
 Waiting requests enter by priority, and within a priority so that each caller gets the same number of tokens: a caller
-with one sentence does not wait for all sentences of another one. Requests of a lower priority than 0 have batches of
-their own. These are small, so that their steps are short, and get a tenth of the time while there are others. A call
-can be canceled, which takes effect before the next step. If a step fails, its sequences are decoded again one at a
-time, so that only the ones that cause the error fail.
+with one sentence does not wait for all sentences of another one. If only a few can enter a large batch, they wait for
+others for up to two steps. Requests of a lower priority than 0 have batches of their own. These are small, so that
+their steps are short, and get a tenth of the time while there are others. A call can be canceled, which takes effect
+before the next step. If a step fails, its sequences are decoded again one at a time, so that only the ones that cause
+the error fail.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ from headway.decode.request import DecodingOptions, Hypothesis, Request, check_r
 # The part of a batch that requests of low priority may fill: others wait for the end of one step.
 _LOW_PRIORITY_ROWS, _LOW_PRIORITY_TOKENS = 0.5, 0.125
 _LOW_PRIORITY_TIME = 0.1  # of the time while there are others
+
+# Encoding a few sources together takes hardly longer than encoding one. So requests that are less than this part of the
+# batch wait for others, but for a few steps only.
+_MIN_ENTERING = 0.25
+_MAX_HELD_STEPS = 2
 
 
 @dataclass(eq=False)
@@ -95,11 +101,22 @@ class _Batch:
         self.waiting: list[_Call] = []  # in the order of their arrival
         self.failed: list[_Sequence] = []  # those of a step that has failed, which are decoded again one at a time
         self.longest = 0  # length of the longest source since the batch was last empty
+        self.held_steps = 0  # steps for which the waiting requests have waited for others
 
     @property
     def calls(self) -> list[_Call]:
         """The calls of all sequences, once for each sequence, and those that wait."""
         return [*(sequence.call for sequence in (*self.active.values(), *self.failed)), *self.waiting]
+
+    def holds_back(self, capacity: int) -> bool:
+        """Return whether waiting requests do not enter yet, because only few of them would.
+
+        ``capacity`` is the number of sequences that the batch may have.
+        """
+        waiting = sum(len(call.waiting) for call in self.waiting)
+        are_few = min(waiting, capacity - len(self.active)) < _MIN_ENTERING * len(self.active)
+        self.held_steps = self.held_steps + 1 if waiting and are_few and self.held_steps < _MAX_HELD_STEPS else 0
+        return self.held_steps > 0
 
     def drop_ended_calls(self) -> None:
         """Remove the requests of calls that have ended."""
@@ -342,6 +359,8 @@ class SharedSearch:
         if batch.has_low_priority:
             max_rows, max_tokens = int(_LOW_PRIORITY_ROWS * max_rows), _LOW_PRIORITY_TOKENS * max_tokens
         capacity = max(1, max_rows // batch.search.rows_per_sequence)
+        if batch.holds_back(capacity):
+            return {}
         if not batch.active:
             batch.longest = 0
         chosen: dict[int, _Sequence] = {}
