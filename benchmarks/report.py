@@ -201,6 +201,16 @@ def preparing() -> Iterator[str]:
             f"On two cores, {data['pairs']:,} sentence pairs were tokenized at {number(data['tokens_per_s'])} tokens/s. A prepared "
             f"run took {data['start_to_first_step_s']} s from the start of `headway train` to its first step.\n"
         )
+    for name, data in load("text-memory-*.json")[-1:]:
+        yield (
+            f"Anonymous memory of `headway prepare` and `headway train` with a language model's corpus, all processes together "
+            f"({data['date']}, {data['processor']}; `{name}`, from `benchmarks/text_memory.py`; training: median). {data.get('notes', '')}\n"
+        )
+        rows = [
+            [text, number(row["prepare_mb"]), number(median(row["train_mb"])), str(len(row["train_mb"]))]
+            for text, row in data["peaks"].items()
+        ]
+        yield table(["text", "prepare, MB", "train, MB", "trainings"], rows)
 
 
 def unlikely() -> Iterator[str]:

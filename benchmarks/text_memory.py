@@ -3,9 +3,10 @@
     python benchmarks/text_memory.py --output benchmarks/results/text-memory-DATE.json
 
 The text is random, with the words of benchmarks/preparing.py, one paragraph a line and a blank line between documents.
-For each size, ``headway prepare`` tokenizes the text and ``headway train`` trains for a few steps. The figure is the
+For each size, ``headway prepare`` tokenizes the text, and ``headway train`` trains for a few steps. The figure is the
 peak of the anonymous memory (RssAnon) of all processes of a command together. Mapped files do not count: the system
-can drop them at any time.
+can drop them at any time. The peak of a training differs by 100 MB from one time to the next, because the heap
+fragments, so trainings of both sizes are repeated in turns, and their median counts.
 """
 
 import json
@@ -13,7 +14,8 @@ import os
 import tempfile
 from datetime import date
 from pathlib import Path
-from typing import Annotated
+from statistics import median
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -22,6 +24,7 @@ from preparing import cumulative_frequencies, draw_words, made_up_words, measure
 from headway.hardware import processor_name
 
 BLOCK = 200_000  # words drawn at a time
+TRAININGS = 5  # for each size
 RECIPE = """
 [task]
 kind = "language_model"
@@ -61,31 +64,39 @@ def anonymous_bytes(process: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("RssAnon"))
 
 
+def train(run: Path, again: Path) -> float:
+    """Train in a new run folder ``again`` with the tokens of ``run``, and return the peak of the memory in MB."""
+    again.mkdir()
+    (again / "tokens").symlink_to(run / "tokens")
+    arguments = ["train", str(run.with_suffix(".toml")), "--run", str(again)]
+    return measure(arguments, memory=anonymous_bytes).peak_bytes / 1e6
+
+
 def main(
     output: Annotated[Path, typer.Option(help="Write the figures as JSON.")],
     megabytes: Annotated[tuple[int, int], typer.Option(help="Sizes of the two corpora.")] = (100, 10_000),
     folder: Annotated[Path | None, typer.Option(help="Folder for temporary files.")] = None,
 ) -> None:
     """Write both corpora, prepare them, train on them, and print the peaks."""
-    peaks: dict[str, dict[str, float]] = {}
+    peaks: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(dir=folder) as name:
-        for size in megabytes:
-            text, recipe = Path(name) / f"{size}.txt", Path(name) / f"{size}.toml"
+        runs = {f"{size:,} MB": Path(name) / str(size) for size in megabytes}
+        for size, (label, run) in zip(megabytes, runs.items(), strict=True):
+            text, recipe = run.with_suffix(".txt"), run.with_suffix(".toml")
             write_text(text, size * 10**6)
             recipe.write_text(RECIPE.format(text=text), encoding="utf-8")
-            run = str(Path(name) / f"run-{size}")
-            prepare, train = (
-                measure([command, str(recipe), "--run", run], memory=anonymous_bytes)
-                for command in ("prepare", "train")
-            )
-            peaks[f"{size} MB"] = {
-                "prepare_mb": prepare.peak_bytes / 1e6,
-                "train_mb": train.peak_bytes / 1e6,
-                "prepare_s": prepare.seconds,
-            }
-            print(size, "MB:", {key: round(value, 1) for key, value in peaks[f"{size} MB"].items()}, flush=True)
-    small, large = (peaks[f"{size} MB"] for size in megabytes)
-    difference = {key: large[key] - small[key] for key in ("prepare_mb", "train_mb")}
+            prepared = measure(["prepare", str(recipe), "--run", str(run)], memory=anonymous_bytes)
+            peaks[label] = {"prepare_mb": prepared.peak_bytes / 1e6, "prepare_s": prepared.seconds, "train_mb": []}
+        for turn in range(TRAININGS):
+            for label, run in runs.items():
+                peaks[label]["train_mb"].append(train(run, Path(f"{run}-{turn}")))
+    for label, row in peaks.items():
+        print(label, row)
+    small, large = peaks.values()
+    difference = {
+        "prepare_mb": large["prepare_mb"] - small["prepare_mb"],
+        "train_mb": median(large["train_mb"]) - median(small["train_mb"]),
+    }
     print("difference:", {key: round(value, 1) for key, value in difference.items()})
     head = {"date": date.today().isoformat(), "processor": processor_name(), "cores": os.cpu_count()}
     output.write_text(json.dumps(head | {"peaks": peaks, "difference": difference}, indent=1) + "\n", encoding="utf-8")
