@@ -48,6 +48,23 @@ def test_inline_tags_follow_their_words(source: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "target", "pairs", "expected"),
+    [
+        ("ich 🎉 bin da", "I'm there", {"ich": "I", "bin": "' m", "da": "there"}, "🎉 I'm there"),
+        ("ich will 🎉 nicht", "I don't want", {"ich": "I", "will": "want", "nicht": "' t"}, "I 🎉 don't want"),
+        ("das 🎉 Wasser", "l’eau", {"das": "l", "Wasser": "eau"}, "🎉 l’eau"),
+        ("the 🎉 mail", "die E-Mail", {"the": "die E", "mail": "Mail"}, "die 🎉 E-Mail"),
+        ("um 🎉 halb drei", "at 2.30", {"um": "at", "halb": "30", "drei": "2"}, "at 🎉 2.30"),
+        ("l'🎉eau", "l'acqua", {"l": "l", "eau": "acqua"}, "l'🎉acqua"),  # as in the source
+    ],
+)
+def test_points_are_not_placed_inside_of_joined_words(
+    source: str, target: str, pairs: dict[str, str], expected: str
+) -> None:
+    assert translated(parse_markup(source, HTML), target, pairs) == expected
+
+
+@pytest.mark.parametrize(
     "source",
     [
         "10 m<sup>2</sup> Haus",

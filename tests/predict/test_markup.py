@@ -173,6 +173,12 @@ def test_a_translation_that_copies_changes_only_white_space_and_entities(
     assert normalized(found) == normalized(text)
 
 
+def test_a_comment_does_not_move_behind_the_start_of_one_without_an_end() -> None:
+    text = "eins<!-- c --><i>zwei<!--</i>"
+    document = parse_markup(text, MarkupOptions(kind="html"))
+    assert document.fill([aligned(each, "un") for each in document.segments]) == "un<!-- c --><i>un<!--</i>"
+
+
 @given(text=TEXTS, options=OPTIONS, data=st.data())
 @settings(max_examples=80)
 def test_tags_occur_once_in_any_text(text: str, options: MarkupOptions, data: st.DataObject) -> None:

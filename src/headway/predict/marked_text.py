@@ -11,7 +11,8 @@ Marks are not part of the segment's text, so any model can translate it, and the
   number, encloses the same characters if the translation contains the same word.
 - A point is placed before the translation of the word that follows it. If punctuation follows, the point is placed
   before the same punctuation, or after the translation of the word before it. If it has a space only on its right, it
-  is placed after the translation of the word before it, too.
+  is placed after the translation of the word before it, too. It is never placed inside of words such as "don't",
+  "well-known" and "12.5", unless it is beside an apostrophe or hyphen in the source.
 
 Each mark occurs exactly once in the result by construction. Placeholders are different: most models copy them, and
 removing them from a sentence may leave it without its subject. They are part of the segment's text at first, and become
@@ -458,6 +459,11 @@ def _space(neighbor: str, source_neighbor: str) -> str:
     return " " if source_neighbor.isspace() else ""
 
 
+# Words that are joined by apostrophes and hyphens, and numbers with separators. Points stay outside.
+_JOINED = re.compile(r"\w+(?:['\u2019\u2010\u2011-]\w+|(?<=\d)[.,:]\d+)+")
+_JOINERS = tuple("'\u2019\u2010\u2011-")
+
+
 class _Placement:
     """Places marks into a translation by word alignment."""
 
@@ -466,6 +472,7 @@ class _Placement:
         self._target = split_words(translation.text, translation.placeholders)
         self._source_text, self._target_text = segment.text, translation.text
         self._source_starts, self._source_ends = [start for start, _ in self._source], [end for _, end in self._source]
+        self._joined = [match.span() for match in _JOINED.finditer(translation.text)]
         rows, columns = len(self._source), len(self._target)
         links = {(i, j) for i, j in translation.links if i < rows and j < columns}
         if not links and columns:  # no alignment: assume the order of the source
@@ -496,7 +503,10 @@ class _Placement:
         for order, mark in enumerate(marks):
             if order in spans:
                 continue
-            at = min(max(self._position(mark, source, target), target[0]), target[1])
+            at = self._position(mark, source, target)
+            if not {mark.left, mark.right}.intersection(_JOINERS):
+                at = next((start for start, end in self._joined if start < at < end), at)
+            at = min(max(at, target[0]), target[1])
             for other, (start, end) in spans.items():
                 if start < at < end:
                     inside = self._target_text[start:at].strip(), self._target_text[at:end].strip()

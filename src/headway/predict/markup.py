@@ -142,6 +142,9 @@ def parse_markup(text: str, options: MarkupOptions, *, protect: bool = True) -> 
         token, end = tokens[index], index
         if token.kind == "text":
             items += _text_items(token.raw, is_html, protect)
+        elif token.kind != "tag" and splits[index]:
+            end_segment()
+            pieces.append(token.raw)
         elif token.kind != "tag":
             items.append(Item("point", (token.raw,)))
         else:
@@ -259,7 +262,10 @@ def _splitting(tokens: Sequence[_Token], options: MarkupOptions) -> list[bool]:
     for token in tokens:
         paired = token.kind == "tag" and token.partner is not None
         depth -= paired and token.closing
-        splits.append(token.kind == "tag" and (token.name in names or (paired and depth >= _MAX_DEPTH)))
+        # An end that moves behind a start without an end, such as <!--, would make everything between a comment.
+        is_open_section = token.kind == "stray" and token.raw.startswith(("<!", "<?"))
+        is_split = token.kind == "tag" and (token.name in names or (paired and depth >= _MAX_DEPTH))
+        splits.append(is_split or is_open_section)
         depth += paired and not token.closing
     before = [0, *accumulate(splits)]
     for index, token in enumerate(tokens):
