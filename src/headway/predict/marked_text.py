@@ -460,7 +460,7 @@ def _space(neighbor: str, source_neighbor: str) -> str:
 
 
 # Words that are joined by apostrophes and hyphens, and numbers with separators. Points stay outside.
-_JOINED = re.compile(r"\w+(?:['\u2019\u2010\u2011-]\w+|(?<=\d)[.,:]\d+)+")
+_JOINED = re.compile(r"(?<!\w)\w++(?:['\u2019\u2010\u2011-]\w++|(?<=\d)[.,:]\d++)+")
 _JOINERS = tuple("'\u2019\u2010\u2011-")
 
 
@@ -472,7 +472,8 @@ class _Placement:
         self._target = split_words(translation.text, translation.placeholders)
         self._source_text, self._target_text = segment.text, translation.text
         self._source_starts, self._source_ends = [start for start, _ in self._source], [end for _, end in self._source]
-        self._joined = [match.span() for match in _JOINED.finditer(translation.text)]
+        # The first entry is before all positions.
+        self._joined = [(-1, -1), *(match.span() for match in _JOINED.finditer(translation.text))]
         rows, columns = len(self._source), len(self._target)
         links = {(i, j) for i, j in translation.links if i < rows and j < columns}
         if not links and columns:  # no alignment: assume the order of the source
@@ -505,7 +506,8 @@ class _Placement:
                 continue
             at = self._position(mark, source, target)
             if not {mark.left, mark.right}.intersection(_JOINERS):
-                at = next((start for start, end in self._joined if start < at < end), at)
+                start, end = self._joined[bisect_left(self._joined, (at,)) - 1]
+                at = start if start < at < end else at
             at = min(max(at, target[0]), target[1])
             for other, (start, end) in spans.items():
                 if start < at < end:
