@@ -45,7 +45,7 @@ def decoding_options() -> DecodingOptions:
 
 
 def generation_options() -> dict[str, Any]:
-    """Return the generation options that the user gave to the running command, as fields of :class:`GenerationOptions`.
+    """Return the options of text generation given on the command line, keyed by field of :class:`GenerationOptions`.
 
     Raises:
         ConfigError: A value is out of range, or two options cannot be combined.

@@ -56,7 +56,7 @@ class TextCorpus(Corpus):
         return self
 
     def size(self, folder: Path) -> TextSize:
-        """Return the size of the files in ``folder``. There are at most as many pieces as lines."""
+        """Return the numbers of lines and bytes of the files in ``folder``. There are no more pieces than lines."""
         sizes = [text_size(folder / name) for name in self.files]
         return TextSize(sum(size.lines for size in sizes), sum(size.num_bytes for size in sizes))
 

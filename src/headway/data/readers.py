@@ -72,9 +72,9 @@ class Corpus(Config):
         return _format_of(self.files[0]) if len(self.files) == 1 else "text"
 
     def size(self, folder: Path) -> TextSize:
-        """Return the size of the files in ``folder``. There are at most as many examples as lines."""
+        """Return the numbers of lines and bytes of the files in ``folder``. There are no more examples than lines."""
         sizes = [text_size(folder / name) for name in self.files]
-        # A second file is aligned with the first, so it has the same lines.
+        # A second file is aligned with the first, so it has the same number of lines.
         return TextSize(sizes[0].lines, sum(size.num_bytes for size in sizes))
 
     @field_validator("files", mode="before")

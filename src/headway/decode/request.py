@@ -43,7 +43,7 @@ class Sampling(Config):
     )
 
     @model_validator(mode="after")
-    def _refuse_tiny_temperature(self) -> Sampling:
+    def _check_temperature(self) -> Sampling:
         if 0 < self.temperature < _MIN_TEMPERATURE:
             raise ValueError(f"temperature = {self.temperature:g}: expected at least {_MIN_TEMPERATURE:g}")
         return self

@@ -155,7 +155,7 @@ def search_all(
     one_batch = partial(search, model, options=options, bos=bos, eos=eos, banned=banned, other_ends=other_ends)
     parts = [[requests[at] for at in batch] for batch in batches]
     threads = min(threads, len(batches))
-    found = _search_in_turn(one_batch, parts) if threads < 2 else _search_in_threads(one_batch, parts, threads)
+    found = _search_sequentially(one_batch, parts) if threads < 2 else _search_in_threads(one_batch, parts, threads)
     results: list[list[Hypothesis]] = [[] for _ in requests]
     for batch, hypotheses in zip(batches, found, strict=True):
         for at, each in zip(batch, hypotheses, strict=True):
@@ -166,8 +166,10 @@ def search_all(
 _Results = list[list[Hypothesis]]
 
 
-def _search_in_turn(one_batch: Callable[..., _Results], batches: Sequence[Sequence[Request]]) -> Iterator[_Results]:
-    """Yield the results of each batch."""
+def _search_sequentially(
+    one_batch: Callable[..., _Results], batches: Sequence[Sequence[Request]]
+) -> Iterator[_Results]:
+    """Yield the results of each batch, in the calling thread."""
     for batch in batches:
         raise_if_canceled()
         yield one_batch(batch)

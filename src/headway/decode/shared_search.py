@@ -35,10 +35,10 @@ from headway.decode.request import DecodingOptions, Hypothesis, Request, check_r
 _LOW_PRIORITY_ROWS, _LOW_PRIORITY_TOKENS = 0.5, 0.125
 _LOW_PRIORITY_TIME = 0.1  # of the time while there are others
 
-# Encoding a few sources together takes hardly longer than encoding one. So requests that are less than this part of the
-# batch wait for others, but for a few steps only.
-_MIN_ENTERING = 0.25
-_MAX_HELD_STEPS = 2
+# Encoding several sources together takes hardly longer than encoding one. If the requests that could enter are less
+# than this fraction of the batch, they wait until there are more, but at most for this number of steps.
+_MIN_ENTERING_FRACTION = 0.25
+_MAX_DELAYED_STEPS = 2
 
 
 @dataclass(eq=False)
@@ -101,22 +101,27 @@ class _Batch:
         self.waiting: list[_Call] = []  # in the order of their arrival
         self.failed: list[_Sequence] = []  # those of a step that has failed, which are decoded again one at a time
         self.longest = 0  # length of the longest source since the batch was last empty
-        self.held_steps = 0  # steps for which the waiting requests have waited for others
+        self.delayed_steps = 0  # for which the waiting requests have been delayed
 
     @property
     def calls(self) -> list[_Call]:
         """The calls of all sequences, once for each sequence, and those that wait."""
         return [*(sequence.call for sequence in (*self.active.values(), *self.failed)), *self.waiting]
 
-    def holds_back(self, capacity: int) -> bool:
-        """Return whether waiting requests do not enter yet, because only few of them would.
+    @property
+    def num_waiting(self) -> int:
+        """The number of requests that wait. Any thread may ask for it."""
+        return sum(len(call.waiting) for call in list(self.waiting))
 
-        ``capacity`` is the number of sequences that the batch may have.
+    def delay_entry(self, capacity: int) -> bool:
+        """Decide whether waiting requests stay out of the next step because only a few could enter, and count the step.
+
+        ``capacity`` is the largest number of sequences that the batch may have.
         """
-        waiting = sum(len(call.waiting) for call in self.waiting)
-        are_few = min(waiting, capacity - len(self.active)) < _MIN_ENTERING * len(self.active)
-        self.held_steps = self.held_steps + 1 if waiting and are_few and self.held_steps < _MAX_HELD_STEPS else 0
-        return self.held_steps > 0
+        num_entering = min(self.num_waiting, capacity - len(self.active))
+        are_few = self.waiting and num_entering < _MIN_ENTERING_FRACTION * len(self.active)
+        self.delayed_steps = self.delayed_steps + 1 if are_few and self.delayed_steps < _MAX_DELAYED_STEPS else 0
+        return self.delayed_steps > 0
 
     def drop_ended_calls(self) -> None:
         """Remove the requests of calls that have ended."""
@@ -287,7 +292,7 @@ class SharedSearch:
     @property
     def num_waiting(self) -> int:
         """The number of requests that wait."""
-        return sum(len(call.waiting) for batch in list(self._batches.values()) for call in list(batch.waiting))
+        return sum(batch.num_waiting for batch in list(self._batches.values()))
 
     # The methods below run in the leader's thread. Only _drop_ended_calls may also run when there is no leader.
 
@@ -359,7 +364,7 @@ class SharedSearch:
         if batch.has_low_priority:
             max_rows, max_tokens = int(_LOW_PRIORITY_ROWS * max_rows), _LOW_PRIORITY_TOKENS * max_tokens
         capacity = max(1, max_rows // batch.search.rows_per_sequence)
-        if batch.holds_back(capacity):
+        if batch.delay_entry(capacity):
             return {}
         if not batch.active:
             batch.longest = 0

@@ -17,7 +17,7 @@ from headway.documents.html_file import html_texts
 from headway.documents.inline_tags import InlinePart, InlineText
 from headway.documents.line_breaks import break_like, wrap, wrapped_width
 from headway.errors import MissingPackageError
-from headway.predict.markup import is_kept_element
+from headway.predict.markup import is_untranslated_element
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -291,7 +291,7 @@ def _inline(
             written.setdefault(event.text, event.raw)
         elif index in partners:
             partner = own[partners[index]]
-            if event.name.startswith("<") and is_kept_element(event.name[1:], event.raw):
+            if event.name.startswith("<") and is_untranslated_element(event.name[1:], event.raw):
                 inline.add_point((content[event.start : partner.end], "", ""), content[event.end : partner.start])
                 position = partner.end
                 continue

@@ -459,9 +459,9 @@ def _space(neighbor: str, source_neighbor: str) -> str:
     return " " if source_neighbor.isspace() else ""
 
 
-# Words that are joined by apostrophes and hyphens, and numbers with separators. Points stay outside.
-_JOINED = re.compile(r"(?<!\w)\w++(?:['\u2019\u2010\u2011-]\w++|(?<=\d)[.,:]\d++)+")
-_JOINERS = tuple("'\u2019\u2010\u2011-")
+_JOINERS = "'\u2019\u2010\u2011-"  # apostrophes and hyphens
+# Words with joiners inside, and numbers with separators. No point is placed inside of them.
+_JOINED = re.compile(rf"(?<!\w)\w++(?:[{_JOINERS}]\w++|(?<=\d)[.,:]\d++)+")
 
 
 class _Placement:
@@ -472,7 +472,7 @@ class _Placement:
         self._target = split_words(translation.text, translation.placeholders)
         self._source_text, self._target_text = segment.text, translation.text
         self._source_starts, self._source_ends = [start for start, _ in self._source], [end for _, end in self._source]
-        # The first entry is before all positions.
+        # Every position is after the first entry, which is no word.
         self._joined = [(-1, -1), *(match.span() for match in _JOINED.finditer(translation.text))]
         rows, columns = len(self._source), len(self._target)
         links = {(i, j) for i, j in translation.links if i < rows and j < columns}

@@ -109,8 +109,8 @@ class _Token:
     partner: int | None = None
 
 
-def is_kept_element(name: str, opening_tag: str, kept_names: frozenset[str] = _KEPT) -> bool:
-    """Return whether an element's content is not translated, because of its name or of an attribute of its tag."""
+def is_untranslated_element(name: str, opening_tag: str, kept_names: frozenset[str] = _KEPT) -> bool:
+    """Return whether an element's content stays untranslated, by its name or an attribute like ``translate="no"``."""
     return name in kept_names or _NOT_TRANSLATED.search(opening_tag) is not None
 
 
@@ -148,7 +148,7 @@ def parse_markup(text: str, options: MarkupOptions, *, protect: bool = True) -> 
         elif token.kind != "tag":
             items.append(Item("point", (token.raw,)))
         else:
-            is_kept = not token.closing and is_kept_element(token.name, token.raw, kept_names)
+            is_kept = not token.closing and is_untranslated_element(token.name, token.raw, kept_names)
             if is_kept and token.partner is not None:
                 end = token.partner
             if splits[index]:
@@ -262,7 +262,7 @@ def _splitting(tokens: Sequence[_Token], options: MarkupOptions) -> list[bool]:
     for token in tokens:
         paired = token.kind == "tag" and token.partner is not None
         depth -= paired and token.closing
-        # An end that moves behind a start without an end, such as <!--, would make everything between a comment.
+        # If a comment moved behind a <!-- without an end, everything between them would become a comment.
         is_open_section = token.kind == "stray" and token.raw.startswith(("<!", "<?"))
         is_split = token.kind == "tag" and (token.name in names or (paired and depth >= _MAX_DEPTH))
         splits.append(is_split or is_open_section)

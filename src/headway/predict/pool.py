@@ -70,7 +70,7 @@ class TranslatorPool(TextTranslator):
             workers,
             initializer=_start_worker,
             initargs=(message, os.getpid()),
-            # By default, loky restarts a process whose memory has grown by 300 MB; models need more when first used.
+            # By default, loky restarts a process whose memory has grown by 300 MB. A model needs more at its first use.
             env={"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads, "LOKY_MAX_MEMORY_LEAK_SIZE": "1e15"},
         )
         try:

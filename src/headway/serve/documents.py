@@ -301,7 +301,7 @@ class ServedDocuments:
         self, client: Client, source: str, target: str, model: str | None, glossary: StoredGlossary | None
     ) -> BulkWork:
         """Return the function that translates the texts of a document, each of which begins with its syntax."""
-        background = client.in_background()
+        background = client.for_background_job()
 
         async def work(encoded: Sequence[str]) -> list[bytes]:
             results: dict[int, bytes] = {}

@@ -66,39 +66,39 @@ class TimedOutError(Exception):
     """The request has taken longer than its time limit."""
 
 
-class Origin(Enum):
-    """What work belongs to, and so which limits it has passed already."""
+class AdmissionState(Enum):
+    """Which limits a call has passed already, as a part of a request or of a background job."""
 
-    REQUEST = auto()  # a request: it has passed none
-    CHECKED_REQUEST = auto()  # a request that was checked as a whole: the queue has room for it
-    ADMITTED_REQUEST = auto()  # a request that has passed all limits, and waited for its place
-    JOB = auto()  # a job in the background, which has passed all limits
+    NEW = auto()  # none
+    CHECKED = auto()  # the queue has room for the whole request, but the call must still wait for its place
+    ADMITTED = auto()  # the request has passed all limits and has its place
+    BACKGROUND = auto()  # the background job has passed all limits
 
 
 @dataclass
 class Client:
-    """Who sends work: an API key, or anyone if there are no keys.
+    """Who makes a call: an API key, or anyone if there are no keys.
 
     Attributes:
         name: The name of the key.
         key: The key.
-        origin: What the work belongs to.
+        admission: Which limits the call has passed already.
     """
 
     name: str
     key: KeyConfig | None = None
-    origin: Origin = Origin.REQUEST
+    admission: AdmissionState = AdmissionState.NEW
 
     @property
     def priority(self) -> int:
         """The priority of the client's work; lower numbers come first."""
-        if self.origin is Origin.JOB:
+        if self.admission is AdmissionState.BACKGROUND:
             return _BACKGROUND
         return 0 if self.key is None else _PRIORITIES[self.key.priority]
 
-    def in_background(self) -> Client:
-        """Return the client for the work of a job that has passed all limits."""
-        return dataclasses.replace(self, origin=Origin.JOB)
+    def for_background_job(self) -> Client:
+        """Return the client for the calls of a background job that has passed all limits."""
+        return dataclasses.replace(self, admission=AdmissionState.BACKGROUND)
 
 
 class Service:
@@ -299,7 +299,7 @@ class Service:
             UnavailableError: No worker could do it.
         """
         plain = [text if isinstance(text, str) else text.text for text in texts]
-        if client.origin is not Origin.JOB:
+        if client.admission is not AdmissionState.BACKGROUND:
             self.check_size(plain)
         detected = None
         if source == "auto":
@@ -381,7 +381,7 @@ class Service:
         Yields the client for these calls. Raises the errors of :meth:`translate`.
         """
         async with self._admitted(client, model, texts, new_tokens):
-            yield dataclasses.replace(client, origin=Origin.ADMITTED_REQUEST)
+            yield dataclasses.replace(client, admission=AdmissionState.ADMITTED)
 
     def with_room(self, client: Client, texts: Sequence[str]) -> Client:
         """Return the client for the calls of a request that makes several at a time.
@@ -395,7 +395,7 @@ class Service:
         """
         self._check_quota(client, self.check_size(texts))
         self.admission.check_capacity(sum(map(estimated_tokens, texts)))
-        return dataclasses.replace(client, origin=Origin.CHECKED_REQUEST)
+        return dataclasses.replace(client, admission=AdmissionState.CHECKED)
 
     def add_job(
         self, client: Client, texts: Sequence[str], work: BulkWork, *, characters: int | None = None
@@ -405,7 +405,7 @@ class Service:
         Args:
             client: Who sends it.
             texts: The texts.
-            work: What is done with them. It calls this service for ``client.in_background()``.
+            work: What is done with them. It calls this service for ``client.for_background_job()``.
             characters: The number of characters that are counted. None means all of the texts.
 
         Raises:
@@ -483,9 +483,9 @@ class Service:
         tokens = sum(map(estimated_tokens, texts)) + new_tokens
         if isinstance(model, PivotModels):  # each text is translated once, and then each of its pivots
             tokens *= 1 + model.candidates
-        if client.origin in (Origin.ADMITTED_REQUEST, Origin.JOB):
+        if client.admission in (AdmissionState.ADMITTED, AdmissionState.BACKGROUND):
             async with self.pool.using(*_names(model)) as fleet:
-                with self.admission.outside(tokens) if client.origin is Origin.JOB else nullcontext():
+                with self.admission.outside(tokens) if client.admission is AdmissionState.BACKGROUND else nullcontext():
                     yield fleet
             return
         limits, characters = self.config.limits, self.check_size(texts)
@@ -493,7 +493,7 @@ class Service:
             raise TooLargeError(f"{new_tokens:,} new tokens in one request; at most {limits.new_tokens:,} are accepted")
         self._check_quota(client, characters)
         self.usage.add(client.name, characters)  # now, so that requests that wait do not exceed the quota together
-        has_entered, has_room = False, client.origin is Origin.CHECKED_REQUEST
+        has_entered, has_room = False, client.admission is AdmissionState.CHECKED
         try:
             # The time for loading is no measure of the speed of the queue, so a request waits for its model first.
             async with (

@@ -38,7 +38,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         client = client_of(service, request)
         if body.source != "auto":
             service.direction(body.source, body.target, body.model)
-        answer = translating(service, client.in_background(), body, len(body.text))
+        answer = translating(service, client.for_background_job(), body, len(body.text))
 
         async def work(texts: Sequence[str]) -> list[bytes]:
             try:
