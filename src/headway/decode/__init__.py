@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headway.decode.caller import Caller, raise_if_canceled, search_as
+from headway.decode.caller import Caller, before_batch, search_as
 from headway.decode.constraints import Phrase, WordBoundaries
 from headway.decode.ensemble import Ensemble
 from headway.decode.protocol import SearchModel, Step
@@ -18,7 +18,6 @@ from headway.decode.search import (
     search_steps,
     search_stream,
 )
-from headway.decode.shared_search import SharedSearch
 from headway.deprecation import renamed
 
 __all__ = [
@@ -33,13 +32,12 @@ __all__ = [
     "Sampling",
     "SearchFunction",
     "SearchModel",
-    "SharedSearch",
     "Step",
     "StepsFunction",
     "WordBoundaries",
+    "before_batch",
     "length_batches",
     "length_penalty",
-    "raise_if_canceled",
     "score_targets",
     "search",
     "search_all",

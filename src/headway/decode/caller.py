@@ -1,10 +1,10 @@
-"""The caller that a thread computes for, and the cancellation of its calls."""
+"""The caller that code computes for, and the cancellation of its calls."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -12,17 +12,19 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False)
 class Caller:
-    """The user on whose behalf a thread computes, which decides when waiting requests enter a batch.
+    """The user on whose behalf code computes, which decides when waiting requests enter a batch.
 
     Attributes:
         name: Calls with the same name share one caller's share of the tokens.
         priority: Requests with a lower number enter first. 0 is the highest priority.
         canceled: Set by any thread to end the calls with :class:`concurrent.futures.CancelledError`.
+        before_batch: Called before each batch that is no step of a search, so that others can compute meanwhile.
     """
 
     name: str = ""
     priority: int = 0
     canceled: threading.Event = field(default_factory=threading.Event)
+    before_batch: Callable[[], None] | None = None
 
 
 _current: ContextVar[Caller] = ContextVar("caller", default=Caller())  # noqa: B039 - nobody cancels the default
@@ -30,7 +32,7 @@ _current: ContextVar[Caller] = ContextVar("caller", default=Caller())  # noqa: B
 
 @contextlib.contextmanager
 def search_as(caller: Caller) -> Iterator[None]:
-    """Inside the context, this thread computes on behalf of ``caller``."""
+    """Inside the context, code computes on behalf of ``caller``."""
     token = _current.set(caller)
     try:
         yield
@@ -39,11 +41,14 @@ def search_as(caller: Caller) -> Iterator[None]:
 
 
 def current_caller() -> Caller:
-    """Return on whose behalf this thread computes."""
+    """Return on whose behalf code computes."""
     return _current.get()
 
 
-def raise_if_canceled() -> None:
-    """Raise :class:`concurrent.futures.CancelledError` if the caller was canceled. To be called before each batch."""
-    if _current.get().canceled.is_set():
+def before_batch() -> None:
+    """Let others compute, and raise :class:`concurrent.futures.CancelledError` if the caller was canceled."""
+    caller = _current.get()
+    if caller.before_batch is not None:
+        caller.before_batch()
+    if caller.canceled.is_set():
         raise CancelledError

@@ -23,7 +23,6 @@ from headway.decode import (
     Request,
     Sampling,
     SearchFunction,
-    SharedSearch,
     StepsFunction,
     search_all,
     search_steps,
@@ -174,9 +173,9 @@ class LanguageModel:
         self._search_all: SearchFunction = search_all
         self._search_steps: StepsFunction = search_steps
 
-    def share_search(self, search: SharedSearch) -> None:
-        """Let all calls, of several threads, share the batches of ``search``."""
-        self._search_all, self._search_steps = search, search.steps
+    def share_search(self, search: SearchFunction, steps: StepsFunction) -> None:
+        """Let all calls search with these functions, so that they can share batches."""
+        self._search_all, self._search_steps = search, steps
 
     @property
     def context_length(self) -> int | None:

@@ -100,13 +100,13 @@ class MarkedTranslation:
         units = [self._units(*pair) for pair in zip(sources, documents, strict=True)]
         flat = [unit for own in units if not isinstance(own, HeadwayError) for unit in own]
         self._translate_units(flat)
-        again = [unit for unit in flat if not self._keeps_placeholders(unit)]
-        for unit in again:
-            assert unit.segment is not None
-            unit.segment = unit.segment.without_placeholders()
-            unit.source = replace(unit.source, text=unit.segment.text)
-            unit.needs_alignment = self._needs_alignment(unit.segment)
-        self._translate_units(again)
+        if again := [unit for unit in flat if not self._keeps_placeholders(unit)]:
+            for unit in again:
+                assert unit.segment is not None
+                unit.segment = unit.segment.without_placeholders()
+                unit.source = replace(unit.source, text=unit.segment.text)
+                unit.needs_alignment = self._needs_alignment(unit.segment)
+            self._translate_units(again)
         results: list[Translation | HeadwayError] = []
         for source, document, own in zip(sources, documents, units, strict=True):
             if isinstance(own, HeadwayError):

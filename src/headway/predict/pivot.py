@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from headway.decode import DecodingOptions, SharedSearch
+from headway.decode import DecodingOptions, SearchFunction, StepsFunction
 from headway.errors import ConfigError, HeadwayError
 from headway.predict.alignment import compose_alignments, word_alignment
 from headway.predict.glossary import Glossary, GlossaryEntry
@@ -90,10 +90,10 @@ class PivotTranslator(TextTranslator):
         self._into = into if first.target_languages else None
         self._from = from_ if second.source_languages else None
 
-    def share_search(self, search: SharedSearch) -> None:
-        """Let all calls, of several threads, share the batches of ``search``."""
-        self.first.share_search(search)
-        self.second.share_search(search)
+    def share_search(self, search: SearchFunction, steps: StepsFunction) -> None:
+        """Let all calls search with these functions, so that they can share batches."""
+        self.first.share_search(search, steps)
+        self.second.share_search(search, steps)
 
     def translate_each(
         self,

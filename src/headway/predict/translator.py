@@ -17,7 +17,6 @@ from headway.decode import (
     Ensemble,
     Hypothesis,
     SearchFunction,
-    SharedSearch,
     StepsFunction,
     score_targets,
     search_all,
@@ -53,6 +52,7 @@ from headway.text.base import BOS, EOS
 from headway.text.special_tokens import SpecialTokens
 
 DEFAULT_MAX_SOURCE_TOKENS = 256  # few training sentences are longer, so few models can translate longer ones well
+_SMALL_BATCH_TOKENS = 512  # on a CPU, larger batches are hardly faster
 _OLD_ARGUMENTS = {"engine": "onnx_model", "guard": "avoid_flagged", "max_tokens": "max_batch_tokens"}
 
 
@@ -78,10 +78,6 @@ class Translator(TextTranslator):
             use the whole vocabulary. A shortlist cannot be combined with a coverage penalty.
         calibration: The distribution from which the flag ``unlikely`` of translations is computed. Without it, the flag
             is None.
-
-    Attributes:
-        search: The search of all calls: :func:`headway.decode.search_all`, or a replacement such as
-            :class:`headway.decode.SharedSearch`.
 
     Raises:
         ConfigError: The model or the machine does not support the precision or the shortlist.
@@ -204,9 +200,13 @@ class Translator(TextTranslator):
         special = len(template.source_prefix) + len(template.source_suffix)
         return len(self.bundle.source_tokenizer.encode(text)) + special
 
-    def share_search(self, search: SharedSearch) -> None:
-        """Let all calls, of several threads, share the batches of ``search``."""
-        self._search_all, self._search_steps = search, search.steps
+    def share_search(self, search: SearchFunction, steps: StepsFunction) -> None:
+        """Let all calls search with these functions, so that they can share batches.
+
+        Other batches, which hold up the steps of these searches, get small.
+        """
+        self._search_all, self._search_steps = search, steps
+        self.max_batch_tokens = min(self.max_batch_tokens, _SMALL_BATCH_TOKENS)
 
     def warm_up(self) -> None:
         """Translate a short text, so that the model's weights are converted and its kernels compiled."""

@@ -2,7 +2,8 @@
 
     config      serve.toml: models, limits, keys
     loader      a process that loads models once, and forks the workers, which share its memory
-    worker      a process that computes: all its requests share batches
+    worker      a process that computes: it answers many jobs side by side
+    shared_search  the search of a worker: the requests of all its jobs share batches
     fleet       starts, watches and replaces the workers of a loader, and sends them jobs
     model_pool  the models that stay loaded, and those that are loaded on demand
     admission   who may come in, and when: a bounded queue, quotas, and shares for each key

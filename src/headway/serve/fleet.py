@@ -52,7 +52,7 @@ _PROCESS_CLOCK = 2  # CPUCLOCK_SCHED: a clock's number is ~pid << 3 | 2 (Linux, 
 _CANCEL_S = 5.0  # a worker that has not ended a canceled job after this processor time is replaced
 _YOUNG_S = 5.0  # a worker that ends sooner failed to start, and the next one waits
 _MAX_WAIT_S = 10.0  # before a worker is started again
-# All threads of a worker allocate from one heap, because any of them may advance the batches.
+# All threads of a worker allocate from one heap: nearly all of its work is done in one thread.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "MALLOC_ARENA_MAX": "1"}
 _END_S = 2.0  # a loader that has not ended its processes after this time is killed
 

@@ -1,4 +1,9 @@
-"""The process that computes. Each job runs in a thread of its own, and their searches share batches."""
+"""The process that computes. Jobs run side by side, and their searches share batches.
+
+Jobs that do little beside searching run in greenlets of the main thread, whose loop computes the steps of all searches
+(see :mod:`headway.serve.shared_search`). They are most of all jobs, and a thread for each would cost as much time as
+the search of a small model. Other jobs may compute for long without a pause, so they run in threads of their own.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,12 @@ import threading
 import time
 import traceback
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol, runtime_checkable
 
-from headway.decode import Caller, SharedSearch, search_as
+from greenlet import greenlet
+
+from headway.decode import Caller, SearchFunction, StepsFunction, search_as
 from headway.errors import HeadwayError
 from headway.hardware import return_freed_memory
 from headway.predict.continuation import Continuation, ContinuationStream
@@ -29,16 +37,18 @@ from headway.serve.messages import (
     encode,
     receive,
 )
+from headway.serve.shared_search import SharedSearch
 
 _IDLE_PINGS = 4  # a worker without jobs for this many pings is idle
+_SEARCHING_METHODS = {"translate_each", "generate", "stream", "stream_tokens"}
 
 
 @runtime_checkable
 class SearchSharer(Protocol):
     """A model whose calls can share their batches."""
 
-    def share_search(self, search: SharedSearch) -> None:
-        """Let all calls share the batches of ``search``."""
+    def share_search(self, search: SearchFunction, steps: StepsFunction) -> None:
+        """Let all calls search with these functions."""
 
 
 def run_worker(connection: socket.socket, models: dict[str, Any]) -> None:
@@ -49,34 +59,52 @@ def run_worker(connection: socket.socket, models: dict[str, Any]) -> None:
 class _Worker:
     def __init__(self, connection: socket.socket, models: dict[str, Any]) -> None:
         self._connection, self._models = connection, models
-        self._search = SharedSearch()
+        self._new: SimpleQueue[tuple[Job, Caller] | None] = SimpleQueue()  # None: a search of another thread
+        self._search = SharedSearch(on_call=lambda: self._new.put(None))
         for model in models.values():
             if isinstance(model, SearchSharer):
-                model.share_search(self._search)
+                model.share_search(self._search, self._search.steps)
         self._sending = threading.Lock()
         self._callers: dict[int, Caller] = {}
         self._idle_pings = 0  # pings since the last job began
 
     def run(self) -> None:
+        threading.Thread(target=self._receive, name="receive", daemon=True).start()
         with ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="job") as pool:
             while True:
                 try:
-                    message = receive(self._connection)
-                except (EOFError, OSError):
-                    os._exit(0)  # jobs in progress have no one to answer to
-                match message:
-                    case Ping():
-                        self._send(self._pong())
-                        self._return_memory()
-                    case Cancel():
-                        self._cancel(message.number)
-                    case Job():
-                        self._start(message, pool)
+                    new = self._new.get(block=not self._search.has_work)
+                except Empty:
+                    self._search.advance()
+                    continue
+                if new is not None:
+                    self._start(*new, pool)
 
-    def _start(self, job: Job, pool: ThreadPoolExecutor) -> None:
-        caller = self._callers[job.number] = Caller(job.caller, job.priority)
-        self._idle_pings = 0
-        pool.submit(self._answer, job, caller)
+    def _receive(self) -> None:
+        """Handle the messages that arrive, also while the main thread computes."""
+        while True:
+            try:
+                message = receive(self._connection)
+            except (EOFError, OSError):
+                os._exit(0)  # jobs in progress have no one to answer to
+            match message:
+                case Ping():
+                    self._send(self._pong())
+                    self._return_memory()
+                case Cancel():
+                    self._cancel(message.number)
+                case Job():
+                    caller = self._callers[message.number] = Caller(message.caller, message.priority)
+                    self._idle_pings = 0
+                    self._new.put((message, caller))
+
+    def _start(self, job: Job, caller: Caller, pool: ThreadPoolExecutor) -> None:
+        has_glossary = any(isinstance(value, GlossaryLines) for value in job.keywords.values())
+        if job.method in _SEARCHING_METHODS and not has_glossary:  # to build a glossary may take long
+            caller.before_batch = self._search.give_way
+            greenlet(self._answer).switch(job, caller)
+        else:
+            pool.submit(self._answer, job, caller)
 
     def _cancel(self, number: int) -> None:
         caller = self._callers.get(number)

@@ -1,4 +1,4 @@
-"""Calls of several threads share batches, and each gets what it would get alone."""
+"""Calls of several greenlets and threads share batches, and each gets what it would get alone."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 import torch
+from greenlet import greenlet
 
 from headway.decode import (
     Caller,
@@ -17,7 +21,7 @@ from headway.decode import (
     Hypothesis,
     Request,
     Sampling,
-    SharedSearch,
+    before_batch,
     search_all,
     search_as,
     search_steps,
@@ -26,6 +30,7 @@ from headway.decode.beam import BeamSearch
 from headway.errors import ConfigError
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
+from headway.serve.shared_search import SharedSearch
 
 BOS, EOS, VOCAB = 1, 2, 40
 LIMITS: dict[str, Any] = {"max_batch_tokens": 4096, "max_sequences": 64}
@@ -44,16 +49,59 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield found
 
 
+@contextmanager
+def loop_thread(**options: Any) -> Iterator[SharedSearch]:
+    """Give a search whose loop has a thread of its own."""
+    made, called = SimpleQueue[SharedSearch](), SimpleQueue[bool]()
+
+    def loop() -> None:
+        search = SharedSearch(on_call=lambda: called.put(True), **options)
+        made.put(search)
+        while search.has_work or called.get():
+            with suppress(KeyboardInterrupt):
+                search.advance()
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    yield made.get()
+    called.put(False)
+    thread.join(10)
+    assert not thread.is_alive()
+
+
 @pytest.fixture
-def slow(model: Transformer, pool: ThreadPoolExecutor) -> Iterator[Slow]:
+def new_shared() -> Iterator[Callable[..., SharedSearch]]:
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(loop_thread(**options))
+
+
+@pytest.fixture
+def shared(new_shared: Callable[..., SharedSearch]) -> SharedSearch:
+    return new_shared(max_rows=24, max_batch_tokens=120)
+
+
+@pytest.fixture
+def slow(model: Transformer, new_shared: Callable[..., SharedSearch], pool: ThreadPoolExecutor) -> Iterator[Slow]:
     found = Slow(model)
     yield found
     found.run()  # so that the threads of a failed test end
 
 
-@pytest.fixture
-def shared() -> SharedSearch:
-    return SharedSearch(max_rows=24, max_batch_tokens=120)
+def run_jobs(search: SharedSearch, jobs: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Run functions in greenlets of the search's loop until all have ended, and return their results or exceptions."""
+    results: list[Any] = [None] * len(jobs)
+
+    def run(at: int) -> None:
+        try:
+            results[at] = jobs[at]()
+        except Exception as error:
+            results[at] = error
+
+    for at in range(len(jobs)):
+        greenlet(run).switch(at)
+    while search.has_work:
+        search.advance()
+    return results
 
 
 def request(number: int, limit: int = 12) -> Request:
@@ -74,16 +122,22 @@ def request(number: int, limit: int = 12) -> Request:
     ],
     ids=["beam", "greedy", "coverage", "sampling", "groups"],
 )
-def test_calls_of_many_threads_get_what_they_get_alone(
-    model: Transformer, shared: SharedSearch, pool: ThreadPoolExecutor, options: DecodingOptions
+@pytest.mark.parametrize("kind", ["greenlets", "threads"])
+def test_many_calls_get_what_they_get_alone(
+    model: Transformer, pool: ThreadPoolExecutor, options: DecodingOptions, kind: str
 ) -> None:
     calls = [[request(10 * call + at) for at in range(1 + call % 4)] for call in range(20)]
 
-    def one(requests: Sequence[Request]) -> Any:
+    def one(search: SharedSearch, requests: Sequence[Request]) -> Any:
         with search_as(Caller(name=str(len(requests)))):
-            return shared(model, requests, options, bos=BOS, eos=EOS, banned=(0,))
+            return search(model, requests, options, bos=BOS, eos=EOS, banned=(0,))
 
-    found = list(pool.map(one, calls))
+    if kind == "greenlets":
+        shared = SharedSearch(max_rows=24, max_batch_tokens=120)
+        found = run_jobs(shared, [partial(one, shared, requests) for requests in calls])
+    else:
+        with loop_thread(max_rows=24, max_batch_tokens=120) as shared:
+            found = list(pool.map(partial(one, shared), calls))
     for requests, results in zip(calls, found, strict=True):
         expected = search_all(model, requests, options, bos=BOS, eos=EOS, banned=(0,), **LIMITS)
         assert [[each.tokens for each in own] for own in results] == [[one.tokens for one in own] for own in expected]
@@ -170,9 +224,9 @@ def test_a_canceled_call_leaves_before_the_next_step_and_the_others_stay(
 
 
 def test_a_call_that_is_canceled_while_another_one_is_removed_ends(
-    slow: Slow, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    slow: Slow, new_shared: Callable[..., SharedSearch], pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared, removed, waiting = SharedSearch(max_rows=2), Caller(), Caller()
+    shared, removed, waiting = new_shared(max_rows=2), Caller(), Caller()
 
     def call(caller: Caller, number: int) -> Any:
         with search_as(caller):
@@ -197,8 +251,10 @@ def test_a_call_that_is_canceled_while_another_one_is_removed_ends(
     assert len(futures[1].result(10)) == 1
 
 
-def test_callers_get_equal_shares_and_priorities_come_first(slow: Slow, pool: ThreadPoolExecutor) -> None:
-    shared = SharedSearch(max_rows=1)
+def test_callers_get_equal_shares_and_priorities_come_first(
+    slow: Slow, new_shared: Callable[..., SharedSearch], pool: ThreadPoolExecutor
+) -> None:
+    shared = new_shared(max_rows=1)
 
     def call(name: str, priority: int, numbers: Sequence[int]) -> Any:
         with search_as(Caller(name, priority)):
@@ -224,10 +280,10 @@ def test_callers_get_equal_shares_and_priorities_come_first(slow: Slow, pool: Th
 
 @pytest.mark.parametrize(("count", "max_rows", "steps"), [(1, 24, 2), (2, 24, 0), (4, 9, 2), (4, 12, 0)])
 def test_few_requests_wait_for_others_for_two_steps(
-    slow: Slow, pool: ThreadPoolExecutor, count: int, max_rows: int, steps: int
+    slow: Slow, new_shared: Callable[..., SharedSearch], pool: ThreadPoolExecutor, count: int, max_rows: int, steps: int
 ) -> None:
     """Beside 8 sequences, two enter together; fewer wait, also if the batch has no room for more of them."""
-    shared = SharedSearch(max_rows=max_rows)
+    shared = new_shared(max_rows=max_rows)
 
     def call(numbers: Sequence[int]) -> Any:
         requests = [request(number, 30) for number in numbers]
@@ -244,9 +300,11 @@ def test_few_requests_wait_for_others_for_two_steps(
     assert entered == 1 + steps
 
 
-def test_low_priority_waits_for_others(model: Transformer, slow: Slow, pool: ThreadPoolExecutor) -> None:
+def test_low_priority_waits_for_others(
+    model: Transformer, slow: Slow, new_shared: Callable[..., SharedSearch], pool: ThreadPoolExecutor
+) -> None:
     """Sentences of low priority stand still while others are decoded, except for a tenth of the time."""
-    shared = SharedSearch(max_rows=8, clock=lambda: float(slow.steps))  # all steps take the same time
+    shared = new_shared(max_rows=8, clock=lambda: float(slow.steps))  # all steps take the same time
 
     def call(priority: int, numbers: Sequence[int]) -> Any:
         with search_as(Caller(str(priority), priority)):
@@ -272,8 +330,9 @@ def test_low_priority_waits_for_others(model: Transformer, slow: Slow, pool: Thr
     assert [own[0].tokens for own in found] == [own[0].tokens for own in expected]
 
 
-def test_low_priority_advances_even_while_there_are_always_others(model: Transformer, pool: ThreadPoolExecutor) -> None:
-    shared = SharedSearch()
+def test_low_priority_advances_even_while_there_are_always_others(
+    model: Transformer, shared: SharedSearch, pool: ThreadPoolExecutor
+) -> None:
     over = threading.Event()
 
     def call(priority: int, number: int, limit: int) -> Any:
@@ -352,22 +411,68 @@ def walk(steps: Generator[list[Hypothesis], None, list[Hypothesis]]) -> tuple[li
             return found, end.value
 
 
-def test_closing_the_steps_ends_the_search(shared: SharedSearch, slow: Slow) -> None:
-    slow.run(3)
-    steps = shared.steps(slow, request(50, 100_000), GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
+def test_closing_the_steps_ends_the_search(model: Transformer) -> None:
+    shared = SharedSearch()
+    steps = shared.steps(model, request(50, 100_000), GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
     assert [len(next(steps)[0].tokens) for _ in range(3)] == [1, 2, 3]
-    assert (slow.begun, shared.num_sequences) == (3, 1)  # a step is computed when it is asked for
+    assert (shared.num_steps, shared.num_sequences) == (3, 1)  # the loop's own steps are computed when it asks for them
     steps.close()
-    assert shared.num_sequences == 0
+    assert shared.has_work
+    shared.advance()
+    assert (shared.num_steps, shared.num_sequences, shared.has_work) == (3, 0, False)
 
 
-def test_steps_go_on_while_another_call_waits(
-    model: Transformer, shared: SharedSearch, pool: ThreadPoolExecutor
-) -> None:
+def test_a_greenlet_gets_each_step_before_the_next_one_begins(model: Transformer) -> None:
+    shared, seen = SharedSearch(), list[tuple[str, int, int]]()
+    arguments: dict[str, Any] = {"bos": BOS, "eos": EOS, "banned": (EOS,)}
+
+    def stream(name: str, limit: int) -> None:
+        for (found,) in shared.steps(model, request(1, limit), GREEDY, **arguments):
+            seen.append((name, len(found.tokens), shared.num_steps))
+
+    def search() -> Any:
+        return shared(model, [request(2)], GREEDY, **arguments)
+
+    run_jobs(shared, [partial(stream, "a", 6), partial(stream, "b", 8), search])
+    assert seen == [(name, step, step) for step in range(1, 9) for name in ("a", "b") if name == "b" or step <= 6]
+
+
+def test_a_job_that_computes_something_else_gives_way(model: Transformer) -> None:
+    shared, steps = SharedSearch(), list[int]()
+
+    def compute() -> None:
+        with search_as(Caller(before_batch=shared.give_way)):
+            for _ in range(5):
+                before_batch()
+                steps.append(shared.num_steps)
+
+    def search() -> Any:
+        return shared(model, [request(1, 10)], GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
+
+    _, ((found,),) = run_jobs(shared, [compute, search])
+    assert steps == [1, 2, 3, 4, 5]
+    assert len(found.tokens) == 10
+
+
+def test_a_greenlet_is_not_suspended_in_inference_mode(model: Transformer) -> None:
+    """PyTorch would compute the other greenlets in inference mode, too."""
+    shared = SharedSearch()
+
+    def search() -> Any:
+        with torch.inference_mode():
+            return shared(model, [request(1)], GREEDY, bos=BOS, eos=EOS)
+
+    (error,) = run_jobs(shared, [search])
+    assert isinstance(error, AssertionError)
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_steps_go_on_while_another_call_waits(model: Transformer) -> None:
+    shared = SharedSearch()
     arguments: dict[str, Any] = {"bos": BOS, "eos": EOS, "banned": (EOS,)}
     steps = shared.steps(model, request(1, 20), GREEDY, **arguments)
     next(steps)
-    ((other,),) = pool.submit(shared, model, [request(2, 30)], GREEDY, **arguments).result(10)
+    ((other,),) = shared(model, [request(2, 30)], GREEDY, **arguments)
     assert len(other.tokens) == 30
     assert shared.num_sequences == 0  # both are done, although nobody has asked for the steps of the first
     rest, (last,) = walk(steps)
@@ -378,10 +483,14 @@ def test_steps_go_on_while_another_call_waits(
 
 @pytest.mark.parametrize("defect", [AssertionError, KeyboardInterrupt])
 def test_an_error_beside_a_step_ends_every_call(
-    slow: Slow, pool: ThreadPoolExecutor, defect: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    slow: Slow,
+    new_shared: Callable[..., SharedSearch],
+    pool: ThreadPoolExecutor,
+    defect: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also those whose requests wait, and those in the batch of other options. None waits for ever."""
-    shared, other = SharedSearch(max_rows=2), DecodingOptions(beam_size=2)
+    shared, other = new_shared(max_rows=2), DecodingOptions(beam_size=2)
     calls = [pool.submit(shared, slow, [request(number)], GREEDY, bos=BOS, eos=EOS) for number in range(5)]
     calls += [pool.submit(shared, slow, [request(number)], other, bos=BOS, eos=EOS) for number in range(3)]
     wait_until(lambda: shared.num_sequences + shared.num_waiting == 8)
@@ -401,14 +510,15 @@ def test_an_error_beside_a_step_ends_every_call(
     assert shared(slow, [request(1)], GREEDY, bos=BOS, eos=EOS)[0]
 
 
-def test_a_generator_may_be_closed_by_the_thread_that_has_the_lock(model: Transformer, shared: SharedSearch) -> None:
+def test_a_generator_may_be_closed_by_any_thread(
+    model: Transformer, shared: SharedSearch, pool: ThreadPoolExecutor
+) -> None:
     """As the garbage collector does, at any time."""
-    steps = shared.steps(model, request(1, 50), GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
-    next(steps)
-    with shared._lock:
-        steps.close()
+    steps = shared.steps(model, request(1, 100_000), GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
+    pool.submit(next, steps).result(10)
+    steps.close()
     assert shared(model, [request(2)], GREEDY, bos=BOS, eos=EOS)[0]
-    assert shared.num_sequences == 0
+    wait_until(lambda: shared.num_sequences == 0)
 
 
 def test_a_canceled_call_of_a_failed_step_ends(shared: SharedSearch, slow: Slow, pool: ThreadPoolExecutor) -> None:

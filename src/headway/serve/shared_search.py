@@ -1,10 +1,11 @@
-"""Search for several threads at once: the requests of all calls share batches (continuous batching).
+"""Search for all jobs of a worker at once: the requests of all calls share batches (continuous batching).
 
-Each call blocks until its requests are decoded. All requests advance by one token per step: at every step, finished
-sequences leave and waiting ones enter, whichever call they belong to. Calls with another model or other options cannot
-share a batch; their batches advance in turn. The search has no thread of its own: one of the threads that wait for
-results advances the batches, and when its own results are complete, the next one does. So a call alone never waits for
-another thread.
+All requests advance by one token per step: at every step, finished sequences leave and waiting ones enter, whichever
+call they belong to. Calls with another model or other options cannot share a batch; their batches advance in turn.
+
+One thread computes all steps, in a loop that calls :meth:`SharedSearch.advance`. The jobs of this thread run in
+greenlets: functions that a call of the search suspends until it has its results. They need no lock, and it takes
+microseconds to go from one to another, much less than between threads. Calls of other threads wait for the loop.
 
 Waiting requests enter by priority, and within a priority so that each caller gets the same number of tokens: a caller
 with one sentence does not wait for all sentences of another one. If only a few can enter a large batch, they wait for
@@ -21,10 +22,14 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+import torch
+from greenlet import getcurrent, greenlet
 
 from headway.decode.beam import BeamSearch
 from headway.decode.caller import Caller, current_caller
@@ -46,14 +51,16 @@ class _Call:
     """One call: the requests that wait, and the results so far."""
 
     caller: Caller
+    key: Any  # calls with the same key can share a batch
+    make_search: Callable[[], BeamSearch[Any]]
     waiting: deque[tuple[int, Request]]  # with their positions in the results
     results: list[list[Hypothesis]]
     missing: int  # number of results
-    progress: deque[list[Hypothesis]] | None = None  # the open hypotheses after each step, if the call wants them
+    progress: deque[list[Hypothesis]] | None  # the open hypotheses after each step, if the call wants them
+    suspend: Callable[[], object]  # suspends the greenlet or thread of the call
+    resume: Callable[[], object]  # lets it go on
     error: BaseException | None = None
     has_ended: bool = False
-    # Set when the call ends or advances, and when its thread must take over advancing the batches.
-    woken: threading.Event = field(default_factory=threading.Event)
 
     @property
     def is_over(self) -> bool:
@@ -62,7 +69,7 @@ class _Call:
 
     @property
     def can_return(self) -> bool:
-        """Whether the calling thread can stop waiting, because the call has ended or has progress to yield."""
+        """Whether the caller can stop waiting, because the call has ended or has progress to yield."""
         return self.has_ended or bool(self.progress)
 
     def fail(self, error: BaseException) -> None:
@@ -77,9 +84,20 @@ class _Call:
         if not self.missing:
             self._end()
 
+    def add_progress(self, hypotheses: list[Hypothesis]) -> None:
+        """Store the open hypotheses after a step, for a call that wants them."""
+        assert self.progress is not None
+        self.progress.append(hypotheses)
+        self.resume()
+
+    def wait(self) -> None:
+        """Wait until the call can return."""
+        while not self.can_return:
+            self.suspend()
+
     def _end(self) -> None:
         self.has_ended = True
-        self.woken.set()
+        self.resume()
 
 
 @dataclass(eq=False)
@@ -133,9 +151,13 @@ class _Batch:
 
 
 class SharedSearch:
-    """A replacement for :func:`headway.decode.search_all` that several threads call at the same time.
+    """A replacement for :func:`headway.decode.search_all` whose calls share batches.
+
+    The greenlet that makes this object owns the loop: it must call :meth:`advance` while :attr:`has_work` is true, or
+    after ``on_call``. A call that it makes itself advances the batches until its own results are complete.
 
     Args:
+        on_call: Called in other threads after each of their calls has been queued.
         max_rows: Maximum number of rows of a batch: ``beam_size`` for each sequence, or ``n_best`` when sampling. With
             more rows than the default, a single thread computes hardly more tokens a second, but each step takes
             longer, and keys and values take more memory.
@@ -145,15 +167,16 @@ class SharedSearch:
 
     def __init__(
         self,
+        on_call: Callable[[], object] = lambda: None,
         *,
         max_rows: int = 128,
         max_batch_tokens: int = 8192,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.max_rows, self.max_batch_tokens, self._clock = max_rows, max_batch_tokens, clock
-        self._lock = threading.Lock()
-        self._leader: _Call | None = None  # the call whose thread advances the batches
-        self._followers: list[_Call] = []  # those whose threads wait meanwhile
+        self.on_call, self.max_rows, self.max_batch_tokens, self._clock = on_call, max_rows, max_batch_tokens, clock
+        self._loop = getcurrent()
+        self._arrived = deque[_Call]()  # calls that have no batch yet
+        self._ready: dict[greenlet, None] = {}  # the greenlets that can go on, in order
         self._batches: dict[Any, _Batch] = {}
         self._round: list[_Batch] = []  # the batches that have not advanced yet in the current round
         self._served: dict[str, int] = {}  # tokens that each present caller has got
@@ -186,9 +209,8 @@ class SharedSearch:
         """
         if not requests:
             return []
-        call = _Call(current_caller(), deque(enumerate(requests)), [[] for _ in requests], len(requests))
-        with self._queued(call, model, options, bos, eos, banned, other_ends):
-            self._wait_for(call)
+        with self._queued(None, model, requests, options, bos, eos, banned, other_ends) as call:
+            call.wait()
         if call.error is not None:
             raise call.error
         return call.results
@@ -206,15 +228,14 @@ class SharedSearch:
     ) -> Generator[list[Hypothesis], None, list[Hypothesis]]:
         """Decode one request like :func:`headway.decode.search_steps`. Closing the generator cancels it.
 
-        While no other call waits, a step is computed when its hypotheses are asked for.
+        A greenlet gets the hypotheses of a step before the next step begins. Another thread may get them later.
         """
         progress = deque[list[Hypothesis]]()
-        call = _Call(current_caller(), deque([(0, request)]), [[]], 1, progress)
-        with self._queued(call, model, options, bos, eos, banned, other_ends):
-            self._wait_for(call)
+        with self._queued(progress, model, [request], options, bos, eos, banned, other_ends) as call:
+            call.wait()
             while progress:
                 yield progress.popleft()
-                self._wait_for(call)
+                call.wait()
         if call.error is not None:
             raise call.error
         return call.results[0]
@@ -222,90 +243,100 @@ class SharedSearch:
     @contextlib.contextmanager
     def _queued(
         self,
-        call: _Call,
+        progress: deque[list[Hypothesis]] | None,
         model: SearchModel[Any],
+        requests: Sequence[Request],
         options: DecodingOptions,
         bos: int,
         eos: int,
         banned: Sequence[int],
         other_ends: Sequence[int],
-    ) -> Iterator[None]:
+    ) -> Iterator[_Call]:
         """Queue a call for the batch of its model and options. On exit, cancel whatever is unfinished."""
-        for _, request in call.waiting:
+        for request in requests:
             check_request(request, options, eos)
-        caller = call.caller
-        has_low_priority = caller.priority > 0
-        key = id(model), options, bos, eos, tuple(banned), tuple(other_ends), has_low_priority
+        caller = current_caller()
 
         def make() -> BeamSearch[Any]:
             return BeamSearch(model, options, bos=bos, eos=eos, banned=banned, other_ends=other_ends)
 
-        with self._lock:
-            batch = self._batches.get(key)
-            if batch is None:
-                batch = self._batches[key] = _Batch(make, has_low_priority)
-            batch.waiting.append(call)
-            if caller.name not in self._served:  # a new caller has no claim on the time before it came
-                self._served[caller.name] = min(self._served.values(), default=0)
+        key = id(model), options, bos, eos, tuple(banned), tuple(other_ends), caller.priority > 0
+        waiting, results = deque(enumerate(requests)), [list[Hypothesis]() for _ in requests]
+        call = _Call(caller, key, make, waiting, results, len(requests), progress, *self._suspension())
+        self._arrived.append(call)
         try:
-            yield
+            yield call
         finally:
             if not call.has_ended:
-                call.fail(CancelledError())
-            # The garbage collector may close the generator of steps(), and so run this, in a thread that already holds
-            # the lock. In that case the call is removed before the next step.
-            if self._lock.acquire(blocking=False):
-                try:
-                    if self._leader is None:
-                        self._drop_ended_calls()
-                finally:
-                    self._lock.release()
+                call.fail(CancelledError())  # its requests leave before the next step
 
-    def _wait_for(self, call: _Call) -> None:
-        """Wait until a call can return. If no other thread advances the batches, this one does."""
-        with self._lock:
-            if self._leader is None:
-                self._leader = call
-            else:
-                self._followers.append(call)
-        try:
-            while self._leader is not call and not call.can_return:
-                call.woken.wait()
-                call.woken.clear()
-            while self._leader is call and not call.can_return:
-                self._advance_next_batch()
-        finally:
-            with self._lock:
-                if self._leader is not call:
-                    self._followers.remove(call)
-                else:  # the latest call will probably lead for longest
-                    self._leader = next((each for each in reversed(self._followers) if not each.has_ended), None)
-                    if self._leader is not None:
-                        self._followers.remove(self._leader)
-                        self._leader.woken.set()
+    def _suspension(self) -> tuple[Callable[[], object], Callable[[], object]]:
+        """Return a function that suspends the caller, and one that lets it go on. Both may be called too often."""
+        current = getcurrent()
+        if current is self._loop:
+            return self.advance, lambda: None
+        if current.parent is self._loop:
+            return self._suspend, partial(self._ready.setdefault, current)
+        event = threading.Event()
+
+        def wait() -> None:
+            self.on_call()
+            event.wait()
+            event.clear()
+
+        return wait, event.set
+
+    def _suspend(self) -> None:
+        # PyTorch's modes belong to the thread, so the other greenlets would be in inference mode, too.
+        assert not torch.is_inference_mode_enabled()
+        self._loop.switch()
+
+    def give_way(self) -> None:
+        """Let the loop advance a batch, and other greenlets go on, before the present one goes on."""
+        self._ready[getcurrent()] = None
+        self._suspend()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the loop must call :meth:`advance`."""
+        return bool(self._arrived or self._batches or self._ready)
 
     @property
     def num_sequences(self) -> int:
-        """The number of sequences that are decoded at the moment."""
+        """The number of sequences that are decoded at the moment. Any thread may ask for it."""
         return sum(len(batch.active) + len(batch.failed) for batch in list(self._batches.values()))
 
     @property
     def num_waiting(self) -> int:
-        """The number of requests that wait."""
-        return sum(batch.num_waiting for batch in list(self._batches.values()))
+        """The number of requests that wait. Any thread may ask for it."""
+        arrived = sum(len(call.waiting) for call in list(self._arrived))
+        return arrived + sum(batch.num_waiting for batch in list(self._batches.values()))
 
-    # The methods below run in the leader's thread. Only _drop_ended_calls may also run when there is no leader.
+    def advance(self) -> None:
+        """Let waiting requests enter the next batch of the round, advance it by one step, and let greenlets go on.
+
+        If a step raises an exception that is none of a request, all calls raise it. Other exceptions than
+        :class:`Exception`, such as KeyboardInterrupt, are raised here, and all calls are canceled.
+        """
+        try:
+            self._advance_next_batch()
+        finally:
+            ready = list(self._ready)
+            self._ready.clear()
+            for each in ready:
+                if not each.dead:
+                    each.switch()
 
     def _advance_next_batch(self) -> None:
-        """Add waiting requests to the next batch of the current round, and advance it by one step."""
-        with self._lock:
-            self._drop_ended_calls()
-            if not self._round:
-                self._round = self._due_batches()
-            if not self._round:
-                return
-            batch = self._round.pop(0)
-            entering = self._choose(batch) if batch.waiting and not batch.failed else {}
+        while self._arrived:
+            self._find_batch(self._arrived.popleft())
+        self._drop_ended_calls()
+        if not self._round:
+            self._round = self._due_batches()
+        if not self._round:
+            return
+        batch = self._round.pop(0)
+        entering = self._choose(batch) if batch.waiting and not batch.failed else {}
         started = self.step_started = self._clock()
         try:
             if batch.failed:
@@ -314,22 +345,31 @@ class SharedSearch:
             else:
                 self._advance(batch, entering)
         except BaseException as error:  # no batch can go on from the middle of a step
-            self._fail_all(error, entering.values())
-            raise
+            self._fail_all(error)
+            if not isinstance(error, Exception):
+                raise
         finally:
             self.step_started = None
         self.num_steps += 1
         seconds = self._clock() - started
         self._low_priority_s += -seconds if batch.has_low_priority else _LOW_PRIORITY_TIME * seconds
 
-    def _fail_all(self, error: BaseException, entering: Iterable[_Sequence]) -> None:
-        """Let all calls raise ``error``. KeyboardInterrupt and the like are for this thread only: cancel the others."""
+    def _find_batch(self, call: _Call) -> None:
+        """Put a call into the batch of its key."""
+        batch = self._batches.get(call.key)
+        if batch is None:
+            batch = self._batches[call.key] = _Batch(call.make_search, call.caller.priority > 0)
+        batch.waiting.append(call)
+        if call.caller.name not in self._served:  # a new caller has no claim on the time before it came
+            self._served[call.caller.name] = min(self._served.values(), default=0)
+
+    def _fail_all(self, error: BaseException) -> None:
+        """Let all calls raise ``error``. KeyboardInterrupt and the like are for the loop only: cancel the calls."""
         shared = error if isinstance(error, Exception) else CancelledError()
-        with self._lock:
-            calls = itertools.chain(*(batch.calls for batch in self._batches.values()))
-            for call in (*(sequence.call for sequence in entering), *calls):
+        for batch in self._batches.values():
+            for call in batch.calls:
                 call.fail(shared)
-            self._batches, self._round = {}, []
+        self._batches, self._round = {}, []
 
     def _due_batches(self) -> list[_Batch]:
         """Return the batches that advance now: those of low priority only if no others exist or their time has come."""
@@ -398,8 +438,7 @@ class SharedSearch:
             sequence.call.finish(sequence.at, hypotheses)
         for key, sequence in batch.active.items():
             if sequence.call.progress is not None:
-                sequence.call.progress.append(batch.search.open_hypotheses(key))
-                sequence.call.woken.set()
+                sequence.call.add_progress(batch.search.open_hypotheses(key))
 
     def _search_alone(self, batch: _Batch, sequence: _Sequence) -> None:
         """Decode one request from its beginning, without any others."""
@@ -412,8 +451,7 @@ class SharedSearch:
                 for _, hypotheses in search.step():
                     call.finish(sequence.at, hypotheses)
                 if search.beams and call.progress is not None:
-                    call.progress.append(search.open_hypotheses(0))
-                    call.woken.set()
+                    call.add_progress(search.open_hypotheses(0))
             if not call.has_ended and call.caller.canceled.is_set():
                 call.fail(CancelledError())
         except Exception as error:
