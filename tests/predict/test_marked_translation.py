@@ -61,7 +61,7 @@ def without(*unwanted: str) -> Callable[[str], str]:
 def test_placeholders_that_the_model_copies_are_left_to_it() -> None:
     model = FakeModel(without())
     assert model.translate("ein {name} zwei", "drei") == ["EIN {name} ZWEI", "DREI"]
-    assert model.calls == [["ein {name} zwei", "drei"], []]
+    assert model.calls == [["ein {name} zwei", "drei"]]
     assert not model.aligned
 
 
@@ -82,7 +82,7 @@ def test_numbers_with_units_are_put_back_if_they_change() -> None:
     assert FakeModel(lambda text: text.replace("5", "7")).translate("noch 5 km weit") == ["noch 5 km weit"]
     model = FakeModel(lambda text: text.replace("1,000", "1.000").replace("km", "Kilometer"))
     assert model.translate("noch 1,000 km weit") == ["noch 1.000 Kilometer weit"]
-    assert model.calls[1] == []
+    assert len(model.calls) == 1
 
 
 def test_without_protection_the_model_sees_the_text() -> None:
