@@ -416,6 +416,10 @@ def test_axe_finds_nothing(browser: Browser, service: RunningService, scheme: st
         page.locator(".word").first.click()
         expect(page.locator(".alternatives [aria-disabled]")).to_have_count(0)
         assert accessibility_problems(page) == []
+        document = FilePayload(name="letter.txt", mimeType="text/plain", buffer=b"red tea\n")
+        page.locator("input[type=file]").set_input_files(document)
+        page.get_by_role("button", name="Save the translation").wait_for(timeout=60_000)
+        assert accessibility_problems(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the window"
 
 
