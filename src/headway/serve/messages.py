@@ -219,8 +219,13 @@ def encode(message: Any) -> bytes:
 
 def receive(connection: socket.socket) -> Any:
     """Wait for a message. Raises :class:`EOFError` when the other side has closed the connection."""
+    return receive_with_size(connection)[0]
+
+
+def receive_with_size(connection: socket.socket) -> tuple[Any, int]:
+    """Wait for a message like :func:`receive`, and return it and its number of bytes."""
     (length,) = _LENGTH.unpack(_receive_bytes(connection, _LENGTH.size))
-    return pickle.loads(_receive_bytes(connection, length))  # between processes of one service
+    return pickle.loads(_receive_bytes(connection, length)), length  # between processes of one service
 
 
 def _receive_bytes(connection: socket.socket, count: int) -> bytes:

@@ -1,8 +1,9 @@
 """The process that computes. Jobs run side by side, and their searches share batches.
 
-Jobs that do little beside searching run in greenlets of the main thread, whose loop computes the steps of all searches
-(see :mod:`headway.serve.shared_search`). They are most of all jobs, and a thread for each would cost as much time as
-the search of a small model. Other jobs may compute for long without a pause, so they run in threads of their own.
+Short jobs that do little beside searching run in greenlets of the main thread, whose loop computes the steps of all
+searches (see :mod:`headway.serve.shared_search`). They are most of all jobs, and a thread for each would cost as much
+time as the search of a small model. Other jobs, and those with long texts or glossaries, may compute for long without a
+pause, so they run in threads of their own.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ from headway.serve.messages import (
     Pong,
     WorkerError,
     encode,
-    receive,
+    receive_with_size,
 )
 from headway.serve.shared_search import SharedSearch
 
 _IDLE_PINGS = 4  # a worker without jobs for this many pings is idle
 _SEARCHING_METHODS = {"translate_each", "generate", "stream", "stream_tokens"}
+_SHORT_JOB_BYTES = 4096  # of a message: a job of this size computes for about 20 ms beside its search
 
 
 @runtime_checkable
@@ -59,8 +61,9 @@ def run_worker(connection: socket.socket, models: dict[str, Any]) -> None:
 class _Worker:
     def __init__(self, connection: socket.socket, models: dict[str, Any]) -> None:
         self._connection, self._models = connection, models
-        self._new: SimpleQueue[tuple[Job, Caller] | None] = SimpleQueue()  # None: a search of another thread
-        self._search = SharedSearch(on_call=lambda: self._new.put(None))
+        self._short_jobs: SimpleQueue[tuple[Job, Caller] | None] = SimpleQueue()  # None: a thread has called the search
+        self._pool = ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="job")
+        self._search = SharedSearch(on_call=lambda: self._short_jobs.put(None))
         for model in models.values():
             if isinstance(model, SearchSharer):
                 model.share_search(self._search, self._search.steps)
@@ -70,21 +73,20 @@ class _Worker:
 
     def run(self) -> None:
         threading.Thread(target=self._receive, name="receive", daemon=True).start()
-        with ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="job") as pool:
-            while True:
-                try:
-                    new = self._new.get(block=not self._search.has_work)
-                except Empty:
-                    self._search.advance()
-                    continue
-                if new is not None:
-                    self._start(*new, pool)
+        while True:
+            try:
+                job = self._short_jobs.get(block=not self._search.has_work)
+            except Empty:
+                self._search.advance()
+                continue
+            if job is not None:
+                greenlet(self._answer).switch(*job)
 
     def _receive(self) -> None:
         """Handle the messages that arrive, also while the main thread computes."""
         while True:
             try:
-                message = receive(self._connection)
+                message, num_bytes = receive_with_size(self._connection)
             except (EOFError, OSError):
                 os._exit(0)  # jobs in progress have no one to answer to
             match message:
@@ -96,15 +98,11 @@ class _Worker:
                 case Job():
                     caller = self._callers[message.number] = Caller(message.caller, message.priority)
                     self._idle_pings = 0
-                    self._new.put((message, caller))
-
-    def _start(self, job: Job, caller: Caller, pool: ThreadPoolExecutor) -> None:
-        has_glossary = any(isinstance(value, GlossaryLines) for value in job.keywords.values())
-        if job.method in _SEARCHING_METHODS and not has_glossary:  # to build a glossary may take long
-            caller.before_batch = self._search.give_way
-            greenlet(self._answer).switch(job, caller)
-        else:
-            pool.submit(self._answer, job, caller)
+                    if message.method in _SEARCHING_METHODS and num_bytes <= _SHORT_JOB_BYTES:
+                        caller.before_batch = self._search.give_way
+                        self._short_jobs.put((message, caller))
+                    else:
+                        self._pool.submit(self._answer, message, caller)
 
     def _cancel(self, number: int) -> None:
         caller = self._callers.get(number)
