@@ -226,6 +226,19 @@ class TestLongTexts:
             part = 0 if target < len(parts[0].tokens) else 1 if target < len(parts[0].tokens + parts[1].tokens) else 2
             assert source in (range(3), range(3, 5), range(5, 9))[part]
 
+    def test_a_very_long_text_has_an_alignment_without_attention(
+        self, limited: Translator, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        text = "Haus das rote! Baum ein. Baum und Haus der?"
+        expected = limited.translate(text, alignment=True).candidates[0].alignment
+        monkeypatch.setattr("headway.predict.plan._MAX_ATTENTION", 20)
+        found = limited.translate(text, alignment=True).candidates[0].alignment
+        assert expected is not None
+        assert found is not None
+        assert (found.pairs, found.source_tokens) == (expected.pairs, expected.source_tokens)
+        assert expected.attention
+        assert not found.attention
+
     def test_sentences_of_a_short_text_are_split_on_request(self, model: Translator) -> None:
         text = " Haus das rote!  Baum ein. "
         found = model.translate(Source(text, split_sentences=True), GREEDY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -13,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from greenlet import greenlet
 
 from headway.decode import (
     Caller,
@@ -21,7 +21,7 @@ from headway.decode import (
     Hypothesis,
     Request,
     Sampling,
-    before_batch,
+    give_way,
     search_all,
     search_as,
     search_steps,
@@ -98,7 +98,7 @@ def run_jobs(search: SharedSearch, jobs: Sequence[Callable[[], Any]]) -> list[An
             results[at] = error
 
     for at in range(len(jobs)):
-        greenlet(run).switch(at)
+        search.start(run, at)
     while search.has_work:
         search.advance()
     return results
@@ -412,14 +412,16 @@ def walk(steps: Generator[list[Hypothesis], None, list[Hypothesis]]) -> tuple[li
 
 
 def test_closing_the_steps_ends_the_search(model: Transformer) -> None:
-    shared = SharedSearch()
-    steps = shared.steps(model, request(50, 100_000), GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
-    assert [len(next(steps)[0].tokens) for _ in range(3)] == [1, 2, 3]
-    assert (shared.num_steps, shared.num_sequences) == (3, 1)  # the loop's own steps are computed when it asks for them
-    steps.close()
-    assert shared.has_work
-    shared.advance()
-    assert (shared.num_steps, shared.num_sequences, shared.has_work) == (3, 0, False)
+    shared, found = SharedSearch(), list[int]()
+
+    def stream() -> None:
+        steps = shared.steps(model, request(50, 100_000), GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
+        found.extend(len(next(steps)[0].tokens) for _ in range(3))
+        steps.close()
+
+    run_jobs(shared, [stream])
+    assert found == [1, 2, 3]
+    assert (shared.num_steps, shared.num_sequences, shared.num_waiting) == (3, 0, 0)
 
 
 def test_a_greenlet_gets_each_step_before_the_next_one_begins(model: Transformer) -> None:
@@ -438,19 +440,24 @@ def test_a_greenlet_gets_each_step_before_the_next_one_begins(model: Transformer
 
 
 def test_a_job_that_computes_something_else_gives_way(model: Transformer) -> None:
-    shared, steps = SharedSearch(), list[int]()
+    shared, steps, turns = SharedSearch(), list[int](), list[float | None]()
 
     def compute() -> None:
-        with search_as(Caller(before_batch=shared.give_way)):
+        with search_as(Caller(give_way=shared.give_way)):
             for _ in range(5):
-                before_batch()
+                give_way()  # it goes on at once
+                time.sleep(0.01)
+                give_way()
                 steps.append(shared.num_steps)
+                turns.append(shared.turn_started)
 
     def search() -> Any:
         return shared(model, [request(1, 10)], GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
 
     _, ((found,),) = run_jobs(shared, [compute, search])
     assert steps == [1, 2, 3, 4, 5]
+    assert None not in turns
+    assert shared.turn_started is None
     assert len(found.tokens) == 10
 
 
@@ -467,18 +474,69 @@ def test_a_greenlet_is_not_suspended_in_inference_mode(model: Transformer) -> No
     assert not torch.is_inference_mode_enabled()
 
 
-def test_steps_go_on_while_another_call_waits(model: Transformer) -> None:
-    shared = SharedSearch()
+def test_steps_that_nobody_asks_for_are_kept(model: Transformer, shared: SharedSearch) -> None:
     arguments: dict[str, Any] = {"bos": BOS, "eos": EOS, "banned": (EOS,)}
     steps = shared.steps(model, request(1, 20), GREEDY, **arguments)
     next(steps)
     ((other,),) = shared(model, [request(2, 30)], GREEDY, **arguments)
     assert len(other.tokens) == 30
-    assert shared.num_sequences == 0  # both are done, although nobody has asked for the steps of the first
+    assert shared.num_sequences == 0  # both are done
     rest, (last,) = walk(steps)
     assert [len(each.tokens) for each in rest] == [*range(2, 21)]
     assert len(last.tokens) == 20
     assert shared.num_waiting == 0
+
+
+def test_after_a_failed_step_others_are_decoded_one_by_one_and_stream_no_step_twice(
+    slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, seen, count, step = SharedSearch(), list[tuple[int, int]](), itertools.count(1), slow.step
+    arguments: dict[str, Any] = {"bos": BOS, "eos": EOS, "banned": (EOS,)}
+
+    def fail_once(state: Any, tokens: torch.Tensor, *, attention: bool = False) -> Any:
+        if next(count) == 4:
+            raise RuntimeError("defect")
+        return step(state, tokens, attention=attention)
+
+    monkeypatch.setattr(slow, "step", fail_once)
+    slow.run()
+
+    def stream() -> None:
+        for (found,) in shared.steps(slow, request(1, 6), GREEDY, **arguments):
+            seen.append((len(found.tokens), shared.num_steps))
+
+    def search() -> Any:
+        return shared(slow, [request(2, 6)], GREEDY, **arguments)
+
+    _, ((found,),) = run_jobs(shared, [stream, search])
+    assert len(found.tokens) == 6
+    assert [length for length, _ in seen] == [1, 2, 3, 4, 5, 6]
+    assert [steps for _, steps in seen] == [
+        1,
+        2,
+        3,
+        8,
+        9,
+        10,
+    ]  # the fourth has failed, and the first three are repeated
+
+
+def test_a_search_that_cannot_be_made_fails_alone(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, made = SharedSearch(), BeamSearch.__init__
+
+    def refuse(self: Any, model: Any, options: DecodingOptions, **others: Any) -> None:
+        if options.beam_size == 2:
+            raise RuntimeError("defect")
+        made(self, model, options, **others)
+
+    monkeypatch.setattr(BeamSearch, "__init__", refuse)
+
+    def search(options: DecodingOptions) -> Any:
+        return shared(model, [request(1)], options, bos=BOS, eos=EOS)
+
+    error, ((found,),) = run_jobs(shared, [partial(search, DecodingOptions(beam_size=2)), partial(search, GREEDY)])
+    assert isinstance(error, RuntimeError)
+    assert found.tokens
 
 
 @pytest.mark.parametrize("defect", [AssertionError, KeyboardInterrupt])

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headway.decode.caller import Caller, before_batch, search_as
+from headway.decode.caller import Caller, give_way, search_as
 from headway.decode.constraints import Phrase, WordBoundaries
 from headway.decode.ensemble import Ensemble
 from headway.decode.protocol import SearchModel, Step
@@ -35,7 +35,7 @@ __all__ = [
     "Step",
     "StepsFunction",
     "WordBoundaries",
-    "before_batch",
+    "give_way",
     "length_batches",
     "length_penalty",
     "score_targets",

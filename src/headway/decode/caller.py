@@ -18,13 +18,13 @@ class Caller:
         name: Calls with the same name share one caller's share of the tokens.
         priority: Requests with a lower number enter first. 0 is the highest priority.
         canceled: Set by any thread to end the calls with :class:`concurrent.futures.CancelledError`.
-        before_batch: Called before each batch that is no step of a search, so that others can compute meanwhile.
+        give_way: Called now and then between two steps of searches, so that others can compute meanwhile.
     """
 
     name: str = ""
     priority: int = 0
     canceled: threading.Event = field(default_factory=threading.Event)
-    before_batch: Callable[[], None] | None = None
+    give_way: Callable[[], None] | None = None
 
 
 _current: ContextVar[Caller] = ContextVar("caller", default=Caller())  # noqa: B039 - nobody cancels the default
@@ -45,10 +45,13 @@ def current_caller() -> Caller:
     return _current.get()
 
 
-def before_batch() -> None:
-    """Let others compute, and raise :class:`concurrent.futures.CancelledError` if the caller was canceled."""
+def give_way() -> None:
+    """Let others compute, and raise :class:`concurrent.futures.CancelledError` if the caller was canceled.
+
+    To be called before each batch, and before each of many texts.
+    """
     caller = _current.get()
-    if caller.before_batch is not None:
-        caller.before_batch()
+    if caller.give_way is not None:
+        caller.give_way()
     if caller.canceled.is_set():
         raise CancelledError

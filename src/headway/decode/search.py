@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from headway.decode.beam import BeamSearch
-from headway.decode.caller import before_batch
+from headway.decode.caller import give_way
 from headway.decode.protocol import SearchModel
 from headway.decode.request import DecodingOptions, Hypothesis, Request
 from headway.errors import ConfigError
@@ -171,7 +171,7 @@ def _search_sequentially(
 ) -> Iterator[_Results]:
     """Yield the results of each batch, in the calling thread."""
     for batch in batches:
-        before_batch()
+        give_way()
         yield one_batch(batch)
 
 
@@ -194,7 +194,7 @@ def _search_in_threads(
             started.wait()
             torch.set_num_threads(before)  # the workers' setting has also become the default of new threads
             for future in reversed(futures):
-                before_batch()
+                give_way()
                 yield future.result()
         except BaseException:
             started.abort()
@@ -212,10 +212,10 @@ def length_batches(sources: Sequence[Sequence[int]], max_batch_tokens: int, max_
     batch: list[int] = []
     for index in sorted(range(len(sources)), key=lambda index: len(sources[index])):
         if batch and (len(batch) == max_sequences or (len(batch) + 1) * len(sources[index]) > max_batch_tokens):
-            before_batch()
+            give_way()
             yield batch
             batch = []
         batch.append(index)
     if batch:
-        before_batch()
+        give_way()
         yield batch

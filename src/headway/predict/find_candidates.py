@@ -8,7 +8,16 @@ from functools import partial
 from typing import Any
 
 from headway.bundle import Bundle
-from headway.decode import DecodingOptions, Hypothesis, Request, SearchFunction, SearchModel, length_batches, search_all
+from headway.decode import (
+    DecodingOptions,
+    Hypothesis,
+    Request,
+    SearchFunction,
+    SearchModel,
+    give_way,
+    length_batches,
+    search_all,
+)
 from headway.decode.request import check_request
 from headway.errors import ConfigError
 from headway.hardware import keep_freed_memory, return_freed_memory
@@ -65,7 +74,10 @@ class CandidateFinder:
         hypotheses = search([part.request for part in parts], self.options)
         if any(part.source.banned for part in parts):
             self._search_again_for_banned_phrases(parts, hypotheses, search)
-        found = [self._choose(part, each) for part, each in zip(parts, hypotheses, strict=True)]
+        found: list[list[Candidate]] = []
+        for part, each in zip(parts, hypotheses, strict=True):
+            give_way()
+            found.append(self._choose(part, each))
         beam = self.options.beam_size
         if self.avoid_flagged and self.options.sampling is None and self.options.n_best < beam:
             flagged = [bool(each) and each[0].flags not in ((), ("fell_back",)) for each in found]
@@ -90,7 +102,8 @@ class CandidateFinder:
         flat = [(part, each) for part, own in zip(parts, candidates, strict=True) for each in own]
         sources, start = [part.request.source for part, _ in flat], len(special.source_prefix)
         alignments: dict[int, Alignment] = {}
-        for batch in length_batches(sources, self.max_batch_tokens, self.max_batch_tokens):
+        longer = [max(source, candidate.ids, key=len) for source, (_, candidate) in zip(sources, flat, strict=True)]
+        for batch in length_batches(longer, self.max_batch_tokens, self.max_batch_tokens):
             targets = [[*special.target_prefix, *flat[at][1].ids] for at in batch]
             maps = attention_maps(self.bundle.model, [sources[at] for at in batch], targets, layer=layer)
             for at, attention in zip(batch, maps, strict=True):

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headway.bundle import MaskedLanguageModelBundle
-from headway.decode import before_batch
+from headway.decode import give_way
 from headway.errors import BundleError, ConfigError, DataError, LengthError
 from headway.predict.scored_text import ScoredText, refuse_single_text
 from headway.text.base import BOS, EOS, MASK, NUM_SPECIAL, UNK, refuse_surrogates
@@ -199,7 +199,7 @@ class MaskedLanguageModel:
         found = []
         rows = self._rows(tokens.size(1))
         for some, at in zip(torch.split(tokens, rows), torch.split(positions, rows), strict=True):
-            before_batch()
+            give_way()
             states = self._model.hidden(some.to(self.device))
             found.append(self._model.head(states[torch.arange(len(some), device=self.device), at.to(self.device)]))
         return torch.cat(found)

@@ -178,10 +178,12 @@ def parse_plain_text(text: str) -> Document | None:
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:
     """Yield each line of a text and its line break. Line breaks inside a placeholder do not count."""
-    inside = [(start, end) for start, end in find_placeholders(text) if _LINE_BREAK.search(text, start, end)]
-    position = 0
+    placeholders = iter(find_placeholders(text))
+    start = end = position = 0
     for match in _LINE_BREAK.finditer(text):
-        if not any(start < match.start() < end for start, end in inside):
+        while end <= match.start():
+            start, end = next(placeholders, (len(text), len(text) + 1))
+        if match.start() <= start:
             yield text[position : match.start()], match.group()
             position = match.end()
     yield text[position:], ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from headway.bundle import Bundle
-from headway.decode import DecodingOptions
+from headway.decode import DecodingOptions, give_way
 from headway.decode.request import Request, check_request
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.predict.glossary import GlossaryEntry, ModelGlossary
@@ -29,6 +29,7 @@ from headway.text.base import EOS, TextTokenizer
 from headway.text.special_tokens import SpecialTokens
 
 MAX_EXTRA_TOKENS = 50  # the paper's maximum output length is the input length + 50 (section 6.1)
+_MAX_ATTENTION = 1_000_000  # weights of a merged alignment
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ class RequestBuilder:
         return TranslationPlan(source, tuple(parts), requests, trailing_whitespace)
 
     def _request(self, source: Source, ids: Sequence[int]) -> PartRequest:
+        give_way()
         tokenizer = self.bundle.target_tokenizer
         prefix = self.special_tokens.target_prefix
         if source.prefix:
@@ -235,6 +237,8 @@ def _merge_alignments(plan: TranslationPlan, parts: Sequence[Candidate]) -> Alig
     if not alignments:
         return None
     width = sum(len(alignment.source_tokens) for alignment in alignments)
+    if width * sum(len(alignment.attention) for alignment in alignments) > _MAX_ATTENTION:
+        parts = [replace(part, alignment=part.alignment and part.alignment.without_attention()) for part in parts]
     pairs: list[tuple[int, int]] = []
     rows: list[tuple[float, ...]] = []
     source_start = target_start = 0

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headway.decode import before_batch, length_batches
+from headway.decode import give_way, length_batches
 from headway.engine.loss import projected_log_probs
 from headway.errors import BundleError
 from headway.nn.embedding import pad_sequences
@@ -124,7 +124,7 @@ def score_sequences_with_state(
         inputs = pad_sequences([[BOS, *sequences[at]] for at in batch], PAD, model.device)
         state = model.initial_state(len(batch))
         for begin in range(0, inputs.size(1), block_length):
-            before_batch()
+            give_way()
             hidden, state = model.continue_from(state, inputs[:, begin : begin + block_length])
             blocks = [targets[at][begin : begin + block_length] for at in batch]
             rows = torch.cat([hidden[row, : len(block)] for row, block in enumerate(blocks)])

@@ -203,7 +203,7 @@ class Translator(TextTranslator):
     def share_search(self, search: SearchFunction, steps: StepsFunction) -> None:
         """Let all calls search with these functions, so that they can share batches.
 
-        Other batches, which hold up the steps of these searches, get small.
+        Other batches, which hold up the steps of these searches, become small.
         """
         self._search_all, self._search_steps = search, steps
         self.max_batch_tokens = min(self.max_batch_tokens, _SMALL_BATCH_TOKENS)

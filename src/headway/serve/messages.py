@@ -153,7 +153,7 @@ class Pong:
     """A worker is alive.
 
     Attributes:
-        stalled_s: How long the present decoding step has taken so far, in seconds.
+        stalled_s: How long the present decoding step, or turn of a job between two steps, has taken so far, in seconds.
         num_sequences: Sequences in its batches.
         num_waiting: Sequences that wait to enter them.
         steps: Decoding steps since it started.

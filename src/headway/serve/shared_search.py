@@ -11,8 +11,8 @@ Waiting requests enter by priority, and within a priority so that each caller ge
 with one sentence does not wait for all sentences of another one. If only a few can enter a large batch, they wait for
 others for up to two steps. Requests of a lower priority than 0 have batches of their own. These are small, so that
 their steps are short, and get a tenth of the time while there are others. A call can be canceled, which takes effect
-before the next step. If a step fails, its sequences are decoded again one at a time, so that only the ones that cause
-the error fail.
+before the next step. If a step fails, its sequences are decoded again one after the other, so that only the ones that
+cause the error fail.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ _LOW_PRIORITY_TIME = 0.1  # of the time while there are others
 _MIN_ENTERING_FRACTION = 0.25
 _MAX_DELAYED_STEPS = 2
 
+_MAX_TURN_S = 0.005  # after this time, a greenlet gives way before its next batch or text
+
 
 @dataclass(eq=False)
 class _Call:
@@ -59,6 +61,7 @@ class _Call:
     progress: deque[list[Hypothesis]] | None  # the open hypotheses after each step, if the call wants them
     suspend: Callable[[], object]  # suspends the greenlet or thread of the call
     resume: Callable[[], object]  # lets it go on
+    num_progress: int = 0  # steps whose hypotheses the call has got
     error: BaseException | None = None
     has_ended: bool = False
 
@@ -88,6 +91,7 @@ class _Call:
         """Store the open hypotheses after a step, for a call that wants them."""
         assert self.progress is not None
         self.progress.append(hypotheses)
+        self.num_progress += 1
         self.resume()
 
     def wait(self) -> None:
@@ -107,6 +111,8 @@ class _Sequence:
     call: _Call
     at: int
     request: Request
+    is_alone: bool = False  # no others may enter, because a step with this and others has failed
+    num_steps: int = 0
 
 
 class _Batch:
@@ -117,7 +123,7 @@ class _Batch:
         self.search = make()
         self.active: dict[int, _Sequence] = {}  # by the key in the search
         self.waiting: list[_Call] = []  # in the order of their arrival
-        self.failed: list[_Sequence] = []  # those of a step that has failed, which are decoded again one at a time
+        self.failed: list[_Sequence] = []  # those of a step that has failed, which are decoded again one by one
         self.longest = 0  # length of the longest source since the batch was last empty
         self.delayed_steps = 0  # for which the waiting requests have been delayed
 
@@ -153,11 +159,11 @@ class _Batch:
 class SharedSearch:
     """A replacement for :func:`headway.decode.search_all` whose calls share batches.
 
-    The greenlet that makes this object owns the loop: it must call :meth:`advance` while :attr:`has_work` is true, or
-    after ``on_call``. A call that it makes itself advances the batches until its own results are complete.
+    The greenlet that creates this object owns the loop: it must start the jobs of its thread with :meth:`start`, and
+    call :meth:`advance` while :attr:`has_work` is true and after ``on_call``.
 
     Args:
-        on_call: Called in other threads after each of their calls has been queued.
+        on_call: Called in other threads when they have queued a call.
         max_rows: Maximum number of rows of a batch: ``beam_size`` for each sequence, or ``n_best`` when sampling. With
             more rows than the default, a single thread computes hardly more tokens a second, but each step takes
             longer, and keys and values take more memory.
@@ -174,7 +180,7 @@ class SharedSearch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.on_call, self.max_rows, self.max_batch_tokens, self._clock = on_call, max_rows, max_batch_tokens, clock
-        self._loop = getcurrent()
+        self._loop, self._thread = getcurrent(), threading.get_ident()
         self._arrived = deque[_Call]()  # calls that have no batch yet
         self._ready: dict[greenlet, None] = {}  # the greenlets that can go on, in order
         self._batches: dict[Any, _Batch] = {}
@@ -183,7 +189,7 @@ class SharedSearch:
         self._keys = itertools.count()  # of sequences in their search
         self._low_priority_s = 0.0  # time that steps of low priority may take while there are others
         self.num_steps = 0
-        self.step_started: float | None = None  # time of the clock at which the present step began
+        self.turn_started: float | None = None  # when the present step, or turn of a greenlet, began (time.monotonic)
 
     def __call__(
         self,
@@ -264,6 +270,8 @@ class SharedSearch:
         waiting, results = deque(enumerate(requests)), [list[Hypothesis]() for _ in requests]
         call = _Call(caller, key, make, waiting, results, len(requests), progress, *self._suspension())
         self._arrived.append(call)
+        if not self._is_in_greenlet():
+            self.on_call()
         try:
             yield call
         finally:
@@ -271,30 +279,46 @@ class SharedSearch:
                 call.fail(CancelledError())  # its requests leave before the next step
 
     def _suspension(self) -> tuple[Callable[[], object], Callable[[], object]]:
-        """Return a function that suspends the caller, and one that lets it go on. Both may be called too often."""
-        current = getcurrent()
-        if current is self._loop:
-            return self.advance, lambda: None
-        if current.parent is self._loop:
-            return self._suspend, partial(self._ready.setdefault, current)
+        """Return a function that suspends the caller, and one that lets it go on. Extra calls of either do no harm."""
+        if self._is_in_greenlet():
+            return self._suspend, partial(self._ready.setdefault, getcurrent())
         event = threading.Event()
 
         def wait() -> None:
-            self.on_call()
             event.wait()
             event.clear()
 
         return wait, event.set
+
+    def _is_in_greenlet(self) -> bool:
+        """Return whether the caller runs in a greenlet that this loop has started, and not in another thread."""
+        if threading.get_ident() != self._thread:
+            return False
+        assert getcurrent().parent is self._loop, "a call of the loop itself would wait for ever"
+        return True
 
     def _suspend(self) -> None:
         # PyTorch's modes belong to the thread, so the other greenlets would be in inference mode, too.
         assert not torch.is_inference_mode_enabled()
         self._loop.switch()
 
+    def start(self, job: Callable[..., None], *arguments: Any) -> None:
+        """Call a function in a greenlet, and return when it has ended or waits."""
+        self._resume(greenlet(job), *arguments)
+
     def give_way(self) -> None:
-        """Let the loop advance a batch, and other greenlets go on, before the present one goes on."""
-        self._ready[getcurrent()] = None
-        self._suspend()
+        """Let the loop advance a batch, and other greenlets go on, if the present one has computed for some time."""
+        assert self.turn_started is not None
+        if time.monotonic() - self.turn_started > _MAX_TURN_S:
+            self._ready[getcurrent()] = None
+            self._suspend()
+
+    def _resume(self, job: greenlet, *arguments: Any) -> None:
+        self.turn_started = time.monotonic()
+        try:
+            job.switch(*arguments)
+        finally:
+            self.turn_started = None
 
     @property
     def has_work(self) -> bool:
@@ -315,41 +339,39 @@ class SharedSearch:
     def advance(self) -> None:
         """Let waiting requests enter the next batch of the round, advance it by one step, and let greenlets go on.
 
-        If a step raises an exception that is none of a request, all calls raise it. Other exceptions than
+        If a step raises an exception that no single request has caused, all calls raise it. Exceptions that are not an
         :class:`Exception`, such as KeyboardInterrupt, are raised here, and all calls are canceled.
         """
+        self.turn_started = time.monotonic()
         try:
             self._advance_next_batch()
         finally:
+            self.turn_started = None
             ready = list(self._ready)
             self._ready.clear()
             for each in ready:
                 if not each.dead:
-                    each.switch()
+                    self._resume(each)
 
     def _advance_next_batch(self) -> None:
         while self._arrived:
-            self._find_batch(self._arrived.popleft())
+            call = self._arrived.popleft()
+            try:
+                self._find_batch(call)
+            except Exception as error:
+                call.fail(error)
         self._drop_ended_calls()
         if not self._round:
             self._round = self._due_batches()
         if not self._round:
             return
-        batch = self._round.pop(0)
-        entering = self._choose(batch) if batch.waiting and not batch.failed else {}
-        started = self.step_started = self._clock()
+        batch, started = self._round.pop(0), self._clock()
         try:
-            if batch.failed:
-                self._search_alone(batch, batch.failed[0])
-                del batch.failed[0]
-            else:
-                self._advance(batch, entering)
+            self._advance(batch, self._choose(batch))
         except BaseException as error:  # no batch can go on from the middle of a step
             self._fail_all(error)
             if not isinstance(error, Exception):
                 raise
-        finally:
-            self.step_started = None
         self.num_steps += 1
         seconds = self._clock() - started
         self._low_priority_s += -seconds if batch.has_low_priority else _LOW_PRIORITY_TIME * seconds
@@ -399,7 +421,13 @@ class SharedSearch:
             self._served = {name: tokens for name, tokens in self._served.items() if name in present}
 
     def _choose(self, batch: _Batch) -> dict[int, _Sequence]:
-        """Take the requests that enter now from those that wait."""
+        """Take the requests that enter now from those that wait, or the next one of those that have failed."""
+        if any(sequence.is_alone for sequence in batch.active.values()):
+            return {}
+        if batch.failed:
+            return {next(self._keys): batch.failed.pop(0)}
+        if not batch.waiting:
+            return {}
         max_rows, max_tokens = self.max_rows, float(self.max_batch_tokens)
         if batch.has_low_priority:
             max_rows, max_tokens = int(_LOW_PRIORITY_ROWS * max_rows), _LOW_PRIORITY_TOKENS * max_tokens
@@ -430,29 +458,17 @@ class SharedSearch:
             if entering:
                 batch.search.add_requests([(key, sequence.request) for key, sequence in entering.items()])
             finished = batch.search.step()
-        except Exception:
-            batch.failed, batch.active, batch.search = list(batch.active.values()), {}, batch.make()
+        except Exception as error:
+            sequences, batch.active, batch.search = list(batch.active.values()), {}, batch.make()
+            if len(sequences) == 1:
+                sequences[0].call.fail(error)
+            else:
+                batch.failed = [_Sequence(each.call, each.at, each.request, is_alone=True) for each in sequences]
             return
         for key, hypotheses in finished:
             sequence = batch.active.pop(key)
             sequence.call.finish(sequence.at, hypotheses)
         for key, sequence in batch.active.items():
-            if sequence.call.progress is not None:
+            sequence.num_steps += 1
+            if sequence.call.progress is not None and sequence.num_steps > sequence.call.num_progress:
                 sequence.call.add_progress(batch.search.open_hypotheses(key))
-
-    def _search_alone(self, batch: _Batch, sequence: _Sequence) -> None:
-        """Decode one request from its beginning, without any others."""
-        call = sequence.call
-        try:
-            search = batch.make()
-            search.add_requests([(0, sequence.request)])
-            while search.beams and not call.is_over:
-                self.step_started = self._clock()
-                for _, hypotheses in search.step():
-                    call.finish(sequence.at, hypotheses)
-                if search.beams and call.progress is not None:
-                    call.add_progress(search.open_hypotheses(0))
-            if not call.has_ended and call.caller.canceled.is_set():
-                call.fail(CancelledError())
-        except Exception as error:
-            call.fail(error)

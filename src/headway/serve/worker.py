@@ -1,9 +1,8 @@
 """The process that computes. Jobs run side by side, and their searches share batches.
 
-Short jobs that do little beside searching run in greenlets of the main thread, whose loop computes the steps of all
-searches (see :mod:`headway.serve.shared_search`). They are most of all jobs, and a thread for each would cost as much
-time as the search of a small model. Other jobs, and those with long texts or glossaries, may compute for long without a
-pause, so they run in threads of their own.
+Short jobs that do little besides searching run in greenlets of the main thread, whose loop computes the steps of all
+searches (see :mod:`headway.serve.shared_search`). Most jobs are of this kind, and a thread for each would cost as much
+time as the search of a small model. Jobs that may compute for long without a pause run in threads of their own.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ import traceback
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, runtime_checkable
-
-from greenlet import greenlet
 
 from headway.decode import Caller, SearchFunction, StepsFunction, search_as
 from headway.errors import HeadwayError
@@ -41,8 +38,10 @@ from headway.serve.messages import (
 from headway.serve.shared_search import SharedSearch
 
 _IDLE_PINGS = 4  # a worker without jobs for this many pings is idle
+_STARTS_PER_STEP = 8  # so that many jobs that arrive at once do not hold up the others
+# The methods of short jobs. They must not search, or call give_way(), in PyTorch's inference mode.
 _SEARCHING_METHODS = {"translate_each", "generate", "stream", "stream_tokens"}
-_SHORT_JOB_BYTES = 4096  # of a message: a job of this size computes for about 20 ms beside its search
+_SHORT_JOB_BYTES = 4096  # of a message: a job with longer texts computes for long
 
 
 @runtime_checkable
@@ -74,13 +73,19 @@ class _Worker:
     def run(self) -> None:
         threading.Thread(target=self._receive, name="receive", daemon=True).start()
         while True:
+            self._start_jobs()
+            self._search.advance()
+
+    def _start_jobs(self) -> None:
+        """Start some of the short jobs that have arrived. If nothing is to be done, wait for one, or for a thread."""
+        for _ in range(_STARTS_PER_STEP):
             try:
                 job = self._short_jobs.get(block=not self._search.has_work)
             except Empty:
-                self._search.advance()
-                continue
-            if job is not None:
-                greenlet(self._answer).switch(*job)
+                return
+            if job is None:
+                return
+            self._search.start(self._answer, *job)
 
     def _receive(self) -> None:
         """Handle the messages that arrive, also while the main thread computes."""
@@ -91,15 +96,15 @@ class _Worker:
                 os._exit(0)  # jobs in progress have no one to answer to
             match message:
                 case Ping():
-                    self._send(self._pong())
+                    self._send(encode(self._pong()))
                     self._return_memory()
                 case Cancel():
                     self._cancel(message.number)
                 case Job():
                     caller = self._callers[message.number] = Caller(message.caller, message.priority)
                     self._idle_pings = 0
-                    if message.method in _SEARCHING_METHODS and num_bytes <= _SHORT_JOB_BYTES:
-                        caller.before_batch = self._search.give_way
+                    if num_bytes <= _SHORT_JOB_BYTES and _is_short(message):
+                        caller.give_way = self._search.give_way
                         self._short_jobs.put((message, caller))
                     else:
                         self._pool.submit(self._answer, message, caller)
@@ -122,12 +127,12 @@ class _Worker:
                 result = method(*job.arguments, **keywords)
                 if job.has_parts:
                     result = self._send_parts(job.number, result)
-                reply = Done(job.number, result)
+                reply = encode(Done(job.number, result))
         except (HeadwayError, CancelledError) as error:
-            reply = Done(job.number, error=error)
+            reply = encode(Done(job.number, error=error))
         except Exception:
             traceback.print_exc()
-            reply = Done(job.number, error=WorkerError())
+            reply = encode(Done(job.number, error=WorkerError()))
         self._callers.pop(job.number, None)
         self._send(reply)
 
@@ -139,14 +144,14 @@ class _Worker:
 
     def _send_parts(self, number: int, stream: ContinuationStream[Any]) -> Continuation | None:
         for part in stream:
-            self._send(Part(number, part))
+            self._send(encode(Part(number, part)))
         return stream.continuation
 
     def _pong(self) -> Pong:
         search = self._search
-        started = search.step_started
+        started = search.turn_started
         stalled = 0.0 if started is None else time.monotonic() - started
-        return Pong(stalled, search.num_sequences, search.num_waiting, search.num_steps)
+        return Pong(stalled, search.num_sequences, search.num_waiting + self._short_jobs.qsize(), search.num_steps)
 
     def _return_memory(self) -> None:
         """Return freed memory to the system when there has been no job for some pings."""
@@ -155,10 +160,16 @@ class _Worker:
             if self._idle_pings == _IDLE_PINGS:
                 return_freed_memory()
 
-    def _send(self, message: Any) -> None:
-        data = encode(message)
+    def _send(self, data: bytes) -> None:
         with self._sending:
             try:
                 self._connection.sendall(data)
             except OSError:
                 os._exit(0)  # the service has ended
+
+
+def _is_short(job: Job) -> bool:
+    """Return whether a job does little besides searching, and is wanted at once."""
+    builds_glossary = any(isinstance(value, GlossaryLines) for value in job.keywords.values())
+    needs_forward_pass = job.keywords.get("alignment", False)
+    return job.method in _SEARCHING_METHODS and job.priority == 0 and not (builds_glossary or needs_forward_pass)

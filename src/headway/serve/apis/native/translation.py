@@ -46,7 +46,8 @@ class TranslationBody(Body):
     )
     alignment: bool | Literal["pairs"] = Field(
         False,
-        description="Whether to align each target token to a source token; pairs leaves out the attention weights.",
+        description="Whether to align each target token to a source token; pairs leaves out the attention weights. "
+        "They are also left out of texts of several parts with more than a million pairs of tokens.",
     )
     prefix: str = Field("", description="Text that each translation begins with.")
     include: Annotated[list[str | Phrases], Field(fail_fast=True)] = Field(

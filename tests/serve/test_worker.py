@@ -1,0 +1,84 @@
+"""Which jobs of a worker share its main thread, and that they do not hold it up."""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+import threading
+from typing import Any
+
+import pytest
+
+from headway.serve.glossaries import GlossaryLines
+from headway.serve.messages import Done, Job, Ping, Pong, WorkerError, encode, receive
+from headway.serve.worker import _is_short, run_worker
+
+
+@pytest.mark.parametrize(
+    ("job", "short"),
+    [
+        (Job(1, "m", "translate_each", (["a"],)), True),
+        (Job(1, "m", "stream", ("a",), has_parts=True), True),
+        (Job(1, "m", "translate_each", (["a"],), {"alignment": True}), False),
+        (Job(1, "m", "translate_each", (["a"],), {"glossary": GlossaryLines("a\tb")}), False),
+        (Job(1, "m", "translate_each", (["a"],), priority=1), False),
+        (Job(1, "m", "score", (["a"],)), False),
+        (Job(1, "m", len, ([1],)), False),
+    ],
+)
+def test_short_jobs_search_and_do_little_else(job: Job, short: bool) -> None:
+    assert _is_short(job) is short
+
+
+class Model:
+    """A model whose jobs tell in which thread they run. One of them waits for a permission."""
+
+    def __init__(self, permitted: Any) -> None:
+        self.permitted = permitted
+
+    def translate_each(self, texts: list[str]) -> str:
+        if texts == ["wait"]:
+            self.permitted.wait(30)
+        return threading.current_thread().name
+
+    def score(self, _: list[str]) -> str:
+        return threading.current_thread().name
+
+    def generate(self, _: str) -> Any:
+        return threading.Lock()  # cannot be sent
+
+
+def test_a_worker_answers_while_a_job_computes() -> None:
+    """Other threads answer long jobs and pings, and a ping tells how long the main thread has computed."""
+    context = multiprocessing.get_context("spawn")
+    permitted = context.Event()
+    ours, theirs = socket.socketpair()
+    with ours:
+        process = context.Process(target=run_worker, args=(theirs, {"m": Model(permitted)}))
+        process.start()
+        theirs.close()
+        ours.settimeout(60)
+        for job in (
+            Job(1, "m", "translate_each", (["wait"],)),
+            Job(2, "m", "score", (["a"],)),
+            Job(3, "m", "translate_each", (["a" * 5000],)),
+        ):
+            ours.sendall(encode(job))
+        found = sorted((receive(ours) for _ in range(2)), key=lambda done: int(done.number))
+        assert [done.number for done in found] == [2, 3]
+        assert all(done.result.startswith("job") for done in found)
+        stalled = 0.0
+        while not stalled:  # until the main thread has begun
+            ours.sendall(encode(Ping()))
+            pong = receive(ours)
+            assert isinstance(pong, Pong)
+            stalled = pong.stalled_s
+        permitted.set()
+        assert receive(ours) == Done(1, "MainThread")
+        ours.sendall(encode(Job(4, "m", "generate", ("a",))))
+        failed = receive(ours)
+        assert (failed.number, type(failed.error)) == (4, WorkerError)
+        ours.sendall(encode(Job(5, "m", "translate_each", (["a"],))))
+        assert receive(ours) == Done(5, "MainThread")
+    process.join(30)  # it ends when its connection is closed
+    assert process.exitcode == 0
