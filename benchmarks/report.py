@@ -257,7 +257,7 @@ def distributed() -> Iterator[str]:
 
 
 def language_models() -> Iterator[str]:
-    """Yield what language models reach, and the speed of generation from the newest comparison."""
+    """Yield what language models reach, and the speed of generation."""
     results = json.loads((RESULTS / "language-models.json").read_text(encoding="utf-8"))
     yield "## Language models\n\nLosses in nats per token of the development text, in blocks that do not overlap.\n"
     rows = []
@@ -275,19 +275,21 @@ def language_models() -> Iterator[str]:
             f"({number(data['peak_gflop_per_s'])} GFLOP/s).\n"
         )
         yield table(["comparison", "ratio"], [[what, number(value)] for what, value in data["ratios"].items()])
-    for name, data in load("generation-*.json")[-1:]:
-        yield (
-            f"\nGeneration with GPT-2 small's shape ({data['date']}, {data['processor']}, {data['threads']} threads; `{name}`): "
-            "the peer's time divided by Headway's, median over rounds in turns.\n"
-        )
-        cases = data["cases"]
-        sizes = {each: "{prompts} x {tokens} + {new} tokens".format(**cases[each]) for each in cases}
-        rows = [
-            [f"{each} ({sizes[each]})", what, number(value)]
-            for each, ratios in data["ratios"].items()
-            for what, value in ratios.items()
-        ]
-        yield table(["case", "comparison", "ratio"], rows)
+    runs = load("generation-*.json")
+    cases = {name: case for _, data in runs for name, case in data["cases"].items()}
+    comparisons = dict.fromkeys(what for _, data in runs for ratios in data["ratios"].values() for what in ratios)
+    titles = [f"{data['processor']}, {data['date']} (`{name}`)" for name, data in runs]
+    yield (
+        "\nGeneration with GPT-2 small's shape, two threads: the peer's time divided by Headway's, median over rounds in turns.\n"
+    )
+    rows = []
+    for case, sizes in cases.items():
+        for what in comparisons:
+            found = [data["ratios"].get(case, {}).get(what) for _, data in runs]
+            if any(found):
+                size = "{prompts} x {tokens} + {new} tokens".format(**sizes)
+                rows.append([f"{case} ({size})", what, *("" if each is None else number(each) for each in found)])
+    yield table(["case", "comparison", *titles], rows)
 
 
 _SERVING_FIGURES = (  # of serving.py: the part, the keys of a figure in it, and what it is
