@@ -27,7 +27,7 @@ from headway.kernels.jit import Array, jit_serial_and_parallel
 from headway.kernels.llvm import Builder, constant, intrinsic
 
 KINDS = ("gelu", "gelu_tanh", "silu")
-_CHUNK = 8192  # elements that a thread processes at a time
+CHUNK = 8192  # elements that a thread processes at a time
 _ROWS = 64  # rows whose gradients are summed first; then these partial sums are added
 _LINEAR = 2 * math.sqrt(2 / math.pi)
 _CUBIC = 0.044715 * _LINEAR
@@ -35,7 +35,9 @@ _CUBIC = 0.044715 * _LINEAR
 
 def gelu_tanh(x: Float32[Array, "R K"]) -> Float32[Array, "R K"]:
     """Apply the activation in place, and return ``x``."""
-    _apply_gelu_tanh(x.reshape(-1))
+    flat = x.reshape(-1)
+    apply = _apply_gelu_tanh if len(flat) > CHUNK else _apply_gelu_tanh.serial  # waking a thread may take 60 us
+    apply(flat)
     return x
 
 
@@ -144,6 +146,6 @@ def _gelu_tanh_in_place(builder: Builder, address: ir.Value, count: ir.Value) ->
 
 @jit_serial_and_parallel
 def _apply_gelu_tanh(x: Array) -> None:
-    for chunk in numba.prange(-(-len(x) // _CHUNK)):
-        first = chunk * _CHUNK
-        _gelu_tanh_in_place(x[first:].ctypes.data, min(_CHUNK, len(x) - first))
+    for chunk in numba.prange(-(-len(x) // CHUNK)):
+        first = chunk * CHUNK
+        _gelu_tanh_in_place(x[first:].ctypes.data, min(CHUNK, len(x) - first))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.kernels.activations import gelu_tanh
+from headway.kernels.activations import CHUNK, gelu_tanh
 from headway.kernels.decode_attention import attend, padded_width, write_kv
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
 from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
@@ -30,7 +30,7 @@ def compile_decoding_kernels() -> list[str]:
     layer = QuantizedLinear(weight, bias)
     with run_serial_and_parallel():
         layer(x)
-        gelu_tanh(x)
+        gelu_tanh(np.zeros((1, 2 * CHUNK), dtype=np.float32))
     slots, spans = np.zeros(1, dtype=np.int64), np.array([[0, 2]])
     keys = np.zeros((1, 2, padded_width(_WIDTH)), dtype=np.int16)
     write_kv(rows, 0, _WIDTH, 1, keys, slots, spans, 0)
