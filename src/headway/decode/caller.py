@@ -1,4 +1,4 @@
-"""The caller that code computes for, and the cancellation of its calls."""
+"""The user that a computation is for, and its cancellation."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False)
 class Caller:
-    """The user on whose behalf code computes, which decides when waiting requests enter a batch.
+    """The user that a computation is for. Name and priority decide when its waiting requests enter a batch.
 
     Attributes:
         name: Calls with the same name share one caller's share of the tokens.
         priority: Requests with a lower number enter first. 0 is the highest priority.
         canceled: Set by any thread to end the calls with :class:`concurrent.futures.CancelledError`.
-        give_way: Called now and then between two steps of searches, so that others can compute meanwhile.
+        give_way: Called between batches and between texts. It may let other computations run first.
     """
 
     name: str = ""
@@ -32,7 +32,7 @@ _current: ContextVar[Caller] = ContextVar("caller", default=Caller())  # noqa: B
 
 @contextlib.contextmanager
 def search_as(caller: Caller) -> Iterator[None]:
-    """Inside the context, code computes on behalf of ``caller``."""
+    """Set the caller of all computations inside the context."""
     token = _current.set(caller)
     try:
         yield
@@ -41,14 +41,15 @@ def search_as(caller: Caller) -> Iterator[None]:
 
 
 def current_caller() -> Caller:
-    """Return on whose behalf code computes."""
+    """Return the caller that :func:`search_as` has set."""
     return _current.get()
 
 
 def give_way() -> None:
-    """Let others compute, and raise :class:`concurrent.futures.CancelledError` if the caller was canceled.
+    """Let other computations run if they wait. Call this before each batch, and before each of many texts.
 
-    To be called before each batch, and before each of many texts.
+    Raises:
+        CancelledError: The caller was canceled.
     """
     caller = _current.get()
     if caller.give_way is not None:

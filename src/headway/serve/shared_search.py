@@ -60,7 +60,7 @@ class _Call:
     missing: int  # number of results
     progress: deque[list[Hypothesis]] | None  # the open hypotheses after each step, if the call wants them
     suspend: Callable[[], object]  # suspends the greenlet or thread of the call
-    resume: Callable[[], object]  # lets it go on
+    resume: Callable[[], object]  # resumes it
     num_progress: int = 0  # steps whose hypotheses the call has got
     error: BaseException | None = None
     has_ended: bool = False
@@ -279,7 +279,10 @@ class SharedSearch:
                 call.fail(CancelledError())  # its requests leave before the next step
 
     def _suspension(self) -> tuple[Callable[[], object], Callable[[], object]]:
-        """Return a function that suspends the caller, and one that lets it go on. Extra calls of either do no harm."""
+        """Return a function that suspends the calling greenlet or thread, and one that resumes it.
+
+        Both may be called more often than necessary.
+        """
         if self._is_in_greenlet():
             return self._suspend, partial(self._ready.setdefault, getcurrent())
         event = threading.Event()
@@ -307,7 +310,7 @@ class SharedSearch:
         self._resume(greenlet(job), *arguments)
 
     def give_way(self) -> None:
-        """Let the loop advance a batch, and other greenlets go on, if the present one has computed for some time."""
+        """If the current greenlet has computed for some time, let the loop and others run before it goes on."""
         assert self.turn_started is not None
         if time.monotonic() - self.turn_started > _MAX_TURN_S:
             self._ready[getcurrent()] = None
@@ -322,7 +325,7 @@ class SharedSearch:
 
     @property
     def has_work(self) -> bool:
-        """Whether the loop must call :meth:`advance`."""
+        """Whether there are calls to advance or greenlets to resume, so that the loop must call :meth:`advance`."""
         return bool(self._arrived or self._batches or self._ready)
 
     @property
@@ -337,10 +340,10 @@ class SharedSearch:
         return arrived + sum(batch.num_waiting for batch in list(self._batches.values()))
 
     def advance(self) -> None:
-        """Let waiting requests enter the next batch of the round, advance it by one step, and let greenlets go on.
+        """Let waiting requests enter the next batch, advance it by one step, and resume the greenlets that can go on.
 
-        If a step raises an exception that no single request has caused, all calls raise it. Exceptions that are not an
-        :class:`Exception`, such as KeyboardInterrupt, are raised here, and all calls are canceled.
+        If a step raises an exception that no single request has caused, all calls raise it. KeyboardInterrupt and other
+        exceptions that do not derive from :class:`Exception` are raised here, and all calls are canceled.
         """
         self.turn_started = time.monotonic()
         try:

@@ -77,7 +77,7 @@ class _Worker:
             self._search.advance()
 
     def _start_jobs(self) -> None:
-        """Start some of the short jobs that have arrived. If nothing is to be done, wait for one, or for a thread."""
+        """Start some of the short jobs that have arrived. Without any work, wait for a job or a search of a thread."""
         for _ in range(_STARTS_PER_STEP):
             try:
                 job = self._short_jobs.get(block=not self._search.has_work)
@@ -169,7 +169,7 @@ class _Worker:
 
 
 def _is_short(job: Job) -> bool:
-    """Return whether a job does little besides searching, and is wanted at once."""
+    """Return whether a job has the highest priority and does little besides searching."""
     builds_glossary = any(isinstance(value, GlossaryLines) for value in job.keywords.values())
     needs_forward_pass = job.keywords.get("alignment", False)
     return job.method in _SEARCHING_METHODS and job.priority == 0 and not (builds_glossary or needs_forward_pass)
