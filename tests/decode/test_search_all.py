@@ -80,6 +80,17 @@ def test_a_model_that_uses_threads_itself_is_called_from_one_thread() -> None:
     assert [len(batch) for batch in model.batches] == [4, 4, 2]
 
 
+def test_few_rows_are_one_batch_in_the_calling_thread_which_keeps_all_threads() -> None:
+    model = OneThread()
+    found(model, sentences=5)  # 15 rows
+    assert model.threads == {(threading.get_ident(), 3)}
+    assert [len(batch) for batch in model.batches] == [5]
+    model = OneThread()
+    found(model, sentences=6)
+    assert threading.get_ident() not in {thread for thread, _ in model.threads}
+    assert [len(batch) for batch in model.batches] == [2, 2, 2]
+
+
 def test_an_ensemble_computes_on_one_thread_where_all_its_members_do() -> None:
     assert Ensemble([OneThread(), OneThread()]).batch_per_thread
     assert not Ensemble([OneThread(), TableModel(random_distribution(1, VOCABULARY))]).batch_per_thread

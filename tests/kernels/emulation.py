@@ -22,7 +22,7 @@ PROCESSORS = {
     "avx512": {"avx512bw": True},
     "avx512-vnni": {"avx512bw": True, "avx512vnni": True},
 }
-HIDDEN = dict.fromkeys(("avxvnni", "avx512bw", "avx512vnni"), False)
+HIDDEN = dict.fromkeys(("avxvnni", "avx512bw", "avx512vnni", "amx-int8"), False)
 ROWS, SHAPES = (1, 2, 3, 4, 6, 7, 13, 20), ((1, 1), (5, 7), (40, 64), (33, 100), (64, 8))
 
 

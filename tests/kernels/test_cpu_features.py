@@ -18,7 +18,7 @@ import llvmlite.binding
 
 from headway.kernels import FEATURES_VARIABLE, cpu_features
 
-ALL = ("avx2", "f16c", "fma", "avxvnni", "avx512bw", "avx512vnni", "avx512bf16", "amx-bf16")
+ALL = ("avx2", "f16c", "fma", "avxvnni", "avx512bw", "avx512vnni", "avx512bf16", "amx-bf16", "amx-tile", "amx-int8")
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def detected_again() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("", {"avx2", "avxvnni", "avx512bw", "avx512vnni", "avx512bf16", "amx-bf16"}),
+        ("", {"avx2", "avxvnni", "avx512bw", "avx512vnni", "avx512bf16", "amx-bf16", "amx-int8"}),
         ("none", set()),
         ("avx2", {"avx2"}),
         ("AVX512VNNI", {"avx2", "avx512bw", "avx512vnni"}),
@@ -44,8 +44,16 @@ def test_a_feature_includes_those_that_it_builds_on(
     value: str, expected: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", lambda: dict.fromkeys(ALL, True))
+    monkeypatch.setattr(kernels, "_request_tiles", lambda: True)
     monkeypatch.setenv(FEATURES_VARIABLE, value)
     assert cpu_features() == expected
+
+
+def test_matrix_units_are_not_used_if_the_system_does_not_save_their_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", lambda: dict.fromkeys(ALL, True))
+    monkeypatch.setattr(kernels, "_request_tiles", lambda: False)
+    monkeypatch.setenv(FEATURES_VARIABLE, "amx-int8")
+    assert cpu_features() == {"avx2", "avx512bw", "avx512vnni"}
 
 
 def test_features_that_the_processor_lacks_cannot_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +78,7 @@ def test_without_any_feature_there_are_no_kernels(monkeypatch: pytest.MonkeyPatc
 
 def cached_name(features: str) -> str:
     """Return the path under which a function is cached in a process with these features."""
-    code = "from headway.kernels import int8_linear; print(int8_linear._quantize._cache.cache_path)"
+    code = "from headway.kernels import int8_linear; print(int8_linear._quantize.serial._cache.cache_path)"
     environment = os.environ | {FEATURES_VARIABLE: features}
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     return run.stdout

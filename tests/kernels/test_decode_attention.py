@@ -70,6 +70,17 @@ def test_attention_is_the_softmax_of_products_over_allowed_entries(
     torch.testing.assert_close(torch.from_numpy(out), expected.transpose(1, 2).reshape(sentences * beams, -1))
 
 
+def test_threads_that_share_sentences_find_the_same_as_one() -> None:
+    random = np.random.default_rng(3)
+    rows = random.standard_normal((15, 96), dtype=np.float32)
+    keys, values = (placed(random.standard_normal((10, 40, 48))) for _ in range(2))
+    mask, counts = random.random((5, 3, 40)) < 0.7, np.array([40, 1, 8, 33, 25])
+    found, expected = (np.empty((15, 96), dtype=np.float32) for _ in range(2))
+    for compute, out in ((attend.parallel, found), (attend.serial, expected)):
+        compute(rows, 2, 2, 48, keys, values, np.arange(5), spans(5, 3), counts, mask, out)
+    assert np.array_equal(found, expected)
+
+
 def test_an_empty_mask_allows_all_entries() -> None:
     random = np.random.default_rng(2)
     rows = random.standard_normal((4, 16), dtype=np.float32)

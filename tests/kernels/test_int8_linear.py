@@ -20,7 +20,7 @@ if not kernels.available():
 import headway.engine  # noqa: F401  # kernels then use as many threads as PyTorch
 from headway.kernels import int8_linear, jit
 from headway.kernels.int8_gemm import BLOCK, quantize_weight
-from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm
+from headway.kernels.int8_linear import MIN_PARALLEL, LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
 
 GROUP = 8  # inputs whose products are added in 16 bits, in two halves
 
@@ -29,7 +29,7 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 5, 6, 7, 13, 40])
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 5, 6, 7, 13, 16, 17, 31, 40, 64, 81])
 @pytest.mark.parametrize(("outputs", "inputs"), [(1, 1), (BLOCK - 1, 5), (BLOCK, 8), (3 * BLOCK + 1, 33), (70, 512)])
 def test_integers_on_their_grid_multiply_exactly(rows: int, outputs: int, inputs: int) -> None:
     random = np.random.default_rng(rows)
@@ -114,6 +114,15 @@ def test_threads_that_share_a_product_find_the_same() -> None:
     shared = layer(x)
     torch.set_num_threads(1)
     assert np.array_equal(shared, layer(x))
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_threads_quantize_as_one_does() -> None:
+    x = normal(2 * MIN_PARALLEL // 96, 96)
+    shared = quantize_rows(x, 96)
+    torch.set_num_threads(1)
+    for found, expected in zip(shared, quantize_rows(x, 96), strict=True):
+        assert np.array_equal(found, expected)
 
 
 @pytest.mark.usefixtures("two_threads")

@@ -161,13 +161,13 @@ def test_a_process_compiles_only_if_nothing_is_cached_and_something_can_be(
     monkeypatch.setattr(compile_ahead, "cache_folders", lambda: folders)
     monkeypatch.setattr(kernels, "available", lambda: True)
     function = jit_module.jit(add_one)
-    monkeypatch.setattr(decode_attention, "attend", function)
+    monkeypatch.setattr(decode_attention, "write_kv", function)
     kernels.start_compiling()
     assert started == ["headway.kernels.compile_ahead"]
     function(1)
     kernels.start_compiling()
     assert len(started) == 1, "there is code in the cache"
-    monkeypatch.setattr(decode_attention, "attend", jit_module.jit(add_one_to_each))
+    monkeypatch.setattr(decode_attention, "write_kv", jit_module.jit(add_one_to_each))
     monkeypatch.setattr(os, "access", lambda *_: False)
     kernels.start_compiling()
     assert len(started) == 1, "no folder can be written"

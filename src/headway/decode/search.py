@@ -23,6 +23,7 @@ SearchFunction = Callable[..., list[list[Hypothesis]]]
 StepsFunction = Callable[..., Generator[list[Hypothesis], None, list[Hypothesis]]]
 """A function with the arguments and the result of :func:`search_steps`."""
 
+_MAX_ROWS_TOGETHER = 16  # up to this many rows are one batch
 _MIN_TOKENS = 512  # per batch; with fewer tokens, reading the weights takes longer than computing with them
 
 
@@ -145,9 +146,12 @@ def search_all(
 
     When kernels distribute each product over several threads, the threads wait for each other hundreds of times per
     step. A model that sets ``batch_per_thread`` computes on one thread instead, and as many batches are decoded at a
-    time as PyTorch has threads.
+    time as PyTorch has threads. But if all sequences together have at most 16 rows, they are one batch: each batch
+    reads all weights, which takes longer than to multiply so few rows with them.
     """
-    threads = torch.get_num_threads() if getattr(model, "batch_per_thread", False) else 1
+    rows = len(requests) * (options.beam_size if options.sampling is None else options.n_best)
+    in_threads = getattr(model, "batch_per_thread", False) and rows > _MAX_ROWS_TOGETHER
+    threads = torch.get_num_threads() if in_threads else 1
     threads = max(1, min(threads, len(requests), max_sequences))
     tokens = min(max_batch_tokens, max(_MIN_TOKENS, max_batch_tokens // threads))
     sequences = max(1, min(max_sequences // threads, -(-len(requests) // threads)))

@@ -46,6 +46,7 @@ Indices = npt.NDArray[np.int64]
 _KERNEL_LENGTH = 64
 _MAX_TOP_K = 64  # the largest k that the kernel supports
 _NO_MASK = np.zeros((0, 0, 0), dtype=np.bool_)
+_MIN_PARALLEL_KV = 1 << 18  # numbers in the keys and values that take much longer to read than threads to start
 _ROWS_TOGETHER = 16  # up to this many rows, threads compute all logits together before they are ranked
 
 
@@ -211,7 +212,9 @@ def _attend(
     out: Array,
 ) -> None:
     heads = layout.num_heads
-    attend(rows, heads, layout.num_kv_heads, layout.widths[0] // heads, keys, values, slots, spans, counts, mask, out)
+    parallel = len(slots) > 1 and int(counts.sum()) * sum(layout.widths[1:]) >= _MIN_PARALLEL_KV
+    compute = attend if parallel else attend.serial
+    compute(rows, heads, layout.num_kv_heads, layout.widths[0] // heads, keys, values, slots, spans, counts, mask, out)
 
 
 def _bits(x: Tensor) -> Bits:

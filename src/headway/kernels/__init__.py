@@ -37,8 +37,10 @@ features that it builds on. A feature that the processor lacks stays off.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +73,7 @@ class HostThreads:
 
 host_threads = HostThreads()
 
+_AMX_INT8 = "amx-int8"
 # For each feature: the processor flags that it requires, by LLVM's names, and the features that it builds on.
 _FEATURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "avx2": (("avx2", "f16c", "fma"), ()),  # virtual machines may hide f16c and fma
@@ -79,6 +82,7 @@ _FEATURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "avx512vnni": (("avx512vnni",), ("avx512bw",)),
     "avx512bf16": (("avx512bf16",), ("avx512bw",)),
     "amx-bf16": (("amx-bf16",), ("avx512bf16", "avx512vnni")),
+    _AMX_INT8: ((_AMX_INT8, "amx-tile"), ("avx512vnni",)),
 }
 
 
@@ -88,7 +92,22 @@ def cpu_features() -> frozenset[str]:
     import llvmlite.binding
 
     flags = llvmlite.binding.get_host_cpu_features()
-    return frozenset(name for name in allowed_features() if all(flags.get(flag) for flag in _FEATURES[name][0]))
+    features = {name for name in allowed_features() if all(flags.get(flag) for flag in _FEATURES[name][0])}
+    if _AMX_INT8 in features and not _request_tiles():
+        features.remove(_AMX_INT8)
+    return frozenset(features)
+
+
+def _request_tiles() -> bool:
+    """Ask Linux to save this process's registers of the matrix unit (AMX), and return whether it does.
+
+    Without this permission, the first instruction that uses them ends the process. Processes that this one forks have
+    it too. PyTorch asks for itself.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18  # arch/x86/include/uapi/asm/prctl.h
+    return bool(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0)
 
 
 def allowed_features() -> frozenset[str]:
@@ -137,9 +156,9 @@ def start_compiling() -> None:
     Meanwhile this process can import PyTorch.
     """
     if available():
-        from headway.kernels.decode_attention import attend  # imports Numba
+        from headway.kernels.decode_attention import write_kv  # imports Numba
 
-        if attend._cache.is_empty:  # type: ignore[attr-defined]
+        if write_kv._cache.is_empty:  # type: ignore[attr-defined]
             from headway.kernels import compile_ahead
 
             compile_ahead.start()

@@ -11,7 +11,7 @@ import numpy as np
 from headway.kernels.activations import CHUNK, gelu_tanh
 from headway.kernels.decode_attention import attend, padded_width, write_kv
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
-from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
+from headway.kernels.int8_linear import MIN_PARALLEL, LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
 from headway.kernels.jit import cache_folders, compile_in_background, run_serial_and_parallel
 from headway.kernels.vocab_topk import topk_logits, topk_projection, topk_projection_per_sentence
 
@@ -29,13 +29,14 @@ def compile_decoding_kernels() -> list[str]:
     bias = np.zeros(_WIDTH, dtype=np.float32)
     layer = QuantizedLinear(weight, bias)
     with run_serial_and_parallel():
-        layer(x)
+        layer(np.zeros((MIN_PARALLEL // _WIDTH, _WIDTH), dtype=np.float32))
         gelu_tanh(np.zeros((1, 2 * CHUNK), dtype=np.float32))
     slots, spans = np.zeros(1, dtype=np.int64), np.array([[0, 2]])
     keys = np.zeros((1, 2, padded_width(_WIDTH)), dtype=np.int16)
     write_kv(rows, 0, _WIDTH, 1, keys, slots, spans, 0)
     mask, count = np.zeros((1, 2, 2), dtype=np.bool_), np.full(1, 2)
-    attend(rows, 1, 1, _WIDTH, keys, keys, slots, spans, count, mask, np.empty_like(x))
+    with run_serial_and_parallel():
+        attend(rows, 1, 1, _WIDTH, keys, keys, slots, spans, count, mask, np.empty_like(x))
     layer_norm(x, LayerNormParams(bias, bias, 1e-5))
     results = np.empty((2, 1), np.float32), np.empty((2, 1), np.int64), np.empty(2, np.float32)
     banned, quantized = np.zeros(0, dtype=np.int64), quantize_rows(x, layer.width)

@@ -13,11 +13,12 @@ width of a key, U width of a value; K2 and U2 include the padding.
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 
 from headway.kernels.exp import exp_and_sum
 from headway.kernels.fp16_dot import KEYS_PER_DOT, dot_products, to_float16, weighted_sum
-from headway.kernels.jit import Array, jit, jit_internal
+from headway.kernels.jit import Array, jit, jit_internal, jit_serial_and_parallel
 from headway.kernels.llvm import LANES
 
 
@@ -46,7 +47,7 @@ def write_kv(
                 to_float16(width, source, cache.ctypes.data + 2 * at)
 
 
-@jit
+@jit_serial_and_parallel
 def attend(
     rows: Array,
     heads: int,
@@ -68,19 +69,16 @@ def attend(
     query may attend to. An empty mask allows all entries.
     """
     value_width = out.shape[1] // heads
-    sentences, queries, longest = len(slots), 0, 0
-    for sentence in range(sentences):
-        queries, longest = max(queries, spans[sentence, 1] - spans[sentence, 0]), max(longest, num_entries[sentence])
-    space = longest + KEYS_PER_DOT + LANES  # size of a query's entries and weights, which are read in whole vectors
-    entries, num_open = np.empty(queries * space, dtype=np.int64), np.empty(queries, dtype=np.int64)
-    weights, totals = np.empty(queries * space, dtype=np.float32), np.empty(queries, dtype=np.float32)
     key_bytes, value_bytes = 2 * keys.shape[2], 2 * values.shape[2]  # size of an entry
     next_keys, next_values = keys.shape[1] * key_bytes, values.shape[1] * value_bytes
-    for sentence in range(sentences):
-        first_row = spans[sentence, 0]
+    for sentence in numba.prange(len(slots)):
+        first_row, count = spans[sentence, 0], num_entries[sentence]
         queries = spans[sentence, 1] - first_row
+        space = count + KEYS_PER_DOT + LANES  # size of a query's entries and weights, which are read in whole vectors
+        entries, num_open = np.empty(queries * space, dtype=np.int64), np.empty(queries, dtype=np.int64)
+        weights, totals = np.empty(queries * space, dtype=np.float32), np.empty(queries, dtype=np.float32)
         for at in range(queries):
-            num_open[at] = _list_open(mask, sentence, at, num_entries[sentence], entries, at * space)
+            num_open[at] = _list_open(mask, sentence, at, count, entries, at * space)
         for head in range(heads):
             row = slots[sentence] * kv_heads + head // (heads // kv_heads)
             own_keys = keys.ctypes.data + row * next_keys

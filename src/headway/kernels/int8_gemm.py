@@ -32,15 +32,22 @@ Prefetching all of them at the start of a block would exceed the processor's que
 third longer. If there are fewer tiles than cache lines per group, products wait for memory, so the first tile
 prefetches all lines. With four rows, this reduces the time of all products of a model to 67 to 75 % of the time with
 one line per group.
+
+Processors with matrix units (AMX) multiply 16 rows and 64 inputs with 16 outputs in one instruction, ``tdpbusd``, on
+the same packed weights. The unit has eight registers, called tiles, of 16 rows of 64 bytes. Four hold the sums of 32
+rows and a block of 32 outputs, two each the inputs and the weights. Sums of integers are exact, so all processors
+compute the same outputs.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 from jaxtyping import Float32, Int8, Int32, Int64
 from llvmlite import ir
 from numba import types
@@ -57,12 +64,15 @@ from headway.kernels.llvm import (
     INT64,
     INT_VECTOR,
     LANES,
+    TILE_BYTES,
+    TILE_ROWS,
     Builder,
     constant,
     intrinsic,
 )
 
 _HAS_VPDPBUSD = ("avx512vnni" if LANES == 16 else "avxvnni") in FEATURES
+HAS_AMX = "amx-int8" in FEATURES
 _VECTORS = 2  # vectors of sums side by side
 BLOCK = _VECTORS * LANES  # outputs in a block
 
@@ -115,12 +125,25 @@ def _largest_sums(groups: Array) -> Array:
     return np.maximum(add_pairs(np.maximum(groups, 0)), -add_pairs(np.minimum(groups, 0)))
 
 
+def empty_aligned(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
+    """Return an uninitialized array that starts at a cache line, so that no vector of its rows touches two lines.
+
+    NumPy aligns arrays to 16 bytes, and then each load of 64 bytes takes twice as long.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size + CACHE_LINE - 1, dtype=np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
 def pack_weight(weight: Int8[Array, "N K"]) -> tuple[Int8[Array, "blocks fours block 4"], Int32[Array, " outputs"]]:
     """Pack weights for :func:`multiply_block`. Return them and the initial accumulators, both padded with zeros."""
     outputs, inputs = weight.shape
     filled = np.pad(weight, ((0, -outputs % BLOCK), (0, -inputs % _GROUP)))
     blocks = filled.reshape(len(filled) // BLOCK, BLOCK, -1, _FOUR)
-    return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)), accumulator_init(filled)
+    packed = empty_aligned((blocks.shape[0], blocks.shape[2], BLOCK, _FOUR), np.int8)
+    packed[:] = blocks.transpose(0, 2, 1, 3)
+    return packed, accumulator_init(filled)
 
 
 def accumulator_init(weight: Int8[Array, "N K"]) -> Int32[Array, " N"]:
@@ -133,7 +156,7 @@ def pack_weight_rows(
 ) -> Int8[Array, "B blocks fours block 4"]:
     """Pack B selections of output rows, each like the weight in :func:`pack_weight`."""
     filled = np.pad(weight, ((0, 0), (0, -weight.shape[1] % _GROUP)))
-    packed = np.empty((*output_rows.shape[:2], filled.shape[1] // _FOUR, BLOCK, _FOUR), dtype=np.int8)
+    packed = empty_aligned((*output_rows.shape[:2], filled.shape[1] // _FOUR, BLOCK, _FOUR), np.int8)
     _pack_rows(filled.view(np.int32), output_rows, packed.view(np.int32))
     return packed
 
@@ -193,10 +216,8 @@ def _tile(rows: int, lines: int) -> _Tile:
         lowest = builder.broadcast(minimum)
         for row, vector in places:
             input_scale = builder.broadcast(builder.read(input_scales, FLOAT, row))
-            y = builder.sitofp(builder.load(sums[row, vector]), FLOAT_VECTOR)
-            y = builder.fmul(builder.fmul(y, builder.read(scales, FLOAT_VECTOR, vector)), input_scale)
-            y = builder.fadd(y, builder.read(bias, FLOAT_VECTOR, vector))
-            y = builder.select(builder.fcmp_ordered("<", y, lowest), lowest, y)  # keeps NaN
+            scale, shift = (builder.read(each, FLOAT_VECTOR, vector) for each in (scales, bias))
+            y = _emit_output(builder, builder.load(sums[row, vector]), scale, input_scale, shift, lowest)
             builder.write(y, builder.offset(out, row, out_stride), vector)
 
     return tile
@@ -213,12 +234,89 @@ def _add_products(builder: Builder, total: ir.Value, x: Sequence[ir.Value], w: S
     return builder.add(total, builder.call_llvm(_PMADDWD, INT_VECTOR, pairs, constant(_WORDS, 1)))
 
 
+def _emit_output(
+    builder: Builder, total: ir.Value, scale: ir.Value, input_scale: ir.Value, bias: ir.Value, minimum: ir.Value
+) -> ir.Value:
+    """Return a vector of outputs for their integer sums."""
+    scaled = builder.fmul(builder.sitofp(total, FLOAT_VECTOR), scale)
+    y = builder.call_float("fma", scaled, input_scale, bias)
+    return builder.select(builder.fcmp_ordered("<", y, minimum), minimum, y)  # keeps NaN
+
+
+_MATRIX_TILE_ARGUMENTS = _ADDRESS, _ADDRESS, _COUNT, _ADDRESS, *(_COUNT,) * 3, *(_ADDRESS,) * 4
+_MatrixTile = Callable[[int, int, int, int, int, int, int, int, int, int, int, np.float32, int, int], None]
+
+
+def _matrix_tile(row_tiles: int) -> _MatrixTile:
+    """Return the loop over all inputs for ``row_tiles`` tiles of rows and one block, for processors with AMX.
+
+    The second tile of rows starts ``second`` rows after the first, and may overlap it. ``lines`` cache lines per tile
+    of inputs are prefetched. For the other arguments, see :func:`_tile`.
+    """
+
+    @intrinsic(types.void(*_MATRIX_TILE_ARGUMENTS, types.float32, _ADDRESS, _COUNT))
+    def tile(
+        builder: Builder,
+        weights: ir.Value,
+        ahead: ir.Value,
+        lines: ir.Value,
+        inputs: ir.Value,
+        inputs_stride: ir.Value,
+        steps: ir.Value,
+        second: ir.Value,
+        accumulator_init: ir.Value,
+        input_scales: ir.Value,
+        scales: ir.Value,
+        bias: ir.Value,
+        minimum: ir.Value,
+        out: ir.Value,
+        out_stride: ir.Value,
+    ) -> None:
+        first_rows = [INT64(0), second][:row_tiles]
+        starts = [builder.offset(inputs, row, inputs_stride) for row in first_rows]
+        places = [(rows, vector) for rows in range(row_tiles) for vector in range(_VECTORS)]
+        sums = {place: number for number, place in enumerate(places)}
+        x_tiles, w_tiles = range(4, 4 + row_tiles), range(6, 6 + _VECTORS)
+        builder.configure_tiles()
+        for (_, vector), number in sums.items():
+            builder.load_tile(number, builder.add(accumulator_init, INT64(vector * TILE_BYTES)), INT64(0))
+        weights_stride = _VECTORS * TILE_BYTES
+        with builder.loop(steps) as step:
+            panel = builder.offset(weights, step, TILE_ROWS * weights_stride)
+            for vector, number in enumerate(w_tiles):
+                builder.load_tile(number, builder.add(panel, INT64(vector * TILE_BYTES)), INT64(weights_stride))
+            for start, number in zip(starts, x_tiles, strict=True):
+                builder.load_tile(number, builder.offset(start, step, TILE_BYTES), inputs_stride)
+            for (rows, vector), number in sums.items():
+                builder.multiply_tiles(number, x_tiles[rows], w_tiles[vector])
+            next_lines = builder.offset(ahead, builder.mul(step, lines), CACHE_LINE)
+            with builder.loop(lines) as line:
+                builder.prefetch(builder.offset(next_lines, line, CACHE_LINE))
+        stored = {place: builder.array(TILE_ROWS * TILE_BYTES) for place in places}
+        for place, number in sums.items():
+            builder.store_tile(number, stored[place], INT64(TILE_BYTES))
+        builder.release_tiles()
+        lowest = builder.broadcast(minimum)
+        vectors = [[builder.read(each, FLOAT_VECTOR, vector) for each in (scales, bias)] for vector in range(_VECTORS)]
+        for rows, first in enumerate(first_rows):
+            with builder.loop(INT64(TILE_ROWS)) as index:
+                row = builder.add(first, index)
+                input_scale = builder.broadcast(builder.read(input_scales, FLOAT, row))
+                for vector, (scale, shift) in enumerate(vectors):
+                    total = builder.read(stored[rows, vector], INT_VECTOR, index)
+                    y = _emit_output(builder, total, scale, input_scale, shift, lowest)
+                    builder.write(y, builder.offset(out, row, out_stride), vector)
+
+    return tile
+
+
 # AVX-512 has 32 registers, and vpdpbusd needs none for sums in 16 bits.
 _MANY, _SOME = (8, 4) if _HAS_VPDPBUSD and LANES == 16 else (3, 2)  # rows in a tile
 _LINES = _GROUP * BLOCK // CACHE_LINE  # cache lines of a group's weights
 _many, _first = _tile(_MANY, 1), _tile(_MANY, _LINES)
 _some, _one = _tile(_SOME, _LINES), _tile(1, _LINES)
 _two = _some if _SOME == 2 else _tile(2, _LINES)
+_matrix_two, _matrix_one = _matrix_tile(2), _matrix_tile(1)
 
 
 @jit_internal
@@ -249,6 +347,22 @@ def multiply_block(
     panel, place = weights + block * BLOCK * width, 4 * BLOCK * block
     start, scale, shift = accumulator_init + place, scales + place, bias + place
     row, following = 0, panel + BLOCK * width
+    if HAS_AMX and num_rows >= TILE_ROWS and width % TILE_BYTES == 0:
+        together = 2 * TILE_ROWS
+        steps, passes = width // TILE_BYTES, -(-num_rows // together)
+        lines = -(-_VECTORS * TILE_ROWS // passes)
+        for index in range(passes):
+            ahead = following + index * steps * lines * CACHE_LINE
+            # The last tile may overlap the one before it, and then computes some outputs again.
+            row = min(index * together, num_rows - TILE_ROWS)
+            second = min(TILE_ROWS, num_rows - TILE_ROWS - row)
+            x, s, y = inputs + row * width, input_scales + 4 * row, out + row * out_stride
+            multiply = (panel, ahead, lines, x, width, steps, second, start, s, scale, shift, minimum, y, out_stride)
+            if second > 0:
+                _matrix_two(*multiply)
+            else:
+                _matrix_one(*multiply)
+        return
     while row < num_rows:
         x, s, y = inputs + row * width, input_scales + 4 * row, out + row * out_stride
         if num_rows - row >= _MANY:

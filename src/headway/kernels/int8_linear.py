@@ -24,18 +24,23 @@ from jaxtyping import Float32, UInt8
 from headway.kernels.float_bits import ABS_MASK, bits_to_float, float_to_bits
 from headway.kernels.int8_gemm import (
     BLOCK,
+    HAS_AMX,
     INPUT_OFFSET,
     MAX_LEVEL,
     TINY_SCALE,
+    empty_aligned,
     multiply_block,
     pack_weight,
     quantize_weight,
 )
-from headway.kernels.jit import Array, SerialAndParallel, jit, jit_parallel
+from headway.kernels.jit import Array, SerialAndParallel, jit, jit_parallel, jit_serial_and_parallel
+from headway.kernels.llvm import TILE_ROWS
 
 _LEVEL = np.float32(1 / MAX_LEVEL)
-_CHUNK = 1 << 17  # inputs that are multiplied at a time; 128 KiB, which fit the second-level cache
+# Inputs that are multiplied at a time. They fit the second-level cache, from which matrix units can read them.
+_CHUNK = 1 << 19 if HAS_AMX else 1 << 17
 
+MIN_PARALLEL = 1 << 16  # inputs that take longer to quantize than threads take to start
 _MEMORY_THREADS = 8  # threads that suffice to use the full memory bandwidth
 _NO_RESIDUAL = np.zeros((0, 0), dtype=np.float32)
 
@@ -118,19 +123,21 @@ def quantize_rows(x: Float32[Array, "R K"], width: int) -> tuple[UInt8[Array, "R
 
     The integers have ``width`` columns. The contents of columns from K on are undefined.
     """
-    levels, scales = np.empty((len(x), width), dtype=np.uint8), np.empty(len(x), dtype=np.float32)
-    _quantize(x, levels, scales)
+    empty = empty_aligned if len(x) >= TILE_ROWS else np.empty
+    levels, scales = empty((len(x), width), np.uint8), np.empty(len(x), dtype=np.float32)
+    quantize = _quantize if x.size >= MIN_PARALLEL else _quantize.serial
+    quantize(x, levels, scales)
     return levels, scales
 
 
-@jit
+@jit_serial_and_parallel
 def _quantize(x: Array, levels: Array, scales: Array) -> None:
     """Quantize the rows of x, as :func:`quantize_rows` documents.
 
     The largest magnitude is found by comparing the bits of the floats as integers: without the sign they are ordered by
     magnitude, with NaN largest. So the scale of a row that contains NaN is NaN, and so are all its results.
     """
-    for r in range(len(x)):
+    for r in numba.prange(len(x)):
         largest = np.int32(0)
         for k in range(x.shape[1]):
             largest = max(largest, np.int32(float_to_bits(x[r, k]) & ABS_MASK))

@@ -24,6 +24,7 @@ BYTE, INT16, INT32, INT64, FLOAT = *(ir.IntType(bits) for bits in (8, 16, 32, 64
 FEATURES = kernels.cpu_features()
 LANES = 16 if "avx512bw" in FEATURES else 8  # 32-bit numbers in a vector
 CACHE_LINE = 64  # bytes
+TILE_ROWS, TILE_BYTES = 16, 64  # size of a register of the matrix unit (AMX)
 FLOAT_VECTOR, INT_VECTOR = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
 
 
@@ -152,6 +153,43 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
             upper = [lanes + lane if lane < lanes else lane for lane in range(LANES)]
             vector = self.fadd(vector, self.shuffle(vector, ir.Constant(vector.type, ir.Undefined), upper))
         return self.extract_element(vector, INT32(0))
+
+    def array(self, size: int) -> ir.Value:
+        """Return the address of ``size`` bytes of the function's own memory, at the start of a cache line."""
+        pointer = _cgutils.alloca_once(self, ir.ArrayType(BYTE, size))
+        pointer.align = CACHE_LINE
+        return self.ptrtoint(pointer, INT64)
+
+    def configure_tiles(self) -> None:
+        """Give the registers of the matrix unit (AMX) their full size: TILE_ROWS rows of TILE_BYTES bytes each."""
+        palette, tiles, unused = 1, 8, 8  # the layout is that of the instruction ldtilecfg
+        row_bytes = [byte for _ in range(tiles) for byte in TILE_BYTES.to_bytes(2, "little")]
+        layout = [palette, *(0,) * 15, *row_bytes, *(0,) * 2 * unused, *(TILE_ROWS,) * tiles, *(0,) * unused]
+        place = self.array(len(layout))
+        self.write(ir.Constant(ir.VectorType(BYTE, len(layout)), layout), place)
+        self.call_llvm("llvm.x86.ldtilecfg", ir.VoidType(), self.inttoptr(place, BYTE.as_pointer()))
+
+    def load_tile(self, tile: int, address: ir.Value, stride: ir.Value) -> None:
+        """Load the rows of a tile, which are ``stride`` bytes apart. With a stride of 0, all rows are the same."""
+        pointer = self.inttoptr(address, BYTE.as_pointer())
+        self.call_llvm("llvm.x86.tileloadd64", ir.VoidType(), BYTE(tile), pointer, stride)
+
+    def store_tile(self, tile: int, address: ir.Value, stride: ir.Value) -> None:
+        """Store the rows of a tile ``stride`` bytes apart."""
+        pointer = self.inttoptr(address, BYTE.as_pointer())
+        self.call_llvm("llvm.x86.tilestored64", ir.VoidType(), BYTE(tile), pointer, stride)
+
+    def multiply_tiles(self, sums: int, unsigned: int, signed: int) -> None:
+        """Add the products of two tiles of bytes to a tile of 32-bit sums.
+
+        Row r of ``unsigned`` contains the inputs of output row r. Row k of ``signed`` contains weights 4 k to 4 k + 3
+        of each output column.
+        """
+        self.call_llvm("llvm.x86.tdpbusd", ir.VoidType(), BYTE(sums), BYTE(unsigned), BYTE(signed))
+
+    def release_tiles(self) -> None:
+        """End the use of tiles, so that the operating system need not save them."""
+        self.call_llvm("llvm.x86.tilerelease", ir.VoidType())
 
     def prefetch(self, address: ir.Value) -> None:
         """Load the cache line at ``address`` into the second-level cache; any address is allowed."""
