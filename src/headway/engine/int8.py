@@ -58,6 +58,7 @@ class Int8Backend(TorchBackend):
     """
 
     batch_per_thread = True
+    reads_masked = False
 
     def __init__(self) -> None:
         self.dtype = torch.float16  # the type of stored keys and values

@@ -53,7 +53,7 @@ from headway.nn.blocks import (
     PreNorm,
     gelu_tanh,
 )
-from headway.nn.cache import KVCache
+from headway.nn.cache import KVCache, LayerSpec
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding, pad_sequences
 from headway.nn.norms import RMSNorm
@@ -412,6 +412,10 @@ class _ConvertedModel(Generic[ModelT]):
         """Whether several batches should be decoded at once, each in a thread (:func:`~headway.decode.search_all`)."""
         return self._backend.batch_per_thread
 
+    def _new_cache(self, layers: Sequence[LayerSpec], window: int | None) -> KVCache:
+        dtype, reads_masked = self._backend.dtype, self._backend.reads_masked
+        return KVCache(layers, dtype=dtype, device=self.device, window=window, reads_masked=reads_masked)
+
 
 class SearchTransformer(_ConvertedModel[Transformer]):
     """A search model with the current weights of ``model``. For the arguments, see :func:`to_search_model`.
@@ -461,8 +465,7 @@ class SearchTransformer(_ConvertedModel[Transformer]):
         """Encode the sources and begin decoding, with ``beams`` rows for each source."""
         window = self._model.decoder.window
         prefix, memory = (
-            KVCache(layers, dtype=self._backend.dtype, device=self.device, window=each)
-            for layers, each in zip(self._layers, (window, None), strict=True)
+            self._new_cache(layers, each) for layers, each in zip(self._layers, (window, None), strict=True)
         )
         state = _State(prefix, memory)
         self._admit(state, sources, beams)
@@ -592,7 +595,7 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly]):
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> PrefixState:
         """Read the prompts and begin decoding, with ``beams`` rows for each."""
         window = self._model.decoder.window
-        state = PrefixState(KVCache(self._specs, dtype=self._backend.dtype, device=self.device, window=window))
+        state = PrefixState(self._new_cache(self._specs, window))
         self._admit(state, sources, beams)
         return state
 

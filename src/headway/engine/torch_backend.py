@@ -77,6 +77,7 @@ class TorchBackend:
     """
 
     batch_per_thread = False
+    reads_masked = True  # whether attention reads masked entries of the cache
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype

@@ -7,8 +7,10 @@ Keys are stored as attention reads them: rotated if positions are rotary, and pr
 
 Each sequence has a slot in the buffers, and its beams share the entries of the slot. Reordering the beams, as beam
 search does at every step, moves no keys or values: it only changes which entries each beam may attend to. All beams of
-a sequence attend in one matrix product, (W, K) x (K, C). Sequences are added and removed without copying the others.
-Entries that no beam can reach any more are dropped from time to time, when there are enough of them to be worth a copy.
+a sequence attend in one matrix product, (W, K) x (K, C). Sequences are added and removed without copying the others:
+a new sequence gets a free slot. Only attention that reads all slots in order needs the sequences moved together
+(:meth:`KVCache.entries`). Entries that no beam can reach any more are dropped from time to time, when there are enough
+of them to be worth a copy.
 
 Dimensions: B sequences, W beams, R = B * W rows (the beams of a sequence are neighbors), H key/value heads, C entries,
 K width of a key, U width of a value, P slots (at least B).
@@ -26,6 +28,7 @@ from torch.nn import functional as F
 
 _GROWTH = 32  # decoding steps for which space is added when the buffers are full
 _MIN_ENTRIES = 32  # caches with fewer entries are not searched for unused ones
+_MIN_ENTRIES_UNREAD = 256  # the same if attention does not read unused entries, which then only take memory
 _WASTE = 1.5  # unused entries are dropped when there are this many times as many entries as the longest prefix needs
 
 
@@ -50,6 +53,7 @@ class KVCache:
         device: Device of keys and values.
         window: Number of newest entries that a beam may attend to. None means all. Older entries are dropped, so that
             the number of stored entries depends on the window and not on the length.
+        reads_masked: Whether attention reads masked entries and multiplies them by 0, so that they must be finite.
 
     Attributes:
         keys: One tensor (P * H, >= C, K) for each layer.
@@ -63,10 +67,17 @@ class KVCache:
     """
 
     def __init__(
-        self, layers: Sequence[LayerSpec], *, dtype: torch.dtype, device: torch.device, window: int | None = None
+        self,
+        layers: Sequence[LayerSpec],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        window: int | None = None,
+        reads_masked: bool = True,
     ) -> None:
         self.layers = tuple(layers)
         self.window = window
+        self.reads_masked = reads_masked
         self.keys = [torch.empty(0, 0, each.key_width, dtype=dtype, device=device) for each in layers]
         self.values = [torch.empty(0, 0, each.value_width, dtype=dtype, device=device) for each in layers]
         self.slots: Int[Tensor, " B"] = torch.empty(0, dtype=torch.long, device=device)
@@ -76,7 +87,8 @@ class KVCache:
         self.num_entries = 0
         self.is_unmasked = True
         self._in_order = True  # whether sequence b has slot b
-        self._look_for_unused_at = _MIN_ENTRIES
+        self._min_entries = _MIN_ENTRIES if reads_masked else _MIN_ENTRIES_UNREAD
+        self._look_for_unused_at = self._min_entries
 
     @property
     def num_sequences(self) -> int:
@@ -106,25 +118,29 @@ class KVCache:
         assert beams == self.beams, "all sequences of a cache must have the same number of beams"
         old, self.num_entries = self.num_entries, max(self.num_entries, longest)
         self._reserve(before + count, self.num_entries, old)
-        for x, heads in self._buffers():
-            # Masked entries are still multiplied by 0, so they must be finite.
-            x[before * heads : (before + count) * heads, longest : self.num_entries] = 0
-            x[: before * heads, old : self.num_entries] = 0
+        is_free = torch.ones(self._num_slots, dtype=torch.bool, device=self.slots.device)
+        is_free[self.slots] = False
+        new_slots = is_free.nonzero().squeeze(1)[:count]
+        if self.reads_masked:
+            for by_slot in self._by_slot():
+                by_slot[new_slots, :, longest : self.num_entries] = 0
+                if self.num_entries > old:
+                    by_slot[self.slots, :, old : self.num_entries] = 0
         added = torch.tensor(lengths, dtype=torch.long, device=self.slots.device)
         entries = torch.arange(self.visible_mask.size(2), device=added.device)
         visible = (entries < added.unsqueeze(1)).unsqueeze(1).expand(-1, beams, -1)
         self.visible_mask = torch.cat([self.visible_mask, visible])
         self.lengths = torch.cat([self.lengths, added])
-        self._number_slots(before + count)
+        self.slots, self._in_order = torch.cat([self.slots, new_slots]), False
         self.is_unmasked = self.is_unmasked and not before and min(lengths, default=0) == longest
         self.current_max_length = max(self.current_max_length, longest)
 
     def write(self, layer: int, keys: Float[Tensor, "N H T K"], values: Float[Tensor, "N H T U"]) -> None:
         """Fill in the first T entries of the N sequences that were admitted last."""
         count, heads, length, _ = keys.shape
-        first = (self.num_sequences - count) * heads
+        slots = self.slots[self.num_sequences - count :]
         for buffer, new in ((self.keys[layer], keys), (self.values[layer], values)):
-            torch.unflatten(buffer[first : first + count * heads], 0, (count, heads))[:, :, :length] = new
+            torch.unflatten(buffer, 0, (-1, heads))[slots, :, :length] = new
 
     def advance(self) -> None:
         """Add a position to each sequence: one entry for each beam, which :meth:`append` fills in."""
@@ -132,7 +148,7 @@ class KVCache:
             self._drop_unused()
         start, self.num_entries = self.num_entries, self.num_entries + self.beams
         if self.num_entries > self.visible_mask.size(2):
-            self._reserve(self.num_sequences, start + _GROWTH * self.beams, start)
+            self._reserve(self._num_slots, start + _GROWTH * self.beams, start)
         self.visible_mask[:, :, start : self.num_entries].diagonal(dim1=1, dim2=2).fill_(True)
         self.is_unmasked = self.is_unmasked and self.beams == 1
         self.lengths = self.lengths + 1
@@ -182,6 +198,15 @@ class KVCache:
             yield keys, layer.kv_heads
             yield values, layer.kv_heads
 
+    def _by_slot(self) -> Iterator[Tensor]:
+        """Yield each buffer as a view (P, H, entries, K or U)."""
+        for buffer, heads in self._buffers():
+            yield torch.unflatten(buffer, 0, (-1, heads))
+
+    @property
+    def _num_slots(self) -> int:
+        return len(self.keys[0]) // self.layers[0].kv_heads
+
     def _replace(self, buffers: Sequence[Tensor]) -> None:
         self.keys, self.values = list(buffers[::2]), list(buffers[1::2])
 
@@ -195,23 +220,22 @@ class KVCache:
         count = self.num_sequences
         moved = (self.slots != torch.arange(count, device=self.slots.device)).nonzero().squeeze(1)
         if len(moved):
-            for buffer, heads in self._buffers():
-                by_slot = torch.unflatten(buffer, 0, (-1, heads))[:, :, : self.num_entries]
-                by_slot[moved] = by_slot[self.slots[moved]]
+            for by_slot in self._by_slot():
+                used = by_slot[:, :, : self.num_entries]
+                used[moved] = used[self.slots[moved]]
         self._number_slots(count)
 
     def _reserve(self, slots: int, entries: int, used: int) -> None:
         """Make room for ``slots`` slots of ``entries`` entries. Buffers that must grow keep their ``used`` entries."""
-        self._order()
         missing = entries - self.visible_mask.size(2)
         if missing > 0:
             self.visible_mask = F.pad(self.visible_mask, (0, missing))
+        slots = max(slots, self._num_slots)
         grown = []
         for buffer, heads in self._buffers():
             if missing > 0 or slots * heads > len(buffer):
                 larger = buffer.new_empty(slots * heads, self.visible_mask.size(2), buffer.size(2))
-                kept = self.num_sequences * heads
-                larger[:kept, :used] = buffer[:kept, :used]
+                larger[: len(buffer), :used] = buffer[:, :used]
                 buffer = larger
             grown.append(buffer)
         self._replace(grown)
@@ -219,7 +243,7 @@ class KVCache:
     def _drop_unused(self) -> None:
         """Drop the entries that no beam may attend to, if there are enough of them to be worth a copy."""
         needed = self.current_max_length if self.window is None else min(self.current_max_length, self.window)
-        if needed * _WASTE > self.num_entries:
+        if self.num_entries < max(needed * _WASTE, self._min_entries):
             return
         visible = self.visible_mask[:, :, : self.num_entries]
         used = visible.any(1)
@@ -230,13 +254,13 @@ class KVCache:
             room = _GROWTH * self.beams
             self.visible_mask = F.pad(visible.gather(2, order.unsqueeze(1).expand(-1, self.beams, -1)), (0, room))
             kept = []
-            for buffer, heads in self._buffers():
+            for by_slot in self._by_slot():
+                slots, heads, _, each = by_slot.shape
                 head = torch.arange(heads, device=order.device)
-                smaller = buffer.new_empty(len(order), heads, width + room, buffer.size(2))
-                by_slot = torch.unflatten(buffer, 0, (-1, heads))
-                smaller[:, :, :width] = by_slot[self.slots[:, None, None], head[:, None], order.unsqueeze(1)]
+                smaller = by_slot.new_empty(slots, heads, width + room, each)
+                smaller[: len(order), :, :width] = by_slot[self.slots[:, None, None], head[:, None], order.unsqueeze(1)]
                 kept.append(smaller.flatten(0, 1))
             self._replace(kept)
             self._number_slots(len(order))
             self.num_entries = width
-        self._look_for_unused_at = int(max(self.num_entries, _MIN_ENTRIES) * _WASTE)
+        self._look_for_unused_at = int(max(self.num_entries, self._min_entries) * _WASTE)
