@@ -86,6 +86,9 @@ def test_few_rows_are_one_batch_in_the_calling_thread_which_keeps_all_threads() 
     assert model.threads == {(threading.get_ident(), 3)}
     assert [len(batch) for batch in model.batches] == [5]
     model = OneThread()
+    found(model, sentences=5, max_batch_tokens=9)
+    assert threading.get_ident() not in {thread for thread, _ in model.threads}, "they are several batches anyway"
+    model = OneThread()
     found(model, sentences=6)
     assert threading.get_ident() not in {thread for thread, _ in model.threads}
     assert [len(batch) for batch in model.batches] == [2, 2, 2]

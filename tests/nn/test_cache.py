@@ -148,3 +148,12 @@ def test_a_cache_may_run_empty_and_fill_again() -> None:
     watched.admit([1])
     watched.step()
     assert watched.cache.num_entries == 3
+
+
+def test_memory_does_not_grow_with_the_number_of_sequences_that_have_left() -> None:
+    watched = Watched(beams=1)
+    watched.admit([3] * 64)
+    watched.select([[0]], kept=[5])
+    watched.admit([200])
+    assert len(watched.cache.keys[0]) <= 4 * HEADS
+    watched.step()

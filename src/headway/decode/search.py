@@ -146,11 +146,13 @@ def search_all(
 
     When kernels distribute each product over several threads, the threads wait for each other hundreds of times per
     step. A model that sets ``batch_per_thread`` computes on one thread instead, and as many batches are decoded at a
-    time as PyTorch has threads. But if all sequences together have at most 16 rows, they are one batch: each batch
-    reads all weights, which takes longer than to multiply so few rows with them.
+    time as PyTorch has threads. But if all sequences fit in one batch of at most 16 rows, they are one batch: each
+    batch reads all weights, which takes longer than to multiply so few rows with them.
     """
     rows = len(requests) * (options.beam_size if options.sampling is None else options.n_best)
-    in_threads = getattr(model, "batch_per_thread", False) and rows > _MAX_ROWS_TOGETHER
+    padded_tokens = len(requests) * max((len(request.source) for request in requests), default=0)
+    is_small = rows <= _MAX_ROWS_TOGETHER and len(requests) <= max_sequences and padded_tokens <= max_batch_tokens
+    in_threads = getattr(model, "batch_per_thread", False) and not is_small
     threads = torch.get_num_threads() if in_threads else 1
     threads = max(1, min(threads, len(requests), max_sequences))
     tokens = min(max_batch_tokens, max(_MIN_TOKENS, max_batch_tokens // threads))

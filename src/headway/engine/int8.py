@@ -46,7 +46,9 @@ Indices = npt.NDArray[np.int64]
 _KERNEL_LENGTH = 64
 _MAX_TOP_K = 64  # the largest k that the kernel supports
 _NO_MASK = np.zeros((0, 0, 0), dtype=np.bool_)
-_MIN_PARALLEL_KV = 1 << 18  # numbers in the keys and values that take much longer to read than threads to start
+_MIN_PARALLEL_KV = (
+    1 << 18
+)  # numbers in keys and values; with fewer, attention hardly takes longer than to start threads
 _ROWS_TOGETHER = 16  # up to this many rows, threads compute all logits together before they are ranked
 
 

@@ -199,14 +199,13 @@ class TorchBackend:
             _, key, value = layout.split(torch.unflatten(rows, 0, (len(prompts.spans), -1)))
             prefix_kv.write(layer, key.transpose(1, 2), value.transpose(1, 2))
             return
-        # The newest sequences have the last slots.
-        first, longest = prefix_kv.num_sequences - len(prompts.spans), prompts.max_length
+        slots, longest = prefix_kv.slots[-len(prompts.spans) :].tolist(), prompts.max_length
         _, *parts = layout.split(rows.unsqueeze(1))
         for buffer, part in zip((prefix_kv.keys[layer], prefix_kv.values[layer]), parts, strict=True):
-            newest = torch.unflatten(buffer, 0, (-1, layout.num_kv_heads))[first:]
+            by_slot = torch.unflatten(buffer, 0, (-1, layout.num_kv_heads))
             for span in prompts.spans:
-                stored = newest[span.prompt]
-                stored[:, : span.shared] = newest[span.like, :, : span.shared]
+                stored = by_slot[slots[span.prompt]]
+                stored[:, : span.shared] = by_slot[slots[span.like], :, : span.shared]
                 stored[:, span.shared : span.length] = part[span.own_rows].squeeze(1).transpose(0, 1)
                 stored[:, span.length : longest] = 0  # masked, but must be finite
 

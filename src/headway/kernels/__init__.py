@@ -27,8 +27,8 @@ These kernels are built from:
   :mod:`headway.kernels.exp` and :mod:`headway.kernels.reductions` are such functions.
 
 Kernels take and return NumPy arrays, float32 and contiguous unless documented otherwise. They release the GIL, so
-several threads can decode at once, each with its own rows. Only products of few rows and the training kernels use
-threads themselves. The result of a row depends only on that row, bit for bit, and not on the rest of the batch.
+several threads can decode at once, each with its own rows. A decoding kernel uses threads itself only if PyTorch has
+several in the calling thread. The result of a row depends only on that row, bit for bit, not on the rest of the batch.
 
 The processor's features determine which kernels run. ``HEADWAY_CPU_FEATURES`` restricts the features, for tests and to
 compare kernels on one machine. Its value is ``none`` or a comma-separated list of features, each of which includes the

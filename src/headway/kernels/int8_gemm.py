@@ -35,7 +35,7 @@ one line per group.
 
 Processors with matrix units (AMX) multiply 16 rows and 64 inputs with 16 outputs in one instruction, ``tdpbusd``, on
 the same packed weights. The unit has eight registers, called tiles, of 16 rows of 64 bytes. Four hold the sums of 32
-rows and a block of 32 outputs, two each the inputs and the weights. Sums of integers are exact, so all processors
+rows and a block of 32 outputs, two hold inputs, and two weights. Sums of integers are exact, so all processors
 compute the same outputs.
 """
 
@@ -72,7 +72,7 @@ from headway.kernels.llvm import (
 )
 
 _HAS_VPDPBUSD = ("avx512vnni" if LANES == 16 else "avxvnni") in FEATURES
-HAS_AMX = "amx-int8" in FEATURES
+HAS_AMX = LANES == 16 and "amx-int8" in FEATURES
 _VECTORS = 2  # vectors of sums side by side
 BLOCK = _VECTORS * LANES  # outputs in a block
 
@@ -250,8 +250,9 @@ _MatrixTile = Callable[[int, int, int, int, int, int, int, int, int, int, int, n
 def _matrix_tile(row_tiles: int) -> _MatrixTile:
     """Return the loop over all inputs for ``row_tiles`` tiles of rows and one block, for processors with AMX.
 
-    The second tile of rows starts ``second`` rows after the first, and may overlap it. ``lines`` cache lines per tile
-    of inputs are prefetched. For the other arguments, see :func:`_tile`.
+    Inputs are multiplied in ``steps`` of TILE_BYTES, and in each of them ``lines`` cache lines are prefetched. The
+    second tile of rows starts ``second`` rows after the first, and may overlap it. For the other arguments, see
+    :func:`_tile`.
     """
 
     @intrinsic(types.void(*_MATRIX_TILE_ARGUMENTS, types.float32, _ADDRESS, _COUNT))

@@ -40,7 +40,7 @@ _LEVEL = np.float32(1 / MAX_LEVEL)
 # Inputs that are multiplied at a time. They fit the second-level cache, from which matrix units can read them.
 _CHUNK = 1 << 19 if HAS_AMX else 1 << 17
 
-MIN_PARALLEL = 1 << 16  # inputs that take longer to quantize than threads take to start
+MIN_PARALLEL = 1 << 16  # inputs; to quantize fewer takes no longer than to start threads
 _MEMORY_THREADS = 8  # threads that suffice to use the full memory bandwidth
 _NO_RESIDUAL = np.zeros((0, 0), dtype=np.float32)
 

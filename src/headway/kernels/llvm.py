@@ -155,8 +155,9 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         return self.extract_element(vector, INT32(0))
 
     def array(self, size: int) -> ir.Value:
-        """Return the address of ``size`` bytes of the function's own memory, at the start of a cache line."""
-        pointer = _cgutils.alloca_once(self, ir.ArrayType(BYTE, size))
+        """Return the address of ``size`` uninitialized bytes of the function, at the start of a cache line."""
+        with self.goto_entry_block():  # in a loop, an allocation would be repeated
+            pointer = self.alloca(ir.ArrayType(BYTE, size))
         pointer.align = CACHE_LINE
         return self.ptrtoint(pointer, INT64)
 

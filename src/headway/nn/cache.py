@@ -131,7 +131,7 @@ class KVCache:
         visible = (entries < added.unsqueeze(1)).unsqueeze(1).expand(-1, beams, -1)
         self.visible_mask = torch.cat([self.visible_mask, visible])
         self.lengths = torch.cat([self.lengths, added])
-        self.slots, self._in_order = torch.cat([self.slots, new_slots]), False
+        self.slots, self._in_order = torch.cat([self.slots, new_slots]), not before
         self.is_unmasked = self.is_unmasked and not before and min(lengths, default=0) == longest
         self.current_max_length = max(self.current_max_length, longest)
 
@@ -140,7 +140,7 @@ class KVCache:
         count, heads, length, _ = keys.shape
         slots = self.slots[self.num_sequences - count :]
         for buffer, new in ((self.keys[layer], keys), (self.values[layer], values)):
-            torch.unflatten(buffer, 0, (-1, heads))[slots, :, :length] = new
+            torch.unflatten(buffer, 0, (-1, heads))[slots, :, :length] = new.to(buffer.dtype)
 
     def advance(self) -> None:
         """Add a position to each sequence: one entry for each beam, which :meth:`append` fills in."""
@@ -148,7 +148,7 @@ class KVCache:
             self._drop_unused()
         start, self.num_entries = self.num_entries, self.num_entries + self.beams
         if self.num_entries > self.visible_mask.size(2):
-            self._reserve(self._num_slots, start + _GROWTH * self.beams, start)
+            self._reserve(self.num_sequences, start + _GROWTH * self.beams, start)
         self.visible_mask[:, :, start : self.num_entries].diagonal(dim1=1, dim2=2).fill_(True)
         self.is_unmasked = self.is_unmasked and self.beams == 1
         self.lengths = self.lengths + 1
@@ -230,15 +230,21 @@ class KVCache:
         missing = entries - self.visible_mask.size(2)
         if missing > 0:
             self.visible_mask = F.pad(self.visible_mask, (0, missing))
-        slots = max(slots, self._num_slots)
-        grown = []
-        for buffer, heads in self._buffers():
-            if missing > 0 or slots * heads > len(buffer):
-                larger = buffer.new_empty(slots * heads, self.visible_mask.size(2), buffer.size(2))
-                larger[: len(buffer), :used] = buffer[:, :used]
-                buffer = larger
-            grown.append(buffer)
-        self._replace(grown)
+        if missing <= 0 and slots <= self._num_slots:
+            return
+        slots, count = self._slots_to_keep(slots), len(self.slots)
+        larger = []
+        for by_slot in self._by_slot():
+            _, heads, _, width = by_slot.shape
+            buffer = by_slot.new_empty(slots, heads, self.visible_mask.size(2), width)
+            buffer[:count, :, :used] = by_slot[self.slots, :, :used]
+            larger.append(buffer.flatten(0, 1))
+        self._replace(larger)
+        self._number_slots(count)
+
+    def _slots_to_keep(self, needed: int) -> int:
+        """Return the number of slots of new buffers: as many as now, unless that is more than twice those needed."""
+        return max(needed, self._num_slots if self._num_slots <= 2 * needed else 0)
 
     def _drop_unused(self) -> None:
         """Drop the entries that no beam may attend to, if there are enough of them to be worth a copy."""
@@ -255,9 +261,9 @@ class KVCache:
             self.visible_mask = F.pad(visible.gather(2, order.unsqueeze(1).expand(-1, self.beams, -1)), (0, room))
             kept = []
             for by_slot in self._by_slot():
-                slots, heads, _, each = by_slot.shape
+                _, heads, _, each = by_slot.shape
                 head = torch.arange(heads, device=order.device)
-                smaller = by_slot.new_empty(slots, heads, width + room, each)
+                smaller = by_slot.new_empty(self._slots_to_keep(len(order)), heads, width + room, each)
                 smaller[: len(order), :, :width] = by_slot[self.slots[:, None, None], head[:, None], order.unsqueeze(1)]
                 kept.append(smaller.flatten(0, 1))
             self._replace(kept)
