@@ -98,13 +98,15 @@ def test_prompts_that_join_later_share_their_beginning_and_disturb_nobody(precis
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_prompts_with_a_common_beginning_take_the_place_of_one_that_has_left(precision: Precision) -> None:
     model, common = to_search_model(make(), precision), [7 + number % 3 for number in range(40)]
-    first, joining = [[5, 6, 7], [6, 5], [8, 5, 6, 9]], [[*common, 5], [*common, 6], [*common, 7, 8]]
+    first, joining = [[5, 6, 7], [6, 5], [8, 5, 6, 9] * 12, [9], [4, 6]], [[*common, 5], [*common, 6]]
+    kept = torch.tensor([0, 2, 4])
     with torch.inference_mode():
         state = model.start(first, beams=2)
-        model.select(state, torch.tensor([0, 1, 4, 5]), torch.tensor([0, 2]))
+        model.select(state, torch.tensor([0, 1, 4, 5, 8, 9]), kept)
         model.admit(state, joining)
+        assert state.prefix_kv.slots.tolist() == [0, 2, 4, 1, 3]
         found = model.step(state, torch.full((10,), 9)).logits()
-    expected = logits_after(model, [first[0], first[2], *joining], beams=2)[:, 0]
+    expected = logits_after(model, [*(first[at] for at in kept), *joining], beams=2)[:, 0]
     if precision == "int8":
         assert torch.equal(found, expected)
     assert_near(found, expected, precision)
