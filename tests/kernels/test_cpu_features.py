@@ -44,14 +44,14 @@ def test_a_feature_includes_those_that_it_builds_on(
     value: str, expected: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", lambda: dict.fromkeys(ALL, True))
-    monkeypatch.setattr(kernels, "_request_tiles", lambda: True)
+    monkeypatch.setattr(kernels, "_request_amx_permission", lambda: True)
     monkeypatch.setenv(FEATURES_VARIABLE, value)
     assert cpu_features() == expected
 
 
 def test_matrix_units_are_not_used_if_the_system_does_not_save_their_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", lambda: dict.fromkeys(ALL, True))
-    monkeypatch.setattr(kernels, "_request_tiles", lambda: False)
+    monkeypatch.setattr(kernels, "_request_amx_permission", lambda: False)
     monkeypatch.setenv(FEATURES_VARIABLE, "amx-int8")
     assert cpu_features() == {"avx2", "avx512bw", "avx512vnni"}
 

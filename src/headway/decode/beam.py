@@ -197,7 +197,7 @@ class BeamSearch(Generic[StateT]):
     @property
     def rows_per_sequence(self) -> int:
         """The number of rows of each sequence."""
-        return self.groups * self.width
+        return self.options.rows_per_sequence
 
     @torch.inference_mode()
     def add_requests(self, requests: Iterable[tuple[int, Request]]) -> None:

@@ -114,6 +114,11 @@ class DecodingOptions(Config):
             raise ValueError(f"max_length = {self.max_length} is below min_length = {self.min_length}")
         return self
 
+    @property
+    def rows_per_sequence(self) -> int:
+        """The number of rows that a sequence takes in a batch: one for each hypothesis or sample."""
+        return self.beam_size if self.sampling is None else self.n_best
+
 
 def length_penalty(length: int, alpha: float, normalization: Literal["gnmt", "average"] = "gnmt") -> float:
     """Return the divisor of a hypothesis's log-probability.

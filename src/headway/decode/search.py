@@ -149,7 +149,7 @@ def search_all(
     time as PyTorch has threads. But if all sequences fit in one batch of at most 16 rows, they are one batch: each
     batch reads all weights, which takes longer than to multiply so few rows with them.
     """
-    rows = len(requests) * (options.beam_size if options.sampling is None else options.n_best)
+    rows = len(requests) * options.rows_per_sequence
     padded_tokens = len(requests) * max((len(request.source) for request in requests), default=0)
     is_small = rows <= _MAX_ROWS_TOGETHER and len(requests) <= max_sequences and padded_tokens <= max_batch_tokens
     in_threads = getattr(model, "batch_per_thread", False) and not is_small

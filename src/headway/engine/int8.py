@@ -46,9 +46,7 @@ Indices = npt.NDArray[np.int64]
 _KERNEL_LENGTH = 64
 _MAX_TOP_K = 64  # the largest k that the kernel supports
 _NO_MASK = np.zeros((0, 0, 0), dtype=np.bool_)
-_MIN_PARALLEL_KV = (
-    1 << 18
-)  # numbers in keys and values; with fewer, attention hardly takes longer than to start threads
+_MIN_PARALLEL_KV = 1 << 18  # numbers in keys and values; reading fewer takes hardly longer than starting threads
 _ROWS_TOGETHER = 16  # up to this many rows, threads compute all logits together before they are ranked
 
 
@@ -148,7 +146,7 @@ class Int8Backend(TorchBackend):
         self, rows: Rows, layout: HeadLayout, prompts: PromptRows, prefix_kv: KVCache, layer: int
     ) -> None:
         keys, values = _bits(prefix_kv.keys[layer]), _bits(prefix_kv.values[layer])
-        slots = prefix_kv.slots[-len(prompts.spans) :].numpy()
+        slots = prefix_kv.newest_slots(len(prompts.spans)).numpy()
         if prompts.positions is None:
             spans = _equal_spans(len(slots), len(rows) // len(slots))
             _write_keys_values(rows, layout, keys, values, slots, spans, 0)
@@ -171,7 +169,7 @@ class Int8Backend(TorchBackend):
         return out
 
     def write_memory(self, rows: Rows, widths: Sequence[int], memory_kv: KVCache, sources: SourceRows) -> None:  # noqa: D102
-        column, slots = 0, memory_kv.slots[-len(sources.lengths) :].numpy()
+        column, slots = 0, memory_kv.newest_slots(len(sources.lengths)).numpy()
         for layer, spec in enumerate(memory_kv.layers):
             for kv, width in zip((memory_kv.keys[layer], memory_kv.values[layer]), widths[2 * layer :], strict=False):
                 write_kv(rows, column, width // spec.kv_heads, spec.kv_heads, _bits(kv), slots, sources.spans, 0)

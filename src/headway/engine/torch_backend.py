@@ -199,7 +199,7 @@ class TorchBackend:
             _, key, value = layout.split(torch.unflatten(rows, 0, (len(prompts.spans), -1)))
             prefix_kv.write(layer, key.transpose(1, 2), value.transpose(1, 2))
             return
-        slots, longest = prefix_kv.slots[-len(prompts.spans) :].tolist(), prompts.max_length
+        slots, longest = prefix_kv.newest_slots(len(prompts.spans)).tolist(), prompts.max_length
         _, *parts = layout.split(rows.unsqueeze(1))
         for buffer, part in zip((prefix_kv.keys[layer], prefix_kv.values[layer]), parts, strict=True):
             by_slot = torch.unflatten(buffer, 0, (-1, layout.num_kv_heads))

@@ -27,8 +27,8 @@ These kernels are built from:
   :mod:`headway.kernels.exp` and :mod:`headway.kernels.reductions` are such functions.
 
 Kernels take and return NumPy arrays, float32 and contiguous unless documented otherwise. They release the GIL, so
-several threads can decode at once, each with its own rows. A decoding kernel uses threads itself only if PyTorch has
-several in the calling thread. The result of a row depends only on that row, bit for bit, not on the rest of the batch.
+several threads can decode at once, each with its own rows. A kernel uses threads itself only if PyTorch has several in
+the calling thread. The result of a row depends only on that row, bit for bit, and not on the rest of the batch.
 
 The processor's features determine which kernels run. ``HEADWAY_CPU_FEATURES`` restricts the features, for tests and to
 compare kernels on one machine. Its value is ``none`` or a comma-separated list of features, each of which includes the
@@ -93,16 +93,15 @@ def cpu_features() -> frozenset[str]:
 
     flags = llvmlite.binding.get_host_cpu_features()
     features = {name for name in allowed_features() if all(flags.get(flag) for flag in _FEATURES[name][0])}
-    if _AMX_INT8 in features and not _request_tiles():
+    if _AMX_INT8 in features and not _request_amx_permission():
         features.remove(_AMX_INT8)
     return frozenset(features)
 
 
-def _request_tiles() -> bool:
-    """Ask Linux to save this process's registers of the matrix unit (AMX), and return whether it does.
+def _request_amx_permission() -> bool:
+    """Ask Linux for permission to use the AMX tile registers, and return whether it is granted.
 
-    Without this permission, the first instruction that uses them ends the process. Processes that this one forks have
-    it too. PyTorch asks for itself.
+    Without it, the first instruction that uses them ends the process. Forked processes inherit the permission.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -31,11 +31,10 @@ def compile_decoding_kernels() -> list[str]:
     with run_serial_and_parallel():
         layer(np.zeros((MIN_PARALLEL // _WIDTH, _WIDTH), dtype=np.float32))
         gelu_tanh(np.zeros((1, 2 * CHUNK), dtype=np.float32))
-    slots, spans = np.zeros(1, dtype=np.int64), np.array([[0, 2]])
-    keys = np.zeros((1, 2, padded_width(_WIDTH)), dtype=np.int16)
-    write_kv(rows, 0, _WIDTH, 1, keys, slots, spans, 0)
-    mask, count = np.zeros((1, 2, 2), dtype=np.bool_), np.full(1, 2)
-    with run_serial_and_parallel():
+        slots, spans = np.zeros(1, dtype=np.int64), np.array([[0, 2]])
+        keys = np.zeros((1, 2, padded_width(_WIDTH)), dtype=np.int16)
+        write_kv(rows, 0, _WIDTH, 1, keys, slots, spans, 0)
+        mask, count = np.zeros((1, 2, 2), dtype=np.bool_), np.full(1, 2)
         attend(rows, 1, 1, _WIDTH, keys, keys, slots, spans, count, mask, np.empty_like(x))
     layer_norm(x, LayerNormParams(bias, bias, 1e-5))
     results = np.empty((2, 1), np.float32), np.empty((2, 1), np.int64), np.empty(2, np.float32)

@@ -33,9 +33,9 @@ third longer. If there are fewer tiles than cache lines per group, products wait
 prefetches all lines. With four rows, this reduces the time of all products of a model to 67 to 75 % of the time with
 one line per group.
 
-Processors with matrix units (AMX) multiply 16 rows and 64 inputs with 16 outputs in one instruction, ``tdpbusd``, on
-the same packed weights. The unit has eight registers, called tiles, of 16 rows of 64 bytes. Four hold the sums of 32
-rows and a block of 32 outputs, two hold inputs, and two weights. Sums of integers are exact, so all processors
+On processors with AMX, one instruction, ``tdpbusd``, multiplies 16 rows of 64 inputs with the weights of 16 outputs,
+which are packed in the same way. AMX has eight registers, called tiles, of 16 rows of 64 bytes. Four hold the sums of
+32 rows and a block of 32 outputs, two hold inputs and two hold weights. Sums of integers are exact, so all processors
 compute the same outputs.
 """
 
@@ -126,9 +126,9 @@ def _largest_sums(groups: Array) -> Array:
 
 
 def empty_aligned(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
-    """Return an uninitialized array that starts at a cache line, so that no vector of its rows touches two lines.
+    """Return an uninitialized array that is aligned to a cache line.
 
-    NumPy aligns arrays to 16 bytes, and then each load of 64 bytes takes twice as long.
+    NumPy aligns arrays to 16 bytes. Then each load of 64 bytes reads two cache lines, and AMX is half as fast.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(size + CACHE_LINE - 1, dtype=np.uint8)
@@ -237,25 +237,25 @@ def _add_products(builder: Builder, total: ir.Value, x: Sequence[ir.Value], w: S
 def _emit_output(
     builder: Builder, total: ir.Value, scale: ir.Value, input_scale: ir.Value, bias: ir.Value, minimum: ir.Value
 ) -> ir.Value:
-    """Return a vector of outputs for their integer sums."""
+    """Return the outputs for a vector of integer sums: scaled, shifted by the bias, and at least ``minimum``."""
     scaled = builder.fmul(builder.sitofp(total, FLOAT_VECTOR), scale)
     y = builder.call_float("fma", scaled, input_scale, bias)
     return builder.select(builder.fcmp_ordered("<", y, minimum), minimum, y)  # keeps NaN
 
 
-_MATRIX_TILE_ARGUMENTS = _ADDRESS, _ADDRESS, _COUNT, _ADDRESS, *(_COUNT,) * 3, *(_ADDRESS,) * 4
-_MatrixTile = Callable[[int, int, int, int, int, int, int, int, int, int, int, np.float32, int, int], None]
+_AMX_TILE_ARGUMENTS = _ADDRESS, _ADDRESS, _COUNT, _ADDRESS, *(_COUNT,) * 3, *(_ADDRESS,) * 4
+_AmxTile = Callable[[int, int, int, int, int, int, int, int, int, int, int, np.float32, int, int], None]
 
 
-def _matrix_tile(row_tiles: int) -> _MatrixTile:
-    """Return the loop over all inputs for ``row_tiles`` tiles of rows and one block, for processors with AMX.
+def _amx_tile(row_tiles: int) -> _AmxTile:
+    """Return the loop over all inputs for one or two AMX tiles of rows (``row_tiles``) and one block.
 
     Inputs are multiplied in ``steps`` of TILE_BYTES, and in each of them ``lines`` cache lines are prefetched. The
     second tile of rows starts ``second`` rows after the first, and may overlap it. For the other arguments, see
     :func:`_tile`.
     """
 
-    @intrinsic(types.void(*_MATRIX_TILE_ARGUMENTS, types.float32, _ADDRESS, _COUNT))
+    @intrinsic(types.void(*_AMX_TILE_ARGUMENTS, types.float32, _ADDRESS, _COUNT))
     def tile(
         builder: Builder,
         weights: ir.Value,
@@ -293,7 +293,7 @@ def _matrix_tile(row_tiles: int) -> _MatrixTile:
             next_lines = builder.offset(ahead, builder.mul(step, lines), CACHE_LINE)
             with builder.loop(lines) as line:
                 builder.prefetch(builder.offset(next_lines, line, CACHE_LINE))
-        stored = {place: builder.array(TILE_ROWS * TILE_BYTES) for place in places}
+        stored = {place: builder.allocate(TILE_ROWS * TILE_BYTES) for place in places}
         for place, number in sums.items():
             builder.store_tile(number, stored[place], INT64(TILE_BYTES))
         builder.release_tiles()
@@ -317,7 +317,7 @@ _LINES = _GROUP * BLOCK // CACHE_LINE  # cache lines of a group's weights
 _many, _first = _tile(_MANY, 1), _tile(_MANY, _LINES)
 _some, _one = _tile(_SOME, _LINES), _tile(1, _LINES)
 _two = _some if _SOME == 2 else _tile(2, _LINES)
-_matrix_two, _matrix_one = _matrix_tile(2), _matrix_tile(1)
+_amx_two, _amx_one = _amx_tile(2), _amx_tile(1)
 
 
 @jit_internal
@@ -354,15 +354,15 @@ def multiply_block(
         lines = -(-_VECTORS * TILE_ROWS // passes)
         for index in range(passes):
             ahead = following + index * steps * lines * CACHE_LINE
-            # The last tile may overlap the one before it, and then computes some outputs again.
+            # The last tile may overlap the previous one and recompute some of its outputs.
             row = min(index * together, num_rows - TILE_ROWS)
             second = min(TILE_ROWS, num_rows - TILE_ROWS - row)
             x, s, y = inputs + row * width, input_scales + 4 * row, out + row * out_stride
             multiply = (panel, ahead, lines, x, width, steps, second, start, s, scale, shift, minimum, y, out_stride)
             if second > 0:
-                _matrix_two(*multiply)
+                _amx_two(*multiply)
             else:
-                _matrix_one(*multiply)
+                _amx_one(*multiply)
         return
     while row < num_rows:
         x, s, y = inputs + row * width, input_scales + 4 * row, out + row * out_stride

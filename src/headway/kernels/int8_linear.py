@@ -37,10 +37,10 @@ from headway.kernels.jit import Array, SerialAndParallel, jit, jit_parallel, jit
 from headway.kernels.llvm import TILE_ROWS
 
 _LEVEL = np.float32(1 / MAX_LEVEL)
-# Inputs that are multiplied at a time. They fit the second-level cache, from which matrix units can read them.
+# Inputs that are multiplied at a time. They fit the second-level cache. AMX gains from more of them.
 _CHUNK = 1 << 19 if HAS_AMX else 1 << 17
 
-MIN_PARALLEL = 1 << 16  # inputs; to quantize fewer takes no longer than to start threads
+MIN_PARALLEL = 1 << 16  # inputs; quantizing fewer takes hardly longer than starting threads
 _MEMORY_THREADS = 8  # threads that suffice to use the full memory bandwidth
 _NO_RESIDUAL = np.zeros((0, 0), dtype=np.float32)
 

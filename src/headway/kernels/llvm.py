@@ -24,7 +24,7 @@ BYTE, INT16, INT32, INT64, FLOAT = *(ir.IntType(bits) for bits in (8, 16, 32, 64
 FEATURES = kernels.cpu_features()
 LANES = 16 if "avx512bw" in FEATURES else 8  # 32-bit numbers in a vector
 CACHE_LINE = 64  # bytes
-TILE_ROWS, TILE_BYTES = 16, 64  # size of a register of the matrix unit (AMX)
+TILE_ROWS, TILE_BYTES = 16, 64  # size of an AMX tile register
 FLOAT_VECTOR, INT_VECTOR = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
 
 
@@ -154,19 +154,19 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
             vector = self.fadd(vector, self.shuffle(vector, ir.Constant(vector.type, ir.Undefined), upper))
         return self.extract_element(vector, INT32(0))
 
-    def array(self, size: int) -> ir.Value:
-        """Return the address of ``size`` uninitialized bytes of the function, at the start of a cache line."""
+    def allocate(self, size: int) -> ir.Value:
+        """Return the address of ``size`` uninitialized bytes on the stack, aligned to a cache line."""
         with self.goto_entry_block():  # in a loop, an allocation would be repeated
             pointer = self.alloca(ir.ArrayType(BYTE, size))
         pointer.align = CACHE_LINE
         return self.ptrtoint(pointer, INT64)
 
     def configure_tiles(self) -> None:
-        """Give the registers of the matrix unit (AMX) their full size: TILE_ROWS rows of TILE_BYTES bytes each."""
+        """Configure all AMX tile registers with their full size: TILE_ROWS rows of TILE_BYTES bytes each."""
         palette, tiles, unused = 1, 8, 8  # the layout is that of the instruction ldtilecfg
         row_bytes = [byte for _ in range(tiles) for byte in TILE_BYTES.to_bytes(2, "little")]
         layout = [palette, *(0,) * 15, *row_bytes, *(0,) * 2 * unused, *(TILE_ROWS,) * tiles, *(0,) * unused]
-        place = self.array(len(layout))
+        place = self.allocate(len(layout))
         self.write(ir.Constant(ir.VectorType(BYTE, len(layout)), layout), place)
         self.call_llvm("llvm.x86.ldtilecfg", ir.VoidType(), self.inttoptr(place, BYTE.as_pointer()))
 
@@ -189,7 +189,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         self.call_llvm("llvm.x86.tdpbusd", ir.VoidType(), BYTE(sums), BYTE(unsigned), BYTE(signed))
 
     def release_tiles(self) -> None:
-        """End the use of tiles, so that the operating system need not save them."""
+        """Reset the tile registers, so that the operating system need not save them when it switches threads."""
         self.call_llvm("llvm.x86.tilerelease", ir.VoidType())
 
     def prefetch(self, address: ir.Value) -> None:

@@ -135,10 +135,14 @@ class KVCache:
         self.is_unmasked = self.is_unmasked and not before and min(lengths, default=0) == longest
         self.current_max_length = max(self.current_max_length, longest)
 
+    def newest_slots(self, count: int) -> Int[Tensor, " N"]:
+        """Return the slots of the ``count`` sequences that were admitted last."""
+        return self.slots[self.num_sequences - count :]
+
     def write(self, layer: int, keys: Float[Tensor, "N H T K"], values: Float[Tensor, "N H T U"]) -> None:
         """Fill in the first T entries of the N sequences that were admitted last."""
         count, heads, length, _ = keys.shape
-        slots = self.slots[self.num_sequences - count :]
+        slots = self.newest_slots(count)
         for buffer, new in ((self.keys[layer], keys), (self.values[layer], values)):
             torch.unflatten(buffer, 0, (-1, heads))[slots, :, :length] = new.to(buffer.dtype)
 
@@ -192,16 +196,11 @@ class KVCache:
         if sequences is not None or self.num_entries >= self._look_for_unused_at:
             self._drop_unused()
 
-    def _buffers(self) -> Iterator[tuple[Tensor, int]]:
-        """Yield each buffer and its number of heads."""
-        for layer, keys, values in zip(self.layers, self.keys, self.values, strict=True):
-            yield keys, layer.kv_heads
-            yield values, layer.kv_heads
-
     def _by_slot(self) -> Iterator[Tensor]:
-        """Yield each buffer as a view (P, H, entries, K or U)."""
-        for buffer, heads in self._buffers():
-            yield torch.unflatten(buffer, 0, (-1, heads))
+        """Yield the keys and the values of each layer as views (P, H, entries, K or U)."""
+        for layer, keys, values in zip(self.layers, self.keys, self.values, strict=True):
+            yield torch.unflatten(keys, 0, (-1, layer.kv_heads))
+            yield torch.unflatten(values, 0, (-1, layer.kv_heads))
 
     @property
     def _num_slots(self) -> int:
