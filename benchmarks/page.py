@@ -29,7 +29,7 @@ from typing import Annotated, Any
 
 import typer
 from playwright.sync_api import Browser, FilePayload, Locator, Page, Request, Route, sync_playwright
-from serving import TARGET_LENGTH, random_model, service
+from serving import QUEUE_SECONDS, TARGET_LENGTH, random_model, service
 
 import headway
 from headway.hardware import processor_name
@@ -252,7 +252,7 @@ def main(
     ):
         measured = None if model else random_model(Path(temporary) / "model")
         first, *others = model or [Path(temporary) / "model"]
-        with service(first, *map(str, others), queue_seconds=1.5) as (_, port):
+        with service(first, *map(str, others), queue_seconds=QUEUE_SECONDS) as (_, port):
             url = f"http://localhost:{port}/"
             if pictures is not None:
                 take_pictures(browser, url, pictures)
@@ -279,7 +279,7 @@ def main(
                 results["long text"] = {"a worker on each core": measure_long(page, long_text)}
                 results["hosts"] = sorted(hosts)
         with (
-            service(first, "--workers", "1", queue_seconds=1.5) as (_, port),
+            service(first, "--workers", "1", queue_seconds=QUEUE_SECONDS) as (_, port),
             opened(browser, f"http://localhost:{port}/", limited=True) as page,
         ):
             measure_key(page, texts[:3])  # the first ones warm up

@@ -55,7 +55,7 @@ from headway.hardware import processor_name
 HERE = Path(__file__).resolve().parent
 BEAM, TARGET_LENGTH, CLIENTS, VOCABULARY = 4, 20, 64, 32_000
 SEED = 1
-QUEUE_SECONDS = 1.5  # of the overload: the default
+QUEUE_SECONDS = 0.8  # of the overload: the default
 
 
 class Measured:

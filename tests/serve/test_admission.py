@@ -83,6 +83,24 @@ def test_the_queue_is_bounded_in_tokens_and_in_seconds_and_says_when_to_come_aga
     asyncio.run(check())
 
 
+def test_what_the_workers_compute_at_once_is_not_refused_for_the_time_it_takes() -> None:
+    async def check() -> None:
+        admission = Admission(
+            slots=9, max_tokens=500, max_seconds=0.1, tokens_at_once=300, first_rate=100.0, clock=Clock()
+        )
+        async with admission.enter(150, "a", 0), admission.enter(150, "b", 0):
+            assert admission.seconds == 3.0
+            async with admission.enter(10, "c", 0):  # 300 tokens before it
+                with pytest.raises(OverloadedError) as late:  # and 310 before this one
+                    admission.check_capacity(10)
+                assert late.value.retry_after == 1
+        async with admission.enter(150, "a", 0):
+            with pytest.raises(OverloadedError):
+                admission.check_capacity(351)  # the limit of the tokens holds all the same
+
+    asyncio.run(check())
+
+
 def test_the_speed_of_a_burst_is_not_forgotten_at_once() -> None:
     async def check() -> None:
         clock = Clock()

@@ -45,7 +45,7 @@ class TestParts:
     """A request that is worked on in parts is refused as a whole, and never because of its own parts."""
 
     def test_a_stream_of_many_texts(self, translator: Translator) -> None:
-        http = served({"model": translator}, queue_seconds=0.001)
+        http = served({"model": translator}, queue_tokens=1)
         texts = [f"Ein Hund {number}" for number in range(20)]
         body = {"text": texts, "source": "en", "target": "de", "stream": True, "options": {"beam_size": 1}}
         reply = http.post("/api/v1/translate", json=body)
@@ -54,7 +54,7 @@ class TestParts:
         assert "error" not in reply.text
 
     def test_several_languages(self, translator: Translator) -> None:
-        http = served({"model": translator}, queue_seconds=0.001)
+        http = served({"model": translator}, queue_tokens=1)
         reply = http.post(f"{_AZURE}&to=de&to=DE", json=[{"Text": "Ein Hund"}] * 3)
         assert reply.status_code == 200, reply.text
 

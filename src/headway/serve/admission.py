@@ -1,7 +1,8 @@
 """Who may come in, and when: a queue that is bounded in tokens and in seconds.
 
 The size of a text is estimated from its characters, and the speed of the service from what it has completed, so a
-request is refused before any work is done. At most ``slots`` jobs are with the workers at a time; the others wait, and
+request is refused before any work is done. What the workers can decode at once is never refused for the time that it
+takes: a slow model takes long for a few texts, but hardly longer for as many as fit into its batches. At most ``slots`` jobs are with the workers at a time; the others wait, and
 enter so that each key gets the same number of tokens. Interactive requests enter before bulk ones. Work that nobody
 waits for stays outside of the queue, and starts when the queue is short.
 """
@@ -59,7 +60,9 @@ class Admission:
     Args:
         slots: Maximum number of jobs that the workers have at a time.
         max_tokens: Maximum size of all jobs that are not finished, in estimated tokens.
-        max_seconds: Maximum time that those before a new job may still take, in estimated seconds.
+        max_seconds: Maximum time that those before a new job may still take, in estimated seconds, if they are more than
+            ``tokens_at_once``.
+        tokens_at_once: Size of the jobs that the workers compute at once, in estimated tokens.
         first_rate: Speed in estimated tokens per second that is assumed before anything has been measured.
         clock: A monotonic clock.
     """
@@ -70,10 +73,12 @@ class Admission:
         slots: int,
         max_tokens: int,
         max_seconds: float,
+        tokens_at_once: int = 0,
         first_rate: float = 500.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._slots, self._max_tokens, self._max_seconds, self._clock = slots, max_tokens, max_seconds, clock
+        self._tokens_at_once = tokens_at_once
         self.tokens = 0  # of all jobs that are not finished
         self.num_jobs = 0
         self._num_outside = 0  # jobs that are not in the queue
@@ -114,7 +119,8 @@ class Admission:
 
     def check_capacity(self, tokens: int = 0) -> None:
         """Raise :class:`OverloadedError` if a job of this size would be refused now."""
-        excess = max(self.seconds - self._max_seconds, (self.tokens + tokens - self._max_tokens) / self.rate)
+        waiting = max(self._tokens_at_once, self._max_seconds * self.rate)  # tokens that may be before the job
+        excess = max(self.tokens - waiting, self.tokens + tokens - self._max_tokens) / self.rate
         if self.num_jobs and excess > 0:
             raise OverloadedError(max(1, math.ceil(excess)))
 

@@ -40,10 +40,10 @@ class LimitsConfig(Config):
     """Limits of requests, jobs and memory. A request that exceeds one is refused before any work is done."""
 
     queue_seconds: float = Field(
-        1.5,
+        0.8,
         gt=0,
-        description="How long a request may have to wait for the work before it, in estimated seconds. "
-        "Beyond it requests get 429 with Retry-After.",
+        description="How long a request may have to wait for the work before it, in estimated seconds. Beyond it "
+        "requests get 429 with Retry-After, unless that work fits into the workers' batches.",
     )
     queue_tokens: int = Field(200_000, ge=1, description="Work that may wait, in estimated tokens.")
     request_seconds: float = Field(60.0, gt=0, description="Time limit of a request.")

@@ -37,6 +37,7 @@ _BACKGROUND = max(_PRIORITIES.values()) + 1
 _GROUPS_PER_WORKER = 2  # of texts of jobs
 _MINUTE_S = 60.0
 _FIRST_RATE = 1000.0  # estimated tokens per second of a worker, about that of the paper's base model in int8
+_TOKENS_AT_ONCE = 1536  # of a worker's batch, in estimated tokens: 32 long sentences with four hypotheses each
 
 used_pivots: ContextVar[list[str]] = ContextVar("used_pivots")
 """The languages through which the texts of the present request are translated, for a header of the reply."""
@@ -115,6 +116,7 @@ class Service:
             slots=workers * MAX_JOBS,
             max_tokens=limits.queue_tokens,
             max_seconds=limits.queue_seconds,
+            tokens_at_once=workers * _TOKENS_AT_ONCE,
             first_rate=workers * _FIRST_RATE,
         )
         self.jobs = BulkJobs(self.admission, workers * _GROUPS_PER_WORKER)
