@@ -87,7 +87,7 @@ class QuantizedLinear:
         """Return the output of the layer. ``residual`` is added before the norm."""
         if x.shape[1] != self.in_features:
             raise ValueError(f"inputs have {x.shape[1]} features, but the layer expects {self.in_features}")
-        out = np.empty((len(x), self.out_features), dtype=np.float32)
+        out = empty_aligned((len(x), self.out_features), np.float32)
         if x.size <= _CHUNK:
             self._compute(x, residual, out)
             return out
