@@ -67,10 +67,10 @@ def test_the_queue_is_bounded_in_tokens_and_in_seconds_and_says_when_to_come_aga
         assert rate == pytest.approx(50, rel=0.5)
         async with admission.enter(450, "a", 0):
             with pytest.raises(OverloadedError) as full:
-                async with admission.enter(900, "b", 0):
+                async with admission.enter(900, "a", 0):
                     pass
             assert full.value.retry_after == math.ceil(350 / rate)
-            async with admission.enter(500, "b", 0):  # 450 tokens before it are less than ten seconds
+            async with admission.enter(500, "a", 0):  # 450 tokens before it are less than ten seconds
                 assert admission.tokens == 950
                 with pytest.raises(OverloadedError) as late:
                     async with admission.enter(10, "a", 0):
@@ -79,6 +79,27 @@ def test_the_queue_is_bounded_in_tokens_and_in_seconds_and_says_when_to_come_aga
         with pytest.raises(OverloadedError):
             async with admission.enter(10, "a", 0), admission.enter(5000, "a", 0):
                 pass
+
+    asyncio.run(check())
+
+
+def test_a_key_is_not_refused_because_of_the_work_of_another_one() -> None:
+    async def check() -> None:
+        admission = Admission(slots=9, max_tokens=2000, max_seconds=1.0, first_rate=100.0, clock=Clock())
+        async with admission.enter(1000, "many", 0):
+            with pytest.raises(OverloadedError):
+                admission.check_capacity(10, "many")
+            async with admission.enter(45, "few", 0), admission.enter(5, "few", 0):
+                admission.check_capacity(10, "few")  # its 50 tokens are done when "many" has got 50
+                async with admission.enter(1, "few", 0):
+                    with pytest.raises(OverloadedError) as late:
+                        admission.check_capacity(10, "few")
+                    assert late.value.retry_after == 1
+                    admission.check_capacity(10, "new")
+                    with pytest.raises(OverloadedError):
+                        admission.check_capacity(950, "new")  # the limit of the tokens is that of all together
+        async with admission.enter(100, "few", 0):
+            admission.check_capacity(10, "few")  # alone
 
     asyncio.run(check())
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from in_process import key_config
 from prometheus_client.parser import text_string_to_metric_families
 from running_service import running, unpack_model, wait_until
 
@@ -47,11 +48,13 @@ class Workers(Fleet):
         raise RuntimeError("a defect that the reply does not describe")
 
 
-def check(test: Callable[[httpx.AsyncClient, Service, Workers], Awaitable[None]]) -> None:
-    """Run a test with a client of an application that has no workers."""
+def check(test: Callable[[httpx.AsyncClient, Service, Workers], Awaitable[None]], *, keys: Sequence[str] = ()) -> None:
+    """Run a test with a client of an application that has no workers. Each of the ``keys`` is also its name."""
 
     async def run() -> None:
-        config, workers = ServeConfig(models=(ModelConfig(path="model"),), limits=LimitsConfig()), Workers()
+        models, limits = (ModelConfig(path="model"),), LimitsConfig()
+        config = ServeConfig(models=models, limits=limits, keys=tuple(key_config(key, key) for key in keys))
+        workers = Workers()
         glossaries = GlossaryStore(None, max_glossaries=0, max_characters=0)
         service = Service(config, ModelPool.of_fleet(workers), 2, glossaries, Usage(None))
         transport = httpx.ASGITransport(make_app(service), raise_app_exceptions=False)
@@ -91,6 +94,23 @@ def test_ready_says_why_not() -> None:
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
 
     check(test)
+
+
+def test_a_key_that_fills_the_queue_is_refused_and_another_one_is_not() -> None:
+    async def test(http: httpx.AsyncClient, service: Service, _: Workers) -> None:
+        body = {"text": "Ein Hund", "source": "en", "target": "de"}
+
+        async def status(key: str) -> int:
+            headers = {"authorization": f"Bearer {key}"}
+            return (await http.post("/api/v1/translate", json=body, headers=headers)).status_code
+
+        async with service.admission.enter(100_000, "many", 0):
+            assert await status("many") == 429
+            assert await status("few") == 500  # from the worker
+            assert await status("none") == 403
+        assert await status("many") == 500
+
+    check(test, keys=["many", "few"])
 
 
 def test_while_the_queue_is_full_requests_are_refused_unread() -> None:

@@ -128,8 +128,8 @@ def _largest_sums(groups: Array) -> Array:
 def empty_aligned(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
     """Return an uninitialized array that is aligned to a cache line.
 
-    NumPy aligns arrays to 16 bytes. Then each access to 64 bytes needs two cache lines: with unaligned inputs AMX is half
-    as fast, and with unaligned outputs products take up to 15 % longer.
+    NumPy aligns arrays to 16 bytes. Then each access to 64 bytes needs two cache lines: with unaligned inputs AMX is
+    half as fast, and with unaligned outputs products take up to 15 % longer.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(size + CACHE_LINE - 1, dtype=np.uint8)

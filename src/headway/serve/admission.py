@@ -2,9 +2,11 @@
 
 The size of a text is estimated from its characters, and the speed of the service from what it has completed, so a
 request is refused before any work is done. What the workers can decode at once is never refused for the time that it
-takes: a slow model takes long for a few texts, but hardly longer for as many as fit into its batches. At most ``slots`` jobs are with the workers at a time; the others wait, and
-enter so that each key gets the same number of tokens. Interactive requests enter before bulk ones. Work that nobody
-waits for stays outside of the queue, and starts when the queue is short.
+takes: a slow model takes long for a few texts, but hardly longer for as many as fit into its batches. At most ``slots``
+jobs are with the workers at a time; the others wait, and enter so that each key gets the same number of tokens. So a
+key with little work of its own waits only briefly, and is not refused because of another one's work. Interactive
+requests enter before bulk ones. Work that nobody waits for stays outside of the queue, and starts when the queue is
+short.
 """
 
 from __future__ import annotations
@@ -54,14 +56,22 @@ class _Waiting:
     entered: asyncio.Future[None] = field(compare=False)
 
 
+@dataclass
+class _Unfinished:
+    """The jobs of a caller that are not finished."""
+
+    num_jobs: int = 0
+    tokens: int = 0
+
+
 class Admission:
     """The queue in front of the workers.
 
     Args:
         slots: Maximum number of jobs that the workers have at a time.
         max_tokens: Maximum size of all jobs that are not finished, in estimated tokens.
-        max_seconds: Maximum time that those before a new job may still take, in estimated seconds, if they are more than
-            ``tokens_at_once``.
+        max_seconds: Maximum time that those before a new job may still take, in estimated seconds, if they are larger
+            than ``tokens_at_once``.
         tokens_at_once: Size of the jobs that the workers compute at once, in estimated tokens.
         first_rate: Speed in estimated tokens per second that is assumed before anything has been measured.
         clock: A monotonic clock.
@@ -85,7 +95,7 @@ class Admission:
         self._num_inside = 0
         self._queue: list[_Waiting] = []
         self._served: dict[str, float] = {}
-        self._present: dict[str, int] = {}
+        self._unfinished: dict[str, _Unfinished] = {}
         self._arrivals = itertools.count()
         # Seconds with jobs, and the tokens that were completed in them. What is long ago counts less.
         self._busy_s, self._busy_tokens, self._measured_at = 0.0, 0.0, clock()
@@ -117,10 +127,17 @@ class Admission:
         """The estimated time for all jobs that are not finished."""
         return self.tokens / self.rate
 
-    def check_capacity(self, tokens: int = 0) -> None:
-        """Raise :class:`OverloadedError` if a job of this size would be refused now."""
+    def check_capacity(self, tokens: int = 0, caller: str | None = None) -> None:
+        """Raise :class:`OverloadedError` if a job of this size would be refused now.
+
+        None stands for the only caller, whose work is all that waits.
+        """
+        before = self.tokens
+        if caller is not None:  # until the caller's own work is done, each other one gets at most as many tokens
+            callers = len(self._unfinished.keys() | {caller})
+            before = min(before, callers * self._unfinished.get(caller, _Unfinished()).tokens)
         waiting = max(self._tokens_at_once, self._max_seconds * self.rate)  # tokens that may be before the job
-        excess = max(self.tokens - waiting, self.tokens + tokens - self._max_tokens) / self.rate
+        excess = max(before - waiting, self.tokens + tokens - self._max_tokens) / self.rate
         if self.num_jobs and excess > 0:
             raise OverloadedError(max(1, math.ceil(excess)))
 
@@ -138,11 +155,13 @@ class Admission:
             OverloadedError: The queue is full. An empty queue accepts a job of any size.
         """
         if not has_room:
-            self.check_capacity(tokens)
+            self.check_capacity(tokens, caller)
         self._measure()
         self.tokens += tokens
         self.num_jobs += 1
-        self._present[caller] = self._present.get(caller, 0) + 1
+        own = self._unfinished.setdefault(caller, _Unfinished())
+        own.num_jobs += 1
+        own.tokens += tokens
         # A new caller has no claim on the time before it came.
         self._served.setdefault(caller, min(self._served.values(), default=0.0))
         try:
@@ -158,9 +177,10 @@ class Admission:
             self._measure()
             self.tokens -= tokens
             self.num_jobs -= 1
-            self._present[caller] -= 1
-            if not self._present[caller]:
-                del self._present[caller], self._served[caller]
+            own.num_jobs -= 1
+            own.tokens -= tokens
+            if not own.num_jobs:
+                del self._unfinished[caller], self._served[caller]
 
     async def wait_until_quiet(self) -> None:
         """Wait until the queue is so short that work outside of it delays nobody."""

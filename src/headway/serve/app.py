@@ -342,7 +342,8 @@ class _Gateway:
         """Refuse requests while the service ends, and requests for work while the queue is full."""
         if self._service.is_draining and path not in _ALWAYS_ANSWERED:
             return _APIS[api].error("The service is ending", 503, {"Retry-After": "5", "Connection": "close"})
-        if rest in _APIS[api].queued and not self._service.config.limits.cache_mb:
+        config = self._service.config
+        if rest in _APIS[api].queued and not config.limits.cache_mb and not config.keys:
             try:  # while the queue is full, a refusal must take as little of the machine's time as possible
                 self._service.admission.check_capacity()
             except OverloadedError as error:

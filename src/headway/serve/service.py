@@ -396,7 +396,7 @@ class Service:
             TooLargeError: There are too many texts or characters.
         """
         self._check_quota(client, self.check_size(texts))
-        self.admission.check_capacity(sum(map(estimated_tokens, texts)))
+        self.admission.check_capacity(sum(map(estimated_tokens, texts)), client.name)
         return dataclasses.replace(client, admission=AdmissionState.CHECKED)
 
     def add_job(
