@@ -83,23 +83,52 @@ def test_the_queue_is_bounded_in_tokens_and_in_seconds_and_says_when_to_come_aga
     asyncio.run(check())
 
 
-def test_a_key_is_not_refused_because_of_the_work_of_another_one() -> None:
+def test_a_new_key_does_not_wait_for_the_jobs_of_another_one() -> None:
+    async def check() -> None:
+        admission, order = make(Clock()), list[str]()
+
+        async def job(caller: str) -> None:
+            async with admission.enter(10, caller, 0):
+                order.append(caller)
+                await settle()
+
+        tasks = [asyncio.create_task(job("many")) for _ in range(5)]
+        await settle()
+        await asyncio.gather(*tasks, asyncio.create_task(job("few")))
+        assert order.index("few") <= 2
+
+    asyncio.run(check())
+
+
+def test_bulk_work_waits_for_all_interactive_work() -> None:
+    async def check() -> None:
+        admission = Admission(slots=9, max_tokens=2000, max_seconds=1.0, first_rate=100.0, clock=Clock())
+        async with admission.enter(500, "interactive", 0):
+            with pytest.raises(OverloadedError) as late:
+                admission.check_capacity(10, "bulk", 1)
+            assert late.value.retry_after == 4
+            admission.check_capacity(10, "other", 0)
+        async with admission.enter(500, "bulk", 1):
+            admission.check_capacity(10, "interactive", 0)
+
+    asyncio.run(check())
+
+
+def test_a_key_is_not_refused_because_another_one_has_much_work() -> None:
     async def check() -> None:
         admission = Admission(slots=9, max_tokens=2000, max_seconds=1.0, first_rate=100.0, clock=Clock())
         async with admission.enter(1000, "many", 0):
             with pytest.raises(OverloadedError):
                 admission.check_capacity(10, "many")
-            async with admission.enter(45, "few", 0), admission.enter(5, "few", 0):
-                admission.check_capacity(10, "few")  # its 50 tokens are done when "many" has got 50
-                async with admission.enter(1, "few", 0):
+            async with admission.enter(20, "few", 0), admission.enter(20, "few", 0), admission.enter(20, "third", 0):
+                admission.check_capacity(10, "few")  # its 40 tokens are done when "many" has got 40 and "third" 20
+                async with admission.enter(300, "few", 0):
                     with pytest.raises(OverloadedError) as late:
                         admission.check_capacity(10, "few")
-                    assert late.value.retry_after == 1
+                    assert late.value.retry_after == 6  # 340 + 340 + 20 tokens are before it, and 100 may be
                     admission.check_capacity(10, "new")
                     with pytest.raises(OverloadedError):
-                        admission.check_capacity(950, "new")  # the limit of the tokens is that of all together
-        async with admission.enter(100, "few", 0):
-            admission.check_capacity(10, "few")  # alone
+                        admission.check_capacity(641, "new")  # all together have at most 2000 tokens
 
     asyncio.run(check())
 

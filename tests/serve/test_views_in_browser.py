@@ -44,7 +44,7 @@ def service(
     make_classifier().bundle.save(folder / "classifier", "A test.")
     writer = make_language_model("characters", max_length=2048).bundle
     with torch.no_grad():
-        # The last norm's outputs add up to its biases, 16, so that the logit of EOS is -16,000: no text ever ends.
+        # The last norm's outputs add up to its biases, 16, so that the logit of EOS is -16,000: no text ends by itself.
         writer.model.get_parameter("decoder.norm.bias").fill_(1)
         writer.model.projection.weight[EOS] = -1000
     writer.save(folder / "writer", "A test.")

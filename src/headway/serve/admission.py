@@ -3,10 +3,9 @@
 The size of a text is estimated from its characters, and the speed of the service from what it has completed, so a
 request is refused before any work is done. What the workers can decode at once is never refused for the time that it
 takes: a slow model takes long for a few texts, but hardly longer for as many as fit into its batches. At most ``slots``
-jobs are with the workers at a time; the others wait, and enter so that each key gets the same number of tokens. So a
-key with little work of its own waits only briefly, and is not refused because of another one's work. Interactive
-requests enter before bulk ones. Work that nobody waits for stays outside of the queue, and starts when the queue is
-short.
+jobs are with the workers at a time; the others wait. Interactive requests enter before bulk ones, and among these each
+key gets the same number of tokens. So a key with little work of its own waits only briefly, and is not refused because
+another one has much. Work that nobody waits for stays outside of the queue, and starts when the queue is short.
 """
 
 from __future__ import annotations
@@ -60,6 +59,7 @@ class _Waiting:
 class _Unfinished:
     """The jobs of a caller that are not finished."""
 
+    priority: int
     num_jobs: int = 0
     tokens: int = 0
 
@@ -70,8 +70,8 @@ class Admission:
     Args:
         slots: Maximum number of jobs that the workers have at a time.
         max_tokens: Maximum size of all jobs that are not finished, in estimated tokens.
-        max_seconds: Maximum time that those before a new job may still take, in estimated seconds, if they are larger
-            than ``tokens_at_once``.
+        max_seconds: Maximum time that those before a new job may still take, in estimated seconds. It does not count
+            while they have at most ``tokens_at_once``.
         tokens_at_once: Size of the jobs that the workers compute at once, in estimated tokens.
         first_rate: Speed in estimated tokens per second that is assumed before anything has been measured.
         clock: A monotonic clock.
@@ -94,7 +94,10 @@ class Admission:
         self._num_outside = 0  # jobs that are not in the queue
         self._num_inside = 0
         self._queue: list[_Waiting] = []
+        # The tokens of each caller that have entered or wait, and of the caller that entered last, by priority. A new
+        # caller begins with the latter: it has no claim on the time before it came (start-time fair queueing).
         self._served: dict[str, float] = {}
+        self._served_last: dict[int, float] = {}
         self._unfinished: dict[str, _Unfinished] = {}
         self._arrivals = itertools.count()
         # Seconds with jobs, and the tokens that were completed in them. What is long ago counts less.
@@ -127,19 +130,25 @@ class Admission:
         """The estimated time for all jobs that are not finished."""
         return self.tokens / self.rate
 
-    def check_capacity(self, tokens: int = 0, caller: str | None = None) -> None:
+    def check_capacity(self, tokens: int = 0, caller: str | None = None, priority: int = 0) -> None:
         """Raise :class:`OverloadedError` if a job of this size would be refused now.
 
-        None stands for the only caller, whose work is all that waits.
+        Without a ``caller``, all unfinished work counts as if one caller had sent it.
         """
-        before = self.tokens
-        if caller is not None:  # until the caller's own work is done, each other one gets at most as many tokens
-            callers = len(self._unfinished.keys() | {caller})
-            before = min(before, callers * self._unfinished.get(caller, _Unfinished()).tokens)
+        before = self.tokens if caller is None else self._tokens_before(caller, priority)
         waiting = max(self._tokens_at_once, self._max_seconds * self.rate)  # tokens that may be before the job
         excess = max(before - waiting, self.tokens + tokens - self._max_tokens) / self.rate
         if self.num_jobs and excess > 0:
             raise OverloadedError(max(1, math.ceil(excess)))
+
+    def _tokens_before(self, caller: str, priority: int) -> int:
+        """Return how many tokens enter before a new job of a caller.
+
+        These are all of higher priority and the caller's own. Meanwhile, each other caller gets at most as many tokens.
+        """
+        callers = self._unfinished
+        own = callers[caller].tokens if caller in callers else 0
+        return sum(one.tokens if one.priority < priority else min(one.tokens, own) for one in callers.values())
 
     @contextlib.asynccontextmanager
     async def enter(self, tokens: int, caller: str, priority: int, *, has_room: bool = False) -> AsyncIterator[None]:
@@ -155,15 +164,14 @@ class Admission:
             OverloadedError: The queue is full. An empty queue accepts a job of any size.
         """
         if not has_room:
-            self.check_capacity(tokens, caller)
+            self.check_capacity(tokens, caller, priority)
         self._measure()
         self.tokens += tokens
         self.num_jobs += 1
-        own = self._unfinished.setdefault(caller, _Unfinished())
+        own = self._unfinished.setdefault(caller, _Unfinished(priority))
         own.num_jobs += 1
         own.tokens += tokens
-        # A new caller has no claim on the time before it came.
-        self._served.setdefault(caller, min(self._served.values(), default=0.0))
+        self._served.setdefault(caller, self._served_last.get(priority, 0.0))
         try:
             await self._wait_for_slot(tokens, caller, priority)
             try:
@@ -220,4 +228,5 @@ class Admission:
             waiting = heapq.heappop(self._queue)
             if not waiting.entered.done():
                 self._num_inside += 1
+                self._served_last[waiting.priority] = waiting.served
                 waiting.entered.set_result(None)

@@ -396,7 +396,7 @@ class Service:
             TooLargeError: There are too many texts or characters.
         """
         self._check_quota(client, self.check_size(texts))
-        self.admission.check_capacity(sum(map(estimated_tokens, texts)), client.name)
+        self.admission.check_capacity(sum(map(estimated_tokens, texts)), client.name, client.priority)
         return dataclasses.replace(client, admission=AdmissionState.CHECKED)
 
     def add_job(
@@ -494,8 +494,10 @@ class Service:
         if new_tokens > limits.new_tokens:
             raise TooLargeError(f"{new_tokens:,} new tokens in one request; at most {limits.new_tokens:,} are accepted")
         self._check_quota(client, characters)
-        self.usage.add(client.name, characters)  # now, so that requests that wait do not exceed the quota together
         has_entered, has_room = False, client.admission is AdmissionState.CHECKED
+        if not has_room:  # before a model is loaded for it
+            self.admission.check_capacity(tokens, client.name, client.priority)
+        self.usage.add(client.name, characters)  # now, so that requests that wait do not exceed the quota together
         try:
             # The time for loading is no measure of the speed of the queue, so a request waits for its model first.
             async with (
