@@ -51,11 +51,12 @@ import typer
 from http_load import Connection, Reply, closed_loop, open_loop, percentile, post_request
 
 from headway.hardware import processor_name
+from headway.serve.config import LimitsConfig
 
 HERE = Path(__file__).resolve().parent
 BEAM, TARGET_LENGTH, CLIENTS, VOCABULARY = 4, 20, 64, 32_000
 SEED = 1
-QUEUE_SECONDS = 0.8  # of the overload: the default
+QUEUE_SECONDS = LimitsConfig().queue_seconds  # of the overload
 
 
 class Measured:

@@ -133,10 +133,10 @@ def test_a_key_is_not_refused_because_another_one_has_much_work() -> None:
     asyncio.run(check())
 
 
-def test_what_the_workers_compute_at_once_is_not_refused_for_the_time_it_takes() -> None:
+def test_what_fits_into_the_batches_is_not_refused_for_the_time_it_takes() -> None:
     async def check() -> None:
         admission = Admission(
-            slots=9, max_tokens=500, max_seconds=0.1, tokens_at_once=300, first_rate=100.0, clock=Clock()
+            slots=9, max_tokens=500, max_seconds=0.1, batch_tokens=300, first_rate=100.0, clock=Clock()
         )
         async with admission.enter(150, "a", 0), admission.enter(150, "b", 0):
             assert admission.seconds == 3.0

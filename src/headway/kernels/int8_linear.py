@@ -37,7 +37,7 @@ from headway.kernels.jit import Array, SerialAndParallel, jit, jit_parallel, jit
 from headway.kernels.llvm import TILE_ROWS
 
 _LEVEL = np.float32(1 / MAX_LEVEL)
-# Inputs that are multiplied at a time. They fit the second-level cache. AMX gains from more of them.
+# Number of inputs that are multiplied at a time, small enough for the second-level cache. AMX is faster with more.
 _CHUNK = 1 << 19 if HAS_AMX else 1 << 17
 
 MIN_PARALLEL = 1 << 16  # inputs; quantizing fewer takes hardly longer than starting threads

@@ -56,10 +56,18 @@ class _Waiting:
 
 
 @dataclass
-class _Unfinished:
-    """The jobs of a caller that are not finished."""
+class _Caller:
+    """A caller that has unfinished jobs.
+
+    Attributes:
+        priority: The priority of its jobs.
+        served: Tokens of its jobs that have entered or wait, by which callers share the slots.
+        num_jobs: Number of its unfinished jobs.
+        tokens: Size of these jobs.
+    """
 
     priority: int
+    served: float
     num_jobs: int = 0
     tokens: int = 0
 
@@ -71,8 +79,8 @@ class Admission:
         slots: Maximum number of jobs that the workers have at a time.
         max_tokens: Maximum size of all jobs that are not finished, in estimated tokens.
         max_seconds: Maximum time that those before a new job may still take, in estimated seconds. It does not count
-            while they have at most ``tokens_at_once``.
-        tokens_at_once: Size of the jobs that the workers compute at once, in estimated tokens.
+            while they have at most ``batch_tokens``.
+        batch_tokens: Size of the jobs that fit into the batches of all workers together, in estimated tokens.
         first_rate: Speed in estimated tokens per second that is assumed before anything has been measured.
         clock: A monotonic clock.
     """
@@ -83,22 +91,21 @@ class Admission:
         slots: int,
         max_tokens: int,
         max_seconds: float,
-        tokens_at_once: int = 0,
+        batch_tokens: int = 0,
         first_rate: float = 500.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._slots, self._max_tokens, self._max_seconds, self._clock = slots, max_tokens, max_seconds, clock
-        self._tokens_at_once = tokens_at_once
+        self._batch_tokens = batch_tokens
         self.tokens = 0  # of all jobs that are not finished
         self.num_jobs = 0
         self._num_outside = 0  # jobs that are not in the queue
         self._num_inside = 0
         self._queue: list[_Waiting] = []
-        # The tokens of each caller that have entered or wait, and of the caller that entered last, by priority. A new
-        # caller begins with the latter: it has no claim on the time before it came (start-time fair queueing).
-        self._served: dict[str, float] = {}
+        self._callers: dict[str, _Caller] = {}
+        # For each priority, what the caller of the job that entered last had been served before it. A new caller starts
+        # from there, because it has no claim on the time before it came (start-time fair queueing).
         self._served_last: dict[int, float] = {}
-        self._unfinished: dict[str, _Unfinished] = {}
         self._arrivals = itertools.count()
         # Seconds with jobs, and the tokens that were completed in them. What is long ago counts less.
         self._busy_s, self._busy_tokens, self._measured_at = 0.0, 0.0, clock()
@@ -136,19 +143,18 @@ class Admission:
         Without a ``caller``, all unfinished work counts as if one caller had sent it.
         """
         before = self.tokens if caller is None else self._tokens_before(caller, priority)
-        waiting = max(self._tokens_at_once, self._max_seconds * self.rate)  # tokens that may be before the job
-        excess = max(before - waiting, self.tokens + tokens - self._max_tokens) / self.rate
+        allowed = max(self._batch_tokens, self._max_seconds * self.rate)
+        excess = max(before - allowed, self.tokens + tokens - self._max_tokens) / self.rate
         if self.num_jobs and excess > 0:
             raise OverloadedError(max(1, math.ceil(excess)))
 
     def _tokens_before(self, caller: str, priority: int) -> int:
-        """Return how many tokens enter before a new job of a caller.
+        """Return how many tokens are decoded before a new job of a caller.
 
-        These are all of higher priority and the caller's own. Meanwhile, each other caller gets at most as many tokens.
+        These are the caller's own tokens, all of higher priority, and at most as many of each other caller as its own.
         """
-        callers = self._unfinished
-        own = callers[caller].tokens if caller in callers else 0
-        return sum(one.tokens if one.priority < priority else min(one.tokens, own) for one in callers.values())
+        own = self._callers[caller].tokens if caller in self._callers else 0
+        return sum(one.tokens if one.priority < priority else min(one.tokens, own) for one in self._callers.values())
 
     @contextlib.asynccontextmanager
     async def enter(self, tokens: int, caller: str, priority: int, *, has_room: bool = False) -> AsyncIterator[None]:
@@ -168,12 +174,11 @@ class Admission:
         self._measure()
         self.tokens += tokens
         self.num_jobs += 1
-        own = self._unfinished.setdefault(caller, _Unfinished(priority))
+        own = self._callers.setdefault(caller, _Caller(priority, self._served_last.get(priority, 0.0)))
         own.num_jobs += 1
         own.tokens += tokens
-        self._served.setdefault(caller, self._served_last.get(priority, 0.0))
         try:
-            await self._wait_for_slot(tokens, caller, priority)
+            await self._wait_for_slot(tokens, own, priority)
             try:
                 yield
                 self._measure()
@@ -188,7 +193,7 @@ class Admission:
             own.num_jobs -= 1
             own.tokens -= tokens
             if not own.num_jobs:
-                del self._unfinished[caller], self._served[caller]
+                del self._callers[caller]
 
     async def wait_until_quiet(self) -> None:
         """Wait until the queue is so short that work outside of it delays nobody."""
@@ -208,9 +213,9 @@ class Admission:
             self._measure()
             self._num_outside -= 1
 
-    async def _wait_for_slot(self, tokens: int, caller: str, priority: int) -> None:
-        waiting = _Waiting(priority, self._served[caller], next(self._arrivals), asyncio.Future())
-        self._served[caller] += tokens
+    async def _wait_for_slot(self, tokens: int, caller: _Caller, priority: int) -> None:
+        waiting = _Waiting(priority, caller.served, next(self._arrivals), asyncio.Future())
+        caller.served += tokens
         heapq.heappush(self._queue, waiting)
         self._admit()
         try:

@@ -43,8 +43,8 @@ class LimitsConfig(Config):
         0.8,
         gt=0,
         description="How long a request may have to wait for the work before it, in estimated seconds. Beyond it "
-        "requests get 429 with Retry-After, unless that work fits into the workers' batches. Of another key's work, as "
-        "much counts as the key itself has.",
+        "requests get 429 with Retry-After, unless that work fits into the workers' batches. Work of another key "
+        "counts at most as much as the unfinished work of the request's own key.",
     )
     queue_tokens: int = Field(200_000, ge=1, description="Work that may wait, in estimated tokens.")
     request_seconds: float = Field(60.0, gt=0, description="Time limit of a request.")

@@ -37,7 +37,7 @@ _BACKGROUND = max(_PRIORITIES.values()) + 1
 _GROUPS_PER_WORKER = 2  # of texts of jobs
 _MINUTE_S = 60.0
 _FIRST_RATE = 1000.0  # estimated tokens per second of a worker, about that of the paper's base model in int8
-_TOKENS_AT_ONCE = 1536  # of a worker's batch, in estimated tokens: 32 long sentences with four hypotheses each
+_BATCH_TOKENS = 1536  # estimated tokens that fit into a worker's batch: 32 long sentences with four hypotheses each
 
 used_pivots: ContextVar[list[str]] = ContextVar("used_pivots")
 """The languages through which the texts of the present request are translated, for a header of the reply."""
@@ -116,7 +116,7 @@ class Service:
             slots=workers * MAX_JOBS,
             max_tokens=limits.queue_tokens,
             max_seconds=limits.queue_seconds,
-            tokens_at_once=workers * _TOKENS_AT_ONCE,
+            batch_tokens=workers * _BATCH_TOKENS,
             first_rate=workers * _FIRST_RATE,
         )
         self.jobs = BulkJobs(self.admission, workers * _GROUPS_PER_WORKER)
@@ -495,7 +495,7 @@ class Service:
             raise TooLargeError(f"{new_tokens:,} new tokens in one request; at most {limits.new_tokens:,} are accepted")
         self._check_quota(client, characters)
         has_entered, has_room = False, client.admission is AdmissionState.CHECKED
-        if not has_room:  # before a model is loaded for it
+        if not has_room:  # before a model is loaded for it, and again afterwards: others may have come meanwhile
             self.admission.check_capacity(tokens, client.name, client.priority)
         self.usage.add(client.name, characters)  # now, so that requests that wait do not exceed the quota together
         try:
