@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart serve test suite test-all test-settings check soak lint format clean
+.PHONY: quickstart serve test suite test-all test-gpu test-settings check soak lint format clean
 
 quickstart: $(VENV)/.quickstart
 	$(BIN)/headway quickstart
@@ -27,6 +27,10 @@ check: test
 # The slow tests: fuzzing, killed runs, torchrun, freshly compiled kernels, and the quick form of all experiments.
 test-all: $(VENV)/.ready
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m slow --timeout 1200
+
+# The tests in tests/gpu, which are skipped otherwise: all other tests run on the CPU, even if there is a GPU.
+test-gpu: $(VENV)/.ready
+	HEADWAY_TEST_GPU=1 $(BIN)/python -m pytest tests/gpu -m "slow or not slow"
 
 # Runs the suite in each setting that imitates another processor or environment (tests/settings.py lists them).
 test-settings: $(VENV)/.ready

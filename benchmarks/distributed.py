@@ -46,9 +46,9 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 
 from headway.data.batching import PaddedBatch
-from headway.engine.accelerate import accelerate
+from headway.engine.accelerate import accelerate, compile_blocks
 from headway.hardware import autocast, keep_freed_memory, processor_name
-from headway.models.registry import build_model
+from headway.models.registry import blocks_of, build_model
 from headway.models.transformer import TransformerConfig
 from headway.tasks.translation import TranslationObjective
 from headway.train.distributed import World, join_world
@@ -114,7 +114,7 @@ def measure(rank: int, processes: int, meeting: str, preset: str, max_tokens: in
         model = accelerate(build_model(TransformerConfig.preset(preset), VOCAB_SIZE, VOCAB_SIZE)).to(world.device)
         plain = TranslationObjective(model, 0.1)
         if world.device.type == "cuda":
-            plain.run_model = torch.compile(plain.run_model, dynamic=True)
+            compile_blocks(blocks_of(model))
         optimizer, batch = make_optimizer(model, OptimizerConfig()), random_batch(max_tokens, world)
         single: dict[str, Callable[[], object]] = {"alone": partial(step, plain, optimizer, batch, world)}
         alone = world.on_main(lambda: quartiles_ms(single, steps, world))["alone"]

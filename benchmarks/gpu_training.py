@@ -44,8 +44,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.data.batching import PaddedBatch, plan_batches
-from headway.engine.accelerate import accelerate
+from headway.engine.accelerate import accelerate, compile_blocks
 from headway.hardware import autocast, choose_device, has_fast_bfloat16, processor_name
+from headway.models.registry import blocks_of
 from headway.models.transformer import PRESETS, Transformer, TransformerConfig
 from headway.tasks.translation import TranslationObjective
 from headway.text.base import BOS, EOS, NUM_SPECIAL, PAD
@@ -126,7 +127,7 @@ def headway_step(
         group["lr"] = LEARNING_RATE
     objective = TranslationObjective(model, LABEL_SMOOTHING)
     if compiled:
-        objective.run_model = torch.compile(objective.run_model, dynamic=True)
+        compile_blocks(blocks_of(model))
 
     def take_step(number: int) -> None:
         batch = batches[number]

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from headway.predict import LanguageModel, MaskedLanguageModel, Translator
     from headway.predict.classifier import Classifier
 
+# All tests but those in tests/gpu are about the CPU. PyTorch reads this when it first looks for a GPU.
+if "HEADWAY_TEST_GPU" not in os.environ:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 # Without a deadline, tests do not fail on a busy machine.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")

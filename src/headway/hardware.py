@@ -30,6 +30,14 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def prepare_gpu() -> None:
+    """Set PyTorch's options for text, whose batches have hundreds of shapes, on a GPU.
+
+    PyTorch then computes attention without cuDNN, which makes a plan for each new shape.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 def has_fast_bfloat16(device: torch.device) -> bool:
     """Return whether the hardware multiplies bfloat16 matrices faster than float32 matrices."""
     if device.type == "cuda":

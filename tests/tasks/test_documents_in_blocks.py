@@ -87,7 +87,7 @@ def target_losses(model: DecoderOnly, blocks: list[list[int]], *, reset: bool) -
     target = np.array([[*block, *[0] * (width - len(block))] for block in blocks])
     batch = to_device(PaddedBatch(np.zeros((len(blocks), 0), np.int64), target), torch.device("cpu"))
     objective = DocumentObjective(model, 0.0, reset_positions=reset)
-    states = objective.outputs(objective.run_model(*objective.inputs(batch)), batch)
+    states = objective.outputs(objective.states(*objective.inputs(batch)), batch)
     found = F.cross_entropy(model.projection(states), batch.targets, reduction="none")
     torch.testing.assert_close(objective.cross_entropy(batch), found.sum(), rtol=1e-4, atol=1e-4)
     return found

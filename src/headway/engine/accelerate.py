@@ -14,11 +14,10 @@ Replace layers before a model is wrapped by DDP or FSDP.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
-import torch
 from torch import nn
 from torch.nn import functional as F
 
@@ -52,9 +51,6 @@ from headway.nn.recurrent import RecurrentLayer
 from headway.nn.scores import ScoreFunction
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
-P = ParamSpec("P")
-T = TypeVar("T")
-
 ValuePredicate = Callable[[Any], bool]
 
 
@@ -179,10 +175,14 @@ _INSIDE: dict[type[nn.Module], dict[str, Replacement]] = {
 _INSIDE |= {each.fast_type: _INSIDE[each.plain_type] for each in _REPLACEMENTS if each.plain_type in _INSIDE}
 
 
-def compile_forward(compute: Callable[P, T]) -> Callable[P, T]:
-    """Compile a part of a forward pass with ``torch.compile``, as one graph for all shapes."""
-    compiled: Callable[P, T] = torch.compile(compute, dynamic=True)
-    return compiled
+def compile_blocks(blocks: Iterable[nn.Module]) -> None:
+    """Compile the forward pass of each block with ``torch.compile``, for all shapes.
+
+    Blocks of the same kind share one compiled graph, so that compiling takes as long for a deep model as for one with
+    a single layer.
+    """
+    for block in blocks:
+        block.compile(dynamic=True)
 
 
 @dataclass(frozen=True)

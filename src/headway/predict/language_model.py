@@ -29,12 +29,13 @@ from headway.decode import (
 )
 from headway.engine import Precision, choose_precision, to_search_model, unsupported_reason
 from headway.errors import ConfigError, DataError, LengthError
+from headway.models.recurrent_lm import RecurrentLM
 from headway.predict.continuation import Continuation, GeneratedToken, StreamPart, TextStream, TokenStream
 from headway.predict.phrases import banned_ids, check_phrases, phrases_to_include, word_boundaries
 from headway.predict.predicted_tokens import DEFAULT_ALTERNATIVES, PredictedToken, predicted_tokens
 from headway.predict.results import Source, TokenAlternative
 from headway.predict.scored_text import ScoredText, refuse_single_text
-from headway.predict.sequence_scores import StatefulModel, score_sequences, score_sequences_with_state
+from headway.predict.sequence_scores import score_sequences, score_sequences_with_state
 from headway.predict.translator import once
 from headway.text.base import BOS, EOS, PAD, UNK, ContinuationDecoder, refuse_surrogates
 
@@ -440,8 +441,8 @@ class LanguageModel:
         """Return the log-probability of each token of each text and of EOS after it."""
         context = self.context_length
         if context is None:
-            model, block_length = cast("StatefulModel", self._model), self._model.config.max_length
-            return score_sequences_with_state(model, encoded, block_length=block_length)
+            model = cast("RecurrentLM", self._model)  # only its context has no limit
+            return score_sequences_with_state(model, encoded, block_length=model.config.max_length)
         return score_sequences(self._model, encoded, context=context, stride=stride or context // 2)
 
     def _encode(self, text: Prompt, number: int) -> list[int]:

@@ -13,54 +13,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from headway.decode import give_way, length_batches
 from headway.engine.loss import projected_log_probs
 from headway.errors import BundleError
+from headway.models.decoder_only import DecoderOnly
+from headway.models.recurrent_lm import RecurrentLM
 from headway.nn.embedding import pad_sequences
 from headway.text.base import BOS, EOS, PAD
 
 _MAX_BATCH_TOKENS = 4096  # enough for full speed on a CPU
-
-
-@runtime_checkable
-class CausalModel(Protocol):
-    """A model whose hidden state at a position depends only on the tokens up to there."""
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the model's inputs and outputs."""
-
-    @property
-    def projection(self) -> nn.Module:
-        """Computes the logits of the next token from a hidden state."""
-
-    def hidden(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """Return the hidden states of all positions."""
-
-
-@runtime_checkable
-class StatefulModel(Protocol):
-    """A model that reads a text in parts: its state contains what it knows about the text before a part."""
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the model's inputs and outputs."""
-
-    @property
-    def projection(self) -> nn.Module:
-        """Computes the logits of the next token from a hidden state."""
-
-    def initial_state(self, rows: int) -> Any:
-        """Return the state of ``rows`` texts before their first token."""
-
-    def continue_from(self, state: Any, tokens: Int[Tensor, "B T"]) -> tuple[Float[Tensor, "B T D"], Any]:
-        """Return the hidden states of the next tokens of each text, and the state after them."""
 
 
 class _Window(NamedTuple):
@@ -72,7 +39,7 @@ class _Window(NamedTuple):
 
 @torch.inference_mode()
 def score_sequences(
-    model: CausalModel, sequences: Sequence[Sequence[int]], *, context: int, stride: int
+    model: DecoderOnly | RecurrentLM, sequences: Sequence[Sequence[int]], *, context: int, stride: int
 ) -> list[Float[Tensor, " _"]]:
     """Return the log-probability, in nats, of each token of each sequence, and of EOS after them.
 
@@ -107,7 +74,7 @@ def score_sequences(
 
 @torch.inference_mode()
 def score_sequences_with_state(
-    model: StatefulModel, sequences: Sequence[Sequence[int]], *, block_length: int
+    model: RecurrentLM, sequences: Sequence[Sequence[int]], *, block_length: int
 ) -> list[Float[Tensor, " _"]]:
     """Return the log-probability, in nats, of each token of each sequence, and of EOS after them.
 
@@ -135,7 +102,7 @@ def score_sequences_with_state(
 
 
 def _log_probs(
-    model: CausalModel | StatefulModel, hidden: Float[Tensor, "N D"], targets: Int[Tensor, " N"]
+    model: DecoderOnly | RecurrentLM, hidden: Float[Tensor, "N D"], targets: Int[Tensor, " N"]
 ) -> Float[Tensor, " N"]:
     log_probs = projected_log_probs(hidden, model.projection, targets.to(model.device)).cpu()
     if math.isnan(float(log_probs.sum())):

@@ -115,7 +115,7 @@ class ClassificationObjective(Objective):
         class_weights: Sequence[float] | None = None,
     ) -> None:
         super().__init__()
-        self.model, self.run_model = model, model
+        self.model = model
         self.label_smoothing, self.r_drop = label_smoothing, r_drop
         device = model.projection.weight.device
         weights = None if class_weights is None else torch.tensor(class_weights, device=device)
@@ -125,17 +125,17 @@ class ClassificationObjective(Objective):
         """Return the loss, summed over the batch's texts. Each label is stored as one token, the class index + 1."""
         labels = batch.targets - 1
         if self.r_drop:
-            first, second = self.run_model(batch.source.repeat(2, 1)).float().chunk(2)
+            first, second = self.model(batch.source.repeat(2, 1)).float().chunk(2)
             losses = r_drop_loss(first, second, labels, self.label_smoothing, self.r_drop)
         else:
-            losses = label_smoothed_cross_entropy(self.run_model(batch.source).float(), labels, self.label_smoothing)
+            losses = label_smoothed_cross_entropy(self.model(batch.source).float(), labels, self.label_smoothing)
         if self.class_weights is not None:
             losses = losses * self.class_weights[labels]
         return losses.sum()
 
     def cross_entropy(self, batch: TokenBatch) -> Float[Tensor, ""]:
         """Return the cross-entropy without smoothing, class weights and R-Drop."""
-        return label_smoothed_cross_entropy(self.run_model(batch.source).float(), batch.targets - 1).sum()
+        return label_smoothed_cross_entropy(self.model(batch.source).float(), batch.targets - 1).sum()
 
 
 def balanced_weights(class_counts: Mapping[str, int]) -> list[float]:

@@ -248,7 +248,7 @@ class LanguageModelObjective(TranslationObjective):
         """Return the loss, summed over the batch's tokens."""
         if self.soft_targets is None:
             return super().forward(batch)
-        states = self.run_model(*self.inputs(batch))
+        states = self.states(*self.inputs(batch))
         hard = self._loss(states, batch, self.label_smoothing)
         soft = self.soft_targets.loss(self.outputs(states, batch), self.model.projection, batch, self.read)
         return torch.lerp(hard, soft, self.soft_targets.weight)
@@ -276,7 +276,10 @@ class DocumentObjective(LanguageModelObjective):
     ) -> None:
         super().__init__(model, label_smoothing, r_drop)
         self.reset_positions = reset_positions
-        self.run_model = partial(self.read, model)
+
+    def states(self, *inputs: Tensor) -> Float[Tensor, "B T D"]:
+        """Return the model's hidden states of all positions."""
+        return self.read(self.model, *inputs)
 
     def read(self, model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         """Return a model's hidden states. BOS takes the place of each EOS, after which a document begins."""
@@ -297,15 +300,13 @@ class CarriedStateObjective(LanguageModelObjective):
     model: RecurrentLM
     carries_state = True
 
-    def __init__(self, model: RecurrentLM, label_smoothing: float, r_drop: float = 0.0) -> None:
-        super().__init__(model, label_smoothing, r_drop)
-        self.run_model = self._continue
-
     def inputs(self, batch: TokenBatch) -> tuple[Tensor, ...]:
         """Return the tokens that the model reads: the token before each block, and all but its last token."""
         return (torch.cat([batch.source, batch.decoder_input[:, 1:]], 1),)
 
-    def _continue(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+    def states(self, *inputs: Tensor) -> Float[Tensor, "B T D"]:
+        """Return the hidden states of all positions, and keep the state after them."""
+        (tokens,) = inputs
         begins, rows = tokens[:, :1] == BOS, len(tokens)
         state = self.model.initial_state(rows)
         if self.carried_state and len(self.carried_state["0.0"]) >= rows:  # the last batches may have fewer rows

@@ -74,7 +74,7 @@ class MaskedLanguageModelObjective(TranslationObjective):
 
     def dev_sums(self, batch: TokenBatch) -> Mapping[str, Float[Tensor, ""]]:
         """Return the summed cross-entropy, and the number of hidden tokens that are the most probable ones."""
-        states = self.outputs(self.run_model(batch.source), batch)
+        states = self.outputs(self.states(batch.source), batch)
         loss, correct = states.new_zeros(2, dtype=torch.float32)
         for some, targets in zip(
             torch.split(states, _ROWS_AT_ONCE), torch.split(batch.targets, _ROWS_AT_ONCE), strict=True

@@ -7,7 +7,7 @@ the two predictions is added to the loss.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import chain, islice
@@ -81,15 +81,15 @@ class TranslationObjective(Objective):
         r_drop: float = 0.0,
     ) -> None:
         super().__init__()
-        self.model, self.run_model = model, model.hidden
+        self.model = model
         self.label_smoothing, self.r_drop = label_smoothing, r_drop
 
     def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
         """Return the loss, summed over the batch's real target tokens. No logits are computed for padding."""
         inputs = self.inputs(batch)
         if not self.r_drop:
-            return self._loss(self.run_model(*inputs), batch, self.label_smoothing)
-        states = self.run_model(*(tokens.repeat(2, 1) for tokens in inputs))
+            return self._loss(self.states(*inputs), batch, self.label_smoothing)
+        states = self.states(*(tokens.repeat(2, 1) for tokens in inputs))
         twice = torch.cat([self.outputs(half, batch) for half in states.chunk(2)])
         twice, weight = _append_bias(twice, self.model.projection)
         first, second = twice.chunk(2)
@@ -97,11 +97,16 @@ class TranslationObjective(Objective):
 
     def cross_entropy(self, batch: TokenBatch) -> Float[Tensor, ""]:
         """Return the cross-entropy without smoothing, in one pass."""
-        return self._loss(self.run_model(*self.inputs(batch)), batch, 0.0)
+        return self._loss(self.states(*self.inputs(batch)), batch, 0.0)
 
     def inputs(self, batch: TokenBatch) -> tuple[Tensor, ...]:
         """Return the tokens that the model reads."""
         return batch.source, batch.decoder_input
+
+    def states(self, *inputs: Tensor) -> Float[Tensor, "B T D"]:
+        """Return the model's hidden states of all target positions."""
+        hidden: Callable[..., Tensor] = self.model.hidden
+        return hidden(*inputs)
 
     def outputs(self, states: Float[Tensor, "B T D"], batch: TokenBatch) -> Float[Tensor, "N D"]:
         """Return, for each target, the state from which the projection computes its logits."""

@@ -32,9 +32,9 @@ from torch import Tensor
 
 from headway.bundle import load_weights, named_weights
 from headway.config import to_toml
-from headway.engine.accelerate import accelerate, compile_forward
+from headway.engine.accelerate import accelerate, compile_blocks
 from headway.errors import ConfigError, DivergenceError
-from headway.hardware import autocast, keep_freed_memory, return_freed_memory
+from headway.hardware import autocast, keep_freed_memory, prepare_gpu, return_freed_memory
 from headway.models.registry import architecture_of, blocks_of
 from headway.storage import atomic_write_text, lock_run_folder
 from headway.train.checkpoints import Checkpoints
@@ -154,6 +154,8 @@ def _started(
     with join_world(recipe.training.device) as world, ExitStack() as stack:
         world.on_main(lambda: stack.enter_context(lock_run_folder(run)))
         recipe = world.on_main(lambda: _resolved(recipe, run))
+        if world.device.type == "cuda":
+            prepare_gpu()
         listener = listener if world.is_main else Listener()
         prepared = world.main_first(partial(task.prepare, recipe, run, listener))
         assert prepared is not None  # no shard is missing: this process has built them all
@@ -216,8 +218,7 @@ class _Trainer(Generic[RecipeT]):
         architecture = architecture_of(recipe.model)
         auto = device.type == "cuda" and not self.sharded
         if architecture.compilable and (training.compile == "on" or (training.compile == "auto" and auto)):
-            # The loss is not compiled, because it computes its own gradient in a loop over chunks.
-            objective.run_model = compile_forward(objective.run_model)
+            compile_blocks(blocks_of(trained))
         blocks = architecture.shardable_blocks(trained) if self.sharded and architecture.shardable_blocks else None
         self.objective = world.wrap(objective, fsdp_blocks=blocks, find_unused=recipe.leaves_weights_unused)
         found = depths(trained, blocks_of(trained)).items()

@@ -8,7 +8,7 @@ what to minimize, how to score the development set, and what a model folder cont
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
@@ -67,7 +67,6 @@ class Objective(nn.Module):
 
     Attributes:
         model: The model to train.
-        run_model: The model's part of the forward pass. The trainer may replace it by a compiled version.
         is_per_token: Whether the loss is summed over target tokens, so that exp(mean loss) is a perplexity.
         carries_state: Whether a batch is computed from the state after the batch before it. Training then has one
             process, because the batches of a step depend on each other.
@@ -76,7 +75,6 @@ class Objective(nn.Module):
     """
 
     model: Model
-    run_model: Callable[..., Tensor]
     is_per_token: ClassVar[bool] = True
     carries_state: ClassVar[bool] = False
 

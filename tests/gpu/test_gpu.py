@@ -1,0 +1,156 @@
+"""On a GPU: models learn, runs resume exactly, and results equal those of the CPU. Run with ``make test-gpu``."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from headway.bundle import read_weights
+from headway.data.batching import PaddedBatch
+from headway.decode.request import DecodingOptions
+from headway.engine.accelerate import accelerate
+from headway.models.registry import build_model
+from headway.models.transformer import TransformerConfig
+from headway.predict import LanguageModel, MaskedLanguageModel, load_translator
+from headway.predict.classifier import Classifier
+from headway.tasks import parse_recipe, train
+from headway.tasks.translation import TranslationObjective
+from headway.text.base import NUM_SPECIAL, PAD
+from headway.train.recipe import Recipe
+from headway.train.stream import to_device
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU; run with make test-gpu")
+
+WORDS = [f"wort{number}" for number in range(40)]
+LENGTHS = range(1, 30)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write sentences of many lengths, and as their translations the same words in capitals."""
+    folder, rng = tmp_path_factory.mktemp("corpus"), random.Random(1)
+    for name, count in (("train", 600), ("dev", 40)):
+        lines = [" ".join(rng.choices(WORDS, k=rng.choice(LENGTHS))) for _ in range(count)]
+        (folder / f"{name}.de").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        (folder / f"{name}.en").write_text("".join(line.upper() + "\n" for line in lines), encoding="utf-8")
+    return folder
+
+
+def recipe(corpus: Path, steps: int, compiles: str = "off", precision: str = "auto") -> Recipe:
+    """Train a model with dropout, in micro-batches of many shapes."""
+    sections = {
+        "data": {
+            "folder": str(corpus),
+            "train": [{"files": ["train.de", "train.en"]}],
+            "dev": {"files": ["dev.de", "dev.en"]},
+            "max_tokens": 800,
+        },
+        "tokenizer": {"kind": "whitespace"},
+        "model": {"preset": "tiny", "dropout": 0.1},
+        "optimizer": {"learning_rate": 3e-3, "warmup_steps": 20},
+        "training": {
+            "steps": steps,
+            "accumulate": 2,
+            "device": "cuda",
+            "precision": precision,
+            "compile": compiles,
+            "log_every": 10,
+        },
+        "validation": {"every": 20, "metric": "loss"},
+        "checkpoints": {"every": 10, "keep": 2, "average": 0},
+    }
+    return parse_recipe(sections, "test")
+
+
+def weights(run: Path) -> dict[str, Tensor]:
+    newest = max((run / "checkpoints").glob("step-*"), key=lambda folder: int(folder.name[5:]))
+    return {**read_weights(newest / "model.safetensors"), **read_weights(newest / "optimizer.safetensors")}
+
+
+@pytest.mark.parametrize(
+    ("compiles", "precision"),
+    [("off", "float32"), ("off", "bfloat16"), pytest.param("on", "bfloat16", marks=pytest.mark.slow)],
+)
+def test_a_resumed_run_equals_an_undisturbed_one(corpus: Path, tmp_path: Path, compiles: str, precision: str) -> None:
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    train(recipe(corpus, 40, compiles, precision), straight)
+    train(recipe(corpus, 20, compiles, precision), resumed)
+    train(recipe(corpus, 40, compiles, precision), resumed)
+    mine, yours = weights(straight), weights(resumed)
+    assert mine.keys() == yours.keys()
+    different = [name for name in mine if not torch.equal(mine[name], yours[name])]
+    assert not different
+
+
+def test_a_model_learns_and_translates_as_on_the_cpu(corpus: Path, tmp_path: Path) -> None:
+    train(recipe(corpus, 500), tmp_path)
+    lines = (corpus / "dev.de").read_text(encoding="utf-8").splitlines()
+    there, here = (load_translator(tmp_path / "best", device=device, precision="float32") for device in ("cuda", "cpu"))
+    for beam_size in (1, 4):
+        options = DecodingOptions(beam_size=beam_size)
+        for mine, yours in zip(there.translate(lines, options), here.translate(lines, options), strict=True):
+            assert mine.text == yours.text
+            assert mine.score == pytest.approx(yours.score, abs=1e-3)
+    assert sum(each.text == line.upper() for each, line in zip(here.translate(lines), lines, strict=True)) > 20
+
+
+def padded_batch() -> PaddedBatch:
+    """Return five sentences of different lengths, with padding at the end."""
+    rows = np.full((5, 24), PAD)
+    for row, length in zip(rows, (3, 17, 9, 1, 24), strict=True):
+        row[:length] = np.random.default_rng(length).integers(NUM_SPECIAL, 50, length)
+    return PaddedBatch(rows, rows)
+
+
+def test_the_loss_and_its_gradient_equal_those_of_the_cpu() -> None:
+    config = TransformerConfig.preset("tiny").model_copy(update={"dropout": 0.0})
+    model = accelerate(build_model(config, 50, 50))
+    found = []
+    for device in (torch.device("cpu"), torch.device("cuda")):
+        moved = deepcopy(model).to(device)
+        loss = TranslationObjective(moved, 0.1)(to_device(padded_batch(), device))
+        torch.autograd.backward(loss)
+        gradients = {name: each.grad.cpu() for name, each in moved.named_parameters() if each.grad is not None}
+        found.append((loss.detach().cpu(), gradients))
+    (mine, my_gradients), (yours, your_gradients) = found
+    torch.testing.assert_close(mine, yours, rtol=1e-4, atol=1e-4)
+    assert my_gradients.keys() == your_gradients.keys()
+    for name, gradient in my_gradients.items():
+        torch.testing.assert_close(gradient, your_gradients[name], rtol=1e-3, atol=1e-3)
+
+
+TEXTS = ["ein rotes Haus", "der", "das grüne Haus und der Baum"]
+
+
+def test_a_classifier_answers_as_on_the_cpu(make_classifier: Callable[..., Classifier]) -> None:
+    here = make_classifier()
+    there = Classifier(deepcopy(here.bundle), device="cuda")
+    for mine, yours in zip(there.classify(TEXTS), here.classify(TEXTS), strict=True):
+        assert mine.probabilities == pytest.approx(yours.probabilities, abs=1e-5)
+
+
+def test_a_language_model_scores_and_continues_as_on_the_cpu(make_language_model: Callable[..., LanguageModel]) -> None:
+    here = make_language_model()
+    there = LanguageModel(deepcopy(here.bundle), device="cuda")
+    for mine, yours in zip(there.score(TEXTS), here.score(TEXTS), strict=True):
+        assert mine.log_probability == pytest.approx(yours.log_probability, rel=1e-4)
+    for beam_size in (1, 3):
+        options = {"temperature": 0, "beam_size": beam_size, "max_new_tokens": 8}
+        assert [each[0].text for each in there.generate(TEXTS, **options)] == [
+            each[0].text for each in here.generate(TEXTS, **options)
+        ]
+
+
+def test_a_masked_model_fills_as_on_the_cpu(make_masked_language_model: Callable[..., MaskedLanguageModel]) -> None:
+    here = make_masked_language_model()
+    there = MaskedLanguageModel(deepcopy(here.bundle), device="cuda")
+    mine, yours = (model.fill("ein [MASK] Haus", top=3) for model in (there, here))
+    assert [each.text for each in mine] == [each.text for each in yours]
+    assert [each.probability for each in mine] == pytest.approx([each.probability for each in yours], abs=1e-5)
