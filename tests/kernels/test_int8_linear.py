@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ import headway.engine  # noqa: F401  # kernels then use as many threads as PyTor
 from headway.kernels import int8_linear, jit
 from headway.kernels.int8_gemm import BLOCK, quantize_weight
 from headway.kernels.int8_linear import MIN_PARALLEL, LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
+from headway.kernels.jit import Array
 
 GROUP = 8  # inputs whose products are added in 16 bits, in two halves
 
@@ -132,8 +134,13 @@ def test_a_product_is_divided_between_threads_unless_another_is(monkeypatch: pyt
 
     def chosen(rows: int) -> str:
         calls: list[str] = []
-        kernel = jit.SerialAndParallel(lambda *_: calls.append("serial"), lambda *_: calls.append("parallel"))
-        monkeypatch.setattr(int8_linear, "_multiply", kernel)
+
+        def noted(form: str, *_: object) -> Array:
+            calls.append(form)
+            return np.zeros((rows, BLOCK), np.float32)
+
+        kernel = jit.SerialAndParallel(partial(noted, "serial"), partial(noted, "parallel"))
+        monkeypatch.setattr(int8_linear, "_linear", kernel)
         layer(normal(rows, 4))
         return "".join(calls)
 

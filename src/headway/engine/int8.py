@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from headway.engine.torch_backend import (
     TorchBackend,
 )
 from headway.kernels.activations import gelu_tanh
-from headway.kernels.decode_attention import attend, padded_width, write_kv
+from headway.kernels.decode_attention import attend, padded_width, write_keys_and_values, write_kv
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
 from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
 from headway.kernels.vocab_topk import topk_logits, topk_projection, topk_projection_per_sentence
@@ -103,8 +103,10 @@ class Int8Backend(TorchBackend):
     def kv_spec(self, heads: int, key_width: int, value_width: int) -> LayerSpec:  # noqa: D102
         return LayerSpec(heads, padded_width(key_width), padded_width(value_width))
 
-    def mask(self, cache: KVCache) -> Any:  # noqa: D102
-        return _NO_MASK if cache.is_unmasked else cache.visible_mask.numpy()
+    def mask(self, cache: KVCache) -> _Entries:  # noqa: D102
+        slots, mask = cache.slots.numpy(), _NO_MASK if cache.is_unmasked else cache.visible_mask.numpy()
+        in_use = np.full(len(slots), cache.num_entries)
+        return _Entries(slots, cache.num_entries, in_use, cache.lengths.numpy(), mask)
 
     def self_attention(  # noqa: D102
         self, rows: Rows, layout: HeadLayout, sources: SourceRows, window: tuple[int, int] | None = None
@@ -133,7 +135,7 @@ class Int8Backend(TorchBackend):
             for width in layout.widths[1:]
         )
         _write_keys_values(rows, layout, keys, values, sentences, spans, 0)
-        _attend(rows, layout, keys, values, sentences, spans, lengths, _NO_MASK, out)
+        _attend(rows, layout, keys, values, sentences, spans, lengths, _NO_MASK, out, int(lengths.max()))
 
     def causal_attention(  # noqa: D102
         self, rows: Rows, layout: HeadLayout, prompts: PromptRows, window: tuple[int, int] | None
@@ -160,12 +162,14 @@ class Int8Backend(TorchBackend):
                 own = np.array([[span.own_rows.start, span.own_rows.stop]])
                 _write_keys_values(rows, layout, keys, values, slot, own, span.shared)
 
-    def prefix_attention(self, rows: Rows, layout: HeadLayout, prefix_kv: KVCache, layer: int, mask: Any) -> Rows:  # noqa: D102
-        keys, values, slots = _bits(prefix_kv.keys[layer]), _bits(prefix_kv.values[layer]), prefix_kv.slots.numpy()
-        spans, counts = _equal_spans(len(slots), prefix_kv.beams), np.full(len(slots), prefix_kv.num_entries)
-        _write_keys_values(rows, layout, keys, values, slots, spans, prefix_kv.num_entries - prefix_kv.beams)
+    def prefix_attention(  # noqa: D102
+        self, rows: Rows, layout: HeadLayout, prefix_kv: KVCache, layer: int, mask: _Entries
+    ) -> Rows:
+        keys, values = prefix_kv.converted(layer, _both_bits)
+        spans, newest = _equal_spans(len(mask.slots), prefix_kv.beams), prefix_kv.num_entries - prefix_kv.beams
+        _write_keys_values(rows, layout, keys, values, mask.slots, spans, newest)
         out = np.empty((len(rows), layout.output_width), dtype=np.float32)
-        _attend(rows, layout, keys, values, slots, spans, counts, mask, out)
+        _attend(rows, layout, keys, values, mask.slots, spans, mask.in_use, mask.mask, out, mask.num_entries)
         return out
 
     def write_memory(self, rows: Rows, widths: Sequence[int], memory_kv: KVCache, sources: SourceRows) -> None:  # noqa: D102
@@ -175,13 +179,32 @@ class Int8Backend(TorchBackend):
                 write_kv(rows, column, width // spec.kv_heads, spec.kv_heads, _bits(kv), slots, sources.spans, 0)
                 column += width
 
-    def cross_attention(self, query: Rows, layout: HeadLayout, memory_kv: KVCache, layer: int, mask: Any) -> Rows:  # noqa: D102
-        # Without the mask: each sequence has its own number of entries.
-        keys, values, slots = _bits(memory_kv.keys[layer]), _bits(memory_kv.values[layer]), memory_kv.slots.numpy()
-        spans, counts = _equal_spans(len(slots), len(query) // max(1, len(slots))), memory_kv.lengths.numpy()
+    def cross_attention(  # noqa: D102
+        self, query: Rows, layout: HeadLayout, memory_kv: KVCache, layer: int, mask: _Entries
+    ) -> Rows:
+        keys, values = memory_kv.converted(layer, _both_bits)
+        spans = _equal_spans(len(mask.slots), len(query) // max(1, len(mask.slots)))
         out = np.empty((len(query), layout.output_width), dtype=np.float32)
-        _attend(query, layout, keys, values, slots, spans, counts, _NO_MASK, out)
+        _attend(query, layout, keys, values, mask.slots, spans, mask.lengths, _NO_MASK, out, mask.num_entries)
         return out
+
+
+class _Entries(NamedTuple):
+    """The entries of a cache that attention reads: a number of them from each sequence's slot.
+
+    Attributes:
+        slots: Slot of each sequence (B,).
+        num_entries: Number of entries in use in each slot. The mask applies to them.
+        in_use: This number for each sequence (B,).
+        lengths: Number of positions of each sequence (B,).
+        mask: Mask of the entries in use (B, W, C), or (0, 0, 0) if each beam may attend to all of them.
+    """
+
+    slots: Indices
+    num_entries: int
+    in_use: Indices
+    lengths: Indices
+    mask: npt.NDArray[np.bool_]
 
 
 @lru_cache(maxsize=256)
@@ -195,10 +218,7 @@ def _write_keys_values(
     rows: Array, layout: HeadLayout, keys: Bits, values: Bits, slots: Indices, spans: Indices, entry: int
 ) -> None:
     """Copy the keys and values in ``rows`` to the cache, from ``entry`` on."""
-    queries, all_keys, all_values = layout.widths
-    heads = layout.num_kv_heads
-    write_kv(rows, queries, all_keys // heads, heads, keys, slots, spans, entry)
-    write_kv(rows, queries + all_keys, all_values // heads, heads, values, slots, spans, entry)
+    write_keys_and_values(rows, layout.widths, layout.num_kv_heads, keys, values, slots, spans, entry)
 
 
 def _attend(
@@ -211,9 +231,11 @@ def _attend(
     counts: Indices,
     mask: npt.NDArray[np.bool_],
     out: Array,
+    longest: int,
 ) -> None:
+    """Write the attention over the first ``counts`` entries, at most ``longest``, of each slot to ``out``."""
     heads = layout.num_heads
-    parallel = len(slots) > 1 and int(counts.sum()) * sum(layout.widths[1:]) >= _MIN_PARALLEL_KV
+    parallel = len(slots) > 1 and len(slots) * longest * (layout.widths[1] + layout.widths[2]) >= _MIN_PARALLEL_KV
     compute = attend if parallel else attend.serial
     compute(rows, heads, layout.num_kv_heads, layout.widths[0] // heads, keys, values, slots, spans, counts, mask, out)
 
@@ -221,6 +243,10 @@ def _attend(
 def _bits(x: Tensor) -> Bits:
     """Return the bits of 16-bit floats as integers, because Numba does not support 16-bit floats."""
     return x.view(torch.int16).numpy()
+
+
+def _both_bits(keys: Tensor, values: Tensor) -> tuple[Bits, Bits]:
+    return _bits(keys), _bits(values)
 
 
 class _Int8OutputProjection:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from headway.kernels.activations import CHUNK, gelu_tanh
-from headway.kernels.decode_attention import attend, padded_width, write_kv
+from headway.kernels.decode_attention import attend, padded_width, write_keys_and_values, write_kv
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
 from headway.kernels.int8_linear import MIN_PARALLEL, LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
 from headway.kernels.jit import cache_folders, compile_in_background, run_serial_and_parallel
@@ -34,6 +34,7 @@ def compile_decoding_kernels() -> list[str]:
         slots, spans = np.zeros(1, dtype=np.int64), np.array([[0, 2]])
         keys = np.zeros((1, 2, padded_width(_WIDTH)), dtype=np.int16)
         write_kv(rows, 0, _WIDTH, 1, keys, slots, spans, 0)
+        write_keys_and_values(rows, (_WIDTH, _WIDTH, _WIDTH), 1, keys, keys, slots, spans, 0)
         mask, count = np.zeros((1, 2, 2), dtype=np.bool_), np.full(1, 2)
         attend(rows, 1, 1, _WIDTH, keys, keys, slots, spans, count, mask, np.empty_like(x))
     layer_norm(x, LayerNormParams(bias, bias, 1e-5))

@@ -13,6 +13,8 @@ width of a key, U width of a value; K2 and U2 include the padding.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 
@@ -45,6 +47,16 @@ def write_kv(
                 source = rows.ctypes.data + 4 * (r * rows.shape[1] + source_column + h * width)
                 at = ((slots[sentence] * heads + h) * cache.shape[1] + entry + r - first) * size
                 to_float16(width, source, cache.ctypes.data + 2 * at)
+
+
+@jit
+def write_keys_and_values(
+    rows: Array, widths: Any, heads: int, keys: Array, values: Array, slots: Array, spans: Array, entry: int
+) -> None:
+    """Copy the keys and values in ``rows`` to their caches. ``widths`` are those of all queries, keys and values."""
+    queries, all_keys, all_values = widths
+    write_kv(rows, queries, all_keys // heads, heads, keys, slots, spans, entry)
+    write_kv(rows, queries + all_keys, all_values // heads, heads, values, slots, spans, entry)
 
 
 @jit_serial_and_parallel

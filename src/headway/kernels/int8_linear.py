@@ -33,8 +33,17 @@ from headway.kernels.int8_gemm import (
     pack_weight,
     quantize_weight,
 )
-from headway.kernels.jit import Array, SerialAndParallel, jit, jit_parallel, jit_serial_and_parallel
-from headway.kernels.llvm import TILE_ROWS
+from headway.kernels.jit import (
+    Array,
+    SerialAndParallel,
+    jit,
+    jit_exact,
+    jit_internal,
+    jit_parallel,
+    jit_serial_and_parallel,
+)
+from headway.kernels.llvm import CACHE_LINE, TILE_ROWS
+from headway.kernels.reductions import row_sum, sum_squared_deviations
 
 _LEVEL = np.float32(1 / MAX_LEVEL)
 # Number of inputs that are multiplied at a time, small enough for the second-level cache. AMX is faster with more.
@@ -61,7 +70,8 @@ class QuantizedLinear:
     """y = x W^T + b with W (N, K) in integers, optionally followed by ReLU, or by a residual connection and a norm.
 
     ``addresses`` are the addresses of the packed weights, the initial accumulators, the scales and the bias, all padded
-    to whole blocks. ``width`` is the number of inputs including padding.
+    to whole blocks. ``width`` is the number of inputs including padding. ``parameters`` contains all of these, then the
+    number of outputs, and 1 or 0 for ReLU.
     """
 
     def __init__(
@@ -79,7 +89,8 @@ class QuantizedLinear:
         self._arrays = *pack_weight(levels), np.pad(scale, padding), np.pad(bias, padding)
         self.addresses = tuple(array.ctypes.data for array in self._arrays)
         self.width = 4 * self._arrays[0].shape[1]
-        self._minimum, self._norm = np.float32(0 if relu else -np.inf), norm or _NO_NORM
+        self.parameters = np.array([*self.addresses, self.width, self.out_features, int(relu)], dtype=np.int64)
+        self._norm = norm or _NO_NORM
 
     def __call__(
         self, x: Float32[Array, "R K"], residual: Float32[Array, "R N"] | None = None
@@ -87,28 +98,8 @@ class QuantizedLinear:
         """Return the output of the layer. ``residual`` is added before the norm."""
         if x.shape[1] != self.in_features:
             raise ValueError(f"inputs have {x.shape[1]} features, but the layer expects {self.in_features}")
-        out = empty_aligned((len(x), self.out_features), np.float32)
-        if x.size <= _CHUNK:
-            self._compute(x, residual, out)
-            return out
-        each = -(-len(x) // -(-x.size // _CHUNK))
-        for first in range(0, len(x), each):
-            rows = slice(first, first + each)
-            self._compute(x[rows], None if residual is None else residual[rows], out[rows])
-        return out
-
-    def _compute(self, x: Array, residual: Array | None, out: Array) -> None:
-        """Compute the output of rows that fit in the cache, and write it to ``out``."""
-        levels, scales = quantize_rows(x, self.width)
-        partial = self.out_features % BLOCK
-        last = np.empty((len(x), BLOCK), dtype=np.float32) if partial else out
-        weight, init, scale, bias = self.addresses
-        _multiply(levels, scales, weight, init, scale, bias, self._minimum, out, last)
-        if partial:
-            out[:, -partial:] = last[:, :partial]
-        norm = self._norm
-        if residual is not None or norm is not _NO_NORM:
-            _residual_norm(out, _NO_RESIDUAL if residual is None else residual, norm.weight, norm.bias, norm.epsilon)
+        norm, residual = self._norm, _NO_RESIDUAL if residual is None else residual
+        return _linear(x, self.parameters, residual, norm.weight, norm.bias, norm.epsilon)
 
 
 def layer_norm(x: Float32[Array, "R D"], norm: LayerNormParams) -> Float32[Array, "R D"]:
@@ -148,23 +139,16 @@ def _quantize(x: Array, levels: Array, scales: Array) -> None:
             levels[r, k] = np.uint8(np.int32(np.rint(x[r, k] * inverse)) + INPUT_OFFSET)
 
 
-def _multiply_blocks(
-    levels: Array,
-    input_scales: Array,
-    weights: int,
-    accumulator_init: int,
-    scales: int,
-    bias: int,
-    minimum: np.float32,
-    out: Array,
-    last: Array,
-) -> None:
-    """Write the product of quantized rows and a packed weight, scaled and shifted, but at least ``minimum``.
+def _multiply_blocks(levels: Array, input_scales: Array, layer: Array, out: Array, last: Array) -> None:
+    """Write the product of quantized rows and a packed weight to ``out``, scaled and shifted, and after ReLU.
 
-    The weight's arrays are given by their addresses. The last block is written to ``last`` if it is not full.
+    ``layer`` contains the parameters of a :class:`QuantizedLinear`. The last block is written to ``last`` if it is not
+    full.
     """
     rows, outputs = out.shape
     whole, width = outputs // BLOCK, levels.shape[1]
+    weights, accumulator_init, scales, bias = layer[0], layer[1], layer[2], layer[3]
+    minimum = np.float32(0) if layer[6] else np.float32(-np.inf)
     q, s, y, rest = levels.ctypes.data, input_scales.ctypes.data, out.ctypes.data, last.ctypes.data
     for index in numba.prange(-(-outputs // BLOCK)):
         # The parallel form has an unsigned index, for which multiply_block would be compiled again.
@@ -173,30 +157,104 @@ def _multiply_blocks(
         multiply_block(weights, accumulator_init, scales, bias, block, q, width, s, rows, minimum, place, stride)
 
 
-_multiply = SerialAndParallel(jit(_multiply_blocks), jit_parallel(_multiply_blocks), _MEMORY_THREADS)
+_multiply, _multiply_in_parallel = jit(_multiply_blocks), jit_parallel(_multiply_blocks)
+_quantize_serial, _quantize_in_parallel = _quantize.serial, _quantize.parallel
 
 
 @jit
+def _linear_serial(
+    x: Array, layer: Array, residual: Array, norm_weight: Array, norm_bias: Array, epsilon: float
+) -> Array:
+    """Return the output of a layer with these parameters (:class:`QuantizedLinear`) for the rows of x.
+
+    As many rows are processed at a time as fit in the cache. The residual and the norm are skipped if their arrays are
+    empty. Memory is allocated here because that takes several times as long in Python.
+    """
+    out, rows = _aligned_floats(len(x), layer[5]), _rows_at_a_time(x)
+    levels, scales, last = _aligned_bytes(rows, layer[4]), np.empty(rows, np.float32), _last_block(rows, layer[5])
+    for first in range(0, len(x), rows):
+        part, end = out[first : first + rows], min(rows, len(x) - first)
+        _quantize_serial(x[first : first + rows], levels[:end], scales)
+        _multiply(levels[:end], scales, layer, part, last)
+        _copy_last_block(last, part)
+        _residual_norm(part, residual[first : first + rows], norm_weight, norm_bias, epsilon)
+    return out
+
+
+@jit
+def _linear_in_parallel(
+    x: Array, layer: Array, residual: Array, norm_weight: Array, norm_bias: Array, epsilon: float
+) -> Array:
+    """Return the same as :func:`_linear_serial`, with threads."""
+    out, rows = _aligned_floats(len(x), layer[5]), _rows_at_a_time(x)
+    levels, scales, last = _aligned_bytes(rows, layer[4]), np.empty(rows, np.float32), _last_block(rows, layer[5])
+    for first in range(0, len(x), rows):
+        part, end = out[first : first + rows], min(rows, len(x) - first)
+        if end * x.shape[1] >= MIN_PARALLEL:
+            _quantize_in_parallel(x[first : first + rows], levels[:end], scales)
+        else:
+            _quantize_serial(x[first : first + rows], levels[:end], scales)
+        _multiply_in_parallel(levels[:end], scales, layer, part, last)
+        _copy_last_block(last, part)
+        _residual_norm(part, residual[first : first + rows], norm_weight, norm_bias, epsilon)
+    return out
+
+
+_linear = SerialAndParallel(_linear_serial, _linear_in_parallel, _MEMORY_THREADS)
+
+
+@jit_internal
+def _rows_at_a_time(x: Array) -> int:
+    """Return the number of rows whose inputs fit in the cache. All parts have about the same number of rows."""
+    parts = max(-(-x.size // _CHUNK), 1)
+    return max(-(-len(x) // parts), 1)
+
+
+@jit_internal
+def _aligned_bytes(rows: int, width: int) -> Array:
+    """Return an uninitialized array that is aligned to a cache line, like :func:`empty_aligned`."""
+    memory = np.empty(rows * width + CACHE_LINE, np.uint8)
+    start = CACHE_LINE - memory.ctypes.data % CACHE_LINE
+    return memory[start : start + rows * width].reshape(rows, width)
+
+
+@jit_internal
+def _aligned_floats(rows: int, width: int) -> Array:
+    """Return an uninitialized array that is aligned to a cache line, like :func:`empty_aligned`."""
+    return _aligned_bytes(1, 4 * rows * width).reshape(-1).view(np.float32).reshape(rows, width)
+
+
+@jit_internal
+def _last_block(rows: int, outputs: int) -> Array:
+    """Return an array for the last block of outputs, without rows if that block is full."""
+    return np.empty((rows if outputs % BLOCK else 0, BLOCK), np.float32)
+
+
+@jit_internal
+def _copy_last_block(last: Array, out: Array) -> None:
+    partial = out.shape[1] % BLOCK
+    if partial:
+        for r in range(len(out)):
+            out[r, out.shape[1] - partial :] = last[r, :partial]
+
+
+@jit_exact
 def _residual_norm(x: Array, residual: Array, weight: Array, bias: Array, epsilon: float) -> None:
     """Add the residual and apply the norm in place. Each is skipped if its arrays are empty."""
     width = x.shape[1]
     size = np.float32(width)
     for r in range(len(x)):
+        row = x[r]
         if len(residual):
             for d in range(width):
-                x[r, d] += residual[r, d]
+                row[d] += residual[r, d]
         if len(weight):
-            total, squares = np.float32(0), np.float32(0)
-            if len(bias):
-                for d in range(width):
-                    total += x[r, d]
-            mean = total / size
-            for d in range(width):
-                squares += (x[r, d] - mean) * (x[r, d] - mean)
+            mean = row_sum(row.ctypes.data, row[0], width) / size if len(bias) else np.float32(0)
+            squares = sum_squared_deviations(row.ctypes.data, row[0], width, mean)
             inverse = np.float32(1) / np.sqrt(squares / size + np.float32(epsilon))
             if len(bias):
                 for d in range(width):
-                    x[r, d] = (x[r, d] - mean) * inverse * weight[d] + bias[d]
+                    row[d] = (row[d] - mean) * inverse * weight[d] + bias[d]
             else:
                 for d in range(width):
-                    x[r, d] = x[r, d] * inverse * weight[d]
+                    row[d] = row[d] * inverse * weight[d]

@@ -37,6 +37,7 @@ from headway.kernels import cpu_features, host_threads
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 P = ParamSpec("P")
+R = TypeVar("R")
 Array = npt.NDArray[Any]
 
 _IndexDataCacheFile: Any = caching.IndexDataCacheFile
@@ -53,6 +54,7 @@ _OPTIONS: dict[str, Any] = {
     "error_model": "numpy",
     "no_cfunc_wrapper": True,
 }
+_EXACT: dict[str, Any] = {"fastmath": {"nsz"}}
 # Only loops over `numba.prange` use threads, because starting threads for an array copy takes longer than the copy.
 _ONLY_PRANGE = {"prange": True} | dict.fromkeys(
     ("comprehension", "fusion", "inplace_binop", "numpy", "reduction", "setitem", "stencil"), False
@@ -89,12 +91,20 @@ def jit_internal(function: FunctionT) -> FunctionT:
     return _compile(function, "internal", {"no_cpython_wrapper": True})
 
 
+def jit_exact(function: FunctionT) -> FunctionT:
+    """Like :func:`jit`, but the compiler neither reorders sums nor fuses products with sums.
+
+    So the function gives the same bits in all functions that call it. See :func:`jit_serial_and_parallel`.
+    """
+    return _compile(function, "serial", _EXACT)
+
+
 def jit_parallel(function: FunctionT) -> FunctionT:
     """Like :func:`jit`, but the loops over ``numba.prange`` are divided among Numba's threads."""
     return _compile(function, "parallel", {"parallel": _ONLY_PRANGE})
 
 
-class SerialAndParallel(Generic[P]):
+class SerialAndParallel(Generic[P, R]):
     """The serial and the parallel form of a function, each compiled when it is first called.
 
     A call runs the parallel form if threads are available. It uses as many threads as the library that calls the
@@ -102,27 +112,26 @@ class SerialAndParallel(Generic[P]):
     a time uses threads: if several threads already decode at once, more threads would not help.
     """
 
-    def __init__(self, serial: Callable[P, None], parallel: Callable[P, None], max_threads: int | None = None) -> None:
+    def __init__(self, serial: Callable[P, R], parallel: Callable[P, R], max_threads: int | None = None) -> None:
         self.serial, self.parallel, self.max_threads = serial, parallel, max_threads
 
-    def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> None:
+    def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> R:
         """Run the serial or the parallel form."""
         if _both_forms:
             self.serial(*arguments, **keywords)
-            self.parallel(*arguments, **keywords)
-            return
+            return self.parallel(*arguments, **keywords)
+        if _MAX_THREADS < 2:  # asking the host takes longer than a small kernel
+            return self.serial(*arguments, **keywords)
         threads = min(host_threads.get(), self.max_threads or _MAX_THREADS, _MAX_THREADS)
         if threads < 2 or not _lock.acquire(blocking=False):
-            self.serial(*arguments, **keywords)
-            return
+            return self.serial(*arguments, **keywords)
         try:
             if not _threads_start_fast():
-                self.serial(*arguments, **keywords)
-                return
+                return self.serial(*arguments, **keywords)
             if getattr(_requested, "threads", None) != threads:
                 numba.set_num_threads(threads)
                 _requested.threads = threads
-            self.parallel(*arguments, **keywords)
+            return self.parallel(*arguments, **keywords)
         finally:
             _lock.release()
 
@@ -161,7 +170,7 @@ def _threads_start_fast() -> bool:
     return layer in ("omp", "tbb")
 
 
-def jit_serial_and_parallel(function: Callable[P, None]) -> SerialAndParallel[P]:
+def jit_serial_and_parallel(function: Callable[P, R]) -> SerialAndParallel[P, R]:
     """Compile ``function`` with and without threads, so that both forms give the same bits in every process.
 
     Neither form reorders sums or fuses products with sums: the compiler does so in one form of a loop but not in
@@ -169,10 +178,8 @@ def jit_serial_and_parallel(function: Callable[P, None]) -> SerialAndParallel[P]
     :mod:`headway.kernels.reductions`. Other compiled functions that they call must not compute with floating-point
     numbers, except by instructions written with :mod:`headway.kernels.llvm`.
     """
-    exact = {"fastmath": {"nsz"}}
-    return SerialAndParallel(
-        _compile(function, "serial", exact), _compile(function, "parallel", {"parallel": _ONLY_PRANGE} | exact)
-    )
+    parallel = _compile(function, "parallel", {"parallel": _ONLY_PRANGE} | _EXACT)
+    return SerialAndParallel(jit_exact(function), parallel)
 
 
 def compile_in_background(module_name: str) -> None:

@@ -18,13 +18,16 @@ K width of a key, U width of a value, P slots (at least B).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
+
+T = TypeVar("T")
 
 _GROWTH = 32  # decoding steps for which space is added when the buffers are full
 _MIN_ENTRIES = 32  # caches with fewer entries are not searched for unused ones
@@ -87,6 +90,7 @@ class KVCache:
         self.num_entries = 0
         self.is_unmasked = True
         self._in_order = True  # whether sequence b has slot b
+        self._converted: dict[int, Any] = {}
         self._min_entries = _MIN_ENTRIES if reads_masked else _MIN_ENTRIES_UNREAD
         self._look_for_unused_at = self._min_entries
 
@@ -104,6 +108,13 @@ class KVCache:
     def mask(self) -> Bool[Tensor, "B W C"] | None:
         """The mask of the entries that each beam may attend to, or None if every beam may attend to all of them."""
         return None if self.is_unmasked else self.visible_mask[:, :, : self.num_entries]
+
+    def converted(self, layer: int, convert: Callable[[Tensor, Tensor], T]) -> T:
+        """Return ``convert(keys, values)`` of a layer. It is called once for the same buffers."""
+        if layer not in self._converted:
+            self._converted[layer] = convert(self.keys[layer], self.values[layer])
+        found: T = self._converted[layer]
+        return found
 
     def admit(self, lengths: Sequence[int], *, beams: int) -> None:
         """Append one sequence for each of ``lengths``.
@@ -208,6 +219,7 @@ class KVCache:
 
     def _replace(self, buffers: Sequence[Tensor]) -> None:
         self.keys, self.values = list(buffers[::2]), list(buffers[1::2])
+        self._converted.clear()
 
     def _number_slots(self, count: int) -> None:
         self.slots, self._in_order = torch.arange(count, device=self.slots.device), True
