@@ -21,16 +21,19 @@ from headway.engine.torch_backend import (
     Activation,
     HeadLayout,
     Layer,
+    OutputLayer,
     OutputProjection,
     Residual,
     Rows,
     ShortlistProjection,
     TorchBackend,
 )
+from headway.kernels import int8_sublayers
 from headway.kernels.activations import gelu_tanh
 from headway.kernels.decode_attention import attend, padded_width, write_keys_and_values, write_kv
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
 from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
+from headway.kernels.jit import uses_one_thread
 from headway.kernels.vocab_topk import topk_logits, topk_projection, topk_projection_per_sentence
 from headway.nn import blocks
 from headway.nn.blocks import PostNorm
@@ -77,7 +80,7 @@ class Int8Backend(TorchBackend):
             return lambda x: gelu_tanh(layer(x))
         return lambda x: activation(torch.from_numpy(layer(x))).numpy()
 
-    def output_layer(self, layer: nn.Linear, wrapper: Residual) -> Callable[[Rows, Rows], Rows]:  # noqa: D102
+    def output_layer(self, layer: nn.Linear, wrapper: Residual) -> OutputLayer:  # noqa: D102
         norm = _norm(wrapper.norm) if isinstance(wrapper, PostNorm) else None
         product = _quantized(layer.weight, layer.bias, norm=norm)
         return product if wrapper.residual else (lambda x, _: product(x))
@@ -162,6 +165,49 @@ class Int8Backend(TorchBackend):
                 own = np.array([[span.own_rows.start, span.own_rows.stop]])
                 _write_keys_values(rows, layout, keys, values, slot, own, span.shared)
 
+    def feed_forward(self, x: Rows, inner: Layer, output: OutputLayer, residual: Rows) -> Rows:  # noqa: D102
+        if isinstance(inner, QuantizedLinear) and isinstance(output, QuantizedLinear) and uses_one_thread():
+            return int8_sublayers.feed_forward(x, inner.parameters, output.parameters, residual, *output.norm)
+        return super().feed_forward(x, inner, output, residual)
+
+    def attend_to_prefix(  # noqa: D102
+        self,
+        x: Rows,
+        projection: Layer,
+        layout: HeadLayout,
+        prefix_kv: KVCache,
+        layer: int,
+        mask: _Entries,
+        output: OutputLayer,
+        residual: Rows,
+    ) -> Rows:
+        if isinstance(projection, QuantizedLinear) and isinstance(output, QuantizedLinear) and uses_one_thread():
+            stored, newest = prefix_kv.converted(layer, _both_bits), prefix_kv.num_entries - prefix_kv.beams
+            return int8_sublayers.attend_to_prefix(
+                *(x, projection.parameters, *_sizes(layout), *stored, mask.slots, newest, mask.in_use, mask.mask),
+                *(output.parameters, residual, *output.norm),
+            )
+        return super().attend_to_prefix(x, projection, layout, prefix_kv, layer, mask, output, residual)
+
+    def attend_to_memory(  # noqa: D102
+        self,
+        x: Rows,
+        query: Layer,
+        layout: HeadLayout,
+        memory_kv: KVCache,
+        layer: int,
+        mask: _Entries,
+        output: OutputLayer,
+        residual: Rows,
+    ) -> Rows:
+        if isinstance(query, QuantizedLinear) and isinstance(output, QuantizedLinear) and uses_one_thread():
+            stored = memory_kv.converted(layer, _both_bits)
+            return int8_sublayers.attend_to_memory(
+                *(x, query.parameters, *_sizes(layout), *stored, mask.slots, mask.lengths, _NO_MASK),
+                *(output.parameters, residual, *output.norm),
+            )
+        return super().attend_to_memory(x, query, layout, memory_kv, layer, mask, output, residual)
+
     def prefix_attention(  # noqa: D102
         self, rows: Rows, layout: HeadLayout, prefix_kv: KVCache, layer: int, mask: _Entries
     ) -> Rows:
@@ -205,6 +251,10 @@ class _Entries(NamedTuple):
     in_use: Indices
     lengths: Indices
     mask: npt.NDArray[np.bool_]
+
+
+def _sizes(layout: HeadLayout) -> tuple[int, int, tuple[int, int, int], int]:
+    return layout.num_heads, layout.num_kv_heads, layout.widths, layout.output_width
 
 
 @lru_cache(maxsize=256)

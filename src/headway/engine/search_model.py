@@ -207,10 +207,10 @@ class _FeedForwardLayer:
 
     def __call__(self, x: Rows, residual: Rows | None = None) -> Rows:
         """Apply the sub-layer to ``x``. The residual connection adds ``residual``, by default ``x``."""
-        inner = self._inner(self._norm(x))
-        if self._gate is not None:
-            inner = self._backend.gate(inner, self._gate)
-        return self._output(inner, x if residual is None else residual)
+        backend, residual = self._backend, x if residual is None else residual
+        if self._gate is None:
+            return backend.feed_forward(self._norm(x), self._inner, self._output, residual)
+        return self._output(backend.gate(self._inner(self._norm(x)), self._gate), residual)
 
 
 class _SelfAttentionLayer:
@@ -251,8 +251,13 @@ class _SelfAttentionLayer:
 
     def step(self, x: Rows, prefix_kv: KVCache, layer: int, mask: Any, rotation: Activation | None) -> Rows:
         """Attend from one new position of each row. ``rotation`` applies rotary positions, if there are any."""
+        backend, layout = self._backend, self.layout
+        if rotation is None and self._query_norm is None:
+            return backend.attend_to_prefix(
+                self._norm(x), self._projection, layout, prefix_kv, layer, mask, self._output, x
+            )
         rows = self._transform(self._projection(self._norm(x)), prefix_kv.beams, rotation)
-        return self._output(self._backend.prefix_attention(rows, self.layout, prefix_kv, layer, mask), x)
+        return self._output(backend.prefix_attention(rows, layout, prefix_kv, layer, mask), x)
 
     def _rotate_all(self) -> Activation | None:
         rotary = self.rotary
@@ -310,13 +315,18 @@ class _DecoderLayer:
     ) -> Rows:
         """Apply the block. The masks are those of the backend, and ``rotation`` applies rotary positions, if any."""
         x = self._attention.step(x, prefix_kv, layer, mask, rotation)
-        query, norm = self._query(self._norm(x)), self._query_norm
-        if norm is not None:
-            _transform_each_head(
-                self._backend, query, self._layout.num_heads, lambda heads: norm(heads) * self._query_scale
+        backend, layout, norm = self._backend, self._layout, self._query_norm
+        if norm is None:
+            return self._feed_forward(
+                backend.attend_to_memory(
+                    self._norm(x), self._query, layout, memory_kv, layer, memory_mask, self._output, x
+                )
             )
-        x = self._output(self._backend.cross_attention(query, self._layout, memory_kv, layer, memory_mask), x)
-        return self._feed_forward(x)
+        query = self._query(self._norm(x))
+        _transform_each_head(backend, query, layout.num_heads, lambda heads: norm(heads) * self._query_scale)
+        return self._feed_forward(
+            self._output(backend.cross_attention(query, layout, memory_kv, layer, memory_mask), x)
+        )
 
 
 class _CausalLayer:

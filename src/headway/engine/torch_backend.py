@@ -30,6 +30,7 @@ from headway.text.base import PAD
 
 Rows = Any  # (R, K), in the backend's own representation, which only the backend and its layers read
 Layer = Callable[[Rows], Rows]
+OutputLayer = Callable[[Rows, Rows], Rows]  # of a sub-layer: a function of its input and the residual connection's
 Activation = Callable[[Tensor], Tensor]
 Residual = PostNorm | PreNorm | NoNorm
 
@@ -97,8 +98,8 @@ class TorchBackend:
         activate = F.relu_ if activation is F.relu else activation
         return lambda x: activate(F.linear(x, weight, bias))
 
-    def output_layer(self, layer: nn.Linear, wrapper: Residual) -> Callable[[Rows, Rows], Rows]:
-        """Return the last layer of a sub-layer with its residual connection and norm: a function of (x, residual)."""
+    def output_layer(self, layer: nn.Linear, wrapper: Residual) -> OutputLayer:
+        """Return the last layer of a sub-layer with its residual connection and norm."""
         product = self.linear(layer.weight, layer.bias)
         norm = self.norm(wrapper.norm) if isinstance(wrapper, PostNorm) else None
         if not wrapper.residual:
@@ -208,6 +209,38 @@ class TorchBackend:
                 stored[:, : span.shared] = by_slot[slots[span.like], :, : span.shared]
                 stored[:, span.shared : span.length] = part[span.own_rows].squeeze(1).transpose(0, 1)
                 stored[:, span.length : longest] = 0  # masked, but must be finite
+
+    def feed_forward(self, x: Rows, inner: Layer, output: OutputLayer, residual: Rows) -> Rows:
+        """Return the output of a feed-forward sub-layer without a gate."""
+        return output(inner(x), residual)
+
+    def attend_to_prefix(
+        self,
+        x: Rows,
+        projection: Layer,
+        layout: HeadLayout,
+        prefix_kv: KVCache,
+        layer: int,
+        mask: Any,
+        output: OutputLayer,
+        residual: Rows,
+    ) -> Rows:
+        """Return the output of a self-attention sub-layer for one new token of each row."""
+        return output(self.prefix_attention(projection(x), layout, prefix_kv, layer, mask), residual)
+
+    def attend_to_memory(
+        self,
+        x: Rows,
+        query: Layer,
+        layout: HeadLayout,
+        memory_kv: KVCache,
+        layer: int,
+        mask: Any,
+        output: OutputLayer,
+        residual: Rows,
+    ) -> Rows:
+        """Return the output of a cross-attention sub-layer."""
+        return output(self.cross_attention(query(x), layout, memory_kv, layer, mask), residual)
 
     def prefix_attention(self, rows: Rows, layout: HeadLayout, prefix_kv: KVCache, layer: int, mask: Any) -> Rows:
         """Append each row's key and value to the cache and return the attention over the row's prefix."""

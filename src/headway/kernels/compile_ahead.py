@@ -12,6 +12,7 @@ from headway.kernels.activations import CHUNK, gelu_tanh
 from headway.kernels.decode_attention import attend, padded_width, write_keys_and_values, write_kv
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
 from headway.kernels.int8_linear import MIN_PARALLEL, LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
+from headway.kernels.int8_sublayers import attend_to_memory, attend_to_prefix, feed_forward
 from headway.kernels.jit import cache_folders, compile_in_background, run_serial_and_parallel
 from headway.kernels.vocab_topk import topk_logits, topk_projection, topk_projection_per_sentence
 
@@ -37,7 +38,12 @@ def compile_decoding_kernels() -> list[str]:
         write_keys_and_values(rows, (_WIDTH, _WIDTH, _WIDTH), 1, keys, keys, slots, spans, 0)
         mask, count = np.zeros((1, 2, 2), dtype=np.bool_), np.full(1, 2)
         attend(rows, 1, 1, _WIDTH, keys, keys, slots, spans, count, mask, np.empty_like(x))
-    layer_norm(x, LayerNormParams(bias, bias, 1e-5))
+    norm = LayerNormParams(bias, bias, 1e-5)
+    layer_norm(x, norm)
+    small, large, widths = layer.parameters, QuantizedLinear(np.tile(weight, (3, 1))).parameters, (_WIDTH,) * 3
+    feed_forward(x, small, small, x, *norm)
+    attend_to_prefix(x, large, 1, 1, widths, _WIDTH, keys, keys, slots, 0, count, mask, small, x, *norm)
+    attend_to_memory(x, small, 1, 1, widths, _WIDTH, keys, keys, slots, count, mask, small, x, *norm)
     results = np.empty((2, 1), np.float32), np.empty((2, 1), np.int64), np.empty(2, np.float32)
     banned, quantized = np.zeros(0, dtype=np.int64), quantize_rows(x, layer.width)
     topk_logits(x, banned, 2, *results)

@@ -14,8 +14,7 @@ The activation, residual connection and norm are applied while the rows of a pro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -54,8 +53,7 @@ _MEMORY_THREADS = 8  # threads that suffice to use the full memory bandwidth
 _NO_RESIDUAL = np.zeros((0, 0), dtype=np.float32)
 
 
-@dataclass(frozen=True)
-class LayerNormParams:
+class LayerNormParams(NamedTuple):
     """The parameters of a layer norm (Ba et al. 2016) over D features, or of an RMSNorm if the bias is empty."""
 
     weight: Float32[Array, " D"]
@@ -71,7 +69,7 @@ class QuantizedLinear:
 
     ``addresses`` are the addresses of the packed weights, the initial accumulators, the scales and the bias, all padded
     to whole blocks. ``width`` is the number of inputs including padding. ``parameters`` contains all of these, then the
-    number of outputs, and 1 or 0 for ReLU.
+    number of outputs, and 1 or 0 for ReLU. ``norm`` has empty arrays if there is none.
     """
 
     def __init__(
@@ -90,7 +88,7 @@ class QuantizedLinear:
         self.addresses = tuple(array.ctypes.data for array in self._arrays)
         self.width = 4 * self._arrays[0].shape[1]
         self.parameters = np.array([*self.addresses, self.width, self.out_features, int(relu)], dtype=np.int64)
-        self._norm = norm or _NO_NORM
+        self.norm = norm or _NO_NORM
 
     def __call__(
         self, x: Float32[Array, "R K"], residual: Float32[Array, "R N"] | None = None
@@ -98,14 +96,14 @@ class QuantizedLinear:
         """Return the output of the layer. ``residual`` is added before the norm."""
         if x.shape[1] != self.in_features:
             raise ValueError(f"inputs have {x.shape[1]} features, but the layer expects {self.in_features}")
-        norm, residual = self._norm, _NO_RESIDUAL if residual is None else residual
-        return _linear(x, self.parameters, residual, norm.weight, norm.bias, norm.epsilon)
+        norm, residual = self.norm, _NO_RESIDUAL if residual is None else residual
+        return _linear(x, self.parameters, residual, *norm)
 
 
 def layer_norm(x: Float32[Array, "R D"], norm: LayerNormParams) -> Float32[Array, "R D"]:
     """Normalize each row to mean 0 and standard deviation 1, then scale and shift it."""
     out = x.copy()
-    _residual_norm(out, _NO_RESIDUAL, norm.weight, norm.bias, norm.epsilon)
+    _residual_norm(out, _NO_RESIDUAL, *norm)
     return out
 
 
@@ -162,7 +160,7 @@ _quantize_serial, _quantize_in_parallel = _quantize.serial, _quantize.parallel
 
 
 @jit
-def _linear_serial(
+def linear_serial(
     x: Array, layer: Array, residual: Array, norm_weight: Array, norm_bias: Array, epsilon: float
 ) -> Array:
     """Return the output of a layer with these parameters (:class:`QuantizedLinear`) for the rows of x.
@@ -185,7 +183,7 @@ def _linear_serial(
 def _linear_in_parallel(
     x: Array, layer: Array, residual: Array, norm_weight: Array, norm_bias: Array, epsilon: float
 ) -> Array:
-    """Return the same as :func:`_linear_serial`, with threads."""
+    """Return the same as :func:`linear_serial`, with threads."""
     out, rows = _aligned_floats(len(x), layer[5]), _rows_at_a_time(x)
     levels, scales, last = _aligned_bytes(rows, layer[4]), np.empty(rows, np.float32), _last_block(rows, layer[5])
     for first in range(0, len(x), rows):
@@ -200,7 +198,7 @@ def _linear_in_parallel(
     return out
 
 
-_linear = SerialAndParallel(_linear_serial, _linear_in_parallel, _MEMORY_THREADS)
+_linear = SerialAndParallel(linear_serial, _linear_in_parallel, _MEMORY_THREADS)
 
 
 @jit_internal

@@ -104,6 +104,11 @@ def jit_parallel(function: FunctionT) -> FunctionT:
     return _compile(function, "parallel", {"parallel": _ONLY_PRANGE})
 
 
+def uses_one_thread() -> bool:
+    """Return whether kernels that the current thread calls use no other threads."""
+    return _MAX_THREADS < 2 or host_threads.get() < 2
+
+
 class SerialAndParallel(Generic[P, R]):
     """The serial and the parallel form of a function, each compiled when it is first called.
 

@@ -268,7 +268,9 @@ class KVCache:
         if width * _WASTE <= self.num_entries:
             # A stable sort moves each sequence's used entries to the front without changing their order.
             order = (~used).to(torch.uint8).argsort(dim=1, stable=True)[:, :width]
-            room = _GROWTH * self.beams
+            # While sequences come and go, buffers keep their size until entries are dropped the next time.
+            next_look = int(max(width, self._min_entries) * _WASTE) + self.beams
+            room = max(_GROWTH * self.beams, min(self.visible_mask.size(2), next_look) - width)
             self.visible_mask = F.pad(visible.gather(2, order.unsqueeze(1).expand(-1, self.beams, -1)), (0, room))
             kept = []
             for by_slot in self._by_slot():
