@@ -47,7 +47,7 @@ from torch.multiprocessing.spawn import spawn
 
 from headway.data.batching import PaddedBatch
 from headway.engine.accelerate import accelerate, compile_blocks
-from headway.hardware import autocast, keep_freed_memory, processor_name
+from headway.hardware import autocast, keep_freed_memory, prepare_gpu, processor_name
 from headway.models.registry import blocks_of, build_model
 from headway.models.transformer import TransformerConfig
 from headway.tasks.translation import TranslationObjective
@@ -114,6 +114,7 @@ def measure(rank: int, processes: int, meeting: str, preset: str, max_tokens: in
         model = accelerate(build_model(TransformerConfig.preset(preset), VOCAB_SIZE, VOCAB_SIZE)).to(world.device)
         plain = TranslationObjective(model, 0.1)
         if world.device.type == "cuda":
+            prepare_gpu()
             compile_blocks(blocks_of(model))
         optimizer, batch = make_optimizer(model, OptimizerConfig()), random_batch(max_tokens, world)
         single: dict[str, Callable[[], object]] = {"alone": partial(step, plain, optimizer, batch, world)}

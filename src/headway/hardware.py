@@ -31,9 +31,9 @@ def choose_device(name: str) -> torch.device:
 
 
 def prepare_gpu() -> None:
-    """Set PyTorch's options for text, whose batches have hundreds of shapes, on a GPU.
+    """Configure PyTorch for training on a GPU with batches of many shapes.
 
-    PyTorch then computes attention without cuDNN, which makes a plan for each new shape.
+    Attention is then computed without cuDNN, which makes a plan for each new shape.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
 

@@ -21,8 +21,9 @@ from headway.models.transformer import TransformerConfig
 from headway.predict import LanguageModel, MaskedLanguageModel, load_translator
 from headway.predict.classifier import Classifier
 from headway.tasks import parse_recipe, train
+from headway.tasks.classification import ClassificationObjective
 from headway.tasks.translation import TranslationObjective
-from headway.text.base import NUM_SPECIAL, PAD
+from headway.text.base import EOS, NUM_SPECIAL, PAD
 from headway.train.recipe import Recipe
 from headway.train.stream import to_device
 
@@ -134,6 +135,12 @@ def test_a_classifier_answers_as_on_the_cpu(make_classifier: Callable[..., Class
     there = Classifier(deepcopy(here.bundle), device="cuda")
     for mine, yours in zip(there.classify(TEXTS), here.classify(TEXTS), strict=True):
         assert mine.probabilities == pytest.approx(yours.probabilities, abs=1e-5)
+
+
+def test_class_weights_are_on_the_model_s_device(make_classifier: Callable[..., Classifier]) -> None:
+    network = deepcopy(make_classifier().bundle.model).to("cuda")
+    tokens = to_device(PaddedBatch(np.array([[5, 6, EOS], [8, EOS, PAD]]), np.array([[1], [3]])), torch.device("cuda"))
+    assert torch.isfinite(ClassificationObjective(network, 0.0, class_weights=[1.0, 2.0, 3.0])(tokens))
 
 
 def test_a_language_model_scores_and_continues_as_on_the_cpu(make_language_model: Callable[..., LanguageModel]) -> None:

@@ -157,3 +157,21 @@ def test_memory_does_not_grow_with_the_number_of_sequences_that_have_left() -> N
     watched.admit([200])
     assert len(watched.cache.keys[0]) <= 4 * HEADS
     watched.step()
+
+
+def test_buffers_keep_their_size_while_sequences_come_and_go_and_are_converted_once() -> None:
+    cache = KVCache([LayerSpec(1, 2, 2)], dtype=torch.float32, device=torch.device("cpu"), reads_masked=False)
+    cache.admit([0, 0], beams=4)
+    sizes, converted = [], []
+    for step in range(400):
+        if step % 10 == 0 and step:  # the older sequence leaves, and a new one enters
+            cache.select(torch.arange(4, 8), torch.tensor([1]))
+            cache.admit([0], beams=4)
+        cache.advance()
+        assert cache.converted(0, lambda keys, _: keys.data_ptr()) == cache.keys[0].data_ptr()
+        sizes.append(cache.visible_mask.size(2))
+        converted.append(cache.keys[0].data_ptr())
+    later = sizes[150:]
+    assert len(set(later)) == 1
+    assert max(sizes) < 2 * 256, "entries were dropped"
+    assert len(set(converted)) > 2, "buffers were replaced"

@@ -282,9 +282,3 @@ def test_an_empty_text_of_the_development_set_is_refused_before_training(folder:
     (folder / "dev.tsv").write_text("hot\tsun\ncold\t \n", encoding="utf-8")
     with pytest.raises(DataError, match=r"dev\.tsv, example 2: the text is empty"):
         prepare(recipe(folder), folder / "run", Listener())
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_class_weights_are_on_the_model_s_device() -> None:
-    network, tokens = model().to("cuda"), to_device(batch(), torch.device("cuda"))
-    assert torch.isfinite(ClassificationObjective(network, 0.0, class_weights=[1.0, 2.0, 3.0])(tokens))

@@ -178,8 +178,8 @@ _INSIDE |= {each.fast_type: _INSIDE[each.plain_type] for each in _REPLACEMENTS i
 def compile_blocks(blocks: Iterable[nn.Module]) -> None:
     """Compile the forward pass of each block with ``torch.compile``, for all shapes.
 
-    Blocks of the same kind share one compiled graph, so that compiling takes as long for a deep model as for one with
-    a single layer.
+    Blocks of the same kind share compiled code, so that compiling takes as long for a deep model as for one with a
+    single layer. It is compiled again without gradients, and for batches of a single row.
     """
     for block in blocks:
         block.compile(dynamic=True)

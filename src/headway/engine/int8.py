@@ -243,7 +243,7 @@ class _Entries(NamedTuple):
         num_entries: Number of entries in use in each slot. The mask applies to them.
         in_use: This number for each sequence (B,).
         lengths: Number of positions of each sequence (B,).
-        mask: Mask of the entries in use (B, W, C), or (0, 0, 0) if each beam may attend to all of them.
+        mask: Mask of the entries in use (B, W, >= C), or (0, 0, 0) if each beam may attend to all of them.
     """
 
     slots: Indices

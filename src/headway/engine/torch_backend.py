@@ -30,7 +30,7 @@ from headway.text.base import PAD
 
 Rows = Any  # (R, K), in the backend's own representation, which only the backend and its layers read
 Layer = Callable[[Rows], Rows]
-OutputLayer = Callable[[Rows, Rows], Rows]  # of a sub-layer: a function of its input and the residual connection's
+OutputLayer = Callable[[Rows, Rows], Rows]  # a function of the sub-layer's inner result and the residual
 Activation = Callable[[Tensor], Tensor]
 Residual = PostNorm | PreNorm | NoNorm
 

@@ -40,7 +40,8 @@ def compile_decoding_kernels() -> list[str]:
         attend(rows, 1, 1, _WIDTH, keys, keys, slots, spans, count, mask, np.empty_like(x))
     norm = LayerNormParams(bias, bias, 1e-5)
     layer_norm(x, norm)
-    small, large, widths = layer.parameters, QuantizedLinear(np.tile(weight, (3, 1))).parameters, (_WIDTH,) * 3
+    wide, widths = QuantizedLinear(np.tile(weight, (3, 1))), (_WIDTH,) * 3
+    small, large = layer.parameters, wide.parameters
     feed_forward(x, small, small, x, *norm)
     attend_to_prefix(x, large, 1, 1, widths, _WIDTH, keys, keys, slots, 0, count, mask, small, x, *norm)
     attend_to_memory(x, small, 1, 1, widths, _WIDTH, keys, keys, slots, count, mask, small, x, *norm)

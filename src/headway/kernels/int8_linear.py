@@ -69,7 +69,8 @@ class QuantizedLinear:
 
     ``addresses`` are the addresses of the packed weights, the initial accumulators, the scales and the bias, all padded
     to whole blocks. ``width`` is the number of inputs including padding. ``parameters`` contains all of these, then the
-    number of outputs, and 1 or 0 for ReLU. ``norm`` has empty arrays if there is none.
+    number of outputs, and 1 or 0 for ReLU; they are valid while the layer exists. ``norm`` has empty arrays if there is
+    none.
     """
 
     def __init__(
@@ -213,13 +214,15 @@ def _aligned_bytes(rows: int, width: int) -> Array:
     """Return an uninitialized array that is aligned to a cache line, like :func:`empty_aligned`."""
     memory = np.empty(rows * width + CACHE_LINE, np.uint8)
     start = CACHE_LINE - memory.ctypes.data % CACHE_LINE
-    return memory[start : start + rows * width].reshape(rows, width)
+    return memory[start : start + rows * width].reshape((rows, width))
 
 
 @jit_internal
 def _aligned_floats(rows: int, width: int) -> Array:
     """Return an uninitialized array that is aligned to a cache line, like :func:`empty_aligned`."""
-    return _aligned_bytes(1, 4 * rows * width).reshape(-1).view(np.float32).reshape(rows, width)
+    memory = np.empty(rows * width + CACHE_LINE // 4, np.float32)
+    start = (CACHE_LINE - memory.ctypes.data % CACHE_LINE) // 4
+    return memory[start : start + rows * width].reshape((rows, width))
 
 
 @jit_internal
@@ -231,9 +234,11 @@ def _last_block(rows: int, outputs: int) -> Array:
 @jit_internal
 def _copy_last_block(last: Array, out: Array) -> None:
     partial = out.shape[1] % BLOCK
+    first = out.shape[1] - partial
     if partial:
         for r in range(len(out)):
-            out[r, out.shape[1] - partial :] = last[r, :partial]
+            for column in range(partial):  # assigning a slice would take seconds to compile
+                out[r, first + column] = last[r, column]
 
 
 @jit_exact

@@ -1,4 +1,4 @@
-"""The sub-layers of a decoder in 8-bit integers, each as one compiled function, for a single thread.
+"""Sub-layers of the Transformer in 8-bit integers, each as one compiled function, for a single thread.
 
 Between the large kernels of a decoding step, the interpreter's code and data are no longer in the processor's caches,
 so each call of a kernel from Python takes several times as long as when it is repeated. Each function here gives the

@@ -94,7 +94,7 @@ def jit_internal(function: FunctionT) -> FunctionT:
 def jit_exact(function: FunctionT) -> FunctionT:
     """Like :func:`jit`, but the compiler neither reorders sums nor fuses products with sums.
 
-    So the function gives the same bits in all functions that call it. See :func:`jit_serial_and_parallel`.
+    Its results are then the same bits in every caller. See :func:`jit_serial_and_parallel`.
     """
     return _compile(function, "serial", _EXACT)
 

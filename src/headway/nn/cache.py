@@ -110,7 +110,10 @@ class KVCache:
         return None if self.is_unmasked else self.visible_mask[:, :, : self.num_entries]
 
     def converted(self, layer: int, convert: Callable[[Tensor, Tensor], T]) -> T:
-        """Return ``convert(keys, values)`` of a layer. It is called once for the same buffers."""
+        """Return ``convert(keys, values)`` of a layer, which must always be the same function.
+
+        The result is stored until the buffers are replaced.
+        """
         if layer not in self._converted:
             self._converted[layer] = convert(self.keys[layer], self.values[layer])
         found: T = self._converted[layer]
@@ -268,9 +271,9 @@ class KVCache:
         if width * _WASTE <= self.num_entries:
             # A stable sort moves each sequence's used entries to the front without changing their order.
             order = (~used).to(torch.uint8).argsort(dim=1, stable=True)[:, :width]
-            # While sequences come and go, buffers keep their size until entries are dropped the next time.
-            next_look = int(max(width, self._min_entries) * _WASTE) + self.beams
-            room = max(_GROWTH * self.beams, min(self.visible_mask.size(2), next_look) - width)
+            # Smaller buffers would soon grow again; larger ones are not needed until entries are dropped again.
+            enough = int(max(width, self._min_entries) * _WASTE) + self.beams
+            room = max(_GROWTH * self.beams, min(self.visible_mask.size(2), enough) - width)
             self.visible_mask = F.pad(visible.gather(2, order.unsqueeze(1).expand(-1, self.beams, -1)), (0, room))
             kept = []
             for by_slot in self._by_slot():

@@ -87,9 +87,9 @@ class Result:
 def _check_memory(task: Task[Any, Any, Any], trainer: _Trainer[Any]) -> None:
     """Warn or stop if a step needs more memory than there is."""
     shapes, state = largest_batch_shapes(trainer.prepared.train, trainer.stream.epoch_plan), trainer.state
-    # This objective is not compiled, which would take minutes.
-    plain = task.build_objective(trainer.model, trainer.recipe, trainer.prepared)
-    estimate = estimate_memory(plain, state.optimizer, shapes, trainer.precision, has_ema=state.ema is not None)
+    objective = task.build_objective(trainer.model, trainer.recipe, trainer.prepared)
+    with torch.compiler.set_stance("force_eager"):  # compiling would take as long again as for training
+        estimate = estimate_memory(objective, state.optimizer, shapes, trainer.precision, has_ema=state.ema is not None)
     check_memory(estimate, available_memory(trainer.world.device))
 
 
@@ -218,7 +218,7 @@ class _Trainer(Generic[RecipeT]):
         architecture = architecture_of(recipe.model)
         auto = device.type == "cuda" and not self.sharded
         if architecture.compilable and (training.compile == "on" or (training.compile == "auto" and auto)):
-            compile_blocks(blocks_of(trained))
+            compile_blocks(blocks_of(trained) or [trained])
         blocks = architecture.shardable_blocks(trained) if self.sharded and architecture.shardable_blocks else None
         self.objective = world.wrap(objective, fsdp_blocks=blocks, find_unused=recipe.leaves_weights_unused)
         found = depths(trained, blocks_of(trained)).items()
@@ -373,7 +373,8 @@ class _Trainer(Generic[RecipeT]):
         model.to(device).eval()
         objective = self.task.build_objective(model, recipe, prepared).eval()
         sums, targets = {"loss": 0.0}, 0
-        with torch.inference_mode():
+        # Code compiled for training would be compiled again without gradients.
+        with torch.compiler.set_stance("force_eager"), torch.inference_mode():
             for rows in dev.plan_sequential(recipe.data.max_tokens, recipe.max_batch_examples):
                 batch = to_device(dev.batch(rows), device)
                 with autocast(device, self.precision):
