@@ -228,6 +228,7 @@ class Int8Backend(TorchBackend):
     def cross_attention(  # noqa: D102
         self, query: Rows, layout: HeadLayout, memory_kv: KVCache, layer: int, mask: _Entries
     ) -> Rows:
+        # Without the mask: each sequence has its own number of entries.
         keys, values = memory_kv.converted(layer, _both_bits)
         spans = _equal_spans(len(mask.slots), len(query) // max(1, len(mask.slots)))
         out = np.empty((len(query), layout.output_width), dtype=np.float32)
@@ -236,12 +237,12 @@ class Int8Backend(TorchBackend):
 
 
 class _Entries(NamedTuple):
-    """The entries of a cache that attention reads: a number of them from each sequence's slot.
+    """Which entries of a cache attention reads.
 
     Attributes:
         slots: Slot of each sequence (B,).
-        num_entries: Number of entries in use in each slot. The mask applies to them.
-        in_use: This number for each sequence (B,).
+        num_entries: Number of entries in use, the same in all slots. The mask applies to them.
+        in_use: ``num_entries`` for each sequence (B,), as the kernel takes it.
         lengths: Number of positions of each sequence (B,).
         mask: Mask of the entries in use (B, W, >= C), or (0, 0, 0) if each beam may attend to all of them.
     """

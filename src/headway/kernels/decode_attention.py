@@ -53,7 +53,10 @@ def write_kv(
 def write_keys_and_values(
     rows: Array, widths: Any, heads: int, keys: Array, values: Array, slots: Array, spans: Array, entry: int
 ) -> None:
-    """Copy the keys and values in ``rows`` to their caches. ``widths`` are those of all queries, keys and values."""
+    """Write the keys and values in ``rows`` to the cache (:func:`write_kv`).
+
+    ``widths`` are the widths of queries, keys and values, each for all heads together.
+    """
     queries, all_keys, all_values = widths
     write_kv(rows, queries, all_keys // heads, heads, keys, slots, spans, entry)
     write_kv(rows, queries + all_keys, all_values // heads, heads, values, slots, spans, entry)

@@ -139,7 +139,7 @@ def _quantize(x: Array, levels: Array, scales: Array) -> None:
 
 
 def _multiply_blocks(levels: Array, input_scales: Array, layer: Array, out: Array, last: Array) -> None:
-    """Write the product of quantized rows and a packed weight to ``out``, scaled and shifted, and after ReLU.
+    """Write the product of quantized rows and a packed weight to ``out``: scaled, plus the bias, and after any ReLU.
 
     ``layer`` contains the parameters of a :class:`QuantizedLinear`. The last block is written to ``last`` if it is not
     full.

@@ -50,8 +50,8 @@ def attend_to_prefix(
 ) -> Array:
     """Return the output of a self-attention sub-layer for one new token of each row.
 
-    The tokens' keys and values are written to the cache from entry ``newest`` on. ``widths`` are those of all queries,
-    keys and values, and ``output_width`` is that of the attention's output.
+    The tokens' keys and values are written to the cache from entry ``newest`` on. ``widths`` are the widths of queries,
+    keys and values, each for all heads together, and ``output_width`` is that of the attention's output.
     """
     rows = _product(x, projection)
     spans = _equal_spans(len(slots), len(x))
