@@ -17,6 +17,7 @@ from headway.decode.ranking import NextTokens, top_tokens
 from headway.engine.prompts import PromptRows, prompt_attention
 from headway.engine.shortlist import ShortlistWeights
 from headway.engine.source_rows import SourceRows
+from headway.engine.step_rows import StepRows
 from headway.engine.torch_backend import (
     Activation,
     HeadLayout,
@@ -62,6 +63,7 @@ class Int8Backend(TorchBackend):
 
     batch_per_thread = True
     reads_masked = False
+    has_single_rows = True
 
     def __init__(self) -> None:
         self.dtype = torch.float16  # the type of stored keys and values
@@ -178,16 +180,17 @@ class Int8Backend(TorchBackend):
         prefix_kv: KVCache,
         layer: int,
         mask: _Entries,
+        step_rows: StepRows,
         output: OutputLayer,
         residual: Rows,
     ) -> Rows:
         if isinstance(projection, QuantizedLinear) and isinstance(output, QuantizedLinear) and uses_one_thread():
             stored, newest = prefix_kv.converted(layer, _both_bits), prefix_kv.num_entries - prefix_kv.beams
             return int8_sublayers.attend_to_prefix(
-                *(x, projection.parameters, *_sizes(layout), *stored, mask.slots, newest, mask.in_use, mask.mask),
-                *(output.parameters, residual, *output.norm),
+                *(x, projection.parameters, *_sizes(layout), *stored, mask.slots, step_rows.spans, newest),
+                *(mask.in_use, mask.mask, output.parameters, residual, *output.norm),
             )
-        return super().attend_to_prefix(x, projection, layout, prefix_kv, layer, mask, output, residual)
+        return super().attend_to_prefix(x, projection, layout, prefix_kv, layer, mask, step_rows, output, residual)
 
     def attend_to_memory(  # noqa: D102
         self,
@@ -197,22 +200,23 @@ class Int8Backend(TorchBackend):
         memory_kv: KVCache,
         layer: int,
         mask: _Entries,
+        step_rows: StepRows,
         output: OutputLayer,
         residual: Rows,
     ) -> Rows:
         if isinstance(query, QuantizedLinear) and isinstance(output, QuantizedLinear) and uses_one_thread():
             stored = memory_kv.converted(layer, _both_bits)
             return int8_sublayers.attend_to_memory(
-                *(x, query.parameters, *_sizes(layout), *stored, mask.slots, mask.lengths, _NO_MASK),
+                *(x, query.parameters, *_sizes(layout), *stored, mask.slots, step_rows.spans, mask.lengths),
                 *(output.parameters, residual, *output.norm),
             )
-        return super().attend_to_memory(x, query, layout, memory_kv, layer, mask, output, residual)
+        return super().attend_to_memory(x, query, layout, memory_kv, layer, mask, step_rows, output, residual)
 
     def prefix_attention(  # noqa: D102
-        self, rows: Rows, layout: HeadLayout, prefix_kv: KVCache, layer: int, mask: _Entries
+        self, rows: Rows, layout: HeadLayout, prefix_kv: KVCache, layer: int, mask: _Entries, step_rows: StepRows
     ) -> Rows:
         keys, values = prefix_kv.converted(layer, _both_bits)
-        spans, newest = _equal_spans(len(mask.slots), prefix_kv.beams), prefix_kv.num_entries - prefix_kv.beams
+        spans, newest = step_rows.spans, prefix_kv.num_entries - prefix_kv.beams
         _write_keys_values(rows, layout, keys, values, mask.slots, spans, newest)
         out = np.empty((len(rows), layout.output_width), dtype=np.float32)
         _attend(rows, layout, keys, values, mask.slots, spans, mask.in_use, mask.mask, out, mask.num_entries)
@@ -226,13 +230,12 @@ class Int8Backend(TorchBackend):
                 column += width
 
     def cross_attention(  # noqa: D102
-        self, query: Rows, layout: HeadLayout, memory_kv: KVCache, layer: int, mask: _Entries
+        self, query: Rows, layout: HeadLayout, memory_kv: KVCache, layer: int, mask: _Entries, step_rows: StepRows
     ) -> Rows:
         # Without the mask: each sequence has its own number of entries.
         keys, values = memory_kv.converted(layer, _both_bits)
-        spans = _equal_spans(len(mask.slots), len(query) // max(1, len(mask.slots)))
         out = np.empty((len(query), layout.output_width), dtype=np.float32)
-        _attend(query, layout, keys, values, mask.slots, spans, mask.lengths, _NO_MASK, out, mask.num_entries)
+        _attend(query, layout, keys, values, mask.slots, step_rows.spans, mask.lengths, _NO_MASK, out, mask.num_entries)
         return out
 
 

@@ -33,6 +33,7 @@ from headway.decode.ranking import NextTokens
 from headway.engine.prompts import PromptRows
 from headway.engine.shortlist import Shortlist, ShortlistWeights
 from headway.engine.source_rows import SourceRows
+from headway.engine.step_rows import StepRows
 from headway.engine.torch_backend import Activation, HeadLayout, OutputProjection, Rows, TorchBackend
 from headway.errors import ConfigError
 from headway.hardware import has_fast_bfloat16
@@ -249,15 +250,17 @@ class _SelfAttentionLayer:
             return x
         return self._output(backend.causal_attention(rows, self.layout, prompts, self._window), x)
 
-    def step(self, x: Rows, prefix_kv: KVCache, layer: int, mask: Any, rotation: Activation | None) -> Rows:
+    def step(
+        self, x: Rows, prefix_kv: KVCache, layer: int, mask: Any, step_rows: StepRows, rotation: Activation | None
+    ) -> Rows:
         """Attend from one new position of each row. ``rotation`` applies rotary positions, if there are any."""
         backend, layout = self._backend, self.layout
         if rotation is None and self._query_norm is None:
             return backend.attend_to_prefix(
-                self._norm(x), self._projection, layout, prefix_kv, layer, mask, self._output, x
+                self._norm(x), self._projection, layout, prefix_kv, layer, mask, step_rows, self._output, x
             )
-        rows = self._transform(self._projection(self._norm(x)), prefix_kv.beams, rotation)
-        return self._output(backend.prefix_attention(rows, layout, prefix_kv, layer, mask), x)
+        rows = self._transform(self._projection(self._norm(x)), 1, rotation)
+        return self._output(backend.prefix_attention(rows, layout, prefix_kv, layer, mask, step_rows), x)
 
     def _rotate_all(self) -> Activation | None:
         rotary = self.rotary
@@ -311,21 +314,22 @@ class _DecoderLayer:
         *,
         mask: Any,
         memory_mask: Any,
+        step_rows: StepRows,
         rotation: Activation | None,
     ) -> Rows:
         """Apply the block. The masks are those of the backend, and ``rotation`` applies rotary positions, if any."""
-        x = self._attention.step(x, prefix_kv, layer, mask, rotation)
+        x = self._attention.step(x, prefix_kv, layer, mask, step_rows, rotation)
         backend, layout, norm = self._backend, self._layout, self._query_norm
         if norm is None:
             return self._feed_forward(
                 backend.attend_to_memory(
-                    self._norm(x), self._query, layout, memory_kv, layer, memory_mask, self._output, x
+                    self._norm(x), self._query, layout, memory_kv, layer, memory_mask, step_rows, self._output, x
                 )
             )
         query = self._query(self._norm(x))
         _transform_each_head(backend, query, layout.num_heads, lambda heads: norm(heads) * self._query_scale)
         return self._feed_forward(
-            self._output(backend.cross_attention(query, layout, memory_kv, layer, memory_mask), x)
+            self._output(backend.cross_attention(query, layout, memory_kv, layer, memory_mask, step_rows), x)
         )
 
 
@@ -342,9 +346,11 @@ class _CausalLayer:
         attended = self.attention.prefill(x, prompts, prefix_kv, layer, only_store=only_store)
         return x if only_store else self._feed_forward(x if self._parallel else attended, attended)
 
-    def step(self, x: Rows, prefix_kv: KVCache, layer: int, mask: Any, rotation: Activation | None) -> Rows:
+    def step(
+        self, x: Rows, prefix_kv: KVCache, layer: int, mask: Any, step_rows: StepRows, rotation: Activation | None
+    ) -> Rows:
         """Apply the block to a new token of each row."""
-        attended = self.attention.step(x, prefix_kv, layer, mask, rotation)
+        attended = self.attention.step(x, prefix_kv, layer, mask, step_rows, rotation)
         return self._feed_forward(x if self._parallel else attended, attended)
 
 
@@ -422,9 +428,18 @@ class _ConvertedModel(Generic[ModelT]):
         """Whether several batches should be decoded at once, each in a thread (:func:`~headway.decode.search_all`)."""
         return self._backend.batch_per_thread
 
+    def to_rows(self, x: Float[Tensor, "R K"]) -> Rows:
+        """Return rows in the backend's representation."""
+        return self._backend.to_rows(x)
+
     def _new_cache(self, layers: Sequence[LayerSpec], window: int | None) -> KVCache:
         dtype, reads_masked = self._backend.dtype, self._backend.reads_masked
         return KVCache(layers, dtype=dtype, device=self.device, window=window, reads_masked=reads_masked)
+
+    def _step_rows(self, prefix_kv: KVCache) -> StepRows:
+        """Return the rows of the next step."""
+        num_new = prefix_kv.num_new if self._backend.has_single_rows else 0
+        return StepRows(prefix_kv.num_sequences, prefix_kv.beams, num_new)
 
 
 class SearchTransformer(_ConvertedModel[Transformer]):
@@ -520,17 +535,18 @@ class SearchTransformer(_ConvertedModel[Transformer]):
     @torch.inference_mode()
     def step(self, state: _State, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
         """Append one token to each row and predict the next. The attention weights are never returned."""
-        prefix, positions = state.prefix_kv, state.prefix_kv.lengths
+        prefix, memory, memory_mask = state.prefix_kv, state.memory_kv, state.memory_mask
         self._model.target_positions.reserve(prefix.current_max_length + 1)
-        rotation = _rotation(self._rotary, prefix)
-        of_rows = positions if prefix.beams == 1 else positions.repeat_interleave(prefix.beams)
-        x = self._backend.to_rows(self._model.embed_target_at(tokens, of_rows))
-        prefix.advance()
+        step_rows = self._step_rows(prefix)
+        positions = step_rows.distinct(prefix.lengths.repeat_interleave(prefix.beams))
+        rotation = _rotation(self._rotary, positions, prefix)
+        x = self._backend.to_rows(self._model.embed_target_at(step_rows.distinct(tokens), positions))
+        prefix.advance(step_rows.num_new)
         mask = self._backend.mask(prefix)
         for layer, block in enumerate(self._decoder):
-            memory, memory_mask = state.memory_kv, state.memory_mask
-            x = block(x, prefix, memory, layer, mask=mask, memory_mask=memory_mask, rotation=rotation)
-        return _HiddenStep(self, x if self._decoder_norm is None else self._decoder_norm(x), state)
+            masks = {"mask": mask, "memory_mask": memory_mask}
+            x = block(x, prefix, memory, layer, **masks, step_rows=step_rows, rotation=rotation)
+        return _HiddenStep(self, x if self._decoder_norm is None else self._decoder_norm(x), step_rows, state)
 
     @torch.inference_mode()
     def select(self, state: _State, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
@@ -546,26 +562,26 @@ class SearchTransformer(_ConvertedModel[Transformer]):
 class _ProjectedStep(Step):
     """A prediction from the last hidden states, which computes logits or only the top tokens on request."""
 
-    def __init__(self, projection: OutputProjection, hidden: Rows) -> None:
+    def __init__(self, projection: OutputProjection, hidden: Rows, rows: StepRows) -> None:
         self.attention = None
-        self._projection, self._hidden = projection, hidden
+        self._projection, self._hidden, self._rows = projection, hidden, rows
 
     @torch.inference_mode()
     def logits(self) -> Float[Tensor, "R V"]:
         """Return the logits of all tokens."""
-        return self._projection.logits(self._hidden)
+        return self._rows.expand(self._projection.logits(self._hidden))
 
     @torch.inference_mode()
     def top_k(self, k: int, banned: Sequence[int], eos: int) -> NextTokens:
         """Return the ``k`` most probable tokens of each row that are not ``banned``, and the log-probability of EOS."""
-        return self._projection.top_k(self._hidden, k, banned, eos)
+        return self._rows.expand_tokens(self._projection.top_k(self._hidden, k, banned, eos))
 
 
 class _HiddenStep(_ProjectedStep):
     """A prediction within the sequences' shortlists, if there are any."""
 
-    def __init__(self, model: SearchTransformer, hidden: Rows, state: _State) -> None:
-        super().__init__(model.projection, hidden)
+    def __init__(self, model: SearchTransformer, hidden: Rows, rows: StepRows, state: _State) -> None:
+        super().__init__(model.projection, hidden, rows)
         self._model, self._state = model, state
 
     @torch.inference_mode()
@@ -573,7 +589,8 @@ class _HiddenStep(_ProjectedStep):
         """Return the ``k`` most probable tokens of each row that are not ``banned``, and the log-probability of EOS."""
         shortlist_projection, listed = self._model.shortlist_projection, self._state.shortlist_weights
         if shortlist_projection is not None and listed is not None:
-            return shortlist_projection.top_k(self._hidden, listed, k, banned, eos)
+            hidden = self._model.to_rows(self._rows.expand(torch.as_tensor(self._hidden)))
+            return shortlist_projection.top_k(hidden, listed, k, banned, eos)
         return super().top_k(k, banned, eos)
 
     @torch.inference_mode()
@@ -631,13 +648,16 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly]):
     def step(self, state: PrefixState, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
         """Append one token to each row and predict the next. ``Step.attention`` is None: there is no source."""
         prefix = state.prefix_kv
-        rotation = _rotation(self._rotary, prefix)
-        x = self._backend.to_rows(self._model.embed_next(tokens, prefix))
-        prefix.advance()
+        self._model.positions.reserve(prefix.current_max_length + 1)
+        step_rows = self._step_rows(prefix)
+        positions = step_rows.distinct(prefix.lengths.repeat_interleave(prefix.beams))
+        rotation = _rotation(self._rotary, positions, prefix)
+        x = self._backend.to_rows(self._model.embed_next(step_rows.distinct(tokens), positions))
+        prefix.advance(step_rows.num_new)
         mask = self._backend.mask(prefix)
         for number, layer in enumerate(self._layers):
-            x = layer.step(x, prefix, number, mask, rotation)
-        return _ProjectedStep(self._projection, self._norm(x))
+            x = layer.step(x, prefix, number, mask, step_rows, rotation)
+        return _ProjectedStep(self._projection, self._norm(x), step_rows)
 
     @torch.inference_mode()
     def select(self, state: PrefixState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
@@ -645,11 +665,10 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly]):
         state.prefix_kv.select(rows, sequences)
 
 
-def _rotation(rotary: RotaryPositions | None, prefix_kv: KVCache) -> Activation | None:
-    """Return the rotation of queries and keys at the next position of each sequence, if positions are rotary."""
+def _rotation(rotary: RotaryPositions | None, positions: Int[Tensor, " R"], prefix_kv: KVCache) -> Activation | None:
+    """Return the rotation of queries and keys at the position of each row, if positions are rotary."""
     if rotary is None:
         return None
-    positions = prefix_kv.lengths
     rotary.reserve(prefix_kv.current_max_length + 1)
     return lambda x: rotary.rotate_at(x, positions)
 

@@ -21,6 +21,7 @@ from headway.engine.local_attention import local_attention
 from headway.engine.prompts import PromptRows, prompt_attention
 from headway.engine.shortlist import ShortlistWeights
 from headway.engine.source_rows import SourceRows
+from headway.engine.step_rows import StepRows
 from headway.nn.attention import KeysValues, restrict_to_window
 from headway.nn.blocks import NoNorm, PostNorm, PreNorm
 from headway.nn.cache import KVCache, LayerSpec
@@ -79,6 +80,7 @@ class TorchBackend:
 
     batch_per_thread = False
     reads_masked = True  # whether attention reads masked entries of the cache
+    has_single_rows = False  # whether a sequence has only one row in its first step
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -222,11 +224,12 @@ class TorchBackend:
         prefix_kv: KVCache,
         layer: int,
         mask: Any,
+        step_rows: StepRows,
         output: OutputLayer,
         residual: Rows,
     ) -> Rows:
         """Return the output of a self-attention sub-layer for one new token of each row."""
-        return output(self.prefix_attention(projection(x), layout, prefix_kv, layer, mask), residual)
+        return output(self.prefix_attention(projection(x), layout, prefix_kv, layer, mask, step_rows), residual)
 
     def attend_to_memory(
         self,
@@ -236,13 +239,16 @@ class TorchBackend:
         memory_kv: KVCache,
         layer: int,
         mask: Any,
+        step_rows: StepRows,
         output: OutputLayer,
         residual: Rows,
     ) -> Rows:
         """Return the output of a cross-attention sub-layer."""
-        return output(self.cross_attention(query(x), layout, memory_kv, layer, mask), residual)
+        return output(self.cross_attention(query(x), layout, memory_kv, layer, mask, step_rows), residual)
 
-    def prefix_attention(self, rows: Rows, layout: HeadLayout, prefix_kv: KVCache, layer: int, mask: Any) -> Rows:
+    def prefix_attention(
+        self, rows: Rows, layout: HeadLayout, prefix_kv: KVCache, layer: int, mask: Any, step_rows: StepRows
+    ) -> Rows:
         """Append each row's key and value to the cache and return the attention over the row's prefix."""
         query, key, value = layout.split(torch.unflatten(rows, 0, (prefix_kv.num_sequences, prefix_kv.beams)))
         return _attend(query, *prefix_kv.append(layer, key.transpose(1, 2), value.transpose(1, 2)), mask)
@@ -255,7 +261,9 @@ class TorchBackend:
         for layer in range(len(memory_kv.layers)):
             memory_kv.write(layer, *(part.transpose(1, 2) for part in parts[2 * layer : 2 * layer + 2]))
 
-    def cross_attention(self, query: Rows, layout: HeadLayout, memory_kv: KVCache, layer: int, mask: Any) -> Rows:
+    def cross_attention(
+        self, query: Rows, layout: HeadLayout, memory_kv: KVCache, layer: int, mask: Any, step_rows: StepRows
+    ) -> Rows:
         """Return the attention of each row over the memory of its sequence."""
         keys, values = memory_kv.entries(layer)
         by_head = query.view(memory_kv.num_sequences, -1, layout.num_heads, keys.size(2))

@@ -43,8 +43,8 @@ def compile_decoding_kernels() -> list[str]:
     wide, widths = QuantizedLinear(np.tile(weight, (3, 1))), (_WIDTH,) * 3
     small, large = layer.parameters, wide.parameters
     feed_forward(x, small, small, x, *norm)
-    attend_to_prefix(x, large, 1, 1, widths, _WIDTH, keys, keys, slots, 0, count, mask, small, x, *norm)
-    attend_to_memory(x, small, 1, 1, widths, _WIDTH, keys, keys, slots, count, mask, small, x, *norm)
+    attend_to_prefix(x, large, 1, 1, widths, _WIDTH, keys, keys, slots, spans, 0, count, mask, small, x, *norm)
+    attend_to_memory(x, small, 1, 1, widths, _WIDTH, keys, keys, slots, spans, count, small, x, *norm)
     results = np.empty((2, 1), np.float32), np.empty((2, 1), np.int64), np.empty(2, np.float32)
     banned, quantized = np.zeros(0, dtype=np.int64), quantize_rows(x, layer.width)
     topk_logits(x, banned, 2, *results)

@@ -39,6 +39,7 @@ def attend_to_prefix(
     keys: Array,
     values: Array,
     slots: Array,
+    spans: Array,
     newest: int,
     num_entries: Array,
     mask: Array,
@@ -54,7 +55,6 @@ def attend_to_prefix(
     keys and values, each for all heads together, and ``output_width`` is that of the attention's output.
     """
     rows = _product(x, projection)
-    spans = _equal_spans(len(slots), len(x))
     write_keys_and_values(rows, widths, kv_heads, keys, values, slots, spans, newest)
     out = np.empty((len(x), output_width), np.float32)
     _attend_serial(rows, heads, kv_heads, widths[0] // heads, keys, values, slots, spans, num_entries, mask, out)
@@ -72,8 +72,8 @@ def attend_to_memory(
     keys: Array,
     values: Array,
     slots: Array,
+    spans: Array,
     lengths: Array,
-    mask: Array,
     output: Array,
     residual: Array,
     norm_weight: Array,
@@ -81,9 +81,8 @@ def attend_to_memory(
     epsilon: float,
 ) -> Array:
     """Return the output of a cross-attention sub-layer. The other arguments are those of :func:`attend_to_prefix`."""
-    spans = _equal_spans(len(slots), len(x))
+    rows, mask = _product(x, query), np.empty((0, 0, 0), np.bool_)
     out = np.empty((len(x), output_width), np.float32)
-    rows = _product(x, query)
     _attend_serial(rows, heads, kv_heads, widths[0] // heads, keys, values, slots, spans, lengths, mask, out)
     return linear_serial(out, output, residual, norm_weight, norm_bias, epsilon)
 
@@ -93,13 +92,3 @@ def _product(x: Array, layer: Array) -> Array:
     """Return the output of a layer without residual connection and norm."""
     nothing = np.empty(0, np.float32)
     return linear_serial(x, layer, np.empty((0, 0), np.float32), nothing, nothing, 0.0)
-
-
-@jit_internal
-def _equal_spans(sentences: int, rows: int) -> Array:
-    """Return the first row of each sentence and the one after its last; all have the same number of rows."""
-    spans = np.empty((sentences, 2), np.int64)
-    for sentence in range(sentences):
-        spans[sentence, 0] = sentence * (rows // sentences)
-        spans[sentence, 1] = (sentence + 1) * (rows // sentences)
-    return spans

@@ -161,11 +161,10 @@ class DecoderOnly(nn.Module):
             positioned = self.positions.add_at(embedded, positions)
         return positioned
 
-    def embed_next(self, tokens: Int[Tensor, " R"], prefix_kv: KVCache) -> Float[Tensor, "R D"]:
-        """Return the same as :meth:`embed` for the token of each row that follows its prefix."""
-        self.positions.reserve(prefix_kv.current_max_length + 1)
+    def embed_next(self, tokens: Int[Tensor, " R"], positions: Int[Tensor, " R"]) -> Float[Tensor, "R D"]:
+        """Return the same as :meth:`embed` for one token of each row. The positions must be reserved."""
         embedded = self.embedding(tokens.unsqueeze(1)).squeeze(1)
-        positioned: Tensor = self.positions.add_at(embedded, prefix_kv.lengths.repeat_interleave(prefix_kv.beams))
+        positioned: Tensor = self.positions.add_at(embedded, positions)
         return positioned
 
     def hidden(
@@ -223,7 +222,8 @@ class DecoderOnly(nn.Module):
     def step(self, state: PrefixState, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
         """Append one token to each row and predict the next. ``Step.attention`` is None: there is no source."""
         prefix_kv = state.prefix_kv
-        x = self.embed_next(tokens, prefix_kv)
+        self.positions.reserve(prefix_kv.current_max_length + 1)
+        x = self.embed_next(tokens, prefix_kv.lengths.repeat_interleave(prefix_kv.beams))
         x = self.decoder.step(x.view(prefix_kv.num_sequences, prefix_kv.beams, -1), prefix_kv)
         return Step(self.projection(x).flatten(0, 1))
 

@@ -67,6 +67,7 @@ class KVCache:
         visible_mask: Mask of the entries that each beam may attend to, False from entry ``num_entries`` on.
         num_entries: C, the number of entries in use.
         is_unmasked: Whether every beam may attend to every entry, so that no mask is needed.
+        num_new: Number of sequences without a step so far, whose beams are equal. They are the last ones.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class KVCache:
         self.visible_mask: Bool[Tensor, "B W C"] = torch.empty(0, 1, 0, dtype=torch.bool, device=device)
         self.num_entries = 0
         self.is_unmasked = True
+        self.num_new = 0
         self._in_order = True  # whether sequence b has slot b
         self._converted: dict[int, Any] = {}
         self._min_entries = _MIN_ENTRIES if reads_masked else _MIN_ENTRIES_UNREAD
@@ -148,6 +150,7 @@ class KVCache:
         self.slots, self._in_order = torch.cat([self.slots, new_slots]), not before
         self.is_unmasked = self.is_unmasked and not before and min(lengths, default=0) == longest
         self.current_max_length = max(self.current_max_length, longest)
+        self.num_new = count if not before else self.num_new + count
 
     def newest_slots(self, count: int) -> Int[Tensor, " N"]:
         """Return the slots of the ``count`` sequences that were admitted last."""
@@ -160,14 +163,21 @@ class KVCache:
         for buffer, new in ((self.keys[layer], keys), (self.values[layer], values)):
             torch.unflatten(buffer, 0, (-1, heads))[slots, :, :length] = new.to(buffer.dtype)
 
-    def advance(self) -> None:
-        """Add a position to each sequence: one entry for each beam, which :meth:`append` fills in."""
+    def advance(self, num_equal: int = 0) -> None:
+        """Add a position to each sequence: one entry for each beam, which :meth:`append` fills in.
+
+        The beams of the last ``num_equal`` sequences are equal and have the first of these entries in common.
+        """
         if self.window is not None and self.num_entries >= self._look_for_unused_at:
             self._drop_unused()
         start, self.num_entries = self.num_entries, self.num_entries + self.beams
         if self.num_entries > self.visible_mask.size(2):
             self._reserve(self.num_sequences, start + _GROWTH * self.beams, start)
         self.visible_mask[:, :, start : self.num_entries].diagonal(dim1=1, dim2=2).fill_(True)
+        if num_equal:
+            newest = self.visible_mask[-num_equal:, :, start : self.num_entries]
+            newest[:, :, 0], newest[:, :, 1:] = True, False
+        self.num_new = 0
         self.is_unmasked = self.is_unmasked and self.beams == 1
         self.lengths = self.lengths + 1
         self.current_max_length += 1
@@ -207,6 +217,7 @@ class KVCache:
             self.slots, self.lengths = self.slots[sequences], self.lengths[sequences]
             self.current_max_length = int(self.lengths.max()) if count else 0
             self._in_order = False
+            self.num_new = 0  # the new ones may no longer be the last ones
         if sequences is not None or self.num_entries >= self._look_for_unused_at:
             self._drop_unused()
 

@@ -1,0 +1,76 @@
+"""The rows that a decoding step computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+from headway.decode.ranking import NextTokens
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """The rows of B sequences with W beams: one row for each beam, but only one for each sequence in its first step.
+
+    In the first step of a sequence, its beams have the same prefix and the same token, so their results are equal.
+
+    Attributes:
+        num_sequences: Number of sequences, B.
+        beams: Number of beams of each sequence, W.
+        num_new: Number of sequences with one row each. They are the last ones.
+    """
+
+    num_sequences: int
+    beams: int
+    num_new: int
+
+    @property
+    def spans(self) -> npt.NDArray[np.int64]:
+        """The first row of each sequence and the one after its last, (B, 2)."""
+        return _spans(self.num_sequences, self.beams, self.num_new)
+
+    def distinct(self, of_beams: Shaped[Tensor, "BW *d"]) -> Shaped[Tensor, "R *d"]:
+        """Return one element for each row, given one for each beam."""
+        return of_beams[_first_beams(self)] if self._has_fewer else of_beams
+
+    def expand(self, of_rows: Shaped[Tensor, "R *d"]) -> Shaped[Tensor, "BW *d"]:
+        """Return one element for each beam, given one for each row."""
+        return of_rows[_rows_of_beams(self)] if self._has_fewer else of_rows
+
+    def expand_tokens(self, found: NextTokens) -> NextTokens:
+        """Return the next tokens of each beam, given those of each row."""
+        if not self._has_fewer:
+            return found
+        return NextTokens(*(self.expand(part) for part in (found.tokens, found.log_probs, found.eos_log_prob)))
+
+    @property
+    def _has_fewer(self) -> bool:
+        return self.num_new > 0 and self.beams > 1
+
+
+@lru_cache(maxsize=1024)
+def _first_beams(rows: StepRows) -> Tensor:
+    """Return the place, among all beams, of the first beam of each row."""
+    old = (rows.num_sequences - rows.num_new) * rows.beams
+    return torch.cat([torch.arange(old), torch.arange(old, rows.num_sequences * rows.beams, rows.beams)])
+
+
+@lru_cache(maxsize=1024)
+def _rows_of_beams(rows: StepRows) -> Tensor:
+    """Return the row of each beam."""
+    old = (rows.num_sequences - rows.num_new) * rows.beams
+    return torch.cat([torch.arange(old), torch.arange(old, old + rows.num_new).repeat_interleave(rows.beams)])
+
+
+@lru_cache(maxsize=1024)
+def _spans(sequences: int, beams: int, num_new: int) -> npt.NDArray[np.int64]:
+    sizes = np.full(sequences, beams)
+    sizes[sequences - num_new :] = 1
+    ends = sizes.cumsum()
+    return np.stack([ends - sizes, ends], 1)
