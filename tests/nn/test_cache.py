@@ -16,8 +16,9 @@ class Watched:
     """A cache, and the entry numbers of each beam of each sequence. A key contains the number of its entry."""
 
     def __init__(self, beams: int, window: int | None = None) -> None:
-        layers = [LayerSpec(HEADS, 1, 1)] * LAYERS
-        self.cache = KVCache(layers, dtype=torch.float32, device=torch.device("cpu"), window=window)
+        self.cache = KVCache(
+            LAYERS, LayerSpec(HEADS, 1, 1), dtype=torch.float32, device=torch.device("cpu"), window=window
+        )
         self.beams, self.window, self.number = beams, window, 0
         self.prefixes: list[list[list[float]]] = []
 
@@ -97,9 +98,9 @@ def test_a_memory_is_written_once_and_shared_by_all_beams() -> None:
     assert mask is not None
     for at, ((prefix,), visible) in enumerate(zip(watched.prefixes, mask[:, 0], strict=True)):
         assert keys[at * HEADS, visible, 0].tolist() == prefix
-    before = [buffer.data_ptr() for buffer in watched.cache.keys]
+    before = watched.cache.keys.data_ptr()
     watched.select([[0], [0], [0]], [3, 0, 2])
-    assert [buffer.data_ptr() for buffer in watched.cache.keys] == before, "who leaves costs no copy of the others"
+    assert watched.cache.keys.data_ptr() == before, "who leaves costs no copy of the others"
     keys, _ = watched.cache.entries(1)
     for at, (prefix,) in enumerate(watched.prefixes):
         assert keys[at * HEADS, watched.cache.visible_mask[at, 0], 0].tolist() == [each + 0.5 for each in prefix]
@@ -132,7 +133,7 @@ def test_a_window_bounds_the_memory_whatever_the_length(beams: int) -> None:
     most = 0
     for _ in range(300):
         watched.step()
-        most = max(most, watched.cache.keys[0].size(1))
+        most = max(most, watched.cache.keys.size(2))
     used = window * beams
     assert watched.cache.num_entries <= 1.5 * max(32, used) + beams
     assert most <= 1.5 * max(32, used) + 32 * beams + beams
@@ -155,12 +156,12 @@ def test_memory_does_not_grow_with_the_number_of_sequences_that_have_left() -> N
     watched.admit([3] * 64)
     watched.select([[0]], kept=[5])
     watched.admit([200])
-    assert len(watched.cache.keys[0]) <= 4 * HEADS
+    assert watched.cache.keys.size(1) <= 4 * HEADS
     watched.step()
 
 
 def test_buffers_keep_their_size_while_sequences_come_and_go_and_are_converted_once() -> None:
-    cache = KVCache([LayerSpec(1, 2, 2)], dtype=torch.float32, device=torch.device("cpu"), reads_masked=False)
+    cache = KVCache(1, LayerSpec(1, 2, 2), dtype=torch.float32, device=torch.device("cpu"), reads_masked=False)
     cache.admit([0, 0], beams=4)
     sizes, converted = [], []
     for step in range(400):
@@ -168,9 +169,9 @@ def test_buffers_keep_their_size_while_sequences_come_and_go_and_are_converted_o
             cache.select(torch.arange(4, 8), torch.tensor([1]))
             cache.admit([0], beams=4)
         cache.advance()
-        assert cache.converted(0, lambda keys, _: keys.data_ptr()) == cache.keys[0].data_ptr()
+        assert cache.converted(lambda keys, _: keys.data_ptr()) == cache.keys.data_ptr()
         sizes.append(cache.visible_mask.size(2))
-        converted.append(cache.keys[0].data_ptr())
+        converted.append(cache.keys.data_ptr())
     later = sizes[150:]
     assert len(set(later)) == 1
     assert max(sizes) < 2 * 256, "entries were dropped"

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.decode.ranking import NextTokens, top_tokens
+from headway.engine.decoding_step import DecodingStep
+from headway.engine.int8_blocks import CompiledBlocks, both_bits
 from headway.engine.prompts import PromptRows, prompt_attention
 from headway.engine.shortlist import ShortlistWeights
 from headway.engine.source_rows import SourceRows
-from headway.engine.step_rows import StepRows
 from headway.engine.torch_backend import (
     Activation,
+    Block,
     HeadLayout,
     Layer,
     OutputLayer,
@@ -29,11 +31,10 @@ from headway.engine.torch_backend import (
     ShortlistProjection,
     TorchBackend,
 )
-from headway.kernels import int8_sublayers
 from headway.kernels.activations import gelu_tanh
 from headway.kernels.decode_attention import attend, padded_width, write_keys_and_values, write_kv
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
-from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
+from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, quantize_rows
 from headway.kernels.jit import uses_one_thread
 from headway.kernels.vocab_topk import topk_logits, topk_projection, topk_projection_per_sentence
 from headway.nn import blocks
@@ -88,8 +89,7 @@ class Int8Backend(TorchBackend):
         return product if wrapper.residual else (lambda x, _: product(x))
 
     def norm(self, module: nn.Module) -> Layer | None:  # noqa: D102
-        norm = _norm(module)
-        return None if norm is None else (lambda x: layer_norm(x, norm))
+        return _norm(module)  # type: ignore[return-value]  # mypy overlooks that this tuple can be called
 
     def output_projection(self, projection: nn.Linear) -> OutputProjection:  # noqa: D102
         return _Int8OutputProjection(projection)
@@ -152,7 +152,7 @@ class Int8Backend(TorchBackend):
     def write_prompts(  # noqa: D102
         self, rows: Rows, layout: HeadLayout, prompts: PromptRows, prefix_kv: KVCache, layer: int
     ) -> None:
-        keys, values = _bits(prefix_kv.keys[layer]), _bits(prefix_kv.values[layer])
+        keys, values = (stored[layer] for stored in prefix_kv.converted(both_bits))
         slots = prefix_kv.newest_slots(len(prompts.spans)).numpy()
         if prompts.positions is None:
             spans = _equal_spans(len(slots), len(rows) // len(slots))
@@ -167,76 +167,38 @@ class Int8Backend(TorchBackend):
                 own = np.array([[span.own_rows.start, span.own_rows.stop]])
                 _write_keys_values(rows, layout, keys, values, slot, own, span.shared)
 
-    def feed_forward(self, x: Rows, inner: Layer, output: OutputLayer, residual: Rows) -> Rows:  # noqa: D102
-        if isinstance(inner, QuantizedLinear) and isinstance(output, QuantizedLinear) and uses_one_thread():
-            return int8_sublayers.feed_forward(x, inner.parameters, output.parameters, residual, *output.norm)
-        return super().feed_forward(x, inner, output, residual)
-
-    def attend_to_prefix(  # noqa: D102
-        self,
-        x: Rows,
-        projection: Layer,
-        layout: HeadLayout,
-        prefix_kv: KVCache,
-        layer: int,
-        mask: _Entries,
-        step_rows: StepRows,
-        output: OutputLayer,
-        residual: Rows,
-    ) -> Rows:
-        if isinstance(projection, QuantizedLinear) and isinstance(output, QuantizedLinear) and uses_one_thread():
-            stored, newest = prefix_kv.converted(layer, _both_bits), prefix_kv.num_entries - prefix_kv.beams
-            return int8_sublayers.attend_to_prefix(
-                *(x, projection.parameters, *_sizes(layout), *stored, mask.slots, step_rows.spans, newest),
-                *(mask.in_use, mask.mask, output.parameters, residual, *output.norm),
-            )
-        return super().attend_to_prefix(x, projection, layout, prefix_kv, layer, mask, step_rows, output, residual)
-
-    def attend_to_memory(  # noqa: D102
-        self,
-        x: Rows,
-        query: Layer,
-        layout: HeadLayout,
-        memory_kv: KVCache,
-        layer: int,
-        mask: _Entries,
-        step_rows: StepRows,
-        output: OutputLayer,
-        residual: Rows,
-    ) -> Rows:
-        if isinstance(query, QuantizedLinear) and isinstance(output, QuantizedLinear) and uses_one_thread():
-            stored = memory_kv.converted(layer, _both_bits)
-            return int8_sublayers.attend_to_memory(
-                *(x, query.parameters, *_sizes(layout), *stored, mask.slots, step_rows.spans, mask.lengths),
-                *(output.parameters, residual, *output.norm),
-            )
-        return super().attend_to_memory(x, query, layout, memory_kv, layer, mask, step_rows, output, residual)
-
-    def prefix_attention(  # noqa: D102
-        self, rows: Rows, layout: HeadLayout, prefix_kv: KVCache, layer: int, mask: _Entries, step_rows: StepRows
-    ) -> Rows:
-        keys, values = prefix_kv.converted(layer, _both_bits)
-        spans, newest = step_rows.spans, prefix_kv.num_entries - prefix_kv.beams
-        _write_keys_values(rows, layout, keys, values, mask.slots, spans, newest)
+    def prefix_attention(self, rows: Rows, layout: HeadLayout, layer: int, step: DecodingStep) -> Rows:  # noqa: D102
+        cache, entries, spans = step.prefix_kv, step.mask, step.rows.spans
+        keys, values = (stored[layer] for stored in cache.converted(both_bits))
+        _write_keys_values(rows, layout, keys, values, entries.slots, spans, cache.num_entries - cache.beams)
         out = np.empty((len(rows), layout.output_width), dtype=np.float32)
-        _attend(rows, layout, keys, values, mask.slots, spans, mask.in_use, mask.mask, out, mask.num_entries)
+        limits = entries.in_use, entries.mask, out, entries.num_entries
+        _attend(rows, layout, keys, values, entries.slots, spans, *limits)
         return out
 
     def write_memory(self, rows: Rows, widths: Sequence[int], memory_kv: KVCache, sources: SourceRows) -> None:  # noqa: D102
-        column, slots = 0, memory_kv.newest_slots(len(sources.lengths)).numpy()
-        for layer, spec in enumerate(memory_kv.layers):
-            for kv, width in zip((memory_kv.keys[layer], memory_kv.values[layer]), widths[2 * layer :], strict=False):
-                write_kv(rows, column, width // spec.kv_heads, spec.kv_heads, _bits(kv), slots, sources.spans, 0)
+        column, slots, heads = 0, memory_kv.newest_slots(len(sources.lengths)).numpy(), memory_kv.spec.kv_heads
+        stored = memory_kv.converted(both_bits)
+        for layer in range(memory_kv.num_layers):
+            for kv, width in zip(stored, widths[2 * layer :], strict=False):
+                write_kv(rows, column, width // heads, heads, kv[layer], slots, sources.spans, 0)
                 column += width
 
-    def cross_attention(  # noqa: D102
-        self, query: Rows, layout: HeadLayout, memory_kv: KVCache, layer: int, mask: _Entries, step_rows: StepRows
-    ) -> Rows:
+    def cross_attention(self, query: Rows, layout: HeadLayout, layer: int, step: DecodingStep) -> Rows:  # noqa: D102
+        assert step.memory_kv is not None
         # Without the mask: each sequence has its own number of entries.
-        keys, values = memory_kv.converted(layer, _both_bits)
+        entries = step.memory_mask
+        keys, values = (stored[layer] for stored in step.memory_kv.converted(both_bits))
         out = np.empty((len(query), layout.output_width), dtype=np.float32)
-        _attend(query, layout, keys, values, mask.slots, step_rows.spans, mask.lengths, _NO_MASK, out, mask.num_entries)
+        limits = entries.lengths, _NO_MASK, out, entries.num_entries
+        _attend(query, layout, keys, values, entries.slots, step.rows.spans, *limits)
         return out
+
+    def stack(self, blocks: Sequence[Block]) -> Callable[[Rows, DecodingStep], Rows]:  # noqa: D102
+        one_by_one, compiled = super().stack(blocks), CompiledBlocks.of(blocks)
+        if compiled is None:
+            return one_by_one
+        return lambda x, step: compiled(x, step) if uses_one_thread() else one_by_one(x, step)
 
 
 class _Entries(NamedTuple):
@@ -255,10 +217,6 @@ class _Entries(NamedTuple):
     in_use: Indices
     lengths: Indices
     mask: npt.NDArray[np.bool_]
-
-
-def _sizes(layout: HeadLayout) -> tuple[int, int, tuple[int, int, int], int]:
-    return layout.num_heads, layout.num_kv_heads, layout.widths, layout.output_width
 
 
 @lru_cache(maxsize=256)
@@ -292,15 +250,6 @@ def _attend(
     parallel = len(slots) > 1 and len(slots) * longest * (layout.widths[1] + layout.widths[2]) >= _MIN_PARALLEL_KV
     compute = attend if parallel else attend.serial
     compute(rows, heads, layout.num_kv_heads, layout.widths[0] // heads, keys, values, slots, spans, counts, mask, out)
-
-
-def _bits(x: Tensor) -> Bits:
-    """Return the bits of 16-bit floats as integers, because Numba does not support 16-bit floats."""
-    return x.view(torch.int16).numpy()
-
-
-def _both_bits(keys: Tensor, values: Tensor) -> tuple[Bits, Bits]:
-    return _bits(keys), _bits(values)
 
 
 class _Int8OutputProjection:

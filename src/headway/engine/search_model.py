@@ -18,7 +18,7 @@ listed here. All other models are searched in their own form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -30,11 +30,19 @@ from torch.nn import functional as F
 import headway.kernels as kernels
 from headway.decode.protocol import SearchModel, Step
 from headway.decode.ranking import NextTokens
+from headway.engine.decoding_step import DecodingStep, StepRows
 from headway.engine.prompts import PromptRows
 from headway.engine.shortlist import Shortlist, ShortlistWeights
 from headway.engine.source_rows import SourceRows
-from headway.engine.step_rows import StepRows
-from headway.engine.torch_backend import Activation, HeadLayout, OutputProjection, Rows, TorchBackend
+from headway.engine.torch_backend import (
+    Activation,
+    HeadLayout,
+    Layer,
+    OutputProjection,
+    PlainBlock,
+    Rows,
+    TorchBackend,
+)
 from headway.errors import ConfigError
 from headway.hardware import has_fast_bfloat16
 from headway.models.decoder_only import DecoderOnly, PrefixState
@@ -54,7 +62,7 @@ from headway.nn.blocks import (
     PreNorm,
     gelu_tanh,
 )
-from headway.nn.cache import KVCache, LayerSpec
+from headway.nn.cache import KVCache
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding, pad_sequences
 from headway.nn.norms import RMSNorm
@@ -195,23 +203,23 @@ class _FeedForwardLayer:
 
     def __init__(self, module: nn.Module, wrapper: nn.Module, backend: TorchBackend) -> None:
         assert isinstance(module, (FeedForward, GatedFeedForward))
-        self._backend, self._norm = backend, _norm_before(wrapper, backend)
-        self._gate: Activation | None = None
+        self._backend, self.norm = backend, _norm_before(wrapper, backend)
+        self.gate: Activation | None = None
         if isinstance(module, GatedFeedForward):
-            self._gate = module.activation
-            self._inner = backend.linear(
+            self.gate = module.activation
+            self.inner = backend.linear(
                 torch.cat([module.gate.weight, module.inner.weight]), _joined_bias([module.gate, module.inner])
             )
         else:
-            self._inner = backend.linear(module.inner.weight, module.inner.bias, module.activation)
-        self._output = backend.output_layer(module.outer, wrapper)  # type: ignore[arg-type]
+            self.inner = backend.linear(module.inner.weight, module.inner.bias, module.activation)
+        self.output = backend.output_layer(module.outer, wrapper)  # type: ignore[arg-type]
 
     def __call__(self, x: Rows, residual: Rows | None = None) -> Rows:
         """Apply the sub-layer to ``x``. The residual connection adds ``residual``, by default ``x``."""
-        backend, residual = self._backend, x if residual is None else residual
-        if self._gate is None:
-            return backend.feed_forward(self._norm(x), self._inner, self._output, residual)
-        return self._output(backend.gate(self._inner(self._norm(x)), self._gate), residual)
+        rows = self.inner(_apply(self.norm, x))
+        if self.gate is not None:
+            rows = self._backend.gate(rows, self.gate)
+        return self.output(rows, x if residual is None else residual)
 
 
 class _SelfAttentionLayer:
@@ -220,12 +228,17 @@ class _SelfAttentionLayer:
     def __init__(self, module: MultiHeadAttention, wrapper: nn.Module, backend: TorchBackend, *, scaled: bool) -> None:
         self.layout = _layout(module)
         self.rotary, self._window, self._backend = module.rotary, module.window, backend
-        self._norm = _norm_before(wrapper, backend)
+        self.norm = _norm_before(wrapper, backend)
         weight, bias = _scaled_projection(module) if scaled else (module.projection.weight, module.projection.bias)
-        self._projection = backend.linear(weight, bias)
-        self._output = backend.output_layer(module.output, wrapper)  # type: ignore[arg-type]
+        self.projection = backend.linear(weight, bias)
+        self.output = backend.output_layer(module.output, wrapper)  # type: ignore[arg-type]
         self._query_norm, self._key_norm = module.query_norm, module.key_norm
         self._query_scale = module.d_key**-0.5 if scaled else 1.0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing happens to queries and keys between the projection and attention."""
+        return self.rotary is None and self._query_norm is None
 
     def encode(self, x: Rows, sources: SourceRows) -> Rows:
         """Attend from all positions of each sequence to all of them."""
@@ -233,8 +246,8 @@ class _SelfAttentionLayer:
         if rotary is not None:
             rotary.reserve(max(sources.lengths))
             rotation = lambda heads: rotary.rotate_at(heads, sources.positions)  # noqa: E731
-        rows = self._transform(self._projection(self._norm(x)), 1, rotation)
-        return self._output(self._backend.self_attention(rows, self.layout, sources, self._window), x)
+        rows = self._transform(self.projection(_apply(self.norm, x)), 1, rotation)
+        return self.output(self._backend.self_attention(rows, self.layout, sources, self._window), x)
 
     def prefill(self, x: Rows, prompts: PromptRows, prefix_kv: KVCache, layer: int, *, only_store: bool) -> Rows:
         """Attend from all positions of each prompt to those before it, and store keys and values in ``prefix_kv``."""
@@ -244,23 +257,16 @@ class _SelfAttentionLayer:
         else:
             rotary.reserve(prompts.max_length)
             rotation, sequence_rows = (lambda heads: rotary.rotate_at(heads, positions)), 1
-        rows = self._transform(self._projection(self._norm(x)), sequence_rows, rotation)
+        rows = self._transform(self.projection(_apply(self.norm, x)), sequence_rows, rotation)
         backend.write_prompts(rows, self.layout, prompts, prefix_kv, layer)
         if only_store:
             return x
-        return self._output(backend.causal_attention(rows, self.layout, prompts, self._window), x)
+        return self.output(backend.causal_attention(rows, self.layout, prompts, self._window), x)
 
-    def step(
-        self, x: Rows, prefix_kv: KVCache, layer: int, mask: Any, step_rows: StepRows, rotation: Activation | None
-    ) -> Rows:
-        """Attend from one new position of each row. ``rotation`` applies rotary positions, if there are any."""
-        backend, layout = self._backend, self.layout
-        if rotation is None and self._query_norm is None:
-            return backend.attend_to_prefix(
-                self._norm(x), self._projection, layout, prefix_kv, layer, mask, step_rows, self._output, x
-            )
-        rows = self._transform(self._projection(self._norm(x)), 1, rotation)
-        return self._output(backend.prefix_attention(rows, layout, prefix_kv, layer, mask, step_rows), x)
+    def step(self, x: Rows, layer: int, step: DecodingStep) -> Rows:
+        """Attend from one new position of each row."""
+        rows = self._transform(self.projection(_apply(self.norm, x)), 1, step.rotation)
+        return self.output(self._backend.prefix_attention(rows, self.layout, layer, step), x)
 
     def _rotate_all(self) -> Activation | None:
         rotary = self.rotary
@@ -305,31 +311,25 @@ class _DecoderLayer:
         self._output = backend.output_layer(cross.output, block.cross_attention_residual)
         self._feed_forward = _FeedForwardLayer(block.feed_forward, block.feed_forward_residual, backend)
 
-    def __call__(
-        self,
-        x: Rows,
-        prefix_kv: KVCache,
-        memory_kv: KVCache,
-        layer: int,
-        *,
-        mask: Any,
-        memory_mask: Any,
-        step_rows: StepRows,
-        rotation: Activation | None,
-    ) -> Rows:
-        """Apply the block. The masks are those of the backend, and ``rotation`` applies rotary positions, if any."""
-        x = self._attention.step(x, prefix_kv, layer, mask, step_rows, rotation)
-        backend, layout, norm = self._backend, self._layout, self._query_norm
-        if norm is None:
-            return self._feed_forward(
-                backend.attend_to_memory(
-                    self._norm(x), self._query, layout, memory_kv, layer, memory_mask, step_rows, self._output, x
-                )
-            )
-        query = self._query(self._norm(x))
-        _transform_each_head(backend, query, layout.num_heads, lambda heads: norm(heads) * self._query_scale)
-        return self._feed_forward(
-            self._output(backend.cross_attention(query, layout, memory_kv, layer, memory_mask, step_rows), x)
+    def __call__(self, x: Rows, layer: int, step: DecodingStep) -> Rows:
+        """Apply the block, which is the decoder's number ``layer``."""
+        x = self._attention.step(x, layer, step)
+        query = self._query(_apply(self._norm, x))
+        norm, layout = self._query_norm, self._layout
+        if norm is not None:
+            _transform_each_head(self._backend, query, layout.num_heads, lambda heads: norm(heads) * self._query_scale)
+        return self._feed_forward(self._output(self._backend.cross_attention(query, layout, layer, step), x))
+
+    def plain(self) -> PlainBlock | None:
+        """The layers of the block, or None if there is more to it."""
+        attention, feed_forward = self._attention, self._feed_forward
+        if not attention.is_plain or self._query_norm is not None or feed_forward.gate is not None:
+            return None
+        return PlainBlock(
+            norms=(attention.norm, self._norm, feed_forward.norm),
+            linear=(attention.projection, self._query, feed_forward.inner),
+            output=(attention.output, self._output, feed_forward.output),
+            layouts=(attention.layout, self._layout),
         )
 
 
@@ -337,21 +337,31 @@ class _CausalLayer:
     """A causal block of a language model, applied to whole prompts or to one new token of each row."""
 
     def __init__(self, block: CausalBlock, backend: TorchBackend) -> None:
-        self.attention = _SelfAttentionLayer(block.attention, block.attention_residual, backend, scaled=True)
+        self._attention = _SelfAttentionLayer(block.attention, block.attention_residual, backend, scaled=True)
         self._feed_forward = _FeedForwardLayer(block.feed_forward, block.feed_forward_residual, backend)
         self._parallel = block.parallel
 
     def prefill(self, x: Rows, prompts: PromptRows, prefix_kv: KVCache, layer: int, *, only_store: bool) -> Rows:
         """Apply the block to prompts, and store their keys and values, or do only that."""
-        attended = self.attention.prefill(x, prompts, prefix_kv, layer, only_store=only_store)
+        attended = self._attention.prefill(x, prompts, prefix_kv, layer, only_store=only_store)
         return x if only_store else self._feed_forward(x if self._parallel else attended, attended)
 
-    def step(
-        self, x: Rows, prefix_kv: KVCache, layer: int, mask: Any, step_rows: StepRows, rotation: Activation | None
-    ) -> Rows:
-        """Apply the block to a new token of each row."""
-        attended = self.attention.step(x, prefix_kv, layer, mask, step_rows, rotation)
+    def __call__(self, x: Rows, layer: int, step: DecodingStep) -> Rows:
+        """Apply the block, which is the decoder's number ``layer``, to a new token of each row."""
+        attended = self._attention.step(x, layer, step)
         return self._feed_forward(x if self._parallel else attended, attended)
+
+    def plain(self) -> PlainBlock | None:
+        """The layers of the block, or None if there is more to it."""
+        attention, feed_forward = self._attention, self._feed_forward
+        if self._parallel or not attention.is_plain or feed_forward.gate is not None:
+            return None
+        return PlainBlock(
+            norms=(attention.norm, feed_forward.norm),
+            linear=(attention.projection, feed_forward.inner),
+            output=(attention.output, feed_forward.output),
+            layouts=(attention.layout,),
+        )
 
 
 def _layout(attention: MultiHeadAttention) -> HeadLayout:
@@ -382,10 +392,13 @@ def _joined_bias(layers: Sequence[nn.Linear]) -> Tensor | None:
     return None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
 
 
-def _norm_before(wrapper: nn.Module, backend: TorchBackend) -> Callable[[Rows], Rows]:
-    """Return the norm before a sub-layer, or the identity if there is none."""
-    norm = backend.norm(wrapper.norm) if isinstance(wrapper, PreNorm) else None
-    return norm or (lambda x: x)
+def _norm_before(wrapper: nn.Module, backend: TorchBackend) -> Layer | None:
+    """Return the norm before a sub-layer, or None."""
+    return backend.norm(wrapper.norm) if isinstance(wrapper, PreNorm) else None
+
+
+def _apply(norm: Layer | None, x: Rows) -> Rows:
+    return x if norm is None else norm(x)
 
 
 @dataclass
@@ -432,9 +445,12 @@ class _ConvertedModel(Generic[ModelT]):
         """Return rows in the backend's representation."""
         return self._backend.to_rows(x)
 
-    def _new_cache(self, layers: Sequence[LayerSpec], window: int | None) -> KVCache:
-        dtype, reads_masked = self._backend.dtype, self._backend.reads_masked
-        return KVCache(layers, dtype=dtype, device=self.device, window=window, reads_masked=reads_masked)
+    def _new_cache(self, num_layers: int, attention: MultiHeadAttention, window: int | None = None) -> KVCache:
+        """Return an empty cache for layers like ``attention``."""
+        backend = self._backend
+        spec = backend.kv_spec(attention.num_kv_heads, attention.d_key, attention.d_value)
+        dtype, reads_masked = backend.dtype, backend.reads_masked
+        return KVCache(num_layers, spec, dtype=dtype, device=self.device, window=window, reads_masked=reads_masked)
 
     def _step_rows(self, prefix_kv: KVCache) -> StepRows:
         """Return the rows of the next step."""
@@ -460,7 +476,7 @@ class SearchTransformer(_ConvertedModel[Transformer]):
             encoder = [block for block in model.encoder.blocks if isinstance(block, EncoderBlock)]
             decoder = [block for block in model.decoder.blocks if isinstance(block, DecoderBlock)]
             self._encoder = [_EncoderLayer(block, backend) for block in encoder]
-            self._decoder = [_DecoderLayer(block, backend) for block in decoder]
+            self._decoder = backend.stack([_DecoderLayer(block, backend) for block in decoder])
             self._encoder_norm, self._decoder_norm = backend.norm(model.encoder.norm), backend.norm(model.decoder.norm)
             cross = [block.cross_attention for block in decoder]
             self._memory_widths = [width for attention in cross for width in attention.widths[1:]]
@@ -471,14 +487,11 @@ class SearchTransformer(_ConvertedModel[Transformer]):
                 else None,
             )
             self._key_norms = [attention.key_norm for attention in cross]
+            self._memory_heads = cross[0].num_kv_heads
             self.projection = backend.output_projection(model.projection)
             self._shortlist = shortlist
             self.shortlist_projection = backend.shortlist_projection(model.projection) if shortlist else None
         self._rotary = decoder[0].attention.rotary
-        self._layers = [
-            [backend.kv_spec(x.num_kv_heads, x.d_key, x.d_value) for x in group]
-            for group in ([block.attention for block in decoder], cross)
-        ]
 
     @property
     def vocabulary_size(self) -> int:
@@ -488,11 +501,12 @@ class SearchTransformer(_ConvertedModel[Transformer]):
     @torch.inference_mode()
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> _State:
         """Encode the sources and begin decoding, with ``beams`` rows for each source."""
-        window = self._model.decoder.window
-        prefix, memory = (
-            self._new_cache(layers, each) for layers, each in zip(self._layers, (window, None), strict=True)
+        decoder = self._model.decoder
+        block, layers = decoder.blocks[0], len(decoder.blocks)
+        assert isinstance(block, DecoderBlock)
+        state = _State(
+            self._new_cache(layers, block.attention, decoder.window), self._new_cache(layers, block.cross_attention)
         )
-        state = _State(prefix, memory)
         self._admit(state, sources, beams)
         return state
 
@@ -527,7 +541,7 @@ class SearchTransformer(_ConvertedModel[Transformer]):
         for layer, norm in enumerate(self._key_norms):
             keys, values = self._memory_widths[2 * layer : 2 * layer + 2]
             if norm is not None:
-                heads = self._layers[1][layer].kv_heads
+                heads = self._memory_heads
                 _transform_each_head(self._backend, rows[:, column : column + keys], heads, norm)
             column += keys + values
         return rows
@@ -535,17 +549,15 @@ class SearchTransformer(_ConvertedModel[Transformer]):
     @torch.inference_mode()
     def step(self, state: _State, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
         """Append one token to each row and predict the next. The attention weights are never returned."""
-        prefix, memory, memory_mask = state.prefix_kv, state.memory_kv, state.memory_mask
+        prefix = state.prefix_kv
         self._model.target_positions.reserve(prefix.current_max_length + 1)
         step_rows = self._step_rows(prefix)
         positions = step_rows.distinct(prefix.lengths.repeat_interleave(prefix.beams))
         rotation = _rotation(self._rotary, positions, prefix)
         x = self._backend.to_rows(self._model.embed_target_at(step_rows.distinct(tokens), positions))
         prefix.advance(step_rows.num_new)
-        mask = self._backend.mask(prefix)
-        for layer, block in enumerate(self._decoder):
-            masks = {"mask": mask, "memory_mask": memory_mask}
-            x = block(x, prefix, memory, layer, **masks, step_rows=step_rows, rotation=rotation)
+        mask, memory = self._backend.mask(prefix), (state.memory_kv, state.memory_mask)
+        x = self._decoder(x, DecodingStep(step_rows, prefix, mask, *memory, rotation))
         return _HiddenStep(self, x if self._decoder_norm is None else self._decoder_norm(x), step_rows, state)
 
     @torch.inference_mode()
@@ -613,16 +625,18 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly]):
         blocks = [block for block in model.decoder.blocks if isinstance(block, CausalBlock)]
         with torch.inference_mode():
             self._layers = [_CausalLayer(block, backend) for block in blocks]
+            self._decoder = backend.stack(self._layers)
             self._norm = backend.norm(model.decoder.norm) or (lambda x: x)
             self._projection = backend.output_projection(model.projection)
-        self._specs = [backend.kv_spec(x.num_kv_heads, x.d_key, x.d_value) for x in (b.attention for b in blocks)]
         self._rotary = blocks[0].attention.rotary
 
     @torch.inference_mode()
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> PrefixState:
         """Read the prompts and begin decoding, with ``beams`` rows for each."""
-        window = self._model.decoder.window
-        state = PrefixState(self._new_cache(self._specs, window))
+        decoder = self._model.decoder
+        block = decoder.blocks[0]
+        assert isinstance(block, CausalBlock)
+        state = PrefixState(self._new_cache(len(decoder.blocks), block.attention, decoder.window))
         self._admit(state, sources, beams)
         return state
 
@@ -654,9 +668,7 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly]):
         rotation = _rotation(self._rotary, positions, prefix)
         x = self._backend.to_rows(self._model.embed_next(step_rows.distinct(tokens), positions))
         prefix.advance(step_rows.num_new)
-        mask = self._backend.mask(prefix)
-        for number, layer in enumerate(self._layers):
-            x = layer.step(x, prefix, number, mask, step_rows, rotation)
+        x = self._decoder(x, DecodingStep(step_rows, prefix, self._backend.mask(prefix), rotation=rotation))
         return _ProjectedStep(self._projection, self._norm(x), step_rows)
 
     @torch.inference_mode()

@@ -17,11 +17,11 @@ from torch.nn import functional as F
 
 from headway.decode.ranking import NextTokens, topk_ordered
 from headway.engine.attention import scaled_dot_product_attention
+from headway.engine.decoding_step import DecodingStep
 from headway.engine.local_attention import local_attention
 from headway.engine.prompts import PromptRows, prompt_attention
 from headway.engine.shortlist import ShortlistWeights
 from headway.engine.source_rows import SourceRows
-from headway.engine.step_rows import StepRows
 from headway.nn.attention import KeysValues, restrict_to_window
 from headway.nn.blocks import NoNorm, PostNorm, PreNorm
 from headway.nn.cache import KVCache, LayerSpec
@@ -69,6 +69,35 @@ class HeadLayout:
         repeats = (1, *[self.num_heads // self.num_kv_heads] * 2)
         parts = zip(self.split(x), repeats, strict=True)
         return [(part if n == 1 else part.repeat_interleave(n, 2)).transpose(1, 2).contiguous() for part, n in parts]
+
+
+@dataclass(frozen=True)
+class PlainBlock:
+    """The layers of a decoder block that consists of nothing but norms, linear layers and attention.
+
+    Attributes:
+        norms: The norm before each sub-layer, or None.
+        linear: The first layer of each sub-layer. In self-attention it computes queries, keys and values, in
+            cross-attention queries. In the feed-forward sub-layer it contains the activation.
+        output: The last layer of each sub-layer.
+        layouts: The layout of each kind of attention.
+    """
+
+    norms: tuple[Layer | None, ...]
+    linear: tuple[Layer, ...]
+    output: tuple[OutputLayer, ...]
+    layouts: tuple[HeadLayout, ...]
+
+
+@runtime_checkable
+class Block(Protocol):
+    """A block of a decoder."""
+
+    def __call__(self, x: Rows, layer: int, step: DecodingStep) -> Rows:
+        """Apply the block, the decoder's number ``layer``, to one new token of each row."""
+
+    def plain(self) -> PlainBlock | None:
+        """The layers of the block, or None if there is more to it."""
 
 
 class TorchBackend:
@@ -212,62 +241,36 @@ class TorchBackend:
                 stored[:, span.shared : span.length] = part[span.own_rows].squeeze(1).transpose(0, 1)
                 stored[:, span.length : longest] = 0  # masked, but must be finite
 
-    def feed_forward(self, x: Rows, inner: Layer, output: OutputLayer, residual: Rows) -> Rows:
-        """Return the output of a feed-forward sub-layer without a gate."""
-        return output(inner(x), residual)
-
-    def attend_to_prefix(
-        self,
-        x: Rows,
-        projection: Layer,
-        layout: HeadLayout,
-        prefix_kv: KVCache,
-        layer: int,
-        mask: Any,
-        step_rows: StepRows,
-        output: OutputLayer,
-        residual: Rows,
-    ) -> Rows:
-        """Return the output of a self-attention sub-layer for one new token of each row."""
-        return output(self.prefix_attention(projection(x), layout, prefix_kv, layer, mask, step_rows), residual)
-
-    def attend_to_memory(
-        self,
-        x: Rows,
-        query: Layer,
-        layout: HeadLayout,
-        memory_kv: KVCache,
-        layer: int,
-        mask: Any,
-        step_rows: StepRows,
-        output: OutputLayer,
-        residual: Rows,
-    ) -> Rows:
-        """Return the output of a cross-attention sub-layer."""
-        return output(self.cross_attention(query(x), layout, memory_kv, layer, mask, step_rows), residual)
-
-    def prefix_attention(
-        self, rows: Rows, layout: HeadLayout, prefix_kv: KVCache, layer: int, mask: Any, step_rows: StepRows
-    ) -> Rows:
+    def prefix_attention(self, rows: Rows, layout: HeadLayout, layer: int, step: DecodingStep) -> Rows:
         """Append each row's key and value to the cache and return the attention over the row's prefix."""
-        query, key, value = layout.split(torch.unflatten(rows, 0, (prefix_kv.num_sequences, prefix_kv.beams)))
-        return _attend(query, *prefix_kv.append(layer, key.transpose(1, 2), value.transpose(1, 2)), mask)
+        cache = step.prefix_kv
+        query, key, value = layout.split(torch.unflatten(rows, 0, (cache.num_sequences, cache.beams)))
+        return _attend(query, *cache.append(layer, key.transpose(1, 2), value.transpose(1, 2)), step.mask)
 
     def write_memory(self, rows: Rows, widths: Sequence[int], memory_kv: KVCache, sources: SourceRows) -> None:
         """Store the keys and values of all layers, side by side in the rows, for the newest sequences."""
         by_sequence = torch.unflatten(sources.pad(rows), 0, (len(sources.lengths), -1))
-        heads = memory_kv.layers[0].kv_heads
+        heads = memory_kv.spec.kv_heads
         parts = [torch.unflatten(part, -1, (heads, -1)) for part in torch.split(by_sequence, list(widths), dim=-1)]
-        for layer in range(len(memory_kv.layers)):
+        for layer in range(memory_kv.num_layers):
             memory_kv.write(layer, *(part.transpose(1, 2) for part in parts[2 * layer : 2 * layer + 2]))
 
-    def cross_attention(
-        self, query: Rows, layout: HeadLayout, memory_kv: KVCache, layer: int, mask: Any, step_rows: StepRows
-    ) -> Rows:
+    def cross_attention(self, query: Rows, layout: HeadLayout, layer: int, step: DecodingStep) -> Rows:
         """Return the attention of each row over the memory of its sequence."""
-        keys, values = memory_kv.entries(layer)
-        by_head = query.view(memory_kv.num_sequences, -1, layout.num_heads, keys.size(2))
-        return _attend(by_head, keys, values, mask)
+        assert step.memory_kv is not None
+        keys, values = step.memory_kv.entries(layer)
+        by_head = query.view(step.memory_kv.num_sequences, -1, layout.num_heads, keys.size(2))
+        return _attend(by_head, keys, values, step.memory_mask)
+
+    def stack(self, blocks: Sequence[Block]) -> Callable[[Rows, DecodingStep], Rows]:
+        """Return a function that applies the blocks of a decoder, one after the other."""
+
+        def apply(x: Rows, step: DecodingStep) -> Rows:
+            for layer, block in enumerate(blocks):
+                x = block(x, layer, step)
+            return x
+
+        return apply
 
 
 def _attend(

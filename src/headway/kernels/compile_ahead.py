@@ -10,9 +10,9 @@ import numpy as np
 
 from headway.kernels.activations import CHUNK, gelu_tanh
 from headway.kernels.decode_attention import attend, padded_width, write_keys_and_values, write_kv
+from headway.kernels.int8_blocks import causal_blocks, decoder_blocks
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
 from headway.kernels.int8_linear import MIN_PARALLEL, LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
-from headway.kernels.int8_sublayers import attend_to_memory, attend_to_prefix, feed_forward
 from headway.kernels.jit import cache_folders, compile_in_background, run_serial_and_parallel
 from headway.kernels.vocab_topk import topk_logits, topk_projection, topk_projection_per_sentence
 
@@ -40,11 +40,15 @@ def compile_decoding_kernels() -> list[str]:
         attend(rows, 1, 1, _WIDTH, keys, keys, slots, spans, count, mask, np.empty_like(x))
     norm = LayerNormParams(bias, bias, 1e-5)
     layer_norm(x, norm)
-    wide, widths = QuantizedLinear(np.tile(weight, (3, 1))), (_WIDTH,) * 3
-    small, large = layer.parameters, wide.parameters
-    feed_forward(x, small, small, x, *norm)
-    attend_to_prefix(x, large, 1, 1, widths, _WIDTH, keys, keys, slots, spans, 0, count, mask, small, x, *norm)
-    attend_to_memory(x, small, 1, 1, widths, _WIDTH, keys, keys, slots, spans, count, small, x, *norm)
+    wide, sizes = QuantizedLinear(np.tile(weight, (3, 1))), (1, 1, (_WIDTH,) * 3, _WIDTH)
+    layers = np.array([[wide.parameters] + 5 * [layer.parameters]])
+    norms = 2 * (
+        np.zeros((1, 3, _WIDTH), dtype=np.float32),
+        np.zeros((1, 3, _WIDTH), dtype=np.float32),
+        np.ones((1, 3)),
+    )
+    prefix = keys[None], keys[None], slots, spans, 0, count, mask
+    decoder_blocks(x, layers, norms, sizes, sizes, *prefix, keys[None], keys[None], slots, count)
     results = np.empty((2, 1), np.float32), np.empty((2, 1), np.int64), np.empty(2, np.float32)
     banned, quantized = np.zeros(0, dtype=np.int64), quantize_rows(x, layer.width)
     topk_logits(x, banned, 2, *results)
@@ -53,6 +57,7 @@ def compile_decoding_kernels() -> list[str]:
     levels, scale = quantize_weight(weight)
     chosen = pack_weight_rows(levels, listed), accumulator_init(levels)[listed], scale[listed], bias[listed]
     topk_projection_per_sentence(*quantized, chosen, listed, slots, banned, 2, *results)
+    causal_blocks(x, layers, norms, sizes, *prefix)
     return [str(folder) for folder in cache_folders()]
 
 

@@ -60,8 +60,12 @@ class LayerNormParams(NamedTuple):
     bias: Float32[Array, " D"] | Float32[Array, " 0"]
     epsilon: float
 
+    def __call__(self, x: Float32[Array, "R D"]) -> Float32[Array, "R D"]:
+        """Return the norm of each row."""
+        return layer_norm(x, self)
 
-_NO_NORM = LayerNormParams(np.zeros(0, np.float32), np.zeros(0, np.float32), 0.0)
+
+NO_NORM = LayerNormParams(np.zeros(0, np.float32), np.zeros(0, np.float32), 0.0)
 
 
 class QuantizedLinear:
@@ -89,7 +93,7 @@ class QuantizedLinear:
         self.addresses = tuple(array.ctypes.data for array in self._arrays)
         self.width = 4 * self._arrays[0].shape[1]
         self.parameters = np.array([*self.addresses, self.width, self.out_features, int(relu)], dtype=np.int64)
-        self.norm = norm or _NO_NORM
+        self.norm = norm or NO_NORM
 
     def __call__(
         self, x: Float32[Array, "R K"], residual: Float32[Array, "R N"] | None = None
@@ -104,7 +108,7 @@ class QuantizedLinear:
 def layer_norm(x: Float32[Array, "R D"], norm: LayerNormParams) -> Float32[Array, "R D"]:
     """Normalize each row to mean 0 and standard deviation 1, then scale and shift it."""
     out = x.copy()
-    _residual_norm(out, _NO_RESIDUAL, *norm)
+    residual_norm(out, _NO_RESIDUAL, *norm)
     return out
 
 
@@ -176,7 +180,7 @@ def linear_serial(
         _quantize_serial(x[first : first + rows], levels[:end], scales)
         _multiply(levels[:end], scales, layer, part, last)
         _copy_last_block(last, part)
-        _residual_norm(part, residual[first : first + rows], norm_weight, norm_bias, epsilon)
+        residual_norm(part, residual[first : first + rows], norm_weight, norm_bias, epsilon)
     return out
 
 
@@ -195,7 +199,7 @@ def _linear_in_parallel(
             _quantize_serial(x[first : first + rows], levels[:end], scales)
         _multiply_in_parallel(levels[:end], scales, layer, part, last)
         _copy_last_block(last, part)
-        _residual_norm(part, residual[first : first + rows], norm_weight, norm_bias, epsilon)
+        residual_norm(part, residual[first : first + rows], norm_weight, norm_bias, epsilon)
     return out
 
 
@@ -242,7 +246,7 @@ def _copy_last_block(last: Array, out: Array) -> None:
 
 
 @jit_exact
-def _residual_norm(x: Array, residual: Array, weight: Array, bias: Array, epsilon: float) -> None:
+def residual_norm(x: Array, residual: Array, weight: Array, bias: Array, epsilon: float) -> None:
     """Add the residual and apply the norm in place. Each is skipped if its arrays are empty."""
     width = x.shape[1]
     size = np.float32(width)

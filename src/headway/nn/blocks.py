@@ -626,5 +626,6 @@ class CausalStack(_Stack):
 
 def _cache_for(stored: Sequence[KeysValues], window: int | None = None) -> KVCache:
     """Return an empty cache for keys and values of these shapes, one for each layer."""
-    layers = [LayerSpec(each.keys.size(1), each.keys.size(3), each.values.size(3)) for each in stored]
-    return KVCache(layers, dtype=stored[0].keys.dtype, device=stored[0].keys.device, window=window)
+    keys, values = stored[0].keys, stored[0].values
+    spec = LayerSpec(keys.size(1), keys.size(3), values.size(3))
+    return KVCache(len(stored), spec, dtype=keys.dtype, device=keys.device, window=window)

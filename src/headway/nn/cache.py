@@ -12,8 +12,8 @@ a new sequence gets a free slot. Only attention that reads all slots in order ne
 (:meth:`KVCache.entries`). Entries that no beam can reach any more are dropped from time to time, when there are enough
 of them to be worth a copy.
 
-Dimensions: B sequences, W beams, R = B * W rows (the beams of a sequence are neighbors), H key/value heads, C entries,
-K width of a key, U width of a value, P slots (at least B).
+Dimensions: L layers, B sequences, W beams, R = B * W rows (the beams of a sequence are neighbors), H key/value heads, C
+entries, K width of a key, U width of a value, P slots (at least B).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WASTE = 1.5  # unused entries are dropped when there are this many times as man
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """The shape of one layer's keys and values. Widths are per head and include any padding that a kernel needs."""
+    """The shape of a layer's keys and values. Widths are per head and include any padding that a kernel needs."""
 
     kv_heads: int
     key_width: int
@@ -51,7 +51,8 @@ class KVCache:
     use ``keys``, ``values``, ``slots`` and ``num_entries`` directly.
 
     Args:
-        layers: Shape of the keys and values of each layer.
+        num_layers: Number of layers, L.
+        spec: Shape of the keys and values, the same in all layers.
         dtype: Data type of keys and values.
         device: Device of keys and values.
         window: Number of newest entries that a beam may attend to. None means all. Older entries are dropped, so that
@@ -59,8 +60,8 @@ class KVCache:
         reads_masked: Whether attention reads masked entries and multiplies them by 0, so that they must be finite.
 
     Attributes:
-        keys: One tensor (P * H, >= C, K) for each layer.
-        values: One tensor (P * H, >= C, U) for each layer.
+        keys: The keys of all layers (L, P * H, >= C, K), contiguous.
+        values: The values of all layers (L, P * H, >= C, U), contiguous.
         slots: Slot of each sequence. The heads of slot p are ``p * H`` to ``p * H + H - 1``.
         lengths: Number of positions of each sequence so far, the same for all its beams.
         current_max_length: Largest element of ``lengths``.
@@ -72,18 +73,19 @@ class KVCache:
 
     def __init__(
         self,
-        layers: Sequence[LayerSpec],
+        num_layers: int,
+        spec: LayerSpec,
         *,
         dtype: torch.dtype,
         device: torch.device,
         window: int | None = None,
         reads_masked: bool = True,
     ) -> None:
-        self.layers = tuple(layers)
+        self.num_layers, self.spec = num_layers, spec
         self.window = window
         self.reads_masked = reads_masked
-        self.keys = [torch.empty(0, 0, each.key_width, dtype=dtype, device=device) for each in layers]
-        self.values = [torch.empty(0, 0, each.value_width, dtype=dtype, device=device) for each in layers]
+        self.keys = torch.empty(num_layers, 0, 0, spec.key_width, dtype=dtype, device=device)
+        self.values = torch.empty(num_layers, 0, 0, spec.value_width, dtype=dtype, device=device)
         self.slots: Int[Tensor, " B"] = torch.empty(0, dtype=torch.long, device=device)
         self.lengths: Int[Tensor, " B"] = torch.empty(0, dtype=torch.long, device=device)
         self.current_max_length = 0
@@ -92,7 +94,7 @@ class KVCache:
         self.is_unmasked = True
         self.num_new = 0
         self._in_order = True  # whether sequence b has slot b
-        self._converted: dict[int, Any] = {}
+        self._converted: Any = None
         self._min_entries = _MIN_ENTRIES if reads_masked else _MIN_ENTRIES_UNREAD
         self._look_for_unused_at = self._min_entries
 
@@ -111,14 +113,14 @@ class KVCache:
         """The mask of the entries that each beam may attend to, or None if every beam may attend to all of them."""
         return None if self.is_unmasked else self.visible_mask[:, :, : self.num_entries]
 
-    def converted(self, layer: int, convert: Callable[[Tensor, Tensor], T]) -> T:
-        """Return ``convert(keys, values)`` of a layer, which must always be the same function.
+    def converted(self, convert: Callable[[Tensor, Tensor], T]) -> T:
+        """Return ``convert(keys, values)``, which must always be the same function.
 
         The result is stored until the buffers are replaced.
         """
-        if layer not in self._converted:
-            self._converted[layer] = convert(self.keys[layer], self.values[layer])
-        found: T = self._converted[layer]
+        if self._converted is None:
+            self._converted = convert(self.keys, self.values)
+        found: T = self._converted
         return found
 
     def admit(self, lengths: Sequence[int], *, beams: int) -> None:
@@ -139,9 +141,9 @@ class KVCache:
         new_slots = is_free.nonzero().squeeze(1)[:count]
         if self.reads_masked:
             for by_slot in self._by_slot():
-                by_slot[new_slots, :, longest : self.num_entries] = 0
+                by_slot[:, new_slots, :, longest : self.num_entries] = 0
                 if self.num_entries > old:
-                    by_slot[self.slots, :, old : self.num_entries] = 0
+                    by_slot[:, self.slots, :, old : self.num_entries] = 0
         added = torch.tensor(lengths, dtype=torch.long, device=self.slots.device)
         entries = torch.arange(self.visible_mask.size(2), device=added.device)
         visible = (entries < added.unsqueeze(1)).unsqueeze(1).expand(-1, beams, -1)
@@ -201,7 +203,7 @@ class KVCache:
     def entries(self, layer: int) -> tuple[Float[Tensor, "BH C K"], Float[Tensor, "BH C U"]]:
         """Return the keys and values of a layer, ordered by sequence and then by head."""
         self._order()
-        rows = self.num_sequences * self.layers[layer].kv_heads
+        rows = self.num_sequences * self.spec.kv_heads
         return self.keys[layer][:rows, : self.num_entries], self.values[layer][:rows, : self.num_entries]
 
     def select(self, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
@@ -222,18 +224,17 @@ class KVCache:
             self._drop_unused()
 
     def _by_slot(self) -> Iterator[Tensor]:
-        """Yield the keys and the values of each layer as views (P, H, entries, K or U)."""
-        for layer, keys, values in zip(self.layers, self.keys, self.values, strict=True):
-            yield torch.unflatten(keys, 0, (-1, layer.kv_heads))
-            yield torch.unflatten(values, 0, (-1, layer.kv_heads))
+        """Yield the keys and the values as views (L, P, H, entries, K or U)."""
+        yield torch.unflatten(self.keys, 1, (-1, self.spec.kv_heads))
+        yield torch.unflatten(self.values, 1, (-1, self.spec.kv_heads))
 
     @property
     def _num_slots(self) -> int:
-        return len(self.keys[0]) // self.layers[0].kv_heads
+        return self.keys.size(1) // self.spec.kv_heads
 
-    def _replace(self, buffers: Sequence[Tensor]) -> None:
-        self.keys, self.values = list(buffers[::2]), list(buffers[1::2])
-        self._converted.clear()
+    def _replace(self, buffers: Sequence[Float[Tensor, "L P H C _"]]) -> None:
+        self.keys, self.values = (buffer.flatten(1, 2) for buffer in buffers)
+        self._converted = None
 
     def _number_slots(self, count: int) -> None:
         self.slots, self._in_order = torch.arange(count, device=self.slots.device), True
@@ -246,8 +247,8 @@ class KVCache:
         moved = (self.slots != torch.arange(count, device=self.slots.device)).nonzero().squeeze(1)
         if len(moved):
             for by_slot in self._by_slot():
-                used = by_slot[:, :, : self.num_entries]
-                used[moved] = used[self.slots[moved]]
+                used = by_slot[:, :, :, : self.num_entries]
+                used[:, moved] = used[:, self.slots[moved]]
         self._number_slots(count)
 
     def _reserve(self, slots: int, entries: int, used: int) -> None:
@@ -260,10 +261,10 @@ class KVCache:
         slots, count = self._slots_to_keep(slots), len(self.slots)
         larger = []
         for by_slot in self._by_slot():
-            _, heads, _, width = by_slot.shape
-            buffer = by_slot.new_empty(slots, heads, self.visible_mask.size(2), width)
-            buffer[:count, :, :used] = by_slot[self.slots, :, :used]
-            larger.append(buffer.flatten(0, 1))
+            layers, _, heads, _, width = by_slot.shape
+            buffer = by_slot.new_empty(layers, slots, heads, self.visible_mask.size(2), width)
+            buffer[:, :count, :, :used] = by_slot[:, self.slots, :, :used]
+            larger.append(buffer)
         self._replace(larger)
         self._number_slots(count)
 
@@ -288,11 +289,12 @@ class KVCache:
             self.visible_mask = F.pad(visible.gather(2, order.unsqueeze(1).expand(-1, self.beams, -1)), (0, room))
             kept = []
             for by_slot in self._by_slot():
-                _, heads, _, each = by_slot.shape
+                layers, _, heads, _, each = by_slot.shape
                 head = torch.arange(heads, device=order.device)
-                smaller = by_slot.new_empty(self._slots_to_keep(len(order)), heads, width + room, each)
-                smaller[: len(order), :, :width] = by_slot[self.slots[:, None, None], head[:, None], order.unsqueeze(1)]
-                kept.append(smaller.flatten(0, 1))
+                smaller = by_slot.new_empty(layers, self._slots_to_keep(len(order)), heads, width + room, each)
+                chosen = self.slots[:, None, None], head[:, None], order.unsqueeze(1)
+                smaller[:, : len(order), :, :width] = by_slot[:, *chosen]
+                kept.append(smaller)
             self._replace(kept)
             self._number_slots(len(order))
             self.num_entries = width

@@ -1,9 +1,11 @@
-"""The rows that a decoding step computes."""
+"""A decoding step: the rows that it computes, and the caches that they attend to."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +14,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from headway.decode.ranking import NextTokens
+from headway.nn.cache import KVCache
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,27 @@ class StepRows:
     @property
     def _has_fewer(self) -> bool:
         return self.num_new > 0 and self.beams > 1
+
+
+@dataclass(frozen=True)
+class DecodingStep:
+    """What the blocks of a decoder need in one step, besides the rows themselves.
+
+    Attributes:
+        rows: Which rows there are.
+        prefix_kv: Keys and values of the prefixes, which have been advanced to the new position.
+        mask: The backend's mask of the prefixes.
+        memory_kv: Keys and values of the memory; None for language models.
+        memory_mask: The backend's mask of the memory.
+        rotation: Rotates queries and keys (R, 1, H, K) to the position of each row. None if positions are not rotary.
+    """
+
+    rows: StepRows
+    prefix_kv: KVCache
+    mask: Any
+    memory_kv: KVCache | None = None
+    memory_mask: Any = None
+    rotation: Callable[[Tensor], Tensor] | None = None
 
 
 @lru_cache(maxsize=1024)

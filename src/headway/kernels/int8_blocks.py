@@ -1,0 +1,128 @@
+"""The blocks of a Transformer decoder in 8-bit integers, all of them as one compiled function, for a single thread.
+
+Between the large kernels of a decoding step, the interpreter's code and data are no longer in the processor's caches,
+so each call of a kernel from Python takes several times as long as when it is repeated. The functions here give the
+same bits as their kernels called one after the other.
+
+Dimensions: L blocks of S sub-layers, R rows of width D. The blocks are given by the following arrays.
+
+    layers (L, 2 S, 7)   the parameters of the first and the last linear layer of each sub-layer
+                         (:class:`~headway.kernels.int8_linear.QuantizedLinear`)
+    norms                weights (L, S, D), biases (L, S, D) and epsilons (L, S) of the norms before the sub-layers,
+                         then those of the norms after them. D is 0 where there are none.
+    sizes                heads of queries, heads of keys and values, widths of all queries, all keys and all values,
+                         and the width of the output
+    keys, values         the cache of all blocks (L, P * H, C, K2) and (L, P * H, C, U2)
+
+All other arrays are those of :mod:`headway.kernels.decode_attention`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headway.kernels.decode_attention import attend, write_keys_and_values
+from headway.kernels.int8_linear import linear_serial, residual_norm
+from headway.kernels.jit import Array, jit, jit_internal
+
+_attend_serial = attend.serial
+
+
+@jit
+def decoder_blocks(
+    x: Array,
+    layers: Array,
+    norms: tuple[Any, ...],
+    sizes: tuple[Any, ...],
+    memory_sizes: tuple[Any, ...],
+    keys: Array,
+    values: Array,
+    slots: Array,
+    spans: Array,
+    newest: int,
+    num_entries: Array,
+    mask: Array,
+    memory_keys: Array,
+    memory_values: Array,
+    memory_slots: Array,
+    lengths: Array,
+) -> Array:
+    """Return the output of the blocks of a translation model for one new token of each row.
+
+    The tokens' keys and values are written to the cache from entry ``newest`` on. Of the memory, a sentence has the
+    first ``lengths`` entries of its slot.
+    """
+    everything = np.empty((0, 0, 0), np.bool_)
+    for block in range(len(layers)):
+        rows = _first_layer(x, layers, norms, block, 0)
+        _write(rows, sizes, keys[block], values[block], slots, spans, newest)
+        out = _attend(rows, sizes, keys[block], values[block], slots, spans, num_entries, mask)
+        x = _last_layer(out, x, layers, norms, block, 0)
+        rows = _first_layer(x, layers, norms, block, 1)
+        stored = memory_keys[block], memory_values[block]
+        out = _attend(rows, memory_sizes, stored[0], stored[1], memory_slots, spans, lengths, everything)
+        x = _last_layer(out, x, layers, norms, block, 1)
+        x = _last_layer(_first_layer(x, layers, norms, block, 2), x, layers, norms, block, 2)
+    return x
+
+
+@jit
+def causal_blocks(
+    x: Array,
+    layers: Array,
+    norms: tuple[Any, ...],
+    sizes: tuple[Any, ...],
+    keys: Array,
+    values: Array,
+    slots: Array,
+    spans: Array,
+    newest: int,
+    num_entries: Array,
+    mask: Array,
+) -> Array:
+    """Return the output of the blocks of a language model. The arguments are those of :func:`decoder_blocks`."""
+    for block in range(len(layers)):
+        rows = _first_layer(x, layers, norms, block, 0)
+        _write(rows, sizes, keys[block], values[block], slots, spans, newest)
+        out = _attend(rows, sizes, keys[block], values[block], slots, spans, num_entries, mask)
+        x = _last_layer(out, x, layers, norms, block, 0)
+        x = _last_layer(_first_layer(x, layers, norms, block, 1), x, layers, norms, block, 1)
+    return x
+
+
+@jit_internal
+def _first_layer(x: Array, layers: Array, norms: Any, block: int, number: int) -> Array:
+    """Return the output of the first linear layer of a sub-layer, after the norm before it."""
+    weights, biases, epsilons = norms[0], norms[1], norms[2]
+    no_residual, nothing = np.empty((0, 0), np.float32), np.empty(0, np.float32)
+    if weights.shape[2]:
+        x = x.copy()
+        residual_norm(x, no_residual, weights[block, number], biases[block, number], epsilons[block, number])
+    return linear_serial(x, layers[block, 2 * number], no_residual, nothing, nothing, 0.0)
+
+
+@jit_internal
+def _last_layer(x: Array, residual: Array, layers: Array, norms: Any, block: int, number: int) -> Array:
+    """Return the output of the last linear layer of a sub-layer, with the residual connection and the norm after it."""
+    weights, biases, epsilons = norms[3], norms[4], norms[5]
+    norm = weights[block, number], biases[block, number], epsilons[block, number]
+    return linear_serial(x, layers[block, 2 * number + 1], residual, norm[0], norm[1], norm[2])
+
+
+@jit_internal
+def _write(rows: Array, sizes: Any, keys: Array, values: Array, slots: Array, spans: Array, newest: int) -> None:
+    """Write the keys and values in ``rows`` to the cache."""
+    write_keys_and_values(rows, sizes[2], sizes[1], keys, values, slots, spans, newest)
+
+
+@jit_internal
+def _attend(
+    rows: Array, sizes: Any, keys: Array, values: Array, slots: Array, spans: Array, num_entries: Array, mask: Array
+) -> Array:
+    """Return the attention of the queries in ``rows``."""
+    heads, kv_heads, widths, output_width = sizes
+    out = np.empty((len(rows), output_width), np.float32)
+    _attend_serial(rows, heads, kv_heads, widths[0] // heads, keys, values, slots, spans, num_entries, mask, out)
+    return out
