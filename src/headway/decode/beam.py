@@ -263,11 +263,9 @@ class BeamSearch(Generic[StateT]):
         if self.other_ends:
             ends = torch.isin(chosen.tokens, self._tensor(self.other_ends))
             chosen = dataclasses.replace(chosen, tokens=chosen.tokens.masked_fill(ends, self.eos))
-        ended = (chosen.tokens == self.eos) & chosen.scores.isfinite()
-        if any(beam.request.ends is not None for beam in self.beams):
-            ended |= self._ended_by_request(chosen)
-        self._finish(chosen, ended, natural)
-        chosen = dataclasses.replace(chosen, scores=chosen.scores.masked_fill(ended, -torch.inf))
+        ended = self._finish(chosen, natural)
+        if ended is not None:
+            chosen = dataclasses.replace(chosen, scores=chosen.scores.masked_fill(ended, -torch.inf))
         if self._considered > self.width:
             chosen = chosen.best(self.width)
         done = [beam.done for beam in self.beams]
@@ -460,30 +458,46 @@ class BeamSearch(Generic[StateT]):
 
     # From extensions to finished hypotheses.
 
-    def _ended_by_request(self, chosen: Extensions) -> Bool[Tensor, "B G C"]:
-        """Return which extensions end with a token that is not EOS, because the request's own rule ends them."""
-        goes_on = (chosen.tokens != self.eos) & chosen.scores.isfinite()
-        asked = [beam.request.ends is not None for beam in self.beams]
-        where = (goes_on & self._tensor(asked).view(-1, 1, 1)).nonzero(as_tuple=True)
-        extended = torch.cat([self._tokens[self._rows(chosen)[where]], chosen.tokens[where].unsqueeze(1)], 1)
-        found = []
-        for at, tokens in zip(where[0].tolist(), extended.tolist(), strict=True):
+    def _ended_by_request(self, chosen: Extensions, unfinished: _Array) -> _Array:
+        """Return which of the ``unfinished`` extensions (B, G, C) end, because the request's own rule ends them."""
+        asked = np.array([beam.request.ends is not None for beam in self.beams])
+        where = (unfinished & asked[:, None, None]).nonzero()
+        index = self._index(where)
+        extended = torch.cat([self._tokens[self._rows(chosen)[index]], chosen.tokens[index].unsqueeze(1)], 1)
+        ended = np.zeros_like(unfinished)
+        for at, group, choice, tokens in zip(*where, extended.tolist(), strict=True):
             beam = self.beams[at]
             assert beam.request.ends is not None
-            found.append(beam.request.ends(tokens[len(tokens) - beam.length - 1 :]))
-        ended = torch.zeros_like(goes_on)
-        ended[where] = self._tensor(found).bool()
+            ended[at, group, choice] = beam.request.ends(tokens[len(tokens) - beam.length - 1 :])
         return ended
 
-    def _finish(self, chosen: Extensions, ended: Bool[Tensor, "B G C"], natural: Bool[Tensor, " R"] | None) -> None:
-        """Read the scores, collect the hypotheses that end, and close the groups that are done."""
-        read = [chosen.scores, ended.to(chosen.scores)]
+    def _finish(self, chosen: Extensions, natural: Bool[Tensor, " R"] | None) -> Bool[Tensor, "B G C"] | None:
+        """Read the scores, collect the hypotheses that end, and close the groups that are done.
+
+        Returns which extensions end, or None if there are none.
+        """
+        read = [chosen.scores, chosen.tokens.to(chosen.scores)]  # floats represent tokens exactly
         if self._coverage is not None:
             read.append(self._coverage_penalties().gather(2, chosen.parents))
-        scores, flags, *penalties = torch.stack(read).numpy(force=True)
-        has_ended = flags > 0
+        scores, tokens, *penalties = torch.stack(read).numpy(force=True)
         if np.isnan(scores[:, :, 0]).any():
             raise BundleError("the model's probabilities are NaN: its weights are damaged")
+        is_possible = scores > -np.inf
+        has_ended = is_possible & (tokens == self.eos)
+        if any(beam.request.ends is not None for beam in self.beams):
+            has_ended |= self._ended_by_request(chosen, is_possible & ~has_ended)
+        self._close_groups(chosen, scores, has_ended, penalties, natural)
+        return torch.from_numpy(has_ended).to(self.scores.device) if has_ended.any() else None
+
+    def _close_groups(
+        self,
+        chosen: Extensions,
+        scores: _Array,
+        has_ended: _Array,
+        penalties: Sequence[_Array],
+        natural: Bool[Tensor, " R"] | None,
+    ) -> None:
+        """Collect the hypotheses that end, and close the groups that are done."""
         where = has_ended[:, :, : self.width].nonzero()
         if len(where[0]):
             self._collect(chosen, where, scores[where], penalties[0][where] if penalties else None, natural)
@@ -515,7 +529,7 @@ class BeamSearch(Generic[StateT]):
         natural: Bool[Tensor, " R"] | None,
     ) -> None:
         """Add the extensions at ``where`` (sequence, group, extension) to the finished hypotheses of their groups."""
-        index = tuple(torch.from_numpy(axis).to(self.scores.device) for axis in where)
+        index = self._index(where)
         rows = self._rows(chosen)[index]
         last = chosen.tokens[index]
         tokens = torch.cat([self._tokens[rows], last.unsqueeze(1)], dim=1)
@@ -626,6 +640,9 @@ class BeamSearch(Generic[StateT]):
         sequences, groups, width = self.scores.shape
         first = torch.arange(0, sequences * groups * width, width, device=self.scores.device)
         return first.view(sequences, groups, 1) + chosen.parents
+
+    def _index(self, where: tuple[_Array, ...]) -> tuple[Tensor, ...]:
+        return tuple(torch.from_numpy(axis).to(self.scores.device) for axis in where)
 
     def _tensor(self, values: Sequence[int]) -> Tensor:
         return torch.tensor(values, device=self.scores.device)
