@@ -90,17 +90,18 @@ def emulate(processor: str) -> None:
 def check_attention(random: np.random.Generator, width: int, count: int) -> None:
     """Two sentences with three queries each, two heads, and the given number of positions."""
     from headway.kernels.decode_attention import attend, padded_width, write_kv
+    from headway.kernels.fp16_dot import KEYS_PER_DOT
 
     query, keys, values = (
         random.standard_normal((rows, 2 * width), dtype=np.float32) for rows in (6, 2 * count, 2 * count)
     )
-    slots, out, counts = np.arange(2), np.empty_like(query), np.full(2, count)
-    positions, queries = np.array([[0, count], [count, 2 * count]]), np.array([[0, 3], [3, 6]])
+    slots, out, entries = np.arange(2), np.empty_like(query), np.tile(np.arange(count), 2)
+    own, queries = np.array([[0, count], [count, 2 * count]]), np.array([[0, 3], [3, 6]])
     kept_keys, kept_values = (np.zeros((4, count, padded_width(width)), dtype=np.int16) for _ in range(2))
     for rows, kept in ((keys, kept_keys), (values, kept_values)):
-        write_kv(rows, 0, width, 2, kept, slots, positions, 0)
-    mask = np.zeros((0, 0, 0), dtype=np.int16)
-    attend(query, 2, 2, width, kept_keys, kept_values, slots, queries, counts, mask, out)
+        write_kv(rows, 0, width, 2, kept, slots, own, entries)
+    listed, positions = np.minimum(np.arange(count + KEYS_PER_DOT), count - 1), np.array([[0, count]] * 2)
+    attend(query, 2, 2, width, kept_keys, kept_values, slots, queries, listed[None], positions, out)
     query, keys, values = (x.reshape(2, -1, 2, width) for x in (query, keys, values))
     scores = np.exp(np.einsum("bqhk,bchk->bqhc", query, keys))
     expected = np.einsum("bqhc,bchk->bqhk", scores / scores.sum(-1, keepdims=True), values)

@@ -64,17 +64,17 @@ class DecodingStep:
     Attributes:
         rows: Which rows there are.
         prefix_kv: Keys and values of the prefixes, which have been advanced to the new position.
-        mask: The backend's mask of the prefixes.
+        prefix_entries: The entries of the prefixes to which each row may attend, in the form that the backend takes.
         memory_kv: Keys and values of the memory; None for language models.
-        memory_mask: The backend's mask of the memory.
+        memory_entries: The same for the memory.
         rotation: Rotates queries and keys (R, 1, H, K) to the position of each row. None if positions are not rotary.
     """
 
     rows: StepRows
     prefix_kv: KVCache
-    mask: Any
+    prefix_entries: Any
     memory_kv: KVCache | None = None
-    memory_mask: Any = None
+    memory_entries: Any = None
     rotation: Callable[[Tensor], Tensor] | None = None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.decode.ranking import NextTokens, top_tokens
-from headway.engine.decoding_step import DecodingStep
+from headway.engine.decoding_step import DecodingStep, StepRows
 from headway.engine.int8_blocks import CompiledBlocks, both_bits
 from headway.engine.prompts import PromptRows, prompt_attention
 from headway.engine.shortlist import ShortlistWeights
@@ -33,6 +32,7 @@ from headway.engine.torch_backend import (
 )
 from headway.kernels.activations import gelu_tanh
 from headway.kernels.decode_attention import attend, padded_width, write_keys_and_values, write_kv
+from headway.kernels.fp16_dot import KEYS_PER_DOT
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
 from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, quantize_rows
 from headway.kernels.jit import uses_one_thread
@@ -50,7 +50,6 @@ Indices = npt.NDArray[np.int64]
 # the rounding depend only on the sequence's own length, never on the padding.
 _KERNEL_LENGTH = 64
 _MAX_TOP_K = 64  # the largest k that the kernel supports
-_NO_MASK = np.zeros((0, 0, 0), dtype=np.bool_)
 _MIN_PARALLEL_KV = 1 << 18  # numbers in keys and values; reading fewer takes hardly longer than starting threads
 _ROWS_TOGETHER = 16  # up to this many rows, threads compute all logits together before they are ranked
 
@@ -108,10 +107,14 @@ class Int8Backend(TorchBackend):
     def kv_spec(self, heads: int, key_width: int, value_width: int) -> LayerSpec:  # noqa: D102
         return LayerSpec(heads, padded_width(key_width), padded_width(value_width))
 
-    def mask(self, cache: KVCache) -> _Entries:  # noqa: D102
-        slots, mask = cache.slots.numpy(), _NO_MASK if cache.is_unmasked else cache.visible_mask.numpy()
-        in_use = np.full(len(slots), cache.num_entries)
-        return _Entries(slots, cache.num_entries, in_use, cache.lengths.numpy(), mask)
+    def prefix_entries(self, cache: KVCache, rows: StepRows) -> _Entries:  # noqa: D102
+        entries, newest = (rows.distinct(x.flatten(0, 1)).numpy() for x in (cache.table, cache.newest))
+        ends = cache.lengths.numpy()
+        starts = np.zeros_like(ends) if cache.window is None else np.maximum(ends - cache.window, 0)
+        return _Entries(cache.slots.numpy(), entries, np.stack([starts, ends], 1), newest)
+
+    def memory_entries(self, cache: KVCache) -> _Entries:  # noqa: D102
+        return _Entries(cache.slots.numpy(), *_first_entries(cache.lengths.numpy(), cache.keys.size(2)))
 
     def self_attention(  # noqa: D102
         self, rows: Rows, layout: HeadLayout, sources: SourceRows, window: tuple[int, int] | None = None
@@ -127,20 +130,22 @@ class Int8Backend(TorchBackend):
             out[first:end] = heads_out.transpose(0, 1).flatten(1).numpy()
         is_short = lengths <= _KERNEL_LENGTH
         if is_short.any():
-            self._short_self_attention(rows, layout, spans[is_short], lengths[is_short], out)
+            self._short_self_attention(rows, layout, sources, spans[is_short], lengths[is_short], out)
         return out
 
     def _short_self_attention(
-        self, rows: Array, layout: HeadLayout, spans: Indices, lengths: Indices, out: Array
+        self, rows: Array, layout: HeadLayout, sources: SourceRows, spans: Indices, lengths: Indices, out: Array
     ) -> None:
-        """Write the self-attention that the kernel computes to ``out``."""
+        """Write the self-attention of the sentences that the kernel computes to ``out``."""
         sentences, heads = np.arange(len(lengths)), layout.num_kv_heads
         keys, values = (
             np.empty((len(lengths) * heads, lengths.max(), padded_width(width // heads)), dtype=np.int16)
             for width in layout.widths[1:]
         )
-        _write_keys_values(rows, layout, keys, values, sentences, spans, 0)
-        _attend(rows, layout, keys, values, sentences, spans, lengths, _NO_MASK, out, int(lengths.max()))
+        _write_keys_values(rows, layout, keys, values, sentences, spans, sources.positions.numpy())
+        _attend(
+            rows, layout, keys, values, spans, _Entries(sentences, *_first_entries(lengths, int(lengths.max()))), out
+        )
 
     def causal_attention(  # noqa: D102
         self, rows: Rows, layout: HeadLayout, prompts: PromptRows, window: tuple[int, int] | None
@@ -155,8 +160,10 @@ class Int8Backend(TorchBackend):
         keys, values = (stored[layer] for stored in prefix_kv.converted(both_bits))
         slots = prefix_kv.newest_slots(len(prompts.spans)).numpy()
         if prompts.positions is None:
-            spans = _equal_spans(len(slots), len(rows) // len(slots))
-            _write_keys_values(rows, layout, keys, values, slots, spans, 0)
+            count, length = len(slots), len(rows) // len(slots)
+            first = length * np.arange(count)
+            spans, positions = np.stack([first, first + length], 1), np.tile(np.arange(length), count)
+            _write_keys_values(rows, layout, keys, values, slots, spans, positions)
             return
         for span in prompts.spans:
             for stored in (keys, values):
@@ -165,33 +172,29 @@ class Int8Backend(TorchBackend):
             if span.length > span.shared:
                 slot = slots[span.prompt : span.prompt + 1]
                 own = np.array([[span.own_rows.start, span.own_rows.stop]])
-                _write_keys_values(rows, layout, keys, values, slot, own, span.shared)
+                _write_keys_values(rows, layout, keys, values, slot, own, prompts.positions.numpy())
 
     def prefix_attention(self, rows: Rows, layout: HeadLayout, layer: int, step: DecodingStep) -> Rows:  # noqa: D102
-        cache, entries, spans = step.prefix_kv, step.mask, step.rows.spans
-        keys, values = (stored[layer] for stored in cache.converted(both_bits))
-        _write_keys_values(rows, layout, keys, values, entries.slots, spans, cache.num_entries - cache.beams)
+        entries, spans = step.prefix_entries, step.rows.spans
+        keys, values = (stored[layer] for stored in step.prefix_kv.converted(both_bits))
+        _write_keys_values(rows, layout, keys, values, entries.slots, spans, entries.newest)
         out = np.empty((len(rows), layout.output_width), dtype=np.float32)
-        limits = entries.in_use, entries.mask, out, entries.num_entries
-        _attend(rows, layout, keys, values, entries.slots, spans, *limits)
+        _attend(rows, layout, keys, values, spans, entries, out)
         return out
 
     def write_memory(self, rows: Rows, widths: Sequence[int], memory_kv: KVCache, sources: SourceRows) -> None:  # noqa: D102
         column, slots, heads = 0, memory_kv.newest_slots(len(sources.lengths)).numpy(), memory_kv.spec.kv_heads
-        stored = memory_kv.converted(both_bits)
+        stored, positions = memory_kv.converted(both_bits), sources.positions.numpy()
         for layer in range(memory_kv.num_layers):
             for kv, width in zip(stored, widths[2 * layer :], strict=False):
-                write_kv(rows, column, width // heads, heads, kv[layer], slots, sources.spans, 0)
+                write_kv(rows, column, width // heads, heads, kv[layer], slots, sources.spans, positions)
                 column += width
 
     def cross_attention(self, query: Rows, layout: HeadLayout, layer: int, step: DecodingStep) -> Rows:  # noqa: D102
         assert step.memory_kv is not None
-        # Without the mask: each sequence has its own number of entries.
-        entries = step.memory_mask
         keys, values = (stored[layer] for stored in step.memory_kv.converted(both_bits))
         out = np.empty((len(query), layout.output_width), dtype=np.float32)
-        limits = entries.lengths, _NO_MASK, out, entries.num_entries
-        _attend(query, layout, keys, values, entries.slots, step.rows.spans, *limits)
+        _attend(query, layout, keys, values, step.rows.spans, step.memory_entries, out)
         return out
 
     def stack(self, blocks: Sequence[Block]) -> Callable[[Rows, DecodingStep], Rows]:  # noqa: D102
@@ -202,54 +205,43 @@ class Int8Backend(TorchBackend):
 
 
 class _Entries(NamedTuple):
-    """Which entries of a cache attention reads.
+    """Which entries of a cache attention reads, as :func:`~headway.kernels.decode_attention.attend` takes them.
 
     Attributes:
         slots: Slot of each sequence (B,).
-        num_entries: Number of entries in use, the same in all slots. The mask applies to them.
-        in_use: ``num_entries`` for each sequence (B,), as the kernel takes it.
-        lengths: Number of positions of each sequence (B,).
-        mask: Mask of the entries in use (B, W, >= C), or (0, 0, 0) if each beam may attend to all of them.
+        entries: The entry of each position of each row (R, T), or for all rows (1, T).
+        positions: The first position of each sequence that attention reads, and the one after the last (B, 2).
+        newest: The entry of the last position of each row (R,). None for a memory, which does not grow.
     """
 
     slots: Indices
-    num_entries: int
-    in_use: Indices
-    lengths: Indices
-    mask: npt.NDArray[np.bool_]
+    entries: Indices
+    positions: Indices
+    newest: Indices | None = None
 
 
-@lru_cache(maxsize=256)
-def _equal_spans(sentences: int, rows: int) -> Indices:
-    """Return the first row of each sentence and the one after its last, if all have the same number of rows."""
-    first = rows * np.arange(sentences)
-    return np.stack([first, first + rows], 1)
+def _first_entries(lengths: Indices, num_entries: int) -> tuple[Indices, Indices]:
+    """Return the entries and positions of sequences whose position p is entry p. Slots have ``num_entries`` entries."""
+    entries = np.minimum(np.arange(num_entries + KEYS_PER_DOT), num_entries - 1)
+    return entries[None], np.stack([np.zeros_like(lengths), lengths], 1)
 
 
 def _write_keys_values(
-    rows: Array, layout: HeadLayout, keys: Bits, values: Bits, slots: Indices, spans: Indices, entry: int
+    rows: Array, layout: HeadLayout, keys: Bits, values: Bits, slots: Indices, spans: Indices, entries: Indices
 ) -> None:
-    """Copy the keys and values in ``rows`` to the cache, from ``entry`` on."""
-    write_keys_and_values(rows, layout.widths, layout.num_kv_heads, keys, values, slots, spans, entry)
+    """Copy the keys and values of each row to its entry (R,) of the cache."""
+    write_keys_and_values(rows, layout.widths, layout.num_kv_heads, keys, values, slots, spans, entries)
 
 
 def _attend(
-    rows: Array,
-    layout: HeadLayout,
-    keys: Bits,
-    values: Bits,
-    slots: Indices,
-    spans: Indices,
-    counts: Indices,
-    mask: npt.NDArray[np.bool_],
-    out: Array,
-    longest: int,
+    rows: Array, layout: HeadLayout, keys: Bits, values: Bits, spans: Indices, entries: _Entries, out: Array
 ) -> None:
-    """Write the attention over the first ``counts`` entries, at most ``longest``, of each slot to ``out``."""
-    heads = layout.num_heads
+    """Write the attention of the rows in ``spans`` to ``out``."""
+    heads, slots, longest = layout.num_heads, entries.slots, entries.positions[:, 1].max(initial=0)
     parallel = len(slots) > 1 and len(slots) * longest * (layout.widths[1] + layout.widths[2]) >= _MIN_PARALLEL_KV
-    compute = attend if parallel else attend.serial
-    compute(rows, heads, layout.num_kv_heads, layout.widths[0] // heads, keys, values, slots, spans, counts, mask, out)
+    compute, key_width = attend if parallel else attend.serial, layout.widths[0] // heads
+    stored = keys, values, slots, spans, entries.entries, entries.positions
+    compute(rows, heads, layout.num_kv_heads, key_width, *stored, out)
 
 
 class _Int8OutputProjection:

@@ -38,13 +38,13 @@ class CompiledBlocks:
 
     def __call__(self, x: Rows, step: DecodingStep) -> Rows:
         """Apply the blocks to one new token of each row."""
-        cache, entries = step.prefix_kv, step.mask
-        newest = cache.num_entries - cache.beams
-        prefix = *cache.converted(both_bits), entries.slots, step.rows.spans, newest, entries.in_use, entries.mask
+        own, entries = step.prefix_kv.converted(both_bits), step.prefix_entries
+        prefix = *own, entries.slots, step.rows.spans, entries.newest, entries.entries, entries.positions
         if step.memory_kv is None:
             return causal_blocks(x, self._layers, self._norms, self._sizes[0], *prefix)
-        memory = *step.memory_kv.converted(both_bits), step.memory_mask.slots, step.memory_mask.lengths
-        return decoder_blocks(x, self._layers, self._norms, self._sizes[0], self._sizes[1], *prefix, *memory)
+        memory, entries = step.memory_kv.converted(both_bits), step.memory_entries
+        everything = *prefix, *memory, entries.slots, entries.entries, entries.positions
+        return decoder_blocks(x, self._layers, self._norms, self._sizes[0], self._sizes[1], *everything)
 
 
 def both_bits(keys: Tensor, values: Tensor) -> tuple[Bits, Bits]:

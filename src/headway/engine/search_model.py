@@ -407,7 +407,7 @@ class _State:
 
     prefix_kv: KVCache
     memory_kv: KVCache
-    memory_mask: Any = None  # in the form that the backend's attention takes
+    memory_entries: Any = None  # in the form that the backend's attention takes
     shortlist_weights: ShortlistWeights | None = None
 
 
@@ -526,7 +526,7 @@ class SearchTransformer(_ConvertedModel[Transformer]):
             x = self._encoder_norm(x)
         state.memory_kv.admit(lengths, beams=1)
         backend.write_memory(self._memory_rows(x), self._memory_widths, state.memory_kv, source_rows)
-        state.memory_mask = backend.mask(state.memory_kv)
+        state.memory_entries = backend.memory_entries(state.memory_kv)
         state.prefix_kv.admit([0] * len(sources), beams=beams)
         if self._shortlist is not None and self.shortlist_projection is not None:
             listed = self.shortlist_projection.gather(self._shortlist.allowed_tokens(sources).to(self.device))
@@ -556,8 +556,8 @@ class SearchTransformer(_ConvertedModel[Transformer]):
         rotation = _rotation(self._rotary, positions, prefix)
         x = self._backend.to_rows(self._model.embed_target_at(step_rows.distinct(tokens), positions))
         prefix.advance(step_rows.num_new)
-        mask, memory = self._backend.mask(prefix), (state.memory_kv, state.memory_mask)
-        x = self._decoder(x, DecodingStep(step_rows, prefix, mask, *memory, rotation))
+        entries, memory = self._backend.prefix_entries(prefix, step_rows), (state.memory_kv, state.memory_entries)
+        x = self._decoder(x, DecodingStep(step_rows, prefix, entries, *memory, rotation))
         return _HiddenStep(self, x if self._decoder_norm is None else self._decoder_norm(x), step_rows, state)
 
     @torch.inference_mode()
@@ -566,7 +566,7 @@ class SearchTransformer(_ConvertedModel[Transformer]):
         state.prefix_kv.select(rows, sequences)
         if sequences is not None:
             state.memory_kv.select(sequences, sequences)
-            state.memory_mask = self._backend.mask(state.memory_kv)
+            state.memory_entries = self._backend.memory_entries(state.memory_kv)
             if state.shortlist_weights is not None:
                 state.shortlist_weights.keep(sequences)
 
@@ -668,7 +668,8 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly]):
         rotation = _rotation(self._rotary, positions, prefix)
         x = self._backend.to_rows(self._model.embed_next(step_rows.distinct(tokens), positions))
         prefix.advance(step_rows.num_new)
-        x = self._decoder(x, DecodingStep(step_rows, prefix, self._backend.mask(prefix), rotation=rotation))
+        entries = self._backend.prefix_entries(prefix, step_rows)
+        x = self._decoder(x, DecodingStep(step_rows, prefix, entries, rotation=rotation))
         return _ProjectedStep(self._projection, self._norm(x), step_rows)
 
     @torch.inference_mode()

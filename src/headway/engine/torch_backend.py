@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from headway.decode.ranking import NextTokens, topk_ordered
 from headway.engine.attention import scaled_dot_product_attention
-from headway.engine.decoding_step import DecodingStep
+from headway.engine.decoding_step import DecodingStep, StepRows
 from headway.engine.local_attention import local_attention
 from headway.engine.prompts import PromptRows, prompt_attention
 from headway.engine.shortlist import ShortlistWeights
@@ -180,8 +180,15 @@ class TorchBackend:
         """Return the shape of a layer's keys and values in the cache."""
         return LayerSpec(heads, key_width, value_width)
 
-    def mask(self, cache: KVCache) -> Any:
-        """Return the mask to add to scores over the cache: 0 or -inf for each beam, or None if nothing is masked."""
+    def prefix_entries(self, cache: KVCache, rows: StepRows) -> Any:
+        """Return the entries to which each row may attend, in the form that :meth:`prefix_attention` takes."""
+        return self.memory_entries(cache)
+
+    def memory_entries(self, cache: KVCache) -> Any:
+        """Return the entries to which each beam may attend, in the form that :meth:`cross_attention` takes.
+
+        Here this is the mask to add to scores: 0 or -inf for each beam, or None if nothing is masked.
+        """
         mask = cache.mask
         if mask is None:
             return None
@@ -245,7 +252,7 @@ class TorchBackend:
         """Append each row's key and value to the cache and return the attention over the row's prefix."""
         cache = step.prefix_kv
         query, key, value = layout.split(torch.unflatten(rows, 0, (cache.num_sequences, cache.beams)))
-        return _attend(query, *cache.append(layer, key.transpose(1, 2), value.transpose(1, 2)), step.mask)
+        return _attend(query, *cache.append(layer, key.transpose(1, 2), value.transpose(1, 2)), step.prefix_entries)
 
     def write_memory(self, rows: Rows, widths: Sequence[int], memory_kv: KVCache, sources: SourceRows) -> None:
         """Store the keys and values of all layers, side by side in the rows, for the newest sequences."""
@@ -260,7 +267,7 @@ class TorchBackend:
         assert step.memory_kv is not None
         keys, values = step.memory_kv.entries(layer)
         by_head = query.view(step.memory_kv.num_sequences, -1, layout.num_heads, keys.size(2))
-        return _attend(by_head, keys, values, step.memory_mask)
+        return _attend(by_head, keys, values, step.memory_entries)
 
     def stack(self, blocks: Sequence[Block]) -> Callable[[Rows, DecodingStep], Rows]:
         """Return a function that applies the blocks of a decoder, one after the other."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from headway.kernels.activations import CHUNK, gelu_tanh
 from headway.kernels.decode_attention import attend, padded_width, write_keys_and_values, write_kv
+from headway.kernels.fp16_dot import KEYS_PER_DOT
 from headway.kernels.int8_blocks import causal_blocks, decoder_blocks
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
 from headway.kernels.int8_linear import MIN_PARALLEL, LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
@@ -34,10 +35,10 @@ def compile_decoding_kernels() -> list[str]:
         gelu_tanh(np.zeros((1, 2 * CHUNK), dtype=np.float32))
         slots, spans = np.zeros(1, dtype=np.int64), np.array([[0, 2]])
         keys = np.zeros((1, 2, padded_width(_WIDTH)), dtype=np.int16)
-        write_kv(rows, 0, _WIDTH, 1, keys, slots, spans, 0)
-        write_keys_and_values(rows, (_WIDTH, _WIDTH, _WIDTH), 1, keys, keys, slots, spans, 0)
-        mask, count = np.zeros((1, 2, 2), dtype=np.bool_), np.full(1, 2)
-        attend(rows, 1, 1, _WIDTH, keys, keys, slots, spans, count, mask, np.empty_like(x))
+        newest, entries, positions = np.arange(2), np.zeros((2, KEYS_PER_DOT), dtype=np.int64), np.array([[0, 1]])
+        write_kv(rows, 0, _WIDTH, 1, keys, slots, spans, newest)
+        write_keys_and_values(rows, (_WIDTH, _WIDTH, _WIDTH), 1, keys, keys, slots, spans, newest)
+        attend(rows, 1, 1, _WIDTH, keys, keys, slots, spans, entries, positions, np.empty_like(x))
     norm = LayerNormParams(bias, bias, 1e-5)
     layer_norm(x, norm)
     wide, sizes = QuantizedLinear(np.tile(weight, (3, 1))), (1, 1, (_WIDTH,) * 3, _WIDTH)
@@ -47,8 +48,8 @@ def compile_decoding_kernels() -> list[str]:
         np.zeros((1, 3, _WIDTH), dtype=np.float32),
         np.ones((1, 3)),
     )
-    prefix = keys[None], keys[None], slots, spans, 0, count, mask
-    decoder_blocks(x, layers, norms, sizes, sizes, *prefix, keys[None], keys[None], slots, count)
+    prefix = keys[None], keys[None], slots, spans, newest, entries, positions
+    decoder_blocks(x, layers, norms, sizes, sizes, *prefix, keys[None], keys[None], slots, entries, positions)
     results = np.empty((2, 1), np.float32), np.empty((2, 1), np.int64), np.empty(2, np.float32)
     banned, quantized = np.zeros(0, dtype=np.int64), quantize_rows(x, layer.width)
     topk_logits(x, banned, 2, *results)

@@ -41,28 +41,27 @@ def decoder_blocks(
     values: Array,
     slots: Array,
     spans: Array,
-    newest: int,
-    num_entries: Array,
-    mask: Array,
+    newest: Array,
+    entries: Array,
+    positions: Array,
     memory_keys: Array,
     memory_values: Array,
     memory_slots: Array,
-    lengths: Array,
+    memory_entries: Array,
+    memory_positions: Array,
 ) -> Array:
     """Return the output of the blocks of a translation model for one new token of each row.
 
-    The tokens' keys and values are written to the cache from entry ``newest`` on. Of the memory, a sentence has the
-    first ``lengths`` entries of its slot.
+    The keys and values of a row are written to its entry ``newest`` (R,) of the cache.
     """
-    everything = np.empty((0, 0, 0), np.bool_)
     for block in range(len(layers)):
         rows = _first_layer(x, layers, norms, block, 0)
         _write(rows, sizes, keys[block], values[block], slots, spans, newest)
-        out = _attend(rows, sizes, keys[block], values[block], slots, spans, num_entries, mask)
+        out = _attend(rows, sizes, keys[block], values[block], slots, spans, entries, positions)
         x = _last_layer(out, x, layers, norms, block, 0)
         rows = _first_layer(x, layers, norms, block, 1)
-        stored = memory_keys[block], memory_values[block]
-        out = _attend(rows, memory_sizes, stored[0], stored[1], memory_slots, spans, lengths, everything)
+        stored_keys, stored_values, where = memory_keys[block], memory_values[block], (memory_entries, memory_positions)
+        out = _attend(rows, memory_sizes, stored_keys, stored_values, memory_slots, spans, where[0], where[1])
         x = _last_layer(out, x, layers, norms, block, 1)
         x = _last_layer(_first_layer(x, layers, norms, block, 2), x, layers, norms, block, 2)
     return x
@@ -78,15 +77,15 @@ def causal_blocks(
     values: Array,
     slots: Array,
     spans: Array,
-    newest: int,
-    num_entries: Array,
-    mask: Array,
+    newest: Array,
+    entries: Array,
+    positions: Array,
 ) -> Array:
     """Return the output of the blocks of a language model. The arguments are those of :func:`decoder_blocks`."""
     for block in range(len(layers)):
         rows = _first_layer(x, layers, norms, block, 0)
         _write(rows, sizes, keys[block], values[block], slots, spans, newest)
-        out = _attend(rows, sizes, keys[block], values[block], slots, spans, num_entries, mask)
+        out = _attend(rows, sizes, keys[block], values[block], slots, spans, entries, positions)
         x = _last_layer(out, x, layers, norms, block, 0)
         x = _last_layer(_first_layer(x, layers, norms, block, 1), x, layers, norms, block, 1)
     return x
@@ -112,17 +111,24 @@ def _last_layer(x: Array, residual: Array, layers: Array, norms: Any, block: int
 
 
 @jit_internal
-def _write(rows: Array, sizes: Any, keys: Array, values: Array, slots: Array, spans: Array, newest: int) -> None:
+def _write(rows: Array, sizes: Any, keys: Array, values: Array, slots: Array, spans: Array, newest: Array) -> None:
     """Write the keys and values in ``rows`` to the cache."""
     write_keys_and_values(rows, sizes[2], sizes[1], keys, values, slots, spans, newest)
 
 
 @jit_internal
 def _attend(
-    rows: Array, sizes: Any, keys: Array, values: Array, slots: Array, spans: Array, num_entries: Array, mask: Array
+    rows: Array,
+    sizes: Any,
+    keys: Array,
+    values: Array,
+    slots: Array,
+    spans: Array,
+    entries: Array,
+    positions: Array,
 ) -> Array:
     """Return the attention of the queries in ``rows``."""
     heads, kv_heads, widths, output_width = sizes
     out = np.empty((len(rows), output_width), np.float32)
-    _attend_serial(rows, heads, kv_heads, widths[0] // heads, keys, values, slots, spans, num_entries, mask, out)
+    _attend_serial(rows, heads, kv_heads, widths[0] // heads, keys, values, slots, spans, entries, positions, out)
     return out

@@ -5,12 +5,12 @@ and of the encoder's memory, at every step. They do not change, so a :class:`KVC
 the prefixes, which grow by one position per step; another one contains the memory, which is written once per sequence.
 Keys are stored as attention reads them: rotated if positions are rotary, and prepared for the score function.
 
-Each sequence has a slot in the buffers, and its beams share the entries of the slot. Reordering the beams, as beam
-search does at every step, moves no keys or values: it only changes which entries each beam may attend to. All beams of
-a sequence attend in one matrix product, (W, K) x (K, C). Sequences are added and removed without copying the others:
-a new sequence gets a free slot. Only attention that reads all slots in order needs the sequences moved together
-(:meth:`KVCache.entries`). Entries that no beam can reach any more are dropped from time to time, when there are enough
-of them to be worth a copy.
+Each sequence has a slot in the buffers, and its beams share the entries of the slot. A table says for each beam which
+entry holds each position of its prefix, like the block tables of paged attention (Kwon et al. 2023, section 4).
+Reordering the beams, as beam search does at every step, moves no keys or values, only rows of the table. All beams of a
+sequence attend in one matrix product, (W, K) x (K, C). Sequences are added and removed without copying the others: a
+new sequence gets a free slot. Only attention that reads all slots in order needs the sequences moved together
+(:meth:`KVCache.entries`). Entries that no beam can reach any more are used again.
 
 Dimensions: L layers, B sequences, W beams, R = B * W rows (the beams of a sequence are neighbors), H key/value heads, C
 entries, K width of a key, U width of a value, P slots (at least B).
@@ -29,10 +29,9 @@ from torch.nn import functional as F
 
 T = TypeVar("T")
 
-_GROWTH = 32  # decoding steps for which space is added when the buffers are full
-_MIN_ENTRIES = 32  # caches with fewer entries are not searched for unused ones
-_MIN_ENTRIES_UNREAD = 256  # the same if attention does not read unused entries, which then only take memory
-_WASTE = 1.5  # unused entries are dropped when there are this many times as many entries as the longest prefix needs
+_MIN_FREE = 32  # free entries of each slot after the buffers have been replaced; more with more beams
+_SLACK = 8  # columns of the table after the last position, which kernels may read
+_WASTE = 4  # buffers are replaced by smaller ones if they have this many times as many entries as necessary
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,10 @@ class KVCache:
         slots: Slot of each sequence. The heads of slot p are ``p * H`` to ``p * H + H - 1``.
         lengths: Number of positions of each sequence so far, the same for all its beams.
         current_max_length: Largest element of ``lengths``.
-        visible_mask: Mask of the entries that each beam may attend to, False from entry ``num_entries`` on.
-        num_entries: C, the number of entries in use.
+        table: The entry of each position of each beam (B, W, >= longest + 7). Columns from ``lengths`` on contain
+            numbers of any entries.
+        newest: The entry of each beam's last position (B, W), after :meth:`advance`.
+        num_entries: C; entries from this number on have never been in use.
         is_unmasked: Whether every beam may attend to every entry, so that no mask is needed.
         num_new: Number of sequences without a step so far, whose beams are equal. They are the last ones.
     """
@@ -86,32 +87,40 @@ class KVCache:
         self.reads_masked = reads_masked
         self.keys = torch.empty(num_layers, 0, 0, spec.key_width, dtype=dtype, device=device)
         self.values = torch.empty(num_layers, 0, 0, spec.value_width, dtype=dtype, device=device)
-        self.slots: Int[Tensor, " B"] = torch.empty(0, dtype=torch.long, device=device)
-        self.lengths: Int[Tensor, " B"] = torch.empty(0, dtype=torch.long, device=device)
+        nothing = torch.empty(0, dtype=torch.long, device=device)
+        self.slots: Int[Tensor, " B"] = nothing
+        self.lengths: Int[Tensor, " B"] = nothing
         self.current_max_length = 0
-        self.visible_mask: Bool[Tensor, "B W C"] = torch.empty(0, 1, 0, dtype=torch.bool, device=device)
+        self.table: Int[Tensor, "B W T"] = nothing.view(0, 1, 0)
+        self.newest: Int[Tensor, "B W"] = nothing.view(0, 1)
         self.num_entries = 0
         self.is_unmasked = True
         self.num_new = 0
         self._in_order = True  # whether sequence b has slot b
+        self._free: Int[Tensor, "B F"] = nothing.view(0, 0)  # each sequence's free entries, in order
+        self._num_taken = 0  # how many of them are in use by now
+        self._num_used_before = 0  # the most entries that a sequence had in use when its free ones were listed
+        self._mask: Bool[Tensor, "B W C"] | None = None
         self._converted: Any = None
-        self._min_entries = _MIN_ENTRIES if reads_masked else _MIN_ENTRIES_UNREAD
-        self._look_for_unused_at = self._min_entries
 
     @property
     def num_sequences(self) -> int:
         """The number of sequences, B."""
-        return self.visible_mask.size(0)
+        return self.table.size(0)
 
     @property
     def beams(self) -> int:
         """The number of beams of each sequence, W."""
-        return self.visible_mask.size(1)
+        return self.table.size(1)
 
     @property
     def mask(self) -> Bool[Tensor, "B W C"] | None:
         """The mask of the entries that each beam may attend to, or None if every beam may attend to all of them."""
-        return None if self.is_unmasked else self.visible_mask[:, :, : self.num_entries]
+        if self.is_unmasked:
+            return None
+        if self._mask is None:
+            self._mask = self._reachable(self.num_entries)
+        return self._mask
 
     def converted(self, convert: Callable[[Tensor, Tensor], T]) -> T:
         """Return ``convert(keys, values)``, which must always be the same function.
@@ -132,27 +141,23 @@ class KVCache:
         before, count, longest = self.num_sequences, len(lengths), max(lengths, default=0)
         if not before:
             self.num_entries, self.is_unmasked = 0, True
-            self.visible_mask = self.visible_mask.new_empty(0, beams, 0)
+            self.table = self.table.new_empty(0, beams, self.table.size(2))
         assert beams == self.beams, "all sequences of a cache must have the same number of beams"
-        old, self.num_entries = self.num_entries, max(self.num_entries, longest)
-        self._reserve(before + count, self.num_entries, old)
+        if before + count > self._num_slots or longest > self._num_reserved:
+            self._replace_buffers(before + count, max(longest, self._num_reserved))
+        self.num_entries = max(self.num_entries, longest)
         is_free = torch.ones(self._num_slots, dtype=torch.bool, device=self.slots.device)
         is_free[self.slots] = False
-        new_slots = is_free.nonzero().squeeze(1)[:count]
-        if self.reads_masked:
-            for by_slot in self._by_slot():
-                by_slot[:, new_slots, :, longest : self.num_entries] = 0
-                if self.num_entries > old:
-                    by_slot[:, self.slots, :, old : self.num_entries] = 0
-        added = torch.tensor(lengths, dtype=torch.long, device=self.slots.device)
-        entries = torch.arange(self.visible_mask.size(2), device=added.device)
-        visible = (entries < added.unsqueeze(1)).unsqueeze(1).expand(-1, beams, -1)
-        self.visible_mask = torch.cat([self.visible_mask, visible])
-        self.lengths = torch.cat([self.lengths, added])
-        self.slots, self._in_order = torch.cat([self.slots, new_slots]), not before
+        self.slots = torch.cat([self.slots, is_free.nonzero().squeeze(1)[:count]])
+        self._reserve_positions(longest)
+        positions = torch.arange(self.table.size(2), device=self.table.device).clamp(max=max(self._num_reserved - 1, 0))
+        self.table = torch.cat([self.table, positions.expand(count, beams, -1)])
+        self.lengths = torch.cat([self.lengths, torch.tensor(lengths, dtype=torch.long, device=self.slots.device)])
         self.is_unmasked = self.is_unmasked and not before and min(lengths, default=0) == longest
         self.current_max_length = max(self.current_max_length, longest)
         self.num_new = count if not before else self.num_new + count
+        self._in_order, self._mask = not before, None
+        self._free, self._num_taken = self._free.new_empty(before + count, 0), 0
 
     def newest_slots(self, count: int) -> Int[Tensor, " N"]:
         """Return the slots of the ``count`` sequences that were admitted last."""
@@ -170,34 +175,31 @@ class KVCache:
 
         The beams of the last ``num_equal`` sequences are equal and have the first of these entries in common.
         """
-        if self.window is not None and self.num_entries >= self._look_for_unused_at:
-            self._drop_unused()
-        start, self.num_entries = self.num_entries, self.num_entries + self.beams
-        if self.num_entries > self.visible_mask.size(2):
-            self._reserve(self.num_sequences, start + _GROWTH * self.beams, start)
-        self.visible_mask[:, :, start : self.num_entries].diagonal(dim1=1, dim2=2).fill_(True)
+        if self._num_taken + self.beams > self._free.size(1):
+            self._find_free()
+        self.newest = self._free[:, self._num_taken : self._num_taken + self.beams]
+        self._num_taken += self.beams
+        self.num_entries = max(self.num_entries, self._num_used_before + self._num_taken)
         if num_equal:
-            newest = self.visible_mask[-num_equal:, :, start : self.num_entries]
-            newest[:, :, 0], newest[:, :, 1:] = True, False
-        self.num_new = 0
-        self.is_unmasked = self.is_unmasked and self.beams == 1
+            self.newest = self.newest.clone()
+            self.newest[-num_equal:] = self.newest[-num_equal:, :1]
+        self._reserve_positions(self.current_max_length + 1)
+        place = self.lengths.view(-1, 1, 1).expand(-1, self.beams, 1)
+        self.table.scatter_(2, place, self.newest.unsqueeze(2))
         self.lengths = self.lengths + 1
         self.current_max_length += 1
-        if self.window is not None and self.current_max_length > self.window:
-            # A beam's entries are in the order of their positions.
-            visible = self.visible_mask[:, :, : self.num_entries]
-            visible &= visible.flip(2).cumsum(2).flip(2) <= self.window
-            self.is_unmasked = False
+        is_long = self.window is not None and self.current_max_length > self.window
+        self.is_unmasked = self.is_unmasked and self.beams == 1 and not is_long
+        self.num_new, self._mask = 0, None
 
     def append(
         self, layer: int, keys: Float[Tensor, "B H W K"], values: Float[Tensor, "B H W U"]
     ) -> tuple[Float[Tensor, "BH C K"], Float[Tensor, "BH C U"]]:
         """Store the keys and values of the newest position, and return :meth:`entries`."""
-        self._order()
-        shape = keys.shape[:2]
         stored = self.entries(layer)
+        heads, place = self.spec.kv_heads, self.newest[:, None, :, None]
         for buffer, new in zip(stored, (keys, values), strict=True):
-            torch.unflatten(buffer[:, -self.beams :], 0, shape).copy_(new)
+            torch.unflatten(buffer, 0, (-1, heads)).scatter_(2, place.expand_as(new), new.to(buffer.dtype))
         return stored
 
     def entries(self, layer: int) -> tuple[Float[Tensor, "BH C K"], Float[Tensor, "BH C U"]]:
@@ -214,14 +216,13 @@ class KVCache:
         """
         count = self.num_sequences if sequences is None else len(sequences)
         beams = len(rows) // max(1, count)
-        self.visible_mask = self.visible_mask.flatten(0, 1)[rows].view(count, beams, self.visible_mask.size(2))
+        self.table = self.table.flatten(0, 1)[rows].view(count, beams, self.table.size(2))
+        self._mask = None
         if sequences is not None:
-            self.slots, self.lengths = self.slots[sequences], self.lengths[sequences]
+            self.slots, self.lengths, self._free = (x[sequences] for x in (self.slots, self.lengths, self._free))
             self.current_max_length = int(self.lengths.max()) if count else 0
             self._in_order = False
             self.num_new = 0  # the new ones may no longer be the last ones
-        if sequences is not None or self.num_entries >= self._look_for_unused_at:
-            self._drop_unused()
 
     def _by_slot(self) -> Iterator[Tensor]:
         """Yield the keys and the values as views (L, P, H, entries, K or U)."""
@@ -232,9 +233,10 @@ class KVCache:
     def _num_slots(self) -> int:
         return self.keys.size(1) // self.spec.kv_heads
 
-    def _replace(self, buffers: Sequence[Float[Tensor, "L P H C _"]]) -> None:
-        self.keys, self.values = (buffer.flatten(1, 2) for buffer in buffers)
-        self._converted = None
+    @property
+    def _num_reserved(self) -> int:
+        """The number of entries of each slot."""
+        return self.keys.size(2)
 
     def _number_slots(self, count: int) -> None:
         self.slots, self._in_order = torch.arange(count, device=self.slots.device), True
@@ -251,51 +253,58 @@ class KVCache:
                 used[:, moved] = used[:, self.slots[moved]]
         self._number_slots(count)
 
-    def _reserve(self, slots: int, entries: int, used: int) -> None:
-        """Make room for ``slots`` slots of ``entries`` entries. Buffers that must grow keep their ``used`` entries."""
-        missing = entries - self.visible_mask.size(2)
+    def _reserve_positions(self, count: int) -> None:
+        """Make room for ``count`` positions in the table."""
+        missing = count + _SLACK - self.table.size(2)
         if missing > 0:
-            self.visible_mask = F.pad(self.visible_mask, (0, missing))
-        if missing <= 0 and slots <= self._num_slots:
-            return
-        slots, count = self._slots_to_keep(slots), len(self.slots)
-        larger = []
+            self.table = F.pad(self.table, (0, missing + count // 2))
+
+    def _reachable(self, num_entries: int) -> Bool[Tensor, "B W C"]:
+        """Return which of the first ``num_entries`` entries each beam may attend to."""
+        positions = torch.arange(self.current_max_length, device=self.table.device)
+        lengths = self.lengths.unsqueeze(1)
+        is_hidden = positions >= lengths
+        if self.window is not None:
+            is_hidden |= positions < lengths - self.window
+        reached = self.table[:, :, : self.current_max_length].masked_fill(is_hidden.unsqueeze(1), num_entries)
+        found = torch.zeros(*reached.shape[:2], num_entries + 1, dtype=torch.bool, device=reached.device)
+        return found.scatter_(2, reached, True)[:, :, :num_entries]
+
+    def _find_free(self) -> None:
+        """List the entries of each sequence that no beam can reach, and replace the buffers if there are too few.
+
+        Buffers with far too many entries are replaced, too, so that one long sequence takes no memory later.
+        """
+        in_use = self._reachable(self._num_reserved).any(1)
+        most = int(in_use.sum(1).max()) if in_use.numel() else 0
+        wanted = most + max(_MIN_FREE, 8 * self.beams, most // 2)
+        if not (most + wanted) // 2 <= self._num_reserved <= _WASTE * wanted:
+            self._replace_buffers(self.num_sequences, wanted)
+            in_use = self._reachable(wanted).any(1)
+        # A stable sort keeps the order of the free entries, so the first of all sequences are hardly more than `most`.
+        order = in_use.to(torch.uint8).argsort(dim=1, stable=True)
+        self._free, self._num_taken = order[:, : min(self._num_reserved, wanted) - most], 0
+        self._num_used_before = most
+
+    def _replace_buffers(self, slots: int, entries: int) -> None:
+        """Replace the buffers by ones with at least ``slots`` slots of ``entries`` entries, the used ones first."""
+        count, room = self.num_sequences, self._num_reserved
+        in_use = self._reachable(room).any(1)
+        width = int(in_use.sum(1).max()) if in_use.numel() else 0
+        kept = (~in_use).to(torch.uint8).argsort(dim=1, stable=True)[:, :width].unsqueeze(1)
+        slots = max(slots, self._num_slots if self._num_slots <= 2 * slots else 0)
+        allocate = torch.zeros if self.reads_masked else torch.empty
+        buffers = []
         for by_slot in self._by_slot():
-            layers, _, heads, _, width = by_slot.shape
-            buffer = by_slot.new_empty(layers, slots, heads, self.visible_mask.size(2), width)
-            buffer[:, :count, :, :used] = by_slot[:, self.slots, :, :used]
-            larger.append(buffer)
-        self._replace(larger)
+            layers, _, heads, _, each = by_slot.shape
+            buffer = allocate(layers, slots, heads, entries, each, dtype=by_slot.dtype, device=by_slot.device)
+            head = torch.arange(heads, device=kept.device)
+            buffer[:, :count, :, :width] = by_slot[:, self.slots[:, None, None], head[:, None], kept]
+            buffers.append(buffer.flatten(1, 2))
+        self.keys, self.values = buffers
+        self._converted = None
         self._number_slots(count)
-
-    def _slots_to_keep(self, needed: int) -> int:
-        """Return the number of slots of new buffers: as many as now, unless that is more than twice those needed."""
-        return max(needed, self._num_slots if self._num_slots <= 2 * needed else 0)
-
-    def _drop_unused(self) -> None:
-        """Drop the entries that no beam may attend to, if there are enough of them to be worth a copy."""
-        needed = self.current_max_length if self.window is None else min(self.current_max_length, self.window)
-        if self.num_entries < max(needed * _WASTE, self._min_entries):
-            return
-        visible = self.visible_mask[:, :, : self.num_entries]
-        used = visible.any(1)
-        width = int(used.sum(1).max()) if used.numel() else 0
-        if width * _WASTE <= self.num_entries:
-            # A stable sort moves each sequence's used entries to the front without changing their order.
-            order = (~used).to(torch.uint8).argsort(dim=1, stable=True)[:, :width]
-            # Smaller buffers would soon grow again; larger ones are not needed until entries are dropped again.
-            enough = int(max(width, self._min_entries) * _WASTE) + self.beams
-            room = max(_GROWTH * self.beams, min(self.visible_mask.size(2), enough) - width)
-            self.visible_mask = F.pad(visible.gather(2, order.unsqueeze(1).expand(-1, self.beams, -1)), (0, room))
-            kept = []
-            for by_slot in self._by_slot():
-                layers, _, heads, _, each = by_slot.shape
-                head = torch.arange(heads, device=order.device)
-                smaller = by_slot.new_empty(layers, self._slots_to_keep(len(order)), heads, width + room, each)
-                chosen = self.slots[:, None, None], head[:, None], order.unsqueeze(1)
-                smaller[:, : len(order), :, :width] = by_slot[:, *chosen]
-                kept.append(smaller)
-            self._replace(kept)
-            self._number_slots(len(order))
-            self.num_entries = width
-        self._look_for_unused_at = int(max(self.num_entries, self._min_entries) * _WASTE)
+        self.num_entries = width
+        if room:
+            new_numbers = (in_use.cumsum(1) - 1).clamp(min=0)
+            self.table = new_numbers.gather(1, self.table.flatten(1)).view_as(self.table)
