@@ -66,7 +66,10 @@ class SearchModel(Protocol[StateT]):
         """Encode more sources and append them to ``state``, with as many rows each as the sequences before them."""
 
     def step(self, state: StateT, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
-        """Append one token to each row and predict the next. ``attention`` requests the attention weights, too."""
+        """Append one token to each row and predict the next. ``attention`` requests the attention weights, too.
+
+        In the first step of a sequence, all its rows have the same token, so that one of them is enough to compute.
+        """
 
     def select(self, state: StateT, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
         """Reorder the rows: row i continues the old row ``rows[i]``, which belongs to the same sequence.

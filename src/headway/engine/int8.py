@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +14,15 @@ from torch.nn import functional as F
 
 from headway.decode.ranking import NextTokens, top_tokens
 from headway.engine.decoding_step import DecodingStep, StepRows
-from headway.engine.int8_blocks import CompiledBlocks, both_bits
+from headway.engine.int8_blocks import CompiledBlocks
+from headway.engine.int8_cache import Bits, Entries, Indices, both_bits, first_entries, new_keys_values
 from headway.engine.prompts import PromptRows, prompt_attention
 from headway.engine.shortlist import ShortlistWeights
 from headway.engine.source_rows import SourceRows
 from headway.engine.torch_backend import (
     Activation,
-    Block,
+    DecodingBlock,
+    EncodingBlock,
     HeadLayout,
     Layer,
     OutputLayer,
@@ -32,7 +34,6 @@ from headway.engine.torch_backend import (
 )
 from headway.kernels.activations import gelu_tanh
 from headway.kernels.decode_attention import attend, padded_width, write_keys_and_values, write_kv
-from headway.kernels.fp16_dot import KEYS_PER_DOT
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
 from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, quantize_rows
 from headway.kernels.jit import uses_one_thread
@@ -43,8 +44,6 @@ from headway.nn.cache import KVCache, LayerSpec
 from headway.nn.norms import RMSNorm
 
 Array = npt.NDArray[np.float32]
-Bits = npt.NDArray[np.int16]
-Indices = npt.NDArray[np.int64]
 
 # Up to this source length, the kernel computes self-attention; beyond it, PyTorch's products are faster. The choice and
 # the rounding depend only on the sequence's own length, never on the padding.
@@ -107,14 +106,14 @@ class Int8Backend(TorchBackend):
     def kv_spec(self, heads: int, key_width: int, value_width: int) -> LayerSpec:  # noqa: D102
         return LayerSpec(heads, padded_width(key_width), padded_width(value_width))
 
-    def prefix_entries(self, cache: KVCache, rows: StepRows) -> _Entries:  # noqa: D102
+    def prefix_entries(self, cache: KVCache, rows: StepRows) -> Entries:  # noqa: D102
         entries, newest = (rows.distinct(x.flatten(0, 1)).numpy() for x in (cache.table, cache.newest))
         ends = cache.lengths.numpy()
         starts = np.zeros_like(ends) if cache.window is None else np.maximum(ends - cache.window, 0)
-        return _Entries(cache.slots.numpy(), entries, np.stack([starts, ends], 1), newest)
+        return Entries(cache.slots.numpy(), entries, np.stack([starts, ends], 1), newest)
 
-    def memory_entries(self, cache: KVCache) -> _Entries:  # noqa: D102
-        return _Entries(cache.slots.numpy(), *_first_entries(cache.lengths.numpy(), cache.keys.size(2)))
+    def memory_entries(self, cache: KVCache) -> Entries:  # noqa: D102
+        return first_entries(cache.slots.numpy(), cache.lengths.numpy(), cache.keys.size(2))
 
     def self_attention(  # noqa: D102
         self, rows: Rows, layout: HeadLayout, sources: SourceRows, window: tuple[int, int] | None = None
@@ -130,22 +129,19 @@ class Int8Backend(TorchBackend):
             out[first:end] = heads_out.transpose(0, 1).flatten(1).numpy()
         is_short = lengths <= _KERNEL_LENGTH
         if is_short.any():
-            self._short_self_attention(rows, layout, sources, spans[is_short], lengths[is_short], out)
+            self._short_self_attention(rows, layout, sources, is_short, out)
         return out
 
     def _short_self_attention(
-        self, rows: Array, layout: HeadLayout, sources: SourceRows, spans: Indices, lengths: Indices, out: Array
+        self, rows: Array, layout: HeadLayout, sources: SourceRows, is_short: npt.NDArray[np.bool_], out: Array
     ) -> None:
-        """Write the self-attention of the sentences that the kernel computes to ``out``."""
-        sentences, heads = np.arange(len(lengths)), layout.num_kv_heads
-        keys, values = (
-            np.empty((len(lengths) * heads, lengths.max(), padded_width(width // heads)), dtype=np.int16)
-            for width in layout.widths[1:]
-        )
-        _write_keys_values(rows, layout, keys, values, sentences, spans, sources.positions.numpy())
-        _attend(
-            rows, layout, keys, values, spans, _Entries(sentences, *_first_entries(lengths, int(lengths.max()))), out
-        )
+        """Write the self-attention of the short sentences to ``out``."""
+        spans, lengths = sources.spans[is_short], np.array(sources.lengths)[is_short]
+        count, longest = len(lengths), int(lengths.max())
+        keys, values = new_keys_values(count, longest, layout.num_kv_heads, layout.widths[1:])
+        entries = first_entries(np.arange(count), lengths, longest)
+        _write_keys_values(rows, layout, keys, values, entries.slots, spans, sources.positions.numpy())
+        _attend(rows, layout, keys, values, spans, entries, out)
 
     def causal_attention(  # noqa: D102
         self, rows: Rows, layout: HeadLayout, prompts: PromptRows, window: tuple[int, int] | None
@@ -197,33 +193,27 @@ class Int8Backend(TorchBackend):
         _attend(query, layout, keys, values, step.rows.spans, step.memory_entries, out)
         return out
 
-    def stack(self, blocks: Sequence[Block]) -> Callable[[Rows, DecodingStep], Rows]:  # noqa: D102
-        one_by_one, compiled = super().stack(blocks), CompiledBlocks.of(blocks)
+    def encoder(self, blocks: Sequence[EncodingBlock]) -> Callable[[Rows, SourceRows], Rows]:  # noqa: D102
+        one_by_one, compiled = super().encoder(blocks), CompiledBlocks.of(blocks)
+
+        def apply(x: Rows, sources: SourceRows) -> Rows:
+            if compiled is None or max(sources.lengths) > _KERNEL_LENGTH or not uses_one_thread():
+                return one_by_one(x, sources)
+            return compiled.encode(x, sources.spans, _own_entries(sources))
+
+        return apply
+
+    def decoder(self, blocks: Sequence[DecodingBlock]) -> Callable[[Rows, DecodingStep], Rows]:  # noqa: D102
+        one_by_one, compiled = super().decoder(blocks), CompiledBlocks.of(blocks)
         if compiled is None:
             return one_by_one
-        return lambda x, step: compiled(x, step) if uses_one_thread() else one_by_one(x, step)
+        return lambda x, step: compiled.decode(x, step) if uses_one_thread() else one_by_one(x, step)
 
 
-class _Entries(NamedTuple):
-    """Which entries of a cache attention reads, as :func:`~headway.kernels.decode_attention.attend` takes them.
-
-    Attributes:
-        slots: Slot of each sequence (B,).
-        entries: The entry of each position of each row (R, T), or for all rows (1, T).
-        positions: The first position of each sequence that attention reads, and the one after the last (B, 2).
-        newest: The entry of the last position of each row (R,). None for a memory, which does not grow.
-    """
-
-    slots: Indices
-    entries: Indices
-    positions: Indices
-    newest: Indices | None = None
-
-
-def _first_entries(lengths: Indices, num_entries: int) -> tuple[Indices, Indices]:
-    """Return the entries and positions of sequences whose position p is entry p. Slots have ``num_entries`` entries."""
-    entries = np.minimum(np.arange(num_entries + KEYS_PER_DOT), num_entries - 1)
-    return entries[None], np.stack([np.zeros_like(lengths), lengths], 1)
+def _own_entries(sources: SourceRows) -> Entries:
+    """Return the entries of sentences that have a slot each, in their order, and nothing else in it."""
+    lengths = np.array(sources.lengths)
+    return first_entries(np.arange(len(lengths)), lengths, int(lengths.max()), sources.positions.numpy())
 
 
 def _write_keys_values(
@@ -234,7 +224,7 @@ def _write_keys_values(
 
 
 def _attend(
-    rows: Array, layout: HeadLayout, keys: Bits, values: Bits, spans: Indices, entries: _Entries, out: Array
+    rows: Array, layout: HeadLayout, keys: Bits, values: Bits, spans: Indices, entries: Entries, out: Array
 ) -> None:
     """Write the attention of the rows in ``spans`` to ``out``."""
     heads, slots, longest = layout.num_heads, entries.slots, entries.positions[:, 1].max(initial=0)

@@ -1,4 +1,7 @@
-"""The blocks of a decoder as one compiled function in 8-bit integers (:mod:`headway.kernels.int8_blocks`)."""
+"""The blocks of an encoder or a decoder as one compiled function in 8-bit integers.
+
+The function is one of :mod:`headway.kernels.int8_blocks`.
+"""
 
 from __future__ import annotations
 
@@ -7,57 +10,62 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from headway.engine.decoding_step import DecodingStep
-from headway.engine.torch_backend import Block, PlainBlock, Rows
-from headway.kernels.int8_blocks import causal_blocks, decoder_blocks
+from headway.engine.int8_cache import Bits, Entries, Indices, both_bits, new_keys_values
+from headway.engine.torch_backend import DecodingBlock, EncodingBlock, PlainBlock, Rows
+from headway.kernels.int8_blocks import decoder_blocks, self_attention_blocks
 from headway.kernels.int8_linear import NO_NORM, LayerNormParams, QuantizedLinear
 
 Array = npt.NDArray[np.float32]
-Bits = npt.NDArray[np.int16]
 
 
 class CompiledBlocks:
-    """The blocks of a decoder, computed in one call and on one thread, with the results of one call for each layer."""
+    """A stack of blocks, computed in one call and on one thread, with the results of one call for each layer."""
 
     def __init__(self, blocks: Sequence[_QuantizedBlock]) -> None:
         self._blocks = blocks  # which own the arrays that the parameters point to
         self._layers = np.array([[layer.parameters for layer in block.layers] for block in blocks])
         after = [[layer.norm for layer in block.layers[1::2]] for block in blocks]
         self._norms = (*_stacked([block.norms for block in blocks]), *_stacked(after))
-        self._sizes = blocks[0].sizes
+        self._sizes, self._query_scale = blocks[0].sizes, blocks[0].query_scale
 
     @classmethod
-    def of(cls, blocks: Sequence[Block]) -> CompiledBlocks | None:
+    def of(cls, blocks: Sequence[EncodingBlock | DecodingBlock]) -> CompiledBlocks | None:
         """Return the compiled form of the blocks, or None if there is more to them than the function supports."""
         found = [_quantized(block.plain()) for block in blocks]
         quantized = [block for block in found if block is not None]
         return cls(quantized) if len(quantized) == len(found) else None
 
-    def __call__(self, x: Rows, step: DecodingStep) -> Rows:
-        """Apply the blocks to one new token of each row."""
-        own, entries = step.prefix_kv.converted(both_bits), step.prefix_entries
-        prefix = *own, entries.slots, step.rows.spans, entries.newest, entries.entries, entries.positions
+    def encode(self, x: Rows, spans: Indices, entries: Entries) -> Rows:
+        """Apply the blocks of an encoder. Rows that are not in ``spans`` (B, 2) are undefined."""
+        _, heads, widths, _ = self._sizes[0]
+        keys, values = new_keys_values(len(spans), int(entries.positions[:, 1].max()), heads, widths[1:])
+        return self._self_attention_blocks(x, keys[None], values[None], spans, entries)
+
+    def decode(self, x: Rows, step: DecodingStep) -> Rows:
+        """Apply the blocks of a decoder to one new token of each row."""
+        (keys, values), own = step.prefix_kv.converted(both_bits), step.prefix_entries
         if step.memory_kv is None:
-            return causal_blocks(x, self._layers, self._norms, self._sizes[0], *prefix)
-        memory, entries = step.memory_kv.converted(both_bits), step.memory_entries
-        everything = *prefix, *memory, entries.slots, entries.entries, entries.positions
-        return decoder_blocks(x, self._layers, self._norms, self._sizes[0], self._sizes[1], *everything)
+            return self._self_attention_blocks(x, keys, values, step.rows.spans, own)
+        prefix = keys, values, own.slots, step.rows.spans, own.newest, own.entries, own.positions
+        (keys, values), other = step.memory_kv.converted(both_bits), step.memory_entries
+        memory = keys, values, other.slots, other.entries, other.positions
+        return decoder_blocks(x, self._layers, self._norms, self._sizes[0], self._sizes[1], *prefix, *memory)
 
-
-def both_bits(keys: Tensor, values: Tensor) -> tuple[Bits, Bits]:
-    """Return the bits of 16-bit floats as integers, because Numba does not support 16-bit floats."""
-    return keys.view(torch.int16).numpy(), values.view(torch.int16).numpy()
+    def _self_attention_blocks(self, x: Rows, keys: Bits, values: Bits, spans: Indices, entries: Entries) -> Rows:
+        assert entries.newest is not None
+        cache = keys, values, entries.slots, spans, entries.newest, entries.entries, entries.positions
+        return self_attention_blocks(x, self._layers, self._norms, self._sizes[0], self._query_scale, *cache)
 
 
 class _QuantizedBlock(NamedTuple):
-    """The norms before the sub-layers of a block, its linear layers in their order, and the sizes of its attention."""
+    """A block: the norms before its sub-layers, its linear layers in their order, and the sizes of its attention."""
 
     norms: list[LayerNormParams]
     layers: list[QuantizedLinear]
     sizes: list[tuple[int, int, tuple[int, int, int], int]]
+    query_scale: float
 
 
 def _quantized(block: PlainBlock | None) -> _QuantizedBlock | None:
@@ -70,7 +78,7 @@ def _quantized(block: PlainBlock | None) -> _QuantizedBlock | None:
     sizes = [(each.num_heads, each.num_kv_heads, each.widths, each.output_width) for each in block.layouts]
     if len(quantized) < len(layers):
         return None
-    return _QuantizedBlock(norms or [NO_NORM] * len(block.norms), quantized, sizes)
+    return _QuantizedBlock(norms or [NO_NORM] * len(block.norms), quantized, sizes, block.query_scale)
 
 
 def _stacked(norms: Sequence[Sequence[LayerNormParams]]) -> tuple[Array, Array, npt.NDArray[np.float64]]:

@@ -227,17 +227,18 @@ class _SelfAttentionLayer:
 
     def __init__(self, module: MultiHeadAttention, wrapper: nn.Module, backend: TorchBackend, *, scaled: bool) -> None:
         self.layout = _layout(module)
-        self.rotary, self._window, self._backend = module.rotary, module.window, backend
+        self.rotary, self.window, self._backend = module.rotary, module.window, backend
         self.norm = _norm_before(wrapper, backend)
         weight, bias = _scaled_projection(module) if scaled else (module.projection.weight, module.projection.bias)
         self.projection = backend.linear(weight, bias)
         self.output = backend.output_layer(module.output, wrapper)  # type: ignore[arg-type]
         self._query_norm, self._key_norm = module.query_norm, module.key_norm
         self._query_scale = module.d_key**-0.5 if scaled else 1.0
+        self.missing_scale = 1.0 if scaled else module.d_key**-0.5
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing happens to queries and keys between the projection and attention."""
+        """Whether nothing but a scale is applied to queries and keys between the projection and attention."""
         return self.rotary is None and self._query_norm is None
 
     def encode(self, x: Rows, sources: SourceRows) -> Rows:
@@ -247,7 +248,7 @@ class _SelfAttentionLayer:
             rotary.reserve(max(sources.lengths))
             rotation = lambda heads: rotary.rotate_at(heads, sources.positions)  # noqa: E731
         rows = self._transform(self.projection(_apply(self.norm, x)), 1, rotation)
-        return self.output(self._backend.self_attention(rows, self.layout, sources, self._window), x)
+        return self.output(self._backend.self_attention(rows, self.layout, sources, self.window), x)
 
     def prefill(self, x: Rows, prompts: PromptRows, prefix_kv: KVCache, layer: int, *, only_store: bool) -> Rows:
         """Attend from all positions of each prompt to those before it, and store keys and values in ``prefix_kv``."""
@@ -261,7 +262,7 @@ class _SelfAttentionLayer:
         backend.write_prompts(rows, self.layout, prompts, prefix_kv, layer)
         if only_store:
             return x
-        return self.output(backend.causal_attention(rows, self.layout, prompts, self._window), x)
+        return self.output(backend.causal_attention(rows, self.layout, prompts, self.window), x)
 
     def step(self, x: Rows, layer: int, step: DecodingStep) -> Rows:
         """Attend from one new position of each row."""
@@ -294,6 +295,11 @@ class _EncoderLayer:
         """Apply the block."""
         return self._feed_forward(self._attention.encode(x, sources))
 
+    def plain(self) -> PlainBlock | None:
+        """Return the layers of the block, or None if there is more to it."""
+        has_window = self._attention.window is not None
+        return None if has_window else _plain_self_attention_block(self._attention, self._feed_forward)
+
 
 class _DecoderLayer:
     """A decoder block, applied to one new token of each row."""
@@ -321,7 +327,7 @@ class _DecoderLayer:
         return self._feed_forward(self._output(self._backend.cross_attention(query, layout, layer, step), x))
 
     def plain(self) -> PlainBlock | None:
-        """The layers of the block, or None if there is more to it."""
+        """Return the layers of the block, or None if there is more to it."""
         attention, feed_forward = self._attention, self._feed_forward
         if not attention.is_plain or self._query_norm is not None or feed_forward.gate is not None:
             return None
@@ -352,16 +358,21 @@ class _CausalLayer:
         return self._feed_forward(x if self._parallel else attended, attended)
 
     def plain(self) -> PlainBlock | None:
-        """The layers of the block, or None if there is more to it."""
-        attention, feed_forward = self._attention, self._feed_forward
-        if self._parallel or not attention.is_plain or feed_forward.gate is not None:
-            return None
-        return PlainBlock(
-            norms=(attention.norm, feed_forward.norm),
-            linear=(attention.projection, feed_forward.inner),
-            output=(attention.output, feed_forward.output),
-            layouts=(attention.layout,),
-        )
+        """Return the layers of the block, or None if there is more to it."""
+        return None if self._parallel else _plain_self_attention_block(self._attention, self._feed_forward)
+
+
+def _plain_self_attention_block(attention: _SelfAttentionLayer, feed_forward: _FeedForwardLayer) -> PlainBlock | None:
+    """Return the layers of a block without cross-attention, or None if there is more to it."""
+    if not attention.is_plain or feed_forward.gate is not None:
+        return None
+    return PlainBlock(
+        norms=(attention.norm, feed_forward.norm),
+        linear=(attention.projection, feed_forward.inner),
+        output=(attention.output, feed_forward.output),
+        layouts=(attention.layout,),
+        query_scale=attention.missing_scale,
+    )
 
 
 def _layout(attention: MultiHeadAttention) -> HeadLayout:
@@ -475,8 +486,8 @@ class SearchTransformer(_ConvertedModel[Transformer]):
         with torch.inference_mode():
             encoder = [block for block in model.encoder.blocks if isinstance(block, EncoderBlock)]
             decoder = [block for block in model.decoder.blocks if isinstance(block, DecoderBlock)]
-            self._encoder = [_EncoderLayer(block, backend) for block in encoder]
-            self._decoder = backend.stack([_DecoderLayer(block, backend) for block in decoder])
+            self._encoder = backend.encoder([_EncoderLayer(block, backend) for block in encoder])
+            self._decoder = backend.decoder([_DecoderLayer(block, backend) for block in decoder])
             self._encoder_norm, self._decoder_norm = backend.norm(model.encoder.norm), backend.norm(model.decoder.norm)
             cross = [block.cross_attention for block in decoder]
             self._memory_widths = [width for attention in cross for width in attention.widths[1:]]
@@ -520,8 +531,7 @@ class SearchTransformer(_ConvertedModel[Transformer]):
         source_rows = SourceRows.pack(lengths, self.device)
         source = pad_sequences(sources, self._model.pad, self.device)
         x = backend.to_rows(source_rows.unpad(self._model.embed_source(source).flatten(0, 1)))
-        for layer in self._encoder:
-            x = layer(x, source_rows)
+        x = self._encoder(x, source_rows)
         if self._encoder_norm is not None:
             x = self._encoder_norm(x)
         state.memory_kv.admit(lengths, beams=1)
@@ -625,7 +635,7 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly]):
         blocks = [block for block in model.decoder.blocks if isinstance(block, CausalBlock)]
         with torch.inference_mode():
             self._layers = [_CausalLayer(block, backend) for block in blocks]
-            self._decoder = backend.stack(self._layers)
+            self._decoder = backend.decoder(self._layers)
             self._norm = backend.norm(model.decoder.norm) or (lambda x: x)
             self._projection = backend.output_projection(model.projection)
         self._rotary = blocks[0].attention.rotary

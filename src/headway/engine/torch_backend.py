@@ -81,23 +81,36 @@ class PlainBlock:
             cross-attention queries. In the feed-forward sub-layer it contains the activation.
         output: The last layer of each sub-layer.
         layouts: The layout of each kind of attention.
+        query_scale: What the queries of self-attention are multiplied by after the projection.
     """
 
     norms: tuple[Layer | None, ...]
     linear: tuple[Layer, ...]
     output: tuple[OutputLayer, ...]
     layouts: tuple[HeadLayout, ...]
+    query_scale: float = 1.0
 
 
 @runtime_checkable
-class Block(Protocol):
+class _Block(Protocol):
+    def plain(self) -> PlainBlock | None:
+        """Return the layers of the block, or None if there is more to it."""
+
+
+@runtime_checkable
+class EncodingBlock(_Block, Protocol):
+    """A block of an encoder."""
+
+    def __call__(self, x: Rows, sources: SourceRows) -> Rows:
+        """Apply the block to the rows of all sequences."""
+
+
+@runtime_checkable
+class DecodingBlock(_Block, Protocol):
     """A block of a decoder."""
 
     def __call__(self, x: Rows, layer: int, step: DecodingStep) -> Rows:
         """Apply the block, the decoder's number ``layer``, to one new token of each row."""
-
-    def plain(self) -> PlainBlock | None:
-        """The layers of the block, or None if there is more to it."""
 
 
 class TorchBackend:
@@ -269,7 +282,17 @@ class TorchBackend:
         by_head = query.view(step.memory_kv.num_sequences, -1, layout.num_heads, keys.size(2))
         return _attend(by_head, keys, values, step.memory_entries)
 
-    def stack(self, blocks: Sequence[Block]) -> Callable[[Rows, DecodingStep], Rows]:
+    def encoder(self, blocks: Sequence[EncodingBlock]) -> Callable[[Rows, SourceRows], Rows]:
+        """Return a function that applies the blocks of an encoder, one after the other."""
+
+        def apply(x: Rows, sources: SourceRows) -> Rows:
+            for block in blocks:
+                x = block(x, sources)
+            return x
+
+        return apply
+
+    def decoder(self, blocks: Sequence[DecodingBlock]) -> Callable[[Rows, DecodingStep], Rows]:
         """Return a function that applies the blocks of a decoder, one after the other."""
 
         def apply(x: Rows, step: DecodingStep) -> Rows:

@@ -11,7 +11,7 @@ import numpy as np
 from headway.kernels.activations import CHUNK, gelu_tanh
 from headway.kernels.decode_attention import attend, padded_width, write_keys_and_values, write_kv
 from headway.kernels.fp16_dot import KEYS_PER_DOT
-from headway.kernels.int8_blocks import causal_blocks, decoder_blocks
+from headway.kernels.int8_blocks import decoder_blocks, self_attention_blocks
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
 from headway.kernels.int8_linear import MIN_PARALLEL, LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
 from headway.kernels.jit import cache_folders, compile_in_background, run_serial_and_parallel
@@ -49,6 +49,7 @@ def compile_decoding_kernels() -> list[str]:
         np.ones((1, 3)),
     )
     prefix = keys[None], keys[None], slots, spans, newest, entries, positions
+    self_attention_blocks(x, layers, norms, sizes, 1.0, *prefix)
     decoder_blocks(x, layers, norms, sizes, sizes, *prefix, keys[None], keys[None], slots, entries, positions)
     results = np.empty((2, 1), np.float32), np.empty((2, 1), np.int64), np.empty(2, np.float32)
     banned, quantized = np.zeros(0, dtype=np.int64), quantize_rows(x, layer.width)
@@ -58,7 +59,6 @@ def compile_decoding_kernels() -> list[str]:
     levels, scale = quantize_weight(weight)
     chosen = pack_weight_rows(levels, listed), accumulator_init(levels)[listed], scale[listed], bias[listed]
     topk_projection_per_sentence(*quantized, chosen, listed, slots, banned, 2, *results)
-    causal_blocks(x, layers, norms, sizes, *prefix)
     return [str(folder) for folder in cache_folders()]
 
 

@@ -1,6 +1,6 @@
-"""The blocks of a Transformer decoder in 8-bit integers, all of them as one compiled function, for a single thread.
+"""The blocks of a Transformer in 8-bit integers, all blocks of a stack as one compiled function, for a single thread.
 
-Between the large kernels of a decoding step, the interpreter's code and data are no longer in the processor's caches,
+Between large kernels, the interpreter's code and data are no longer in the processor's caches,
 so each call of a kernel from Python takes several times as long as when it is repeated. The functions here give the
 same bits as their kernels called one after the other.
 
@@ -68,11 +68,12 @@ def decoder_blocks(
 
 
 @jit
-def causal_blocks(
+def self_attention_blocks(
     x: Array,
     layers: Array,
     norms: tuple[Any, ...],
     sizes: tuple[Any, ...],
+    query_scale: float,
     keys: Array,
     values: Array,
     slots: Array,
@@ -81,11 +82,17 @@ def causal_blocks(
     entries: Array,
     positions: Array,
 ) -> Array:
-    """Return the output of the blocks of a language model. The arguments are those of :func:`decoder_blocks`."""
+    """Return the output of blocks without cross-attention: those of a language model, or of an encoder.
+
+    The arguments are those of :func:`decoder_blocks`. Queries are multiplied by ``query_scale``. If ``keys`` and
+    ``values`` have L = 1, all blocks use the same memory for them.
+    """
     for block in range(len(layers)):
-        rows = _first_layer(x, layers, norms, block, 0)
-        _write(rows, sizes, keys[block], values[block], slots, spans, newest)
-        out = _attend(rows, sizes, keys[block], values[block], slots, spans, entries, positions)
+        rows, place = _first_layer(x, layers, norms, block, 0), min(block, len(keys) - 1)
+        if query_scale != 1:
+            _scale_queries(rows, sizes[2][0], np.float32(query_scale))
+        _write(rows, sizes, keys[place], values[place], slots, spans, newest)
+        out = _attend(rows, sizes, keys[place], values[place], slots, spans, entries, positions)
         x = _last_layer(out, x, layers, norms, block, 0)
         x = _last_layer(_first_layer(x, layers, norms, block, 1), x, layers, norms, block, 1)
     return x
@@ -108,6 +115,13 @@ def _last_layer(x: Array, residual: Array, layers: Array, norms: Any, block: int
     weights, biases, epsilons = norms[3], norms[4], norms[5]
     norm = weights[block, number], biases[block, number], epsilons[block, number]
     return linear_serial(x, layers[block, 2 * number + 1], residual, norm[0], norm[1], norm[2])
+
+
+@jit_internal
+def _scale_queries(rows: Array, width: int, scale: Any) -> None:
+    for row in range(len(rows)):
+        for column in range(width):
+            rows[row, column] *= scale
 
 
 @jit_internal
