@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -181,7 +181,7 @@ class Translator(TextTranslator):
         """The languages that an imported multilingual model translates from. Empty if calls need not name one."""
         return self.bundle.token_template.source_languages
 
-    @property
+    @cached_property
     def can_align(self) -> bool:
         """Whether the model has attention, from which translations are aligned."""
         return bool(architecture_of(self.bundle.model.config).cross_attentions(self.bundle.model))

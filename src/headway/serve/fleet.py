@@ -87,10 +87,17 @@ class _Process:
     unanswered: int = 0  # pings since the last answer
     state: Pong = field(default_factory=lambda: Pong(0.0, 0, 0, 0))
     is_ready: bool = False
+    _unsent: list[bytes] = field(default_factory=list)
 
     def send(self, message: Any) -> None:
-        """Send a message to the process."""
-        self.transport.write(encode(message))
+        """Send a message to the process, together with the others of this iteration of the event loop."""
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._send_unsent)
+        self._unsent.append(encode(message))
+
+    def _send_unsent(self) -> None:
+        self.transport.write(b"".join(self._unsent))
+        self._unsent.clear()
 
     def processor_s(self) -> float:
         """Return the processor time that the process has used, in seconds."""

@@ -21,6 +21,7 @@ import uvicorn
 from headway.cores import num_cores
 from headway.errors import ConfigError, HeadwayError, OutputError
 from headway.serve.config import ServeConfig
+from headway.serve.log_handler import LoopLogHandler
 from headway.serve.model_pool import ModelPool
 from headway.serve.usage import Usage
 
@@ -51,7 +52,7 @@ def run(config: ServeConfig, path: Path | None, reread: Callable[[], ServeConfig
         HeadwayError: A model cannot be loaded.
         ConfigError: The address cannot be used.
     """
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[LoopLogHandler()])
     asyncio.run(_run(config, path, reread))
 
 
@@ -127,6 +128,7 @@ class _Server(uvicorn.Server):
             with contextlib.suppress(OutputError, OSError):
                 self._service.documents.delete_files()
                 self._service.usage.save()
+            logging.shutdown()
             os._exit(1)
         self._service.is_draining = True
         asyncio.get_running_loop().call_soon_threadsafe(self._drain)

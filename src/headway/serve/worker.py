@@ -67,6 +67,8 @@ class _Worker:
             if isinstance(model, SearchSharer):
                 model.share_search(self._search, self._search.steps)
         self._sending = threading.Lock()
+        self._thread = threading.get_ident()
+        self._unsent: list[bytes] = []  # answers of jobs of the main thread, which are sent together after each step
         self._callers: dict[int, Caller] = {}
         self._idle_pings = 0  # pings since the last job began
 
@@ -75,10 +77,13 @@ class _Worker:
         while True:
             self._start_jobs()
             self._search.advance()
+            self._send_unsent()
 
     def _start_jobs(self) -> None:
         """Start some of the short jobs that have arrived. Without any work, wait for a job or a search of a thread."""
         for _ in range(_STARTS_PER_STEP):
+            if not self._search.has_work:
+                self._send_unsent()
             try:
                 job = self._short_jobs.get(block=not self._search.has_work)
             except Empty:
@@ -161,6 +166,17 @@ class _Worker:
                 return_freed_memory()
 
     def _send(self, data: bytes) -> None:
+        if threading.get_ident() == self._thread:
+            self._unsent.append(data)
+        else:
+            self._send_now(data)
+
+    def _send_unsent(self) -> None:
+        if self._unsent:
+            self._send_now(b"".join(self._unsent))
+            self._unsent.clear()
+
+    def _send_now(self, data: bytes) -> None:
         with self._sending:
             try:
                 self._connection.sendall(data)

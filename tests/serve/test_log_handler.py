@@ -1,0 +1,77 @@
+"""The log is written once for each iteration of the event loop, and loses no line."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+
+import pytest
+
+from headway.serve.log_handler import LoopLogHandler
+
+
+class Written:
+    """A stream that remembers each write."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+
+    def write(self, text: str) -> None:
+        self.parts.append(text)
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.fixture
+def written() -> Written:
+    return Written()
+
+
+@pytest.fixture
+def log(written: Written) -> logging.Logger:
+    handler = LoopLogHandler()
+    handler.setStream(written)
+    logger = logging.Logger("of the test")
+    logger.addHandler(handler)
+    return logger
+
+
+def test_lines_of_one_iteration_are_one_write(log: logging.Logger, written: Written) -> None:
+    async def run() -> None:
+        log.info("a")
+        log.info("b")
+        await asyncio.sleep(0.01)
+        log.info("c")
+        await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert written.parts == ["a\nb\n", "c\n"]
+
+
+def test_without_a_loop_lines_are_written_at_once(log: logging.Logger, written: Written) -> None:
+    log.info("a")
+    log.info("b")
+    assert "".join(written.parts) == "a\nb\n"
+
+
+def test_the_order_is_kept_if_a_thread_writes_too(log: logging.Logger, written: Written) -> None:
+    async def run() -> None:
+        log.info("first")
+        thread = threading.Thread(target=log.info, args=("second",))
+        thread.start()
+        thread.join()
+        assert "".join(written.parts) == "first\nsecond\n"
+
+    asyncio.run(run())
+
+
+def test_the_last_lines_are_written_at_the_end(log: logging.Logger, written: Written) -> None:
+    async def run() -> None:
+        log.info("last")
+        for handler in log.handlers:  # as logging.shutdown() does
+            handler.flush()
+        assert written.parts == ["last\n"]
+
+    asyncio.run(run())
