@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 T = TypeVar("T")
 
-_MIN_FREE = 32  # free entries of each slot after the buffers have been replaced; more with more beams
+_FREE_STEPS = 32  # decoding steps for which there are free entries after the buffers have been replaced
 _SLACK = 8  # columns of the table after the last position, which kernels may read
 _WASTE = 4  # buffers are replaced by smaller ones if they have this many times as many entries as necessary
 
@@ -99,6 +99,7 @@ class KVCache:
         self._in_order = True  # whether sequence b has slot b
         self._free: Int[Tensor, "B F"] = nothing.view(0, 0)  # each sequence's free entries, in order
         self._num_taken = 0  # how many of them are in use by now
+        self._has_same_free = True  # whether all sequences have the same free entries, after all that are in use
         self._num_used_before = 0  # the most entries that a sequence had in use when its free ones were listed
         self._mask: Bool[Tensor, "B W C"] | None = None
         self._converted: Any = None
@@ -197,9 +198,14 @@ class KVCache:
     ) -> tuple[Float[Tensor, "BH C K"], Float[Tensor, "BH C U"]]:
         """Store the keys and values of the newest position, and return :meth:`entries`."""
         stored = self.entries(layer)
-        heads, place = self.spec.kv_heads, self.newest[:, None, :, None]
         for buffer, new in zip(stored, (keys, values), strict=True):
-            torch.unflatten(buffer, 0, (-1, heads)).scatter_(2, place.expand_as(new), new.to(buffer.dtype))
+            by_sequence = torch.unflatten(buffer, 0, (-1, self.spec.kv_heads))
+            if self._has_same_free:
+                end = self._num_used_before + self._num_taken
+                by_sequence[:, :, end - self.beams : end].copy_(new)
+            else:
+                sequences = torch.arange(len(new), device=new.device).unsqueeze(1)
+                by_sequence.transpose(1, 2)[sequences, self.newest] = new.transpose(1, 2).to(buffer.dtype)
         return stored
 
     def entries(self, layer: int) -> tuple[Float[Tensor, "BH C K"], Float[Tensor, "BH C U"]]:
@@ -277,12 +283,13 @@ class KVCache:
         """
         in_use = self._reachable(self._num_reserved).any(1)
         most = int(in_use.sum(1).max()) if in_use.numel() else 0
-        wanted = most + max(_MIN_FREE, 8 * self.beams, most // 2)
+        wanted = most + max(_FREE_STEPS * self.beams, most // 2)
         if not (most + wanted) // 2 <= self._num_reserved <= _WASTE * wanted:
             self._replace_buffers(self.num_sequences, wanted)
             in_use = self._reachable(wanted).any(1)
         # A stable sort keeps the order of the free entries, so the first of all sequences are hardly more than `most`.
         order = in_use.to(torch.uint8).argsort(dim=1, stable=True)
+        self._has_same_free = bool(in_use[:, :most].all())
         self._free, self._num_taken = order[:, : min(self._num_reserved, wanted) - most], 0
         self._num_used_before = most
 
