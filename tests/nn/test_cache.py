@@ -158,6 +158,32 @@ def test_one_long_sequence_takes_no_memory_after_it_has_left() -> None:
     assert watched.cache.keys.size(2) < 100
 
 
+def test_a_long_source_is_not_read_after_it_has_left() -> None:
+    watched = Watched(1)
+    watched.admit([500, 20, 20])
+    watched.select([[0], [0]], kept=[1, 2])
+    assert watched.cache.entries(0)[0].size(1) == 20
+    watched.admit([15])
+    assert watched.cache.keys.size(2) == 20
+    keys, mask = watched.cache.entries(0)[0], watched.cache.mask
+    assert mask is not None
+    for at, ((prefix,), visible) in enumerate(zip(watched.prefixes, mask[:, 0], strict=True)):
+        assert keys[at * HEADS, visible, 0].tolist() == prefix
+
+
+def test_long_prefixes_are_not_read_after_they_have_left() -> None:
+    watched = Watched(2)
+    watched.admit([0])
+    for _ in range(100):
+        watched.step()
+    watched.admit([0])
+    watched.step()
+    watched.select([[0, 1]], kept=[1])
+    watched.admit([0])
+    watched.step()
+    assert watched.cache.num_entries <= 6
+
+
 def test_equal_beams_share_their_first_entry() -> None:
     cache = KVCache(1, LayerSpec(1, 2, 2), dtype=torch.float32, device=torch.device("cpu"))
     cache.admit([0], beams=3)
@@ -166,6 +192,7 @@ def test_equal_beams_share_their_first_entry() -> None:
     assert cache.num_new == 2
     cache.advance(num_equal=2)
     assert cache.num_new == 0
+    assert cache.newest.is_contiguous()
     assert [len(set(beams)) for beams in cache.newest.tolist()] == [3, 1, 1]
     assert torch.equal(cache.table[1:, :, 0], cache.newest[1:])
     assert cache.mask is not None

@@ -67,6 +67,54 @@ def test_the_order_is_kept_if_a_thread_writes_too(log: logging.Logger, written: 
     asyncio.run(run())
 
 
+def test_a_stream_that_is_gone_raises_nothing_and_is_tried_once_for_each_iteration(
+    log: logging.Logger, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def write(text: str) -> None:
+        tried.append(text)
+        raise BrokenPipeError
+
+    monkeypatch.setattr(written, "write", write)
+
+    async def run() -> None:
+        log.info("a")
+        await asyncio.sleep(0.05)
+
+    asyncio.run(run())
+    assert tried == ["a\n"]
+
+
+def test_a_record_that_cannot_be_formatted_does_not_disturb_the_caller(
+    log: logging.Logger, written: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def run() -> None:
+        log.info("%d", "a")
+        log.info("b")
+        await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert written.parts == ["b\n"]
+    assert "Logging error" in capsys.readouterr().err
+
+
+def test_lines_of_a_loop_that_has_ended_are_written_by_the_next(log: logging.Logger, written: Written) -> None:
+    async def run(line: str) -> None:
+        log.info(line)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(run("a"))
+    loop.close()
+
+    async def run_next() -> None:
+        log.info("b")
+        await asyncio.sleep(0.01)
+
+    asyncio.run(run_next())
+    assert "".join(written.parts) == "a\nb\n"
+
+
 def test_the_last_lines_are_written_at_the_end(log: logging.Logger, written: Written) -> None:
     async def run() -> None:
         log.info("last")

@@ -497,7 +497,7 @@ class BeamSearch(Generic[StateT]):
         penalties: Sequence[_Array],
         natural: Bool[Tensor, " R"] | None,
     ) -> None:
-        """Collect the hypotheses that end, and close the groups that are done."""
+        """The second half of :meth:`_finish`, which knows what has ended."""
         where = has_ended[:, :, : self.width].nonzero()
         if len(where[0]):
             self._collect(chosen, where, scores[where], penalties[0][where] if penalties else None, natural)

@@ -40,33 +40,33 @@ class StepRows:
 
     def distinct(self, of_beams: Shaped[Tensor, "BW *d"]) -> Shaped[Tensor, "R *d"]:
         """Return one element for each row, given one for each beam."""
-        return of_beams[_first_beams(self)] if self._has_fewer else of_beams
+        return of_beams[_first_beams(self)] if self._has_single_rows else of_beams
 
     def expand(self, of_rows: Shaped[Tensor, "R *d"]) -> Shaped[Tensor, "BW *d"]:
         """Return one element for each beam, given one for each row."""
-        return of_rows[_rows_of_beams(self)] if self._has_fewer else of_rows
+        return of_rows[_rows_of_beams(self)] if self._has_single_rows else of_rows
 
     def expand_tokens(self, found: NextTokens) -> NextTokens:
         """Return the next tokens of each beam, given those of each row."""
-        if not self._has_fewer:
+        if not self._has_single_rows:
             return found
         return NextTokens(*(self.expand(part) for part in (found.tokens, found.log_probs, found.eos_log_prob)))
 
     @property
-    def _has_fewer(self) -> bool:
+    def _has_single_rows(self) -> bool:
         return self.num_new > 0 and self.beams > 1
 
 
 @dataclass(frozen=True)
 class DecodingStep:
-    """What the blocks of a decoder need in one step, besides the rows themselves.
+    """Inputs of the blocks of a decoder in one step, besides the hidden states.
 
     Attributes:
-        rows: Which rows there are.
+        rows: The rows of this step.
         prefix_kv: Keys and values of the prefixes, which have been advanced to the new position.
         prefix_entries: The entries of the prefixes to which each row may attend, in the form that the backend takes.
         memory_kv: Keys and values of the memory; None for language models.
-        memory_entries: The same for the memory.
+        memory_entries: The entries of the memory to which each row may attend.
         rotation: Rotates queries and keys (R, 1, H, K) to the position of each row. None if positions are not rotary.
     """
 
@@ -80,7 +80,7 @@ class DecodingStep:
 
 @lru_cache(maxsize=1024)
 def _first_beams(rows: StepRows) -> Tensor:
-    """Return the place, among all beams, of the first beam of each row."""
+    """Return the index, among all beams, of the first beam of each row."""
     old = (rows.num_sequences - rows.num_new) * rows.beams
     return torch.cat([torch.arange(old), torch.arange(old, rows.num_sequences * rows.beams, rows.beams)])
 

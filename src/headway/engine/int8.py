@@ -211,7 +211,7 @@ class Int8Backend(TorchBackend):
 
 
 def _own_entries(sources: SourceRows) -> Entries:
-    """Return the entries of sentences that have a slot each, in their order, and nothing else in it."""
+    """Return the entries of sentences of which sentence b has slot b to itself."""
     lengths = np.array(sources.lengths)
     return first_entries(np.arange(len(lengths)), lengths, int(lengths.max()), sources.positions.numpy())
 

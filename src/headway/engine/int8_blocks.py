@@ -24,11 +24,12 @@ class CompiledBlocks:
     """A stack of blocks, computed in one call and on one thread, with the results of one call for each layer."""
 
     def __init__(self, blocks: Sequence[_QuantizedBlock]) -> None:
-        self._blocks = blocks  # which own the arrays that the parameters point to
+        self._blocks = blocks  # keeps alive the arrays that the parameters point to
         self._layers = np.array([[layer.parameters for layer in block.layers] for block in blocks])
         after = [[layer.norm for layer in block.layers[1::2]] for block in blocks]
         self._norms = (*_stacked([block.norms for block in blocks]), *_stacked(after))
         self._sizes, self._query_scale = blocks[0].sizes, blocks[0].query_scale
+        assert all((block.sizes, block.query_scale) == (self._sizes, self._query_scale) for block in blocks)
 
     @classmethod
     def of(cls, blocks: Sequence[EncodingBlock | DecodingBlock]) -> CompiledBlocks | None:
@@ -76,7 +77,7 @@ def _quantized(block: PlainBlock | None) -> _QuantizedBlock | None:
     quantized = [layer for layer in layers if isinstance(layer, QuantizedLinear)]
     norms = [norm for norm in block.norms if isinstance(norm, LayerNormParams)]
     sizes = [(each.num_heads, each.num_kv_heads, each.widths, each.output_width) for each in block.layouts]
-    if len(quantized) < len(layers):
+    if len(quantized) < len(layers) or len(norms) not in (0, len(block.norms)):
         return None
     return _QuantizedBlock(norms or [NO_NORM] * len(block.norms), quantized, sizes, block.query_scale)
 

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from headway.kernels.decode_attention import padded_width
 from headway.kernels.fp16_dot import KEYS_PER_DOT
+from headway.nn.cache import SLACK
 
+assert SLACK >= KEYS_PER_DOT - 1
 Bits = npt.NDArray[np.int16]  # the bits of 16-bit floats, because Numba does not support these
 Indices = npt.NDArray[np.int64]
 

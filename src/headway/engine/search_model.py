@@ -296,7 +296,7 @@ class _EncoderLayer:
         return self._feed_forward(self._attention.encode(x, sources))
 
     def plain(self) -> PlainBlock | None:
-        """Return the layers of the block, or None if there is more to it."""
+        """Return the layers of the block, or None if it contains anything else."""
         has_window = self._attention.window is not None
         return None if has_window else _plain_self_attention_block(self._attention, self._feed_forward)
 
@@ -327,7 +327,7 @@ class _DecoderLayer:
         return self._feed_forward(self._output(self._backend.cross_attention(query, layout, layer, step), x))
 
     def plain(self) -> PlainBlock | None:
-        """Return the layers of the block, or None if there is more to it."""
+        """Return the layers of the block, or None if it contains anything else."""
         attention, feed_forward = self._attention, self._feed_forward
         if not attention.is_plain or self._query_norm is not None or feed_forward.gate is not None:
             return None
@@ -358,12 +358,12 @@ class _CausalLayer:
         return self._feed_forward(x if self._parallel else attended, attended)
 
     def plain(self) -> PlainBlock | None:
-        """Return the layers of the block, or None if there is more to it."""
+        """Return the layers of the block, or None if it contains anything else."""
         return None if self._parallel else _plain_self_attention_block(self._attention, self._feed_forward)
 
 
 def _plain_self_attention_block(attention: _SelfAttentionLayer, feed_forward: _FeedForwardLayer) -> PlainBlock | None:
-    """Return the layers of a block without cross-attention, or None if there is more to it."""
+    """Return the layers of a block without cross-attention, or None if it contains anything else."""
     if not attention.is_plain or feed_forward.gate is not None:
         return None
     return PlainBlock(

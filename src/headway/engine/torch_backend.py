@@ -73,7 +73,7 @@ class HeadLayout:
 
 @dataclass(frozen=True)
 class PlainBlock:
-    """The layers of a decoder block that consists of nothing but norms, linear layers and attention.
+    """The layers of a block that consists only of norms, linear layers and attention.
 
     Attributes:
         norms: The norm before each sub-layer, or None.
@@ -81,7 +81,7 @@ class PlainBlock:
             cross-attention queries. In the feed-forward sub-layer it contains the activation.
         output: The last layer of each sub-layer.
         layouts: The layout of each kind of attention.
-        query_scale: What the queries of self-attention are multiplied by after the projection.
+        query_scale: Factor of the queries of self-attention, applied after the projection.
     """
 
     norms: tuple[Layer | None, ...]
@@ -94,7 +94,7 @@ class PlainBlock:
 @runtime_checkable
 class _Block(Protocol):
     def plain(self) -> PlainBlock | None:
-        """Return the layers of the block, or None if there is more to it."""
+        """Return the layers of the block, or None if it contains anything else."""
 
 
 @runtime_checkable

@@ -60,8 +60,9 @@ def decoder_blocks(
         out = _attend(rows, sizes, keys[block], values[block], slots, spans, entries, positions)
         x = _last_layer(out, x, layers, norms, block, 0)
         rows = _first_layer(x, layers, norms, block, 1)
-        stored_keys, stored_values, where = memory_keys[block], memory_values[block], (memory_entries, memory_positions)
-        out = _attend(rows, memory_sizes, stored_keys, stored_values, memory_slots, spans, where[0], where[1])
+        stored_keys, stored_values = memory_keys[block], memory_values[block]
+        place, read = memory_entries, memory_positions
+        out = _attend(rows, memory_sizes, stored_keys, stored_values, memory_slots, spans, place, read)
         x = _last_layer(out, x, layers, norms, block, 1)
         x = _last_layer(_first_layer(x, layers, norms, block, 2), x, layers, norms, block, 2)
     return x

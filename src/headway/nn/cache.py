@@ -30,7 +30,7 @@ from torch.nn import functional as F
 T = TypeVar("T")
 
 _FREE_STEPS = 32  # decoding steps for which there are free entries after the buffers have been replaced
-_SLACK = 8  # columns of the table after the last position, which kernels may read
+SLACK = 8  # columns of the table after the last position, which kernels may read
 _WASTE = 4  # buffers are replaced by smaller ones if they have this many times as many entries as necessary
 
 
@@ -47,15 +47,15 @@ class KVCache:
     """Keys and values of all layers for B sequences with W beams each.
 
     A decoding step calls :meth:`advance` once, then :meth:`append` in every layer. Kernels that read and write by slot
-    use ``keys``, ``values``, ``slots`` and ``num_entries`` directly.
+    use ``keys``, ``values``, ``slots``, ``table``, ``newest`` and ``lengths`` directly.
 
     Args:
         num_layers: Number of layers, L.
         spec: Shape of the keys and values, the same in all layers.
         dtype: Data type of keys and values.
         device: Device of keys and values.
-        window: Number of newest entries that a beam may attend to. None means all. Older entries are dropped, so that
-            the number of stored entries depends on the window and not on the length.
+        window: Number of newest entries that a beam may attend to. None means all. Older entries are used again, so
+            that the number of stored entries depends on the window and not on the length.
         reads_masked: Whether attention reads masked entries and multiplies them by 0, so that they must be finite.
 
     Attributes:
@@ -64,10 +64,10 @@ class KVCache:
         slots: Slot of each sequence. The heads of slot p are ``p * H`` to ``p * H + H - 1``.
         lengths: Number of positions of each sequence so far, the same for all its beams.
         current_max_length: Largest element of ``lengths``.
-        table: The entry of each position of each beam (B, W, >= longest + 7). Columns from ``lengths`` on contain
-            numbers of any entries.
+        table: The entry of each position of each beam (B, W, >= current_max_length + SLACK). Columns from ``lengths``
+            on contain valid but meaningless entry numbers.
         newest: The entry of each beam's last position (B, W), after :meth:`advance`.
-        num_entries: C; entries from this number on have never been in use.
+        num_entries: C, the number of entries that attention over whole slots reads.
         is_unmasked: Whether every beam may attend to every entry, so that no mask is needed.
         num_new: Number of sequences without a step so far, whose beams are equal. They are the last ones.
     """
@@ -96,6 +96,7 @@ class KVCache:
         self.num_entries = 0
         self.is_unmasked = True
         self.num_new = 0
+        self._has_advanced = False
         self._in_order = True  # whether sequence b has slot b
         self._free: Int[Tensor, "B F"] = nothing.view(0, 0)  # each sequence's free entries, in order
         self._num_taken = 0  # how many of them are in use by now
@@ -144,8 +145,10 @@ class KVCache:
             self.num_entries, self.is_unmasked = 0, True
             self.table = self.table.new_empty(0, beams, self.table.size(2))
         assert beams == self.beams, "all sequences of a cache must have the same number of beams"
-        if before + count > self._num_slots or longest > self._num_reserved:
-            self._replace_buffers(before + count, max(longest, self._num_reserved))
+        needed = self._num_reserved if self._has_advanced else max(longest, self.current_max_length)
+        is_too_large = self._num_reserved > _WASTE * needed
+        if before + count > self._num_slots or longest > self._num_reserved or is_too_large:
+            self._replace_buffers(before + count, max(longest, needed))
         self.num_entries = max(self.num_entries, longest)
         is_free = torch.ones(self._num_slots, dtype=torch.bool, device=self.slots.device)
         is_free[self.slots] = False
@@ -178,7 +181,7 @@ class KVCache:
         """
         if self._num_taken + self.beams > self._free.size(1):
             self._find_free()
-        self.newest = self._free[:, self._num_taken : self._num_taken + self.beams]
+        self.newest = self._free[:, self._num_taken : self._num_taken + self.beams].contiguous()
         self._num_taken += self.beams
         self.num_entries = max(self.num_entries, self._num_used_before + self._num_taken)
         if num_equal:
@@ -191,7 +194,7 @@ class KVCache:
         self.current_max_length += 1
         is_long = self.window is not None and self.current_max_length > self.window
         self.is_unmasked = self.is_unmasked and self.beams == 1 and not is_long
-        self.num_new, self._mask = 0, None
+        self.num_new, self._mask, self._has_advanced = 0, None, True
 
     def append(
         self, layer: int, keys: Float[Tensor, "B H W K"], values: Float[Tensor, "B H W U"]
@@ -229,6 +232,8 @@ class KVCache:
             self.current_max_length = int(self.lengths.max()) if count else 0
             self._in_order = False
             self.num_new = 0  # the new ones may no longer be the last ones
+            if not self._has_advanced:  # entry p still holds position p
+                self.num_entries = self.current_max_length
 
     def _by_slot(self) -> Iterator[Tensor]:
         """Yield the keys and the values as views (L, P, H, entries, K or U)."""
@@ -261,7 +266,7 @@ class KVCache:
 
     def _reserve_positions(self, count: int) -> None:
         """Make room for ``count`` positions in the table."""
-        missing = count + _SLACK - self.table.size(2)
+        missing = count + SLACK - self.table.size(2)
         if missing > 0:
             self.table = F.pad(self.table, (0, missing + count // 2))
 
@@ -287,6 +292,8 @@ class KVCache:
         if not (most + wanted) // 2 <= self._num_reserved <= _WASTE * wanted:
             self._replace_buffers(self.num_sequences, wanted)
             in_use = self._reachable(wanted).any(1)
+        columns = in_use.any(0).nonzero()
+        self.num_entries = int(columns[-1]) + 1 if len(columns) else 0
         # A stable sort keeps the order of the free entries, so the first of all sequences are hardly more than `most`.
         order = in_use.to(torch.uint8).argsort(dim=1, stable=True)
         self._has_same_free = bool(in_use[:, :most].all())

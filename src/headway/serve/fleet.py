@@ -87,7 +87,7 @@ class _Process:
     unanswered: int = 0  # pings since the last answer
     state: Pong = field(default_factory=lambda: Pong(0.0, 0, 0, 0))
     is_ready: bool = False
-    _unsent: list[bytes] = field(default_factory=list)
+    _unsent: list[bytes] = field(default_factory=list, init=False)
 
     def send(self, message: Any) -> None:
         """Send a message to the process, together with the others of this iteration of the event loop."""
@@ -96,8 +96,8 @@ class _Process:
         self._unsent.append(encode(message))
 
     def _send_unsent(self) -> None:
-        self.transport.write(b"".join(self._unsent))
-        self._unsent.clear()
+        unsent, self._unsent = self._unsent, []
+        self.transport.write(b"".join(unsent))
 
     def processor_s(self) -> float:
         """Return the processor time that the process has used, in seconds."""

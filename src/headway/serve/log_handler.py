@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 
@@ -13,6 +14,7 @@ class LoopLogHandler(logging.StreamHandler):  # type: ignore[type-arg]
     def __init__(self) -> None:
         super().__init__(sys.stderr)
         self._lines: list[str] = []
+        self._loop: asyncio.AbstractEventLoop | None = None  # the loop that will write the lines
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a line until the event loop has run the callbacks that are due now."""
@@ -22,14 +24,22 @@ class LoopLogHandler(logging.StreamHandler):  # type: ignore[type-arg]
             self.flush()
             super().emit(record)
             return
-        if not self._lines:
+        try:
+            line = self.format(record) + self.terminator
+        except Exception:
+            self.handleError(record)
+            return
+        if not self._lines or self._loop is not loop:
+            self._loop = loop
             loop.call_soon(self.flush)
-        self._lines.append(self.format(record) + self.terminator)
+        self._lines.append(line)
 
     def flush(self) -> None:
-        """Write the lines."""
-        with self.lock:  # type: ignore[union-attr]
+        """Write the lines. Lines that cannot be written are lost, because the error could not be logged, either."""
+        assert self.lock is not None
+        with self.lock:
             lines, self._lines = self._lines, []
-        if lines:
-            self.stream.write("".join(lines))
-        super().flush()
+            with contextlib.suppress(OSError, ValueError):
+                if lines:
+                    self.stream.write("".join(lines))
+                super().flush()

@@ -128,7 +128,8 @@ class _Server(uvicorn.Server):
             with contextlib.suppress(OutputError, OSError):
                 self._service.documents.delete_files()
                 self._service.usage.save()
-            logging.shutdown()
+            with contextlib.suppress(Exception):
+                logging.getLogger().handlers[0].flush()
             os._exit(1)
         self._service.is_draining = True
         asyncio.get_running_loop().call_soon_threadsafe(self._drain)

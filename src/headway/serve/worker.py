@@ -76,8 +76,10 @@ class _Worker:
         threading.Thread(target=self._receive, name="receive", daemon=True).start()
         while True:
             self._start_jobs()
-            self._search.advance()
-            self._send_unsent()
+            try:
+                self._search.advance()
+            finally:
+                self._send_unsent()
 
     def _start_jobs(self) -> None:
         """Start some of the short jobs that have arrived. Without any work, wait for a job or a search of a thread."""
