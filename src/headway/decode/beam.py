@@ -472,9 +472,9 @@ class BeamSearch(Generic[StateT]):
         return ended
 
     def _finish(self, chosen: Extensions, natural: Bool[Tensor, " R"] | None) -> Bool[Tensor, "B G C"] | None:
-        """Read the scores, collect the hypotheses that end, and close the groups that are done.
+        """Find the extensions that end, store them as finished hypotheses, and close the groups that are done.
 
-        Returns which extensions end, or None if there are none.
+        Returns a mask of these extensions, or None if there are none.
         """
         read = [chosen.scores, chosen.tokens.to(chosen.scores)]  # floats represent tokens exactly
         if self._coverage is not None:
@@ -497,7 +497,7 @@ class BeamSearch(Generic[StateT]):
         penalties: Sequence[_Array],
         natural: Bool[Tensor, " R"] | None,
     ) -> None:
-        """The second half of :meth:`_finish`, which knows what has ended."""
+        """Collect the extensions that ``has_ended`` marks, and close the groups that cannot improve any more."""
         where = has_ended[:, :, : self.width].nonzero()
         if len(where[0]):
             self._collect(chosen, where, scores[where], penalties[0][where] if penalties else None, natural)

@@ -39,11 +39,11 @@ class StepRows:
         return _spans(self.num_sequences, self.beams, self.num_new)
 
     def distinct(self, of_beams: Shaped[Tensor, "BW *d"]) -> Shaped[Tensor, "R *d"]:
-        """Return one element for each row, given one for each beam."""
+        """Return the elements of the rows, given one element for each beam."""
         return of_beams[_first_beams(self)] if self._has_single_rows else of_beams
 
     def expand(self, of_rows: Shaped[Tensor, "R *d"]) -> Shaped[Tensor, "BW *d"]:
-        """Return one element for each beam, given one for each row."""
+        """Return one element for each beam, given the elements of the rows."""
         return of_rows[_rows_of_beams(self)] if self._has_single_rows else of_rows
 
     def expand_tokens(self, found: NextTokens) -> NextTokens:

@@ -181,11 +181,11 @@ class KVCache:
         """
         if self._num_taken + self.beams > self._free.size(1):
             self._find_free()
-        self.newest = self._free[:, self._num_taken : self._num_taken + self.beams].contiguous()
+        taken = self._free[:, self._num_taken : self._num_taken + self.beams]
+        self.newest = taken.clone(memory_format=torch.contiguous_format)  # kernels read it, and equal beams change it
         self._num_taken += self.beams
         self.num_entries = max(self.num_entries, self._num_used_before + self._num_taken)
         if num_equal:
-            self.newest = self.newest.clone()
             self.newest[-num_equal:] = self.newest[-num_equal:, :1]
         self._reserve_positions(self.current_max_length + 1)
         place = self.lengths.view(-1, 1, 1).expand(-1, self.beams, 1)
