@@ -55,9 +55,9 @@ def decoder_blocks(
     The keys and values of a row are written to its entry ``newest`` (R,) of the cache.
     """
     for block in range(len(layers)):
+        stored_keys, stored_values = keys[block], values[block]
         rows = _first_layer(x, layers, norms, block, 0)
-        _write(rows, sizes, keys[block], values[block], slots, spans, newest)
-        out = _attend(rows, sizes, keys[block], values[block], slots, spans, entries, positions)
+        out = _self_attention(rows, sizes, 1.0, stored_keys, stored_values, slots, spans, newest, entries, positions)
         x = _last_layer(out, x, layers, norms, block, 0)
         rows = _first_layer(x, layers, norms, block, 1)
         stored_keys, stored_values = memory_keys[block], memory_values[block]
@@ -89,11 +89,10 @@ def self_attention_blocks(
     ``values`` have L = 1, all blocks use the same memory for them.
     """
     for block in range(len(layers)):
-        rows, place = _first_layer(x, layers, norms, block, 0), min(block, len(keys) - 1)
-        if query_scale != 1:
-            _scale_queries(rows, sizes[2][0], np.float32(query_scale))
-        _write(rows, sizes, keys[place], values[place], slots, spans, newest)
-        out = _attend(rows, sizes, keys[place], values[place], slots, spans, entries, positions)
+        place = min(block, len(keys) - 1)
+        own_keys, own_values = keys[place], values[place]
+        rows = _first_layer(x, layers, norms, block, 0)
+        out = _self_attention(rows, sizes, query_scale, own_keys, own_values, slots, spans, newest, entries, positions)
         x = _last_layer(out, x, layers, norms, block, 0)
         x = _last_layer(_first_layer(x, layers, norms, block, 1), x, layers, norms, block, 1)
     return x
@@ -119,16 +118,26 @@ def _last_layer(x: Array, residual: Array, layers: Array, norms: Any, block: int
 
 
 @jit_internal
-def _scale_queries(rows: Array, width: int, scale: Any) -> None:
-    for row in range(len(rows)):
-        for column in range(width):
-            rows[row, column] *= scale
-
-
-@jit_internal
-def _write(rows: Array, sizes: Any, keys: Array, values: Array, slots: Array, spans: Array, newest: Array) -> None:
-    """Write the keys and values in ``rows`` to the cache."""
-    write_keys_and_values(rows, sizes[2], sizes[1], keys, values, slots, spans, newest)
+def _self_attention(
+    rows: Array,
+    sizes: Any,
+    query_scale: float,
+    keys: Array,
+    values: Array,
+    slots: Array,
+    spans: Array,
+    newest: Array,
+    entries: Array,
+    positions: Array,
+) -> Array:
+    """Scale the queries, write the keys and values to the cache, and return the attention over it."""
+    widths, scale = sizes[2], np.float32(query_scale)
+    if query_scale != 1:
+        for row in range(len(rows)):
+            for column in range(widths[0]):
+                rows[row, column] *= scale
+    write_keys_and_values(rows, widths, sizes[1], keys, values, slots, spans, newest)
+    return _attend(rows, sizes, keys, values, slots, spans, entries, positions)
 
 
 @jit_internal
