@@ -10,15 +10,26 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba import types
 
 from headway.kernels.exp import LOG2_E, exp2, sum_of_exponentials
 from headway.kernels.float_bits import MIN_INT32, bits_to_float, float_to_bits, ordered_int
 from headway.kernels.int8_gemm import BLOCK, multiply_block
 from headway.kernels.jit import Array, jit, jit_internal
+from headway.kernels.llvm import CACHE_LINE, Builder, intrinsic
 
 _CHUNK = max(128, BLOCK)  # tokens whose logits are computed at a time; 128 KiB for 256 rows
+_PREFETCHED = 16  # cache lines at most that are prefetched while the logits of a row are ranked
 _LEAST = np.float32(-3.4e38)
 _MINUS_INFINITY = np.float32(-np.inf)
+
+
+@intrinsic(types.void(types.uintp, types.intp))
+def _prefetch(builder: Builder, address: ir.Value, lines: ir.Value) -> None:
+    """Load ``lines`` cache lines into the second-level cache."""
+    with builder.loop(lines) as line:
+        builder.prefetch(builder.offset(address, line, CACHE_LINE))
 
 
 @jit
@@ -48,6 +59,8 @@ def topk_projection(
     for row in range(rows):
         largest[row], totals[row], out_eos_log_probs[row] = _LEAST, np.float32(0), _MINUS_INFINITY
     inputs, own_scales, out = quantized_rows.ctypes.data, input_scales.ctypes.data, logits.ctypes.data
+    # No weights are read while logits are ranked, so those of the next chunk are prefetched then.
+    lines = min(-(-_CHUNK * width // CACHE_LINE // max(rows, 1)), _PREFETCHED)
     for start in range(0, vocab_size, _CHUNK):
         size = min(_CHUNK, vocab_size - start)
         for column in range(0, size, BLOCK):
@@ -56,7 +69,9 @@ def topk_projection(
                 *(weights, accumulator_init, scales, bias, block, inputs, width, own_scales, rows),
                 *(_MINUS_INFINITY, place, 4 * _CHUNK),
             )
+        ahead = weights + (start + size) * width
         for row in range(rows):
+            _prefetch(ahead + row * lines * CACHE_LINE, lines)
             if start <= eos < start + size:
                 out_eos_log_probs[row] = logits[row, eos - start]
             largest[row], totals[row] = _add_chunk(
