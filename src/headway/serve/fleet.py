@@ -52,8 +52,13 @@ _PROCESS_CLOCK = 2  # CPUCLOCK_SCHED: a clock's number is ~pid << 3 | 2 (Linux, 
 _CANCEL_S = 5.0  # a worker that has not ended a canceled job after this processor time is replaced
 _YOUNG_S = 5.0  # a worker that ends sooner failed to start, and the next one waits
 _MAX_WAIT_S = 10.0  # before a worker is started again
-# All threads of a worker allocate from one heap: nearly all of its work is done in one thread.
-_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "MALLOC_ARENA_MAX": "1"}
+_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "MALLOC_ARENA_MAX": "1",  # all threads of a worker allocate from one heap: nearly all of its work is done in one
+}
+# A step reads caches of many sentences in scattered places, for which small pages need too many entries of the TLB.
+_HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # unless the user has set the variable
 _END_S = 2.0  # a loader that has not ended its processes after this time is killed
 
 
@@ -133,7 +138,7 @@ async def _start_first_loader(connection: socket.socket) -> _Loader:
         *(sys.executable, "-m", "headway.serve.loader", str(connection.fileno())),
         pass_fds=[connection.fileno()],
         stdin=subprocess.DEVNULL,
-        env=os.environ | _ENVIRONMENT,
+        env=_HUGE_PAGES | os.environ | _ENVIRONMENT,
     )
     connection.close()
     return _Loader(process.pid, process.wait)
