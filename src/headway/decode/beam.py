@@ -44,6 +44,7 @@ from torch.nn import functional as F
 
 from headway.decode import rules
 from headway.decode.constraints import Constraints, extend_constrained
+from headway.decode.inference import in_inference_mode
 from headway.decode.protocol import SearchModel, StateT, Step
 from headway.decode.ranking import (
     Extensions,
@@ -199,7 +200,7 @@ class BeamSearch(Generic[StateT]):
         """The number of rows of each sequence."""
         return self.options.rows_per_sequence
 
-    @torch.inference_mode()
+    @in_inference_mode
     def add_requests(self, requests: Iterable[tuple[int, Request]]) -> None:
         """Add requests to the search, each with a key under which :meth:`step` returns its hypotheses.
 
@@ -234,7 +235,7 @@ class BeamSearch(Generic[StateT]):
             self._nodes = torch.zeros(self.scores.shape, dtype=torch.long, device=self.scores.device)
         self._banned_sequences = None
 
-    @torch.inference_mode()
+    @in_inference_mode
     def step(self) -> list[tuple[int, list[Hypothesis]]]:
         """Extend every sequence by one token. Return the keys and hypotheses of the sequences that are now finished.
 
@@ -267,7 +268,8 @@ class BeamSearch(Generic[StateT]):
         if ended is not None:
             chosen = dataclasses.replace(chosen, scores=chosen.scores.masked_fill(ended, -torch.inf))
         if self._considered > self.width:
-            chosen = chosen.best(self.width)
+            is_ordered = ended is None and chosen.nodes is None
+            chosen = chosen.first(self.width) if is_ordered else chosen.best(self.width)
         done = [beam.done for beam in self.beams]
         finished = [(beam.key, self._hypotheses(beam)) for beam in compress(self.beams, done)]
         self._follow(chosen, _keep_places([at for at, is_done in enumerate(done) if not is_done]))
@@ -290,7 +292,7 @@ class BeamSearch(Generic[StateT]):
             if score > -math.inf
         ]
 
-    @torch.inference_mode()
+    @in_inference_mode
     def remove(self, keys: Collection[int]) -> None:
         """Stop searching for the requests with these keys."""
         kept = _keep_places([at for at, beam in enumerate(self.beams) if beam.key not in keys])

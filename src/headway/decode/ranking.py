@@ -160,6 +160,13 @@ class Extensions:
     log_probs: Float[Tensor, "B G C"]
     nodes: Int[Tensor, "B G C"] | None = None
 
+    def first(self, count: int) -> Extensions:
+        """Return the first ``count`` extensions of each group, which are the best if the extensions are in order."""
+        scores, parents, tokens, log_probs = (
+            x[..., :count] for x in (self.scores, self.parents, self.tokens, self.log_probs)
+        )
+        return Extensions(scores, parents, tokens, log_probs, None if self.nodes is None else self.nodes[..., :count])
+
     def best(self, count: int) -> Extensions:
         """Return the ``count`` best extensions of each group."""
         scores, order = topk_ordered(self.scores, count)

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import headway.kernels as kernels
+from headway.decode.inference import in_inference_mode
 from headway.decode.protocol import SearchModel, Step
 from headway.decode.ranking import NextTokens
 from headway.engine.decoding_step import DecodingStep, StepRows
@@ -509,7 +510,7 @@ class SearchTransformer(_ConvertedModel[Transformer]):
         """The size of the target vocabulary, V."""
         return self._model.projection.out_features
 
-    @torch.inference_mode()
+    @in_inference_mode
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> _State:
         """Encode the sources and begin decoding, with ``beams`` rows for each source."""
         decoder = self._model.decoder
@@ -521,7 +522,7 @@ class SearchTransformer(_ConvertedModel[Transformer]):
         self._admit(state, sources, beams)
         return state
 
-    @torch.inference_mode()
+    @in_inference_mode
     def admit(self, state: _State, sources: Sequence[Sequence[int]]) -> None:
         """Encode more sources and append them to ``state``, with the same number of rows for each source."""
         self._admit(state, sources, state.prefix_kv.beams)
@@ -556,7 +557,7 @@ class SearchTransformer(_ConvertedModel[Transformer]):
             column += keys + values
         return rows
 
-    @torch.inference_mode()
+    @in_inference_mode
     def step(self, state: _State, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
         """Append one token to each row and predict the next. The attention weights are never returned."""
         prefix = state.prefix_kv
@@ -570,7 +571,7 @@ class SearchTransformer(_ConvertedModel[Transformer]):
         x = self._decoder(x, DecodingStep(step_rows, prefix, entries, *memory, rotation))
         return _HiddenStep(self, x if self._decoder_norm is None else self._decoder_norm(x), step_rows, state)
 
-    @torch.inference_mode()
+    @in_inference_mode
     def select(self, state: _State, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
         """Make row i continue the old row ``rows[i]`` of its sequence. Keep only ``sequences``; None keeps all."""
         state.prefix_kv.select(rows, sequences)
@@ -588,12 +589,12 @@ class _ProjectedStep(Step):
         self.attention = None
         self._projection, self._hidden, self._rows = projection, hidden, rows
 
-    @torch.inference_mode()
+    @in_inference_mode
     def logits(self) -> Float[Tensor, "R V"]:
         """Return the logits of all tokens."""
         return self._rows.expand(self._projection.logits(self._hidden))
 
-    @torch.inference_mode()
+    @in_inference_mode
     def top_k(self, k: int, banned: Sequence[int], eos: int) -> NextTokens:
         """Return the ``k`` most probable tokens of each row that are not ``banned``, and the log-probability of EOS."""
         return self._rows.expand_tokens(self._projection.top_k(self._hidden, k, banned, eos))
@@ -606,7 +607,7 @@ class _HiddenStep(_ProjectedStep):
         super().__init__(model.projection, hidden, rows)
         self._model, self._state = model, state
 
-    @torch.inference_mode()
+    @in_inference_mode
     def top_k(self, k: int, banned: Sequence[int], eos: int) -> NextTokens:
         """Return the ``k`` most probable tokens of each row that are not ``banned``, and the log-probability of EOS."""
         shortlist_projection, listed = self._model.shortlist_projection, self._state.shortlist_weights
@@ -615,7 +616,7 @@ class _HiddenStep(_ProjectedStep):
             return shortlist_projection.top_k(hidden, listed, k, banned, eos)
         return super().top_k(k, banned, eos)
 
-    @torch.inference_mode()
+    @in_inference_mode
     def allowed(self) -> Bool[Tensor, "B V"] | None:
         """Return a mask of the tokens in each sequence's shortlist, or None if there is no shortlist."""
         if self._state.shortlist_weights is None:
@@ -640,7 +641,7 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly]):
             self._projection = backend.output_projection(model.projection)
         self._rotary = blocks[0].attention.rotary
 
-    @torch.inference_mode()
+    @in_inference_mode
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> PrefixState:
         """Read the prompts and begin decoding, with ``beams`` rows for each."""
         decoder = self._model.decoder
@@ -650,7 +651,7 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly]):
         self._admit(state, sources, beams)
         return state
 
-    @torch.inference_mode()
+    @in_inference_mode
     def admit(self, state: PrefixState, sources: Sequence[Sequence[int]]) -> None:
         """Read more prompts and append them to ``state``, with as many rows each as the others have."""
         self._admit(state, sources, state.prefix_kv.beams)
@@ -668,7 +669,7 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly]):
             only_store = number == len(self._layers) - 1  # no output of the last block is needed
             x = layer.prefill(x, prompts, state.prefix_kv, number, only_store=only_store)
 
-    @torch.inference_mode()
+    @in_inference_mode
     def step(self, state: PrefixState, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
         """Append one token to each row and predict the next. ``Step.attention`` is None: there is no source."""
         prefix = state.prefix_kv
@@ -682,7 +683,7 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly]):
         x = self._decoder(x, DecodingStep(step_rows, prefix, entries, rotation=rotation))
         return _ProjectedStep(self._projection, self._norm(x), step_rows)
 
-    @torch.inference_mode()
+    @in_inference_mode
     def select(self, state: PrefixState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
         """Make row i continue the old row ``rows[i]`` of its sequence. Keep only ``sequences``; None keeps all."""
         state.prefix_kv.select(rows, sequences)
