@@ -25,6 +25,15 @@ def test_it_stays_in_inference_mode_if_the_caller_is_in_it() -> None:
         assert torch.is_inference_mode_enabled()
 
 
+def test_it_does_not_enter_the_mode_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise AssertionError
+
+    with torch.inference_mode():
+        monkeypatch.setattr(torch, "inference_mode", fail)
+        assert double(torch.ones(1)).item() == 2
+
+
 def test_an_error_leaves_the_mode() -> None:
     @in_inference_mode
     def fail() -> None:

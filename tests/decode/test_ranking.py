@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headway.decode.ranking import top_tokens, topk_ordered
+from headway.decode.ranking import TokenScores, extend_best, extend_diverse, top_tokens, topk_ordered
 
 
 def sorted_indices(row: list[float]) -> list[int]:
@@ -91,3 +91,23 @@ def test_half_precision_is_ranked_in_single(monkeypatch: pytest.MonkeyPatch) -> 
     assert best.log_probs.dtype == torch.float32
     expected: Tensor = logits.float().log_softmax(-1).amax(-1)
     assert best.log_probs[:, 0].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+@given(width=st.integers(1, 4), groups=st.integers(1, 3), levels=st.sampled_from([2, 10**6]), seed=st.integers(0, 999))
+@settings(derandomize=True, max_examples=40)
+def test_the_first_extensions_are_the_best(width: int, groups: int, levels: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    count = 2 * width
+    shape = 3, groups, width, count * (groups + 1)
+    gains = -torch.randint(0, levels, shape).float() / 7
+    gains[0, :, -1] = -math.inf
+    scores = -torch.rand(shape[:3])
+    scores[1, 0] = -math.inf  # a closed group
+    candidates = TokenScores(gains, gains, torch.randint(0, 50, shape))
+    for found in (
+        extend_best(scores, candidates, count),
+        extend_diverse(scores, candidates, count, diversity=0.5, width=width),
+    ):
+        first, best = found.first(width), found.best(width)
+        for name in ("scores", "parents", "tokens", "log_probs"):
+            assert getattr(first, name).equal(getattr(best, name))

@@ -268,8 +268,8 @@ class BeamSearch(Generic[StateT]):
         if ended is not None:
             chosen = dataclasses.replace(chosen, scores=chosen.scores.masked_fill(ended, -torch.inf))
         if self._considered > self.width:
-            is_ordered = ended is None and chosen.nodes is None
-            chosen = chosen.first(self.width) if is_ordered else chosen.best(self.width)
+            # They are still sorted by score if none has ended.
+            chosen = chosen.first(self.width) if ended is None else chosen.best(self.width)
         done = [beam.done for beam in self.beams]
         finished = [(beam.key, self._hypotheses(beam)) for beam in compress(self.beams, done)]
         self._follow(chosen, _keep_places([at for at, is_done in enumerate(done) if not is_done]))

@@ -161,7 +161,7 @@ class Extensions:
     nodes: Int[Tensor, "B G C"] | None = None
 
     def first(self, count: int) -> Extensions:
-        """Return the first ``count`` extensions of each group, which are the best if the extensions are in order."""
+        """Return the first ``count`` extensions of each group: the best ones, if they are sorted by score."""
         scores, parents, tokens, log_probs = (
             x[..., :count] for x in (self.scores, self.parents, self.tokens, self.log_probs)
         )

@@ -20,14 +20,14 @@ from headway.kernels.jit import Array, jit, jit_internal
 from headway.kernels.llvm import CACHE_LINE, Builder, intrinsic
 
 _CHUNK = max(128, BLOCK)  # tokens whose logits are computed at a time; 128 KiB for 256 rows
-_PREFETCHED = 16  # cache lines at most that are prefetched while the logits of a row are ranked
+_MAX_PREFETCHED_LINES = 16  # for each row, while its logits are ranked
 _LEAST = np.float32(-3.4e38)
 _MINUS_INFINITY = np.float32(-np.inf)
 
 
 @intrinsic(types.void(types.uintp, types.intp))
 def _prefetch(builder: Builder, address: ir.Value, lines: ir.Value) -> None:
-    """Load ``lines`` cache lines into the second-level cache."""
+    """Load ``lines`` cache lines, starting at ``address``, into the second-level cache."""
     with builder.loop(lines) as line:
         builder.prefetch(builder.offset(address, line, CACHE_LINE))
 
@@ -59,8 +59,9 @@ def topk_projection(
     for row in range(rows):
         largest[row], totals[row], out_eos_log_probs[row] = _LEAST, np.float32(0), _MINUS_INFINITY
     inputs, own_scales, out = quantized_rows.ctypes.data, input_scales.ctypes.data, logits.ctypes.data
-    # No weights are read while logits are ranked, so those of the next chunk are prefetched then.
-    lines = min(-(-_CHUNK * width // CACHE_LINE // max(rows, 1)), _PREFETCHED)
+    # No weights are read while logits are ranked, so the weights of the next chunk are prefetched then, except for its
+    # first block, which multiply_block has prefetched.
+    lines = min(-(-(_CHUNK - BLOCK) * width // CACHE_LINE // max(rows, 1)), _MAX_PREFETCHED_LINES)
     for start in range(0, vocab_size, _CHUNK):
         size = min(_CHUNK, vocab_size - start)
         for column in range(0, size, BLOCK):
@@ -69,9 +70,10 @@ def topk_projection(
                 *(weights, accumulator_init, scales, bias, block, inputs, width, own_scales, rows),
                 *(_MINUS_INFINITY, place, 4 * _CHUNK),
             )
-        ahead = weights + (start + size) * width
+        ahead = weights + (start + size + BLOCK) * width
+        prefetched = lines if start + size < vocab_size else 0
         for row in range(rows):
-            _prefetch(ahead + row * lines * CACHE_LINE, lines)
+            _prefetch(ahead + row * lines * CACHE_LINE, prefetched)
             if start <= eos < start + size:
                 out_eos_log_probs[row] = logits[row, eos - start]
             largest[row], totals[row] = _add_chunk(

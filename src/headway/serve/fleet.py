@@ -55,10 +55,10 @@ _MAX_WAIT_S = 10.0  # before a worker is started again
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    "MALLOC_ARENA_MAX": "1",  # all threads of a worker allocate from one heap: nearly all of its work is done in one
+    "MALLOC_ARENA_MAX": "1",  # one heap for all threads: one thread does nearly all of a worker's work
 }
-# A step reads caches of many sentences in scattered places, for which small pages need too many entries of the TLB.
-_HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # unless the user has set the variable
+# A decoding step reads the scattered caches of many sentences, which need too many TLB entries with small pages.
+_HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # a value that the user has set takes precedence
 _END_S = 2.0  # a loader that has not ended its processes after this time is killed
 
 
