@@ -1,6 +1,6 @@
 """Requests of all APIs at once: each reply equals the reply to the same request alone, and none is an internal error.
 
-HEADWAY_MIXED_REQUESTS sets the number of requests. 10000 take half an hour or so.
+HEADWAY_MIXED_REQUESTS sets the number of requests. 10000 take 11 minutes on two cores (Intel Xeon with AMX).
 """
 
 from __future__ import annotations
