@@ -268,7 +268,7 @@ class BeamSearch(Generic[StateT]):
         if ended is not None:
             chosen = dataclasses.replace(chosen, scores=chosen.scores.masked_fill(ended, -torch.inf))
         if self._considered > self.width:
-            # They are still sorted by score if none has ended.
+            # Extensions are sorted by score unless some have ended.
             chosen = chosen.first(self.width) if ended is None else chosen.best(self.width)
         done = [beam.done for beam in self.beams]
         finished = [(beam.key, self._hypotheses(beam)) for beam in compress(self.beams, done)]

@@ -291,9 +291,7 @@ def _amx_tile(row_tiles: int) -> _AmxTile:
                 builder.load_tile(number, builder.offset(start, step, TILE_BYTES), inputs_stride)
             for (rows, vector), number in sums.items():
                 builder.multiply_tiles(number, x_tiles[rows], w_tiles[vector])
-            next_lines = builder.offset(ahead, builder.mul(step, lines), CACHE_LINE)
-            with builder.loop(lines) as line:
-                builder.prefetch(builder.offset(next_lines, line, CACHE_LINE))
+            builder.prefetch_lines(builder.offset(ahead, builder.mul(step, lines), CACHE_LINE), lines)
         stored = {place: builder.allocate(TILE_ROWS * TILE_BYTES) for place in places}
         for place, number in sums.items():
             builder.store_tile(number, stored[place], INT64(TILE_BYTES))

@@ -196,3 +196,8 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         """Load the cache line at ``address`` into the second-level cache; any address is allowed."""
         pointer = self.inttoptr(address, BYTE.as_pointer())
         self.call_llvm("llvm.prefetch.p0i8", ir.VoidType(), pointer, INT32(0), INT32(2), INT32(1))
+
+    def prefetch_lines(self, address: ir.Value, count: ir.Value) -> None:
+        """Load ``count`` cache lines, starting at ``address``, into the second-level cache; any address is allowed."""
+        with self.loop(count) as line:
+            self.prefetch(self.offset(address, line, CACHE_LINE))

@@ -26,10 +26,8 @@ _MINUS_INFINITY = np.float32(-np.inf)
 
 
 @intrinsic(types.void(types.uintp, types.intp))
-def _prefetch(builder: Builder, address: ir.Value, lines: ir.Value) -> None:
-    """Load ``lines`` cache lines, starting at ``address``, into the second-level cache."""
-    with builder.loop(lines) as line:
-        builder.prefetch(builder.offset(address, line, CACHE_LINE))
+def _prefetch_lines(builder: Builder, address: ir.Value, count: ir.Value) -> None:
+    builder.prefetch_lines(address, count)
 
 
 @jit
@@ -73,7 +71,7 @@ def topk_projection(
         ahead = weights + (start + size + BLOCK) * width
         prefetched = lines if start + size < vocab_size else 0
         for row in range(rows):
-            _prefetch(ahead + row * lines * CACHE_LINE, prefetched)
+            _prefetch_lines(ahead + row * lines * CACHE_LINE, prefetched)
             if start <= eos < start + size:
                 out_eos_log_probs[row] = logits[row, eos - start]
             largest[row], totals[row] = _add_chunk(
