@@ -15,7 +15,7 @@ Parts:
   translate each request on its own or the requests of 10 ms together. They run in turns, round after round; a ratio
   is the median over the rounds. Processor time is measured, too: it depends less on other load of the machine.
 - latency: one client with one sentence at a time, against ``Translator.translate`` in a process of its own with one
-  thread, in turns.
+  thread, in turns; the figures are those of all starts together.
 - overload: requests at random times, at 0.8 times the capacity and then at 4 times. The capacity is what 64 clients
   get. Memory is compared by its peaks.
 - start: time from the command to the first 200 of ``/ready``, with warm caches.
@@ -255,6 +255,7 @@ def measure_throughput(measured: Measured, rounds: int, count: int) -> dict[str,
     return {"texts per second": found, "ratios": ratios, "processor ms per text": processor, "texts": count}
 
 
+_WARM_UP = 20  # sentences
 _IN_PROCESS = """
 import json, sys, time
 from headway.decode import DecodingOptions
@@ -271,41 +272,50 @@ for line in sys.stdin:
 """
 
 
-def measure_latency(measured: Measured, count: int) -> dict[str, Any]:
-    """Return how much longer a request takes than the same call in a process."""
+def measure_latency(measured: Measured, rounds: int, count: int) -> dict[str, Any]:
+    """Return how much longer a request takes than the same call in a process.
+
+    Both processes are started several times, because the speed of the same work differs by a percent between two
+    processes, and each round has other sentences.
+    """
     command = [sys.executable, "-c", _IN_PROCESS, str(measured.folder), json.dumps(measured.options)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    served, inside = list[float](), list[float]()
 
-    async def run(port: int, process: subprocess.Popen[str]) -> tuple[list[float], list[float]]:
+    async def run(port: int, process: subprocess.Popen[str], texts: Sequence[str]) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.readline()
-        connection, served, inside = Connection("127.0.0.1", port), list[float](), list[float]()
-        for number, text in enumerate(measured.texts[: count + 20]):
+        connection = Connection("127.0.0.1", port)
+        for number, text in enumerate(texts):
             reply = await connection.send(post_request("/api/v1/translate", measured.body(text)))
             refuse_failures([reply])
             print(json.dumps(text), file=process.stdin, flush=True)
             seconds = float(process.stdout.readline())
-            if number >= 20:  # the first ones warm up
+            if number >= _WARM_UP:
                 served.append(reply.seconds)
                 inside.append(seconds)
         connection.close()
-        return served, inside
 
-    with (
-        service(measured.folder) as (_, port),
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process,
-    ):
-        served, inside = asyncio.run(run(port, process))
-        process.kill()
+    for number in range(rounds):
+        texts = measured.texts[number * (count + _WARM_UP) :][: count + _WARM_UP]
+        with (
+            service(measured.folder) as (_, port),
+            subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            ) as process,
+        ):
+            asyncio.run(run(port, process, texts))
+            process.kill()
     added = [1e3 * (ours - theirs) for ours, theirs in zip(served, inside, strict=True)]
     found = {
         "service p50 ms": 1e3 * percentile(served, 0.5),
         "in process p50 ms": 1e3 * percentile(inside, 0.5),
         "added p50 ms": percentile(added, 0.5),
+        "added p50 ms of each start": [percentile(added[at : at + count], 0.5) for at in range(0, len(added), count)],
         "added p99 ms": percentile(added, 0.99),
         "p99 - p99 ms": 1e3 * (percentile(served, 0.99) - percentile(inside, 0.99)),
-        "texts": count,
+        "texts": len(added),
     }
     print(found, flush=True)
     return found
@@ -457,7 +467,9 @@ def main(
     target: Annotated[str, typer.Option(help="Its target language.")] = "de",
     texts: Annotated[Path | None, typer.Option(help="Sentences for the trained model, one a line.")] = None,
     parts: Annotated[str, typer.Option(help="What to measure.")] = "throughput,latency,start,memory,overload,soak",
-    rounds: Annotated[int, typer.Option(help="Rounds of the throughput and of the start.")] = 3,
+    rounds: Annotated[
+        int, typer.Option(help="Rounds of the throughput, and starts for the latency and the time to start.")
+    ] = 3,
     count: Annotated[int, typer.Option(help="Sentences of each round.")] = 2000,
     seconds: Annotated[float, typer.Option(help="Time of each load of the overload.")] = 60.0,
     requests: Annotated[
@@ -482,7 +494,7 @@ def main(
         }
         measures = {
             "throughput": lambda: measure_throughput(measured, rounds, count),
-            "latency": lambda: measure_latency(measured, 300),
+            "latency": lambda: measure_latency(measured, rounds, 100),
             "start": lambda: measure_start(measured, rounds),
             "memory": lambda: measure_memory(measured),
             "overload": lambda: measure_overload(measured, seconds),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import platform
+import re
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
@@ -15,6 +17,7 @@ import torch
 from headway.errors import ConfigError
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_MADV_COLLAPSE = 25  # linux/mman.h
 
 
 def choose_device(name: str) -> torch.device:
@@ -96,6 +99,25 @@ def return_freed_memory() -> None:
     """
     if libc := _glibc():
         libc.malloc_trim(0)
+
+
+def move_to_huge_pages() -> None:
+    """Move what is in this process's memory to huge pages. Pages that it shares with its parent are copied.
+
+    Python's objects lie scattered over thousands of pages. A process that has been idle for some milliseconds finds
+    neither them nor the tables of their addresses in the processor's caches, and with huge pages these tables are 512
+    times smaller. Memory for which huge pages were requested before stays as it is. Needs Linux 6.1.
+    """
+    libc = _glibc()
+    if libc is None:
+        return
+    with contextlib.suppress(OSError):  # a system without /proc
+        for region in re.split(r"\n(?=[0-9a-f]+-)", Path("/proc/self/smaps").read_text()):
+            head, *_, flags = region.splitlines()
+            addresses, access, _, _, inode, *name = head.split()
+            if access == "rw-p" and inode == "0" and name in ([], ["[heap]"]) and "hg" not in flags.split():
+                start, end = (int(each, 16) for each in addresses.split("-"))
+                libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_COLLAPSE)
 
 
 def _glibc() -> ctypes.CDLL | None:

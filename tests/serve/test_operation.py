@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import os
 import signal
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,6 +23,7 @@ from headway.serve.fleet import Fleet
 from headway.serve.glossaries import GlossaryStore
 from headway.serve.messages import ModelInfo, Pong
 from headway.serve.model_pool import ModelPool
+from headway.serve.reports import EndedRequest, RequestReports
 from headway.serve.service import Service
 from headway.serve.usage import Usage
 
@@ -150,6 +153,26 @@ def test_metrics_count_requests_by_api_and_status() -> None:
             assert found[name, "native"] == 2
 
     check(test)
+
+
+def test_requests_are_counted_and_logged_after_their_replies(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(_: httpx.AsyncClient, service: Service, __: Workers) -> None:
+        reports = RequestReports(service)
+        for number in ("7", "8"):
+            reports.add(EndedRequest(number, "GET", "/languages", "libretranslate", 200, 0.12345, None))
+        assert not caplog.messages
+        async with asyncio.timeout(10):
+            while not caplog.messages:
+                await asyncio.sleep(0.001)
+        expected = {"method": "GET", "path": "/languages", "status": 200, "seconds": 0.1235}
+        assert [json.loads(line) for line in caplog.messages] == [{"id": number} | expected for number in ("7", "8")]
+        reports.add(EndedRequest("9", "GET", "/languages", "libretranslate", 200, 0.12345, None))
+        counted = 'headway_requests_total{api="libretranslate",status="200"} 3.0'
+        assert counted in (await reports.metrics()).decode()
+        assert len(caplog.messages) == 3
+
+    with caplog.at_level(logging.INFO, "headway.serve"):
+        check(test)
 
 
 def test_metrics_show_the_queue_and_the_workers() -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
-import logging
-import math
+import secrets
 import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,7 +27,7 @@ from headway.serve import page
 from headway.serve.admission import OverloadedError, RetryLaterError
 from headway.serve.apis import aws, azure, deepl, deeplx, google, huggingface, libretranslate, open_inference, openai
 from headway.serve.apis.deepl_documents import DOCUMENT_PATH
-from headway.serve.apis.libretranslate import DOWNLOAD_PATH, TRANSLATE_FILE_PATH
+from headway.serve.apis.libretranslate import TRANSLATE_FILE_PATH
 from headway.serve.apis.native import translation
 from headway.serve.apis.native.documents import DOCUMENTS_PATH
 from headway.serve.apis.native.errors import error as native_error
@@ -46,6 +42,7 @@ from headway.serve.fleet import UnavailableError
 from headway.serve.glossaries import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
 from headway.serve.messages import WorkerError
 from headway.serve.model_pool import ModelNotReadyError
+from headway.serve.reports import EndedRequest, RequestReports
 from headway.serve.service import (
     BadKeyError,
     QuotaExceededError,
@@ -57,7 +54,6 @@ from headway.serve.service import (
     used_pivots,
 )
 
-_log = logging.getLogger("headway.serve")
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _UPLOADS = (
     DOCUMENTS_PATH,
@@ -68,16 +64,17 @@ _FORM_BYTES = 65_536  # of a form besides a document
 _MAX_MESSAGE = 500  # characters of an error
 _MAX_PROBLEMS = 10  # of an error
 _ALWAYS_ANSWERED = ("/health", "/ready", "/metrics", "/v2/health/live")  # also while the service ends
-_MEASURE_S = 10.0  # time between two measurements of the workers' memory
 _CLOSED_REQUEST = 499  # the client has gone; no one reads the reply
 
 
 def make_app(service: Service) -> ASGIApp:
     """Return the application."""
+    reports = RequestReports(service)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
+        reports.write()
         service.documents.close()
         await service.pool.close()
 
@@ -89,7 +86,6 @@ def make_app(service: Service) -> ASGIApp:
         redoc_url=None,
         exception_handlers=dict(_HANDLERS),
     )
-    metrics = _Metrics(service)
     native.include_router(native_router(service))
 
     @native.get("/ready", include_in_schema=False)
@@ -104,7 +100,7 @@ def make_app(service: Service) -> ASGIApp:
 
     @native.get("/metrics", include_in_schema=False)
     async def show_metrics() -> Response:
-        return Response(await metrics.text(), media_type=prometheus_client.CONTENT_TYPE_LATEST)
+        return Response(await reports.metrics(), media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
     direct = Route("/api/v1/translate", translation.DirectTranslation(service, native), methods=["POST"])
     before_native = Starlette(routes=[direct], exception_handlers=_HANDLERS, lifespan=lifespan)
@@ -114,7 +110,7 @@ def make_app(service: Service) -> ASGIApp:
     for name, api in _APIS.items():
         if api.routes is not None:
             apps[name] = Starlette(routes=api.routes(service), exception_handlers=_HANDLERS)
-    guarded: ASGIApp = _Gateway(apps, service, metrics)
+    guarded: ASGIApp = _Gateway(apps, service, reports)
     if service.config.allowed_origins:
         guarded = CORSMiddleware(
             guarded, list(service.config.allowed_origins), allow_methods=["*"], allow_headers=["*"]
@@ -244,27 +240,21 @@ _HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
 }
 
 
-def _without_secret(path: str) -> str:
-    """Return a path as the log may show it: without the secret and the name of a file that is downloaded."""
-    before, found, _ = path.partition(DOWNLOAD_PATH)
-    return f"{before}{found}..." if found else path
-
-
 class _Gateway:
     """Gives each request to the application of its API.
 
     Refuses foreign hosts, bodies that are too large, and requests while the service ends; counts and logs.
     """
 
-    def __init__(self, apps: Mapping[str, ASGIApp], service: Service, metrics: _Metrics) -> None:
-        self._apps, self._service, self._metrics = apps, service, metrics
+    def __init__(self, apps: Mapping[str, ASGIApp], service: Service, reports: RequestReports) -> None:
+        self._apps, self._service, self._reports = apps, service, reports
         self._root_path = service.config.root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._apps[NATIVE](scope, receive, send)
             return
-        start, number, status, started = time.perf_counter(), uuid.uuid4().hex, 0, 0.0
+        start, number, status, started = time.perf_counter(), secrets.token_hex(16), 0, 0.0
         pivots: list[str] = []
         used_pivots.set(pivots)
         if scope["path"].startswith(f"{self._root_path}/"):  # by a proxy that does not remove it
@@ -292,7 +282,7 @@ class _Gateway:
                 message["headers"] = [*message.get("headers", ()), *own]
             await send(message)
 
-        self._metrics.open_requests += 1
+        self._reports.open_requests += 1
         try:
             refusal = self._refusal(scope, api, limit)
             if refusal is None:
@@ -306,15 +296,9 @@ class _Gateway:
                 routed = {**scope, "root_path": root, "path": root + rest, "state": state}
                 await self._apps[api](routed, body, counted_send)
         finally:
-            self._metrics.open_requests -= 1
-            seconds = time.perf_counter() - start
-            self._metrics.count(api, status, seconds, started - start if started else None)
-            _log.info(
-                json.dumps(
-                    {"id": number, "method": scope["method"], "path": _without_secret(path), "status": status,
-                     "seconds": round(seconds, 4)}
-                )
-            )  # fmt: skip
+            self._reports.open_requests -= 1
+            seconds, first_seconds = time.perf_counter() - start, started - start if started else None
+            self._reports.add(EndedRequest(number, scope["method"], path, api, status, seconds, first_seconds))
 
     def _body_limit(self, path: str) -> int:
         """Return the maximum size of the body of a request."""
@@ -349,67 +333,3 @@ class _Gateway:
             except OverloadedError as error:
                 return _reply_to(error, api)
         return None
-
-
-class _Metrics:
-    """What /metrics shows, in the text format of Prometheus."""
-
-    def __init__(self, service: Service) -> None:
-        self.open_requests = 0
-        self._service = service
-        self._private_bytes, self._measured = 0, -math.inf
-        self._registry = prometheus_client.CollectorRegistry()
-        label = ["api", "status"]
-        self._requests = prometheus_client.Counter(
-            "headway_requests", "Requests by API and status.", label, registry=self._registry
-        )
-        self._seconds = prometheus_client.Histogram(
-            "headway_request_seconds", "Time from a request to its reply.", ["api"], registry=self._registry
-        )
-        self._first_seconds = prometheus_client.Histogram(
-            "headway_first_byte_seconds",
-            "Time from a request to the beginning of its reply: to the first token of a stream.",
-            ["api"],
-            registry=self._registry,
-        )
-        admission = service.admission
-        for name, text, value in (
-            ("headway_open_requests", "Requests without a reply.", lambda: self.open_requests),
-            ("headway_queue_tokens", "Estimated tokens of accepted work that is not done.", lambda: admission.tokens),
-            ("headway_queue_seconds", "Estimated time for this work.", lambda: admission.seconds),
-            ("headway_tokens_per_second", "Estimated speed.", lambda: admission.rate),
-            ("headway_workers_ready", "Workers that can take jobs.", lambda: service.pool.num_ready),
-            ("headway_worker_restarts", "Workers that were replaced.", lambda: service.pool.restarts),
-            (
-                "headway_batch_sequences",
-                "Sequences in batches.",
-                lambda: sum(x.num_sequences for x in service.pool.states),
-            ),
-            ("headway_memory_bytes", "Memory that the workers do not share.", lambda: self._private_bytes),
-            ("headway_models_loaded", "Models that are loaded.", lambda: service.pool.num_loaded),
-            ("headway_model_memory_bytes", "Memory of the loaded models.", lambda: service.pool.num_bytes),
-            ("headway_model_loads", "Loads of models on demand.", lambda: service.pool.loads),
-            ("headway_model_loads_failed", "Loads that have failed.", lambda: service.pool.failed_loads),
-            ("headway_model_load_seconds", "Time that loads on demand took.", lambda: service.pool.load_seconds),
-            ("headway_model_unloads", "Models that were unloaded.", lambda: service.pool.unloads),
-            ("headway_jobs", "Jobs for bulk texts that are not finished.", lambda: service.jobs.num_unfinished),
-            ("headway_job_bytes", "Memory of texts and results of jobs.", lambda: service.jobs.num_bytes),
-            ("headway_cache_bytes", "Size of the cache of translations.", lambda: service.cache.num_bytes),
-            ("headway_cache_hits", "Translations taken from the cache.", lambda: service.cache.num_hits),
-        ):
-            prometheus_client.Gauge(name, text, registry=self._registry).set_function(value)
-
-    def count(self, api: str, status: int, seconds: float, first_seconds: float | None) -> None:
-        """Count a request that has ended. ``first_seconds`` is the time to the beginning of its reply."""
-        self._requests.labels(api, str(status)).inc()
-        self._seconds.labels(api).observe(seconds)
-        if first_seconds is not None:
-            self._first_seconds.labels(api).observe(first_seconds)
-
-    async def text(self) -> bytes:
-        """Return all metrics. The memory is measured every few seconds, because that takes long."""
-        now = time.monotonic()
-        if now >= self._measured + _MEASURE_S:
-            self._measured = now
-            self._private_bytes = await asyncio.to_thread(self._service.pool.private_bytes)
-        return prometheus_client.generate_latest(self._registry)

@@ -62,6 +62,7 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
     pool = ModelPool.of_config(config, workers)
     await pool.launch()
     # These imports take about as long as loading a model, which another process does meanwhile.
+    from headway.hardware import move_to_huge_pages
     from headway.serve.app import error_for_url, make_app
     from headway.serve.http_connection import BoundedHttpConnection
     from headway.serve.languages import prepare_detection
@@ -86,6 +87,7 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
+    move_to_huge_pages()
     server = _Server(settings, service)
     reloader = _Reloader(service, workers, path, reread)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.reload)

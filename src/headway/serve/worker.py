@@ -18,7 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from headway.decode import Caller, SearchFunction, StepsFunction, search_as
 from headway.errors import HeadwayError
-from headway.hardware import return_freed_memory
+from headway.hardware import move_to_huge_pages, return_freed_memory
 from headway.predict.continuation import Continuation, ContinuationStream
 from headway.predict.pivot import PivotTranslator
 from headway.serve.glossaries import GlossaryLines
@@ -54,6 +54,7 @@ class SearchSharer(Protocol):
 
 def run_worker(connection: socket.socket, models: dict[str, Any]) -> None:
     """Answer the jobs that arrive until the connection is closed."""
+    move_to_huge_pages()
     _Worker(connection, models).run()
 
 

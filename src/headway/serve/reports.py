@@ -1,0 +1,132 @@
+"""What the service tells its operator about requests: metrics for Prometheus and lines of the log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import time
+from dataclasses import dataclass
+
+import prometheus_client
+
+from headway.serve.apis.libretranslate import DOWNLOAD_PATH
+from headway.serve.service import Service
+
+_log = logging.getLogger("headway.serve")
+_REPORT_S = 0.002  # time from the end of a request to its report
+_MEASURE_S = 10.0  # time between two measurements of the workers' memory
+
+
+@dataclass(frozen=True)
+class EndedRequest:
+    """A request that has ended.
+
+    Attributes:
+        number: The id of the request, which the reply has in a header.
+        method: The HTTP method.
+        path: The path.
+        api: The API that has answered.
+        status: The status of the reply, or 0 if there was none.
+        seconds: The time to the end of the reply.
+        first_seconds: The time to the beginning of the reply, which is the first token of a stream, or None.
+    """
+
+    number: str
+    method: str
+    path: str
+    api: str
+    status: int
+    seconds: float
+    first_seconds: float | None
+
+    def line(self) -> str:
+        """Return the line of the log, without the secret and the name of a file that was downloaded."""
+        before, found, _ = self.path.partition(DOWNLOAD_PATH)
+        return json.dumps(
+            {"id": self.number, "method": self.method, "path": f"{before}{found}..." if found else self.path,
+             "status": self.status, "seconds": round(self.seconds, 4)}
+        )  # fmt: skip
+
+
+class RequestReports:
+    """The metrics and the log of a service.
+
+    Requests are counted and logged some milliseconds after they have ended. The operating system often wakes a client
+    on the processor of the process that has sent the reply, and there it waits until this process has nothing to do.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.open_requests = 0
+        self._service = service
+        self._ended: list[EndedRequest] = []  # neither counted nor logged yet
+        self._private_bytes, self._measured = 0, -math.inf
+        self._registry = prometheus_client.CollectorRegistry()
+        label = ["api", "status"]
+        self._requests = prometheus_client.Counter(
+            "headway_requests", "Requests by API and status.", label, registry=self._registry
+        )
+        self._seconds = prometheus_client.Histogram(
+            "headway_request_seconds", "Time from a request to its reply.", ["api"], registry=self._registry
+        )
+        self._first_seconds = prometheus_client.Histogram(
+            "headway_first_byte_seconds",
+            "Time from a request to the beginning of its reply: to the first token of a stream.",
+            ["api"],
+            registry=self._registry,
+        )
+        admission = service.admission
+        for name, text, value in (
+            ("headway_open_requests", "Requests without a reply.", lambda: self.open_requests),
+            ("headway_queue_tokens", "Estimated tokens of accepted work that is not done.", lambda: admission.tokens),
+            ("headway_queue_seconds", "Estimated time for this work.", lambda: admission.seconds),
+            ("headway_tokens_per_second", "Estimated speed.", lambda: admission.rate),
+            ("headway_workers_ready", "Workers that can take jobs.", lambda: service.pool.num_ready),
+            ("headway_worker_restarts", "Workers that were replaced.", lambda: service.pool.restarts),
+            (
+                "headway_batch_sequences",
+                "Sequences in batches.",
+                lambda: sum(x.num_sequences for x in service.pool.states),
+            ),
+            ("headway_memory_bytes", "Memory that the workers do not share.", lambda: self._private_bytes),
+            ("headway_models_loaded", "Models that are loaded.", lambda: service.pool.num_loaded),
+            ("headway_model_memory_bytes", "Memory of the loaded models.", lambda: service.pool.num_bytes),
+            ("headway_model_loads", "Loads of models on demand.", lambda: service.pool.loads),
+            ("headway_model_loads_failed", "Loads that have failed.", lambda: service.pool.failed_loads),
+            ("headway_model_load_seconds", "Time that loads on demand took.", lambda: service.pool.load_seconds),
+            ("headway_model_unloads", "Models that were unloaded.", lambda: service.pool.unloads),
+            ("headway_jobs", "Jobs for bulk texts that are not finished.", lambda: service.jobs.num_unfinished),
+            ("headway_job_bytes", "Memory of texts and results of jobs.", lambda: service.jobs.num_bytes),
+            ("headway_cache_bytes", "Size of the cache of translations.", lambda: service.cache.num_bytes),
+            ("headway_cache_hits", "Translations taken from the cache.", lambda: service.cache.num_hits),
+        ):
+            prometheus_client.Gauge(name, text, registry=self._registry).set_function(value)
+
+    def add(self, request: EndedRequest) -> None:
+        """Count and log a request soon."""
+        if not self._ended:
+            asyncio.get_running_loop().call_later(_REPORT_S, self.write)
+        self._ended.append(request)
+
+    def write(self) -> None:
+        """Count and log all requests that were added."""
+        ended, self._ended = self._ended, []
+        for request in ended:
+            self._requests.labels(request.api, str(request.status)).inc()
+            self._seconds.labels(request.api).observe(request.seconds)
+            if request.first_seconds is not None:
+                self._first_seconds.labels(request.api).observe(request.first_seconds)
+            _log.info(request.line())
+
+    async def metrics(self) -> bytes:
+        """Return all metrics, in the text format of Prometheus.
+
+        The workers' memory is measured only every few seconds, because that takes long.
+        """
+        self.write()
+        now = time.monotonic()
+        if now >= self._measured + _MEASURE_S:
+            self._measured = now
+            self._private_bytes = await asyncio.to_thread(self._service.pool.private_bytes)
+        return prometheus_client.generate_latest(self._registry)
