@@ -53,10 +53,11 @@ class BoundedHttpConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Read a part of a request."""
-        self._expect_data()
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
+        if self._head_bytes:  # the request is incomplete
+            self._expect_data()
         if self._in_head and self._head_bytes > self._limits().header_bytes and not self.transport.is_closing():
             self._refuse(431, "The headers are too large")
 

@@ -425,12 +425,10 @@ class SharedSearch:
 
     def _choose(self, batch: _Batch) -> dict[int, _Sequence]:
         """Take the requests that enter now from those that wait, or the next one of those that have failed."""
-        if any(sequence.is_alone for sequence in batch.active.values()):
+        if not (batch.waiting or batch.failed) or any(sequence.is_alone for sequence in batch.active.values()):
             return {}
         if batch.failed:
             return {next(self._keys): batch.failed.pop(0)}
-        if not batch.waiting:
-            return {}
         max_rows, max_tokens = self.max_rows, float(self.max_batch_tokens)
         if batch.has_low_priority:
             max_rows, max_tokens = int(_LOW_PRIORITY_ROWS * max_rows), _LOW_PRIORITY_TOKENS * max_tokens

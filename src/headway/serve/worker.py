@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, Protocol, runtime_checkable
 
 from headway.decode import Caller, SearchFunction, StepsFunction, search_as
@@ -85,12 +85,12 @@ class _Worker:
     def _start_jobs(self) -> None:
         """Start some of the short jobs that have arrived. Without any work, wait for a job or a search of a thread."""
         for _ in range(_STARTS_PER_STEP):
-            if not self._search.has_work:
+            if self._search.has_work:
+                if self._short_jobs.empty():
+                    return
+            else:
                 self._send_unsent()
-            try:
-                job = self._short_jobs.get(block=not self._search.has_work)
-            except Empty:
-                return
+            job = self._short_jobs.get()
             if job is None:
                 return
             self._search.start(self._answer, *job)
