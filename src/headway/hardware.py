@@ -18,6 +18,13 @@ from headway.errors import ConfigError
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _MADV_COLLAPSE = 25  # linux/mman.h
+_MIN_HUGE_PAGE = 1 << 21  # bytes; larger on some processors
+# A writable region of /proc/self/smaps that belongs to no file: its first line, lines with sizes, and its flags.
+_PRIVATE_REGION = re.compile(
+    r"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) rw-p \S+ \S+ 0 *(?P<name>|\[heap\])\n"
+    r"(?:[A-Z].*\n)*?VmFlags:(?P<flags>.*)$",
+    re.MULTILINE,
+)
 
 
 def choose_device(name: str) -> torch.device:
@@ -101,22 +108,28 @@ def return_freed_memory() -> None:
         libc.malloc_trim(0)
 
 
-def move_to_huge_pages() -> None:
-    """Move what is in this process's memory to huge pages. Pages that it shares with its parent are copied.
+def move_to_huge_pages(*, shares_weights: bool = False) -> None:
+    """Move this process's private memory to huge pages (MADV_COLLAPSE, Linux 6.1).
 
-    Python's objects lie scattered over thousands of pages. A process that has been idle for some milliseconds finds
-    neither them nor the tables of their addresses in the processor's caches, and with huge pages these tables are 512
-    times smaller. Memory for which huge pages were requested before stays as it is. Needs Linux 6.1.
+    Python's objects are scattered over thousands of pages. After a few idle milliseconds, neither they nor their page
+    tables are in the processor's caches, and huge pages make the page tables 512 times smaller. Memory for which huge
+    pages were requested already is left alone. Does nothing where the system has no huge pages, or they are turned off.
+
+    Args:
+        shares_weights: Whether the process shares weights with its parent, which moving would copy. They are recognized
+            by a request for huge pages; if there is none, because glibc makes them only if told to
+            (``glibc.malloc.hugetlb=1``), nothing is moved.
     """
     libc = _glibc()
-    if libc is None:
-        return
-    with contextlib.suppress(OSError):  # a system without /proc
-        for region in re.split(r"\n(?=[0-9a-f]+-)", Path("/proc/self/smaps").read_text()):
-            head, *_, flags = region.splitlines()
-            addresses, access, _, _, inode, *name = head.split()
-            if access == "rw-p" and inode == "0" and name in ([], ["[heap]"]) and "hg" not in flags.split():
-                start, end = (int(each, 16) for each in addresses.split("-"))
+    with contextlib.suppress(OSError):  # a system without these files
+        setting = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text(encoding="latin-1")
+        regions = list(_PRIVATE_REGION.finditer(Path("/proc/self/smaps").read_text(encoding="latin-1")))
+        has_requests = any(region["name"] == "[heap]" and "hg" in region["flags"].split() for region in regions)
+        if libc is None or "[never]" in setting or (shares_weights and not has_requests):
+            return
+        for region in regions:
+            start, end = int(region["start"], 16), int(region["end"], 16)
+            if end - start >= _MIN_HUGE_PAGE and "hg" not in region["flags"].split():
                 libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_COLLAPSE)
 
 

@@ -72,6 +72,22 @@ def test_a_request_that_trickles_ends(service: RunningService, start: bytes) -> 
         assert list(json.loads(reply.partition(b"\r\n\r\n")[2])) == ["message" if start.startswith(POST) else "error"]
 
 
+def test_a_request_that_begins_with_the_previous_one_and_trickles_ends(service: RunningService) -> None:
+    with connect(service) as connection:
+        began = time.monotonic()
+        start = b'Content-Length: 99\r\n\r\n{"a"'
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" + POST + start)
+        connection.settimeout(0.2)
+        replies = b""
+        while b"HTTP/1.1 408 " not in replies and time.monotonic() < began + 10:
+            try:
+                replies += connection.recv(65536)
+            except TimeoutError:
+                connection.sendall(b" ")
+        assert replies.startswith(b"HTTP/1.1 200 ")
+        assert time.monotonic() - began < 4 * RECEIVE_S + 2
+
+
 def test_time_in_which_the_service_works_does_not_count(service: RunningService) -> None:
     """A request that is complete may take longer to answer than a client may take to send one."""
     body = {"text": ["a"] * 100, "source": "en", "target": "de", "options": {"beam_size": 50, "min_length": 40}}

@@ -13,6 +13,7 @@
     directions     which model translates a pair of languages, or which two
     languages      language codes, and the language of a text
     app            the HTTP application
+    reports        what /metrics and the log say of requests
     apis           one file for each API that clients know
 
 Needs the extra ``serve``.

@@ -74,7 +74,7 @@ def make_app(service: Service) -> ASGIApp:
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
-        reports.write()
+        reports.flush()
         service.documents.close()
         await service.pool.close()
 
@@ -254,7 +254,7 @@ class _Gateway:
         if scope["type"] != "http":
             await self._apps[NATIVE](scope, receive, send)
             return
-        start, number, status, started = time.perf_counter(), secrets.token_hex(16), 0, 0.0
+        start, request_id, status, started = time.perf_counter(), secrets.token_hex(16), 0, 0.0
         pivots: list[str] = []
         used_pivots.set(pivots)
         if scope["path"].startswith(f"{self._root_path}/"):  # by a proxy that does not remove it
@@ -276,7 +276,7 @@ class _Gateway:
             nonlocal status, started
             if message["type"] == "http.response.start":
                 status, started = message["status"], time.perf_counter()
-                own = [(b"x-request-id", number.encode())]
+                own = [(b"x-request-id", request_id.encode())]
                 if pivots:
                     own.append((b"x-pivot-language", ", ".join(pivots).encode()))
                 message["headers"] = [*message.get("headers", ()), *own]
@@ -298,7 +298,7 @@ class _Gateway:
         finally:
             self._reports.open_requests -= 1
             seconds, first_seconds = time.perf_counter() - start, started - start if started else None
-            self._reports.add(EndedRequest(number, scope["method"], path, api, status, seconds, first_seconds))
+            self._reports.add(EndedRequest(request_id, scope["method"], path, api, status, seconds, first_seconds))
 
     def _body_limit(self, path: str) -> int:
         """Return the maximum size of the body of a request."""

@@ -56,7 +56,7 @@ class BoundedHttpConnection(HttpToolsProtocol):
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
-        if self._head_bytes:  # the request is incomplete
+        if not self._is_answering:
             self._expect_data()
         if self._in_head and self._head_bytes > self._limits().header_bytes and not self.transport.is_closing():
             self._refuse(431, "The headers are too large")

@@ -1,4 +1,4 @@
-"""What the service tells its operator about requests: metrics for Prometheus and lines of the log."""
+"""Prometheus metrics of the service, and one line of the log for each request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway.serve.apis.libretranslate import DOWNLOAD_PATH
 from headway.serve.service import Service
 
 _log = logging.getLogger("headway.serve")
-_REPORT_S = 0.002  # time from the end of a request to its report
+_REPORT_DELAY_S = 0.002  # after the end of a request
 _MEASURE_S = 10.0  # time between two measurements of the workers' memory
 
 
@@ -24,16 +24,17 @@ class EndedRequest:
     """A request that has ended.
 
     Attributes:
-        number: The id of the request, which the reply has in a header.
+        request_id: The id, which the reply has in a header.
         method: The HTTP method.
         path: The path.
         api: The API that has answered.
         status: The status of the reply, or 0 if there was none.
         seconds: The time to the end of the reply.
-        first_seconds: The time to the beginning of the reply, which is the first token of a stream, or None.
+        first_seconds: The time to the beginning of the reply, or for a stream to its first token. None if there was no
+            reply.
     """
 
-    number: str
+    request_id: str
     method: str
     path: str
     api: str
@@ -45,7 +46,7 @@ class EndedRequest:
         """Return the line of the log, without the secret and the name of a file that was downloaded."""
         before, found, _ = self.path.partition(DOWNLOAD_PATH)
         return json.dumps(
-            {"id": self.number, "method": self.method, "path": f"{before}{found}..." if found else self.path,
+            {"id": self.request_id, "method": self.method, "path": f"{before}{found}..." if found else self.path,
              "status": self.status, "seconds": round(self.seconds, 4)}
         )  # fmt: skip
 
@@ -53,8 +54,8 @@ class EndedRequest:
 class RequestReports:
     """The metrics and the log of a service.
 
-    Requests are counted and logged some milliseconds after they have ended. The operating system often wakes a client
-    on the processor of the process that has sent the reply, and there it waits until this process has nothing to do.
+    Requests are counted and logged about 2 ms after they have ended, so that this work does not delay the client: the
+    kernel often wakes it on the core of the process that has sent the reply, where it waits until that process is idle.
     """
 
     def __init__(self, service: Service) -> None:
@@ -106,10 +107,10 @@ class RequestReports:
     def add(self, request: EndedRequest) -> None:
         """Count and log a request soon."""
         if not self._ended:
-            asyncio.get_running_loop().call_later(_REPORT_S, self.write)
+            asyncio.get_running_loop().call_later(_REPORT_DELAY_S, self.flush)
         self._ended.append(request)
 
-    def write(self) -> None:
+    def flush(self) -> None:
         """Count and log all requests that were added."""
         ended, self._ended = self._ended, []
         for request in ended:
@@ -122,11 +123,11 @@ class RequestReports:
     async def metrics(self) -> bytes:
         """Return all metrics, in the text format of Prometheus.
 
-        The workers' memory is measured only every few seconds, because that takes long.
+        The workers' memory is measured at most every 10 seconds, because that is slow.
         """
-        self.write()
         now = time.monotonic()
         if now >= self._measured + _MEASURE_S:
             self._measured = now
             self._private_bytes = await asyncio.to_thread(self._service.pool.private_bytes)
+        self.flush()
         return prometheus_client.generate_latest(self._registry)

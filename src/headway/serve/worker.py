@@ -54,7 +54,7 @@ class SearchSharer(Protocol):
 
 def run_worker(connection: socket.socket, models: dict[str, Any]) -> None:
     """Answer the jobs that arrive until the connection is closed."""
-    move_to_huge_pages()
+    move_to_huge_pages(shares_weights=True)
     _Worker(connection, models).run()
 
 
@@ -85,11 +85,10 @@ class _Worker:
     def _start_jobs(self) -> None:
         """Start some of the short jobs that have arrived. Without any work, wait for a job or a search of a thread."""
         for _ in range(_STARTS_PER_STEP):
-            if self._search.has_work:
-                if self._short_jobs.empty():
-                    return
-            else:
+            if not self._search.has_work:
                 self._send_unsent()
+            elif self._short_jobs.empty():
+                return
             job = self._short_jobs.get()
             if job is None:
                 return
