@@ -109,11 +109,3 @@ def pack(folder: Path, archive: Path) -> None:
     with tarfile.open(archive, "w:xz", preset=9) as file:
         for path in sorted(folder.iterdir()):
             file.add(path, path.name, filter=plain)
-
-
-def unpack(archive: Path, folder: Path) -> dict[str, Any]:
-    """Extract ``archive`` into ``folder`` and return what was recorded beside the artifact."""
-    with tarfile.open(archive) as file:
-        file.extractall(folder, filter="data")
-    expected: dict[str, Any] = json.loads((folder / "expected.json").read_text(encoding="utf-8"))
-    return expected

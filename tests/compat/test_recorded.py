@@ -15,9 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from observing import RECORDED, checked_command, command, losses, observe, unpack
+from observing import RECORDED, checked_command, command, losses, observe
+from unpacking import unpack_archive
 
 LOGITS, LOSSES = 1e-3, 1e-2
+
+
+def unpack(archive: Path, folder: Path) -> dict[str, Any]:
+    """Extract ``archive`` into ``folder`` and return what was recorded beside the artifact."""
+    unpack_archive(archive, folder)
+    expected: dict[str, Any] = json.loads((folder / "expected.json").read_text(encoding="utf-8"))
+    return expected
 
 
 def archives(kind: str) -> list[Path]:

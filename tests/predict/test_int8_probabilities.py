@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import tarfile
 from pathlib import Path
 
 import pytest
+from unpacking import unpack_archive
 
 from headway import kernels
 from headway.predict import load_translator
@@ -17,8 +17,7 @@ _WORDS = ("Ein", "Hund", "läuft", "zwei", "Männer", "Haus", "a", "b", "rot", "
 
 @pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
 def test_probabilities_do_not_depend_on_the_batch(tmp_path: Path) -> None:
-    with tarfile.open(_RECORDED) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack_archive(_RECORDED, tmp_path)
     translator, draw = load_translator(tmp_path / "model", precision="int8"), random.Random(1)
     texts = [" ".join(draw.choices(_WORDS, k=draw.randint(1, 14))) for _ in range(100)]
     together = translator.translate(texts)

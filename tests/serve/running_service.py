@@ -8,19 +8,19 @@ import re
 import signal
 import subprocess
 import sys
-import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+from unpacking import unpack_archive
 
 _RECORDED = Path(__file__).parents[1] / "compat" / "recorded" / "bundle-transformer-int8.tar.xz"
 
 
 def unpack_model(folder: Path) -> Path:
     """Return the folder of a small model that was never trained."""
-    with tarfile.open(_RECORDED) as archive:
-        archive.extractall(folder, filter="data")
+    unpack_archive(_RECORDED, folder)
     return folder / "model"
 
 
@@ -37,16 +37,20 @@ class RunningService:
                 self.url = found[1]
                 break
         assert self.url, "".join(self.log)
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         with contextlib.suppress(ValueError):  # closed
             self.log.extend(self.process.stderr or ())
 
     def stop(self) -> int:
-        """End the service as an operator does, and return its exit status."""
+        """End the service as an operator does, and return its exit status. No process may log a traceback."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        status = self.process.wait(30)
+        self._reader.join(30)
+        assert not any("Traceback" in line for line in self.log), "".join(self.log)
+        return status
 
 
 @contextlib.contextmanager

@@ -14,7 +14,6 @@ import random
 import socket
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +23,7 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 from running_service import RunningService, running, unpack_model, wait_until
+from unpacking import unpack_archive
 
 from headway.predict import LanguageModel, MaskedLanguageModel
 from headway.serve.dispatch import api_of_head
@@ -48,8 +48,7 @@ def service(
     folder = tmp_path_factory.mktemp("models")
     make_language_model(max_length=64).bundle.save(folder / "writer", "A test.")
     make_masked_language_model().bundle.save(folder / "filler", "A test.")
-    with tarfile.open(_CLASSIFIER) as archive:
-        archive.extractall(folder / "classifier", filter="data")
+    unpack_archive(_CLASSIFIER, folder / "classifier")
     names = ["writer", "filler", "classifier/model"]
     models = [f'{{ path = "{name}", name = "{name[:6]}", precision = "float32" }}' for name in names]
     unpack_model(folder)

@@ -112,7 +112,7 @@ def _sendable(error: Exception) -> Exception:
 def _serve(control: socket.socket, models: dict[str, Any]) -> None:
     """Fork a process for each socket that arrives, and report the processes that end."""
     children: dict[int, int] = {}  # file descriptor -> process
-    with contextlib.suppress(BrokenPipeError):  # the service has ended
+    with contextlib.suppress(ConnectionError):  # the service has ended
         _serve_until_closed(control, models, children)
     for pid in children.values():
         os.kill(pid, signal.SIGKILL)

@@ -98,8 +98,9 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
     names = ", ".join(pool.models)
     print(f"headway: serving {names} on http://{address}:{port} ({where})", file=sys.stderr, flush=True)
     await server.serve(sockets=[listener])
-    watching.cancel()
-    preparing.cancel()
+    for task in (watching, preparing):
+        task.cancel()
+    await asyncio.gather(watching, preparing, return_exceptions=True)
     usage.save()
 
 
