@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import platform
@@ -19,7 +18,7 @@ from headway.errors import ConfigError
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _MADV_COLLAPSE = 25  # linux/mman.h
 _MIN_HUGE_PAGE = 1 << 21  # bytes; larger on some processors
-# A writable region of /proc/self/smaps that belongs to no file: its first line, lines with sizes, and its flags.
+# The entry in /proc/self/smaps of a writable memory region without a file.
 _PRIVATE_REGION = re.compile(
     r"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) rw-p \S+ \S+ 0 *(?P<name>|\[heap\])\n"
     r"(?:[A-Z].*\n)*?VmFlags:(?P<flags>.*)$",
@@ -112,25 +111,32 @@ def move_to_huge_pages(*, shares_weights: bool = False) -> None:
     """Move this process's private memory to huge pages (MADV_COLLAPSE, Linux 6.1).
 
     Python's objects are scattered over thousands of pages. After a few idle milliseconds, neither they nor their page
-    tables are in the processor's caches, and huge pages make the page tables 512 times smaller. Memory for which huge
-    pages were requested already is left alone. Does nothing where the system has no huge pages, or they are turned off.
+    tables are in the processor's caches, and huge pages make the page tables 512 times smaller. Memory that is marked
+    with MADV_HUGEPAGE is skipped. Does nothing where the system has no huge pages, or where they are turned off.
 
     Args:
-        shares_weights: Whether the process shares weights with its parent, which moving would copy. They are recognized
-            by a request for huge pages; if there is none, because glibc makes them only if told to
-            (``glibc.malloc.hugetlb=1``), nothing is moved.
+        shares_weights: Whether the process shares weights with its parent. Moving them would make a copy, so nothing is
+            moved unless the heap is marked with MADV_HUGEPAGE, as glibc does with ``glibc.malloc.hugetlb=1``: only then
+            are the weights skipped, too.
     """
     libc = _glibc()
-    with contextlib.suppress(OSError):  # a system without these files
+    if libc is None:
+        return
+    try:
         setting = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text(encoding="latin-1")
-        regions = list(_PRIVATE_REGION.finditer(Path("/proc/self/smaps").read_text(encoding="latin-1")))
-        has_requests = any(region["name"] == "[heap]" and "hg" in region["flags"].split() for region in regions)
-        if libc is None or "[never]" in setting or (shares_weights and not has_requests):
-            return
-        for region in regions:
-            start, end = int(region["start"], 16), int(region["end"], 16)
-            if end - start >= _MIN_HUGE_PAGE and "hg" not in region["flags"].split():
-                libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_COLLAPSE)
+        smaps = Path("/proc/self/smaps").read_text(encoding="latin-1")
+    except OSError:  # a system without these files
+        return
+    marked, unmarked = list[re.Match[str]](), list[re.Match[str]]()
+    for region in _PRIVATE_REGION.finditer(smaps):
+        (marked if "hg" in region["flags"].split() else unmarked).append(region)
+    heap_is_marked = any(region["name"] == "[heap]" for region in marked)
+    if "[never]" in setting or (shares_weights and not heap_is_marked):
+        return
+    for region in unmarked:
+        start, end = int(region["start"], 16), int(region["end"], 16)
+        if end - start >= _MIN_HUGE_PAGE:
+            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_COLLAPSE)
 
 
 def _glibc() -> ctypes.CDLL | None:

@@ -1,4 +1,4 @@
-"""PyTorch's inference mode for functions that often call each other."""
+"""A decorator that enters PyTorch's inference mode only if it is not on already."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _Result = TypeVar("_Result")
 
 
 def in_inference_mode(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Run a function in inference mode. Unlike ``torch.inference_mode()``, this does nothing if the mode is already on.
+    """Run a function in inference mode, like ``torch.inference_mode()``, but without entering it again if it is on.
 
-    Each step of beam search calls five such methods, and entering the mode each time takes a measurable part of it.
+    A step of beam search calls five such methods, and entering the mode in each of them is measurably slower.
     """
 
     @functools.wraps(function)

@@ -57,8 +57,8 @@ def topk_projection(
     for row in range(rows):
         largest[row], totals[row], out_eos_log_probs[row] = _LEAST, np.float32(0), _MINUS_INFINITY
     inputs, own_scales, out = quantized_rows.ctypes.data, input_scales.ctypes.data, logits.ctypes.data
-    # No weights are read while logits are ranked, so the weights of the next chunk are prefetched then, except for its
-    # first block, which multiply_block has prefetched.
+    # The weights of the next chunk are prefetched while the logits of this one are ranked, because ranking reads no
+    # weights. multiply_block has already prefetched the chunk's first block.
     lines = min(-(-(_CHUNK - BLOCK) * width // CACHE_LINE // max(rows, 1)), _MAX_PREFETCHED_LINES)
     for start in range(0, vocab_size, _CHUNK):
         size = min(_CHUNK, vocab_size - start)

@@ -159,7 +159,7 @@ class CandidateFinder:
         best = self._candidate(part, hypotheses[0])
         if not (self.avoid_flagged and best.flags):
             return [best, *(self._candidate(part, each) for each in hypotheses[1:n_best])]
-        # A hypothesis that was cut off has a flag, so it cannot replace the best one.
+        # Hypotheses that were cut off get a flag, and only a candidate without flags can replace the best one.
         needed = [each for at, each in enumerate(hypotheses) if at < n_best or each.finished]
         every = [best, *(self._candidate(part, each) for each in needed[1:])]
         # The most probable candidate that has no flags, and only violations that the best candidate also has.

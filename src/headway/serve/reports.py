@@ -42,7 +42,7 @@ class EndedRequest:
     seconds: float
     first_seconds: float | None
 
-    def line(self) -> str:
+    def log_line(self) -> str:
         """Return the line of the log, without the secret and the name of a file that was downloaded."""
         before, found, _ = self.path.partition(DOWNLOAD_PATH)
         return json.dumps(
@@ -118,7 +118,7 @@ class RequestReports:
             self._seconds.labels(request.api).observe(request.seconds)
             if request.first_seconds is not None:
                 self._first_seconds.labels(request.api).observe(request.first_seconds)
-            _log.info(request.line())
+            _log.info(request.log_line())
 
     async def metrics(self) -> bytes:
         """Return all metrics, in the text format of Prometheus.
