@@ -7,6 +7,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -75,11 +76,20 @@ def weights(run: Path) -> dict[str, Tensor]:
     return {**read_weights(newest / "model.safetensors"), **read_weights(newest / "optimizer.safetensors")}
 
 
+# Both warnings come from PyTorch, when torch.compile is imported and when it traces.
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning",
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning",
+)
 @pytest.mark.parametrize(
     ("compiles", "precision"),
     [("off", "float32"), ("off", "bfloat16"), pytest.param("on", "bfloat16", marks=pytest.mark.slow)],
 )
-def test_a_resumed_run_equals_an_undisturbed_one(corpus: Path, tmp_path: Path, compiles: str, precision: str) -> None:
+def test_a_resumed_run_equals_an_undisturbed_one(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiles: str, precision: str
+) -> None:
+    if compiles == "on":
+        monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # torch.compile cannot trace its checks
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
     train(recipe(corpus, 40, compiles, precision), straight)
     train(recipe(corpus, 20, compiles, precision), resumed)
