@@ -62,7 +62,7 @@ def service(
 def translate(service: RunningService) -> Any:
     """Return a translation, after checking that nothing was lost."""
     metrics = httpx.get(f"{service.url}/metrics").text
-    assert "headway_worker_restarts 0.0" in metrics, "".join(service.log[-50:])
+    assert "headway_worker_restarts_total 0.0" in metrics, "".join(service.log[-50:])
     assert httpx.get(f"{service.url}/ready").json() == {"status": "ready"}
     body = {"q": "Ein Hund läuft.", "source": "en", "target": "de"}
     return httpx.post(f"{service.url}/translate", json=body, timeout=60).json()["translatedText"]

@@ -134,7 +134,7 @@ def test_a_body_without_a_length_is_bounded(service: RunningService) -> None:
     for path in ("/translate", "/api/v1/translate", "/v1/completions"):
         reply = httpx.post(service.url + path, content=parts(), headers={"content-type": "application/json"})
         assert reply.status_code == 413, reply.text
-        assert "A body of more than 2,000 bytes" in reply.text
+        assert "The body has more than 2,000 bytes" in reply.text
 
 
 def test_invalid_http_gets_an_error_of_its_api(service: RunningService) -> None:

@@ -272,5 +272,5 @@ def test_replies_to_requests_at_once_equal_those_to_each_alone(service: RunningS
         assert ours == theirs, request
         assert 400 <= ours[0] < 500 if request.is_bad else ours[0] == 200, (request, ours)
     metrics = httpx.get(f"{service.url}/metrics").text
-    assert "headway_worker_restarts 0.0" in metrics
+    assert "headway_worker_restarts_total 0.0" in metrics
     assert "headway_queue_tokens 0.0" in metrics

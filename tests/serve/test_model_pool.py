@@ -280,7 +280,7 @@ def test_a_running_service_loads_models_on_demand(service: RunningService, model
     assert (models["a"]["state"], models["lost"]["memory_bytes"]) == ("warm", None)
     assert models["a"]["memory_bytes"] >= (model / "model.safetensors").stat().st_size
     metrics = httpx.get(f"{service.url}/metrics").text
-    assert "headway_model_loads 1.0" in metrics
+    assert "headway_model_loads_total 1.0" in metrics
     assert "headway_models_loaded 2.0" in metrics
 
 

@@ -184,12 +184,12 @@ def test_metrics_show_the_queue_and_the_workers() -> None:
             assert found["headway_queue_seconds"] == pytest.approx(120 / service.admission.rate, rel=0.1)
         expected = {
             "headway_open_requests": 1,  # the one that asks
-            "headway_worker_restarts": 7,
+            "headway_worker_restarts_total": 7,
             "headway_batch_sequences": 7,
             "headway_memory_bytes": 1000,
             "headway_workers_ready": 2,
             "headway_models_loaded": 1,
-            "headway_model_loads": 0,
+            "headway_model_loads_total": 0,
             "headway_jobs": 0,
         }
         assert {name: found[name] for name in expected} == expected
@@ -217,4 +217,4 @@ def test_a_service_without_a_worker_is_not_ready_until_it_has_another(tmp_path: 
         assert http.get("/ready").json() == {"status": "unavailable", "reason": "no worker is ready"}
         os.kill(int(loader), signal.SIGCONT)
         wait_until(lambda: http.get("/ready").json() == {"status": "ready"})
-        assert parsed(http.get("/metrics").text)["headway_worker_restarts"] == 1
+        assert parsed(http.get("/metrics").text)["headway_worker_restarts_total"] == 1

@@ -182,7 +182,7 @@ def test_a_lost_replica_is_replaced_and_no_reply_is_wrong_or_lost(service: RaySe
         ready = httpx.get(f"{service.url}/ready")
         assert ready.status_code == 200
         seen.add(ready.json()["status"])
-        return ready.json()["status"] == "ready" and service.metric("headway_worker_restarts") == 1
+        return ready.json()["status"] == "ready" and service.metric("headway_worker_restarts_total") == 1
 
     with ThreadPoolExecutor(8) as pool:
         asking = [pool.submit(ask, number) for number in range(8)]

@@ -132,7 +132,7 @@ def test_the_cache_answers_what_it_knows(configured: Configured) -> None:
         mixed = httpx.post(f"{service.url}/translate", json=BODY | {"q": ["Hallo", BODY["q"]]}).json()
         assert mixed["translatedText"][1] == first["translatedText"]
         metrics = httpx.get(f"{service.url}/metrics").text
-        assert "headway_cache_hits 2.0" in metrics
+        assert "headway_cache_hits_total 2.0" in metrics
 
 
 def test_the_cache_forgets_what_was_used_least_recently() -> None:

@@ -162,7 +162,7 @@ def test_the_language_is_detected_and_a_document_in_the_target_language_stays(ht
         ("a.json", b"[" * 50_000, {}, 400, "nested too deeply"),
         ("a.txt", b"a" * 30_000, {}, 413, "30,000 characters in one job"),
         ("a.txt", b"a " * 60_000, {}, 400, "120,000 bytes; expected at most 100,000"),
-        ("a.txt", bytes(200_000), {}, 413, "A body of more than"),
+        ("a.txt", bytes(200_000), {}, 413, "The body has more than"),
         ("a.txt", b"a", {"target": "fr"}, 400, "fr is not supported"),
         ("a.txt", b"a", {"target": ""}, 400, "target: Field required"),
         ("a.txt", b"a", {"model": "none"}, 404, "There is no model none"),

@@ -16,15 +16,14 @@ from fastapi.exceptions import RequestValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headway import __version__
-from headway.errors import HeadwayError
 from headway.serve import page
-from headway.serve.admission import OverloadedError, RetryLaterError
+from headway.serve.admission import OverloadedError
 from headway.serve.apis import aws, azure, deepl, deeplx, google, huggingface, libretranslate, open_inference, openai
 from headway.serve.apis.deepl_documents import DOCUMENT_PATH
 from headway.serve.apis.libretranslate import TRANSLATE_FILE_PATH
@@ -33,38 +32,20 @@ from headway.serve.apis.native.documents import DOCUMENTS_PATH
 from headway.serve.apis.native.errors import error as native_error
 from headway.serve.apis.native.jobs import JOBS_PATH
 from headway.serve.apis.native.router import router as native_router
-from headway.serve.apis.requests import BadRequestError, RefusedError
-from headway.serve.bulk_jobs import JobNotDoneError, JobsFullError, UnknownJobError
-from headway.serve.directions import UnknownLanguageError
+from headway.serve.apis.requests import RefusedError
 from headway.serve.dispatch import NATIVE, PAGE, api_of_head, api_of_request, split_prefix
-from headway.serve.documents import DocumentNotDoneError, DocumentsFullError, UnknownDocumentError
-from headway.serve.fleet import UnavailableError
-from headway.serve.glossaries import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
-from headway.serve.messages import WorkerError
-from headway.serve.model_pool import ModelNotReadyError
+from headway.serve.glossaries import UnknownDictionaryError
+from headway.serve.http_errors import STATUSES, http_error
 from headway.serve.reports import EndedRequest, RequestReports
-from headway.serve.service import (
-    BadKeyError,
-    QuotaExceededError,
-    RateExceededError,
-    Service,
-    TimedOutError,
-    TooLargeError,
-    UnknownModelError,
-    used_pivots,
-)
+from headway.serve.service import BadKeyError, QuotaExceededError, Service, used_pivots
 
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-_UPLOADS = (
-    DOCUMENTS_PATH,
-    *(f"{prefix}{DOCUMENT_PATH}" for prefix in ("", "/deepl")),
-    *(f"{prefix}{TRANSLATE_FILE_PATH}" for prefix in ("", "/libretranslate")),
-)
+_UPLOAD_PATHS = (DOCUMENTS_PATH, DOCUMENT_PATH, TRANSLATE_FILE_PATH)
 _FORM_BYTES = 65_536  # of a form besides a document
+_TOO_LARGE = "The body has more than {:,} bytes"
 _MAX_MESSAGE = 500  # characters of an error
 _MAX_PROBLEMS = 10  # of an error
 _ALWAYS_ANSWERED = ("/health", "/ready", "/metrics", "/v2/health/live")  # also while the service ends
-_CLOSED_REQUEST = 499  # the client has gone; no one reads the reply
 
 
 def make_app(service: Service) -> ASGIApp:
@@ -88,7 +69,7 @@ def make_app(service: Service) -> ASGIApp:
     )
     native.include_router(native_router(service))
 
-    @native.get("/ready", include_in_schema=False)
+    @native.api_route("/ready", methods=["GET", "HEAD"], include_in_schema=False)
     async def ready() -> JSONResponse:
         pool = service.pool
         if (reason := service.unavailable_reason) is not None:
@@ -113,39 +94,16 @@ def make_app(service: Service) -> ASGIApp:
     guarded: ASGIApp = _Gateway(apps, service, reports)
     if service.config.allowed_origins:
         guarded = CORSMiddleware(
-            guarded, list(service.config.allowed_origins), allow_methods=["*"], allow_headers=["*"]
+            guarded,
+            list(service.config.allowed_origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After", "X-Request-Id", "X-Pivot-Language"],
         )
     return guarded
 
 
 # Errors, in the form of the API that the request is meant for.
-
-_ERRORS: dict[type[Exception], tuple[int, str]] = {
-    BadRequestError: (400, "{}"),
-    TooLargeError: (413, "{}"),
-    BadKeyError: (403, "Invalid API key"),
-    QuotaExceededError: (429, "The quota of this key is used up"),
-    RateExceededError: (429, "Too many requests"),
-    OverloadedError: (429, "The service is busy; try again later"),
-    UnknownLanguageError: (400, "{} is not supported"),
-    UnknownModelError: (404, "There is no model {}"),
-    UnknownJobError: (404, "There is no job {}"),
-    JobNotDoneError: (409, "The job is {}"),
-    JobsFullError: (429, "This key has too many jobs; delete those that are done, or try again later"),
-    UnknownDocumentError: (404, "There is no document {}"),
-    DocumentNotDoneError: (409, "The document is {}"),
-    DocumentsFullError: (429, "This key has too many documents; delete those that are done, or try again later"),
-    UnknownGlossaryError: (404, "There is no glossary {}"),
-    UnknownDictionaryError: (400, "The glossary has no dictionary for {}"),
-    GlossariesFullError: (413, "{}"),
-    TimedOutError: (504, "The time limit of a request has passed"),
-    UnavailableError: (503, "No worker can answer now; try again later"),
-    ModelNotReadyError: (503, "{}"),
-    WorkerError: (500, "Internal error"),
-    HeadwayError: (400, "{}"),
-    ClientDisconnect: (_CLOSED_REQUEST, "The client has disconnected"),
-    Exception: (500, "Internal error"),
-}
 
 
 @dataclass(frozen=True)
@@ -208,15 +166,11 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 
 def _reply_to(error: Exception, api: str) -> Response:
-    kind = next(kind for kind in _ERRORS if isinstance(error, kind))
-    status, template = _ERRORS[kind]
-    status = _APIS[api].statuses.get(kind, status)
-    headers = {}
-    if isinstance(error, RetryLaterError):
-        headers["Retry-After"] = str(error.retry_after)
-    elif isinstance(error, UnavailableError):
-        headers["Retry-After"] = "1"
-    return error_reply(api, template.format(error), status, headers)
+    reply = http_error(error)
+    status, headers = _APIS[api].statuses.get(reply.kind, reply.status), reply.headers
+    if status == 401:  # RFC 9110, section 15.5.2, demands it
+        headers = {**headers, "WWW-Authenticate": "Bearer"}
+    return error_reply(api, reply.message, status, headers)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
@@ -234,7 +188,7 @@ async def _answer_refused(_: Request, error: Exception) -> Response:
 
 
 _HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
-    **dict.fromkeys(_ERRORS, _answer_error),
+    **dict.fromkeys(STATUSES, _answer_error),
     RefusedError: _answer_refused,
     **dict.fromkeys((HTTPException, RequestValidationError), _answer_http_error),
 }
@@ -260,7 +214,7 @@ class _Gateway:
         if scope["path"].startswith(f"{self._root_path}/"):  # by a proxy that does not remove it
             scope = {**scope, "path": scope["path"].removeprefix(self._root_path)}
         path, api = scope["path"], api_of_head(scope)
-        limit = self._body_limit(path)
+        limit = self._body_limit(split_prefix(path, api)[1])
         size = 0
 
         async def limited_receive() -> Message:
@@ -269,7 +223,7 @@ class _Gateway:
             if message["type"] == "http.request":
                 size += len(message.get("body", b""))
                 if size > limit:
-                    raise HTTPException(413, f"A body of more than {limit:,} bytes")
+                    raise HTTPException(413, _TOO_LARGE.format(limit))
             return message
 
         async def counted_send(message: Message) -> None:
@@ -288,7 +242,7 @@ class _Gateway:
             if refusal is None:
                 api, body = await api_of_request(scope, limited_receive, api)
                 prefix, rest = split_prefix(path, api)
-                refusal = self._refusal_when_unavailable(path, rest, api)
+                refusal = self._refusal_when_unavailable(rest, api)
             if refusal is not None:
                 await refusal(scope, receive, counted_send)
             else:
@@ -301,33 +255,37 @@ class _Gateway:
             self._reports.add(EndedRequest(request_id, scope["method"], path, api, status, seconds, first_seconds))
 
     def _body_limit(self, path: str) -> int:
-        """Return the maximum size of the body of a request."""
+        """Return the maximum size of the body of a request to a path, which has no prefix."""
         limits = self._service.config.limits
         if path == JOBS_PATH:
             return max(limits.body_bytes, limits.job_bytes)
-        return max(limits.body_bytes, limits.document_bytes + _FORM_BYTES) if path in _UPLOADS else limits.body_bytes
+        if path in _UPLOAD_PATHS:
+            return max(limits.body_bytes, limits.document_bytes + _FORM_BYTES)
+        return limits.body_bytes
 
     def _refusal(self, scope: Scope, api: str, limit: int) -> Response | None:
         headers, form = dict(scope["headers"]), partial(error_reply, api)
         host = headers.get(b"host", b"").decode("latin-1")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        known = {*_LOCAL_HOSTS, *map(str.lower, (*self._service.config.allowed_hosts, self._service.config.host))}
+        config = self._service.config
+        own = f"[{config.host}]" if ":" in config.host else config.host
+        known = {*_LOCAL_HOSTS, *map(str.lower, (*config.allowed_hosts, own))}
         if name.lower() not in known and "*" not in known:
-            return form("This host is not served; see allowed_hosts", 421)
+            return form(f"The Host header '{host}' is not accepted; the setting allowed_hosts lists what is", 421)
         size = sum(len(name) + len(value) for name, value in scope["headers"])
-        if size + len(scope["raw_path"]) + len(scope["query_string"]) > self._service.config.limits.header_bytes:
+        if size + len(scope["raw_path"]) + len(scope["query_string"]) > config.limits.header_bytes:
             return form("The headers are too large", 431)
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > limit:
-            return form(f"A body of more than {limit:,} bytes", 413)
+            return form(_TOO_LARGE.format(limit), 413)
         return None
 
-    def _refusal_when_unavailable(self, path: str, rest: str, api: str) -> Response | None:
+    def _refusal_when_unavailable(self, path: str, api: str) -> Response | None:
         """Refuse requests while the service ends, and requests for work while the queue is full."""
         if self._service.is_draining and path not in _ALWAYS_ANSWERED:
             return _APIS[api].error("The service is ending", 503, {"Retry-After": "5", "Connection": "close"})
         config = self._service.config
-        if rest in _APIS[api].queued and not config.limits.cache_mb and not config.keys:
+        if path in _APIS[api].queued and not config.limits.cache_mb and not config.keys:
             try:  # while the queue is full, a refusal must take as little of the machine's time as possible
                 self._service.admission.check_capacity()
             except OverloadedError as error:

@@ -15,11 +15,11 @@ class UnknownLanguageError(Exception):
     """No model translates from this language, or into it from the source language.
 
     Attributes:
-        side: Which of the two languages it is. The message is the code that the client wrote.
+        side: Which of the two languages it is.
     """
 
-    def __init__(self, code: str, side: Literal["source", "target"]) -> None:
-        super().__init__(code)
+    def __init__(self, message: str, side: Literal["source", "target"]) -> None:
+        super().__init__(message)
         self.side = side
 
 
@@ -110,7 +110,8 @@ class Directions:
             UnknownLanguageError: There is none.
         """
         side: Literal["source", "target"] = "source"
-        for each in self._models if model is None else [model]:
+        considered = self._models if model is None else [model]
+        for each in considered:
             source_code = find_language(source, each.source_languages)
             if source_code is None:
                 continue
@@ -129,7 +130,11 @@ class Directions:
                         if found is not None and found.pivots is not None:
                             models = PivotModels(first.name, second.name, found.pivots, self._candidates)
                             return Direction(models, source_code, target_code, _arguments(found), found.pivots[0])
-        raise UnknownLanguageError(source if side == "source" else target, side)
+        if side == "source":
+            raise UnknownLanguageError(f"{source} is not supported", side)
+        is_target = any(find_language(target, each.target_languages) is not None for each in considered)
+        message = f"No model translates from {source} into {target}" if is_target else f"{target} is not supported"
+        raise UnknownLanguageError(message, side)
 
 
 def _through(first: ModelInfo, second: ModelInfo, source: str, target: str) -> LanguagePair | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import re
 import secrets
 import shutil
@@ -171,7 +172,8 @@ class ServedDocuments:
         """
         document = self._new(client, name, len(data))
         try:
-            await asyncio.to_thread(self._store, document, data)
+            document.folder.mkdir(mode=0o700, parents=True)  # the system may have deleted temporary folders
+            await asyncio.to_thread((document.folder / SOURCE).write_bytes, data)
             limits = DocumentLimits(file_bytes=self._service.config.limits.document_bytes)
             async with self._processes:
                 texts = await read_isolated(document.folder, document.format.name, limits)
@@ -264,7 +266,7 @@ class ServedDocuments:
         own = [each for each in self._documents.values() if each.owner == client.name]
         if len(own) >= limits.documents:
             ends = [each.expires - time.time() for each in own if each.expires is not None]
-            raise DocumentsFullError(max(1, round(min(ends, default=_RETRY_S))))
+            raise DocumentsFullError(max(1, math.ceil(min(ends, default=_RETRY_S))))
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="headway-documents-")
         identifier = str(uuid.uuid4())
@@ -281,20 +283,16 @@ class ServedDocuments:
         self._documents[identifier] = document
         return document
 
-    @staticmethod
-    def _store(document: ServedDocument, data: bytes) -> None:
-        document.folder.mkdir(mode=0o700, parents=True)  # the system may have deleted temporary folders
-        (document.folder / SOURCE).write_bytes(data)
-
     async def _language(self, texts: Sequence[DocumentText]) -> str:
         """Return the language of the beginning of a document."""
         beginning, size = list[str](), 0
+        most = min(_DETECTED_CHARACTERS, self._service.config.limits.characters)
         for text in texts:
             beginning.append(text.text if text.syntax == "plain" else _TAG.sub(" ", text.text))
             size += len(text.text)
-            if size > _DETECTED_CHARACTERS:
+            if size > most:
                 break
-        (found,) = await self._service.detect(["\n".join(beginning)[:_DETECTED_CHARACTERS]])
+        (found,) = await self._service.detect(["\n".join(beginning)[:most]])
         return found.code
 
     def _work(
@@ -338,12 +336,15 @@ class ServedDocuments:
         except OSError as error:
             _log.error("a document cannot be written: %s", error)
             document.error = "the service cannot write it"
+        except Exception:
+            _log.exception("a document cannot be written")
+            document.error = "internal error"
         finally:
             self._service.jobs.remove(job)
         document.ended = time.time()
-        for path in document.folder.iterdir():
-            if path.name != TARGET or document.error is not None:
-                with suppress(OSError):
+        with suppress(OSError):  # the system may have deleted temporary folders
+            for path in document.folder.iterdir():
+                if path.name != TARGET or document.error is not None:
                     path.unlink()
         document.expiry = asyncio.get_running_loop().call_later(document.seconds, self.remove, document)
         document.finished.set()

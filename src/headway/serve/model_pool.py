@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import time
@@ -46,7 +47,7 @@ class ModelNotReadyError(RetryLaterError):
     """A model is not loaded: it takes too long, has failed, or does not fit into memory. The message says which."""
 
     def __init__(self, message: str, retry_after: float) -> None:
-        super().__init__(max(1, round(retry_after)))
+        super().__init__(max(1, math.ceil(retry_after)))
         self.args = message, retry_after  # with which it is sent to other processes
 
     def __str__(self) -> str:
@@ -98,6 +99,8 @@ class ModelPool:
 
     Attributes:
         models: What is known of each model, by name.
+        is_lost: Whether the process that loads the models has ended unexpectedly. Then this process gets SIGTERM,
+            because the models cannot be loaded again.
         loads: The number of loads on demand.
         failed_loads: The number of loads that have failed.
         unloads: The number of times that models were unloaded.
@@ -110,16 +113,15 @@ class ModelPool:
         self._specs, self._workers, self._wait_s = {spec.name: spec for spec in specs}, workers, wait_s
         self._budget = None if memory_mb is None else memory_mb * _MEGABYTE
         stays = any(not spec.on_demand for spec in specs)
-        # The supervisor of an operator restarts a service that has lost its first loader.
-        self._base = self._fleet_type(
-            specs, workers=workers if stays else 0, on_loss=lambda: os.kill(os.getpid(), signal.SIGTERM)
-        )
+        self._base = self._fleet_type(specs, workers=workers if stays else 0, on_loss=self._on_base_loss)
         self._base_users = 0
+        self._is_draining = False
         self._groups: dict[frozenset[str], _Group] = {}
         self._one_at_a_time = asyncio.Lock()
         self._changed = asyncio.Condition()  # notified when models have become idle
         self._tasks: set[asyncio.Task[Any]] = set()
         self.models: dict[str, ModelInfo] = {}
+        self.is_lost = False
         self.loads = self.failed_loads = self.unloads = 0
         self.load_seconds = 0.0
 
@@ -161,6 +163,7 @@ class ModelPool:
 
     async def drain(self) -> None:
         """Wait until no request uses a model, and end all processes."""
+        self._is_draining = True
         while self._base_users or any(group.users for group in self._groups.values()):
             await asyncio.sleep(_DRAIN_CHECK_S)
         await self.close()
@@ -213,7 +216,7 @@ class ModelPool:
 
     @property
     def is_available(self) -> bool:
-        """Whether requests can be answered: a worker has the models that stay, or there are none that stay."""
+        """Whether the service can answer requests: a worker is ready, or all models are loaded on demand."""
         return bool(self._base.num_ready) or not self._base.num_workers
 
     @property
@@ -373,6 +376,11 @@ class ModelPool:
             await self._unload(self._idle()[0])
         async with self._changed:
             self._changed.notify_all()
+
+    def _on_base_loss(self) -> None:
+        if not self._is_draining:
+            self.is_lost = True
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _on_loss(self, group: _Group) -> None:
         """End the workers of a loader that has ended. The next request loads the models again."""

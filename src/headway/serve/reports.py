@@ -7,9 +7,13 @@ import json
 import logging
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import prometheus_client
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from headway.serve.apis.libretranslate import DOWNLOAD_PATH
 from headway.serve.service import Service
@@ -51,6 +55,26 @@ class EndedRequest:
         )  # fmt: skip
 
 
+class _ServiceCounters(Collector):
+    """What the models and the cache count. Counters begin at 0 again when the models are loaded again."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterable[Metric]:
+        """Return all counters."""
+        pool, cache = self._service.pool, self._service.cache
+        for name, text, value in (
+            ("headway_worker_restarts", "Workers that were replaced.", pool.restarts),
+            ("headway_model_loads", "Loads of models on demand.", pool.loads),
+            ("headway_model_loads_failed", "Loads that have failed.", pool.failed_loads),
+            ("headway_model_load_seconds", "Time that loads on demand took.", pool.load_seconds),
+            ("headway_model_unloads", "Models that were unloaded.", pool.unloads),
+            ("headway_cache_hits", "Translations taken from the cache.", cache.num_hits),
+        ):
+            yield CounterMetricFamily(name, text, value)
+
+
 class RequestReports:
     """The metrics and the log of a service.
 
@@ -84,7 +108,6 @@ class RequestReports:
             ("headway_queue_seconds", "Estimated time for this work.", lambda: admission.seconds),
             ("headway_tokens_per_second", "Estimated speed.", lambda: admission.rate),
             ("headway_workers_ready", "Workers that can take jobs.", lambda: service.pool.num_ready),
-            ("headway_worker_restarts", "Workers that were replaced.", lambda: service.pool.restarts),
             (
                 "headway_batch_sequences",
                 "Sequences in batches.",
@@ -93,16 +116,12 @@ class RequestReports:
             ("headway_memory_bytes", "Memory that the workers do not share.", lambda: self._private_bytes),
             ("headway_models_loaded", "Models that are loaded.", lambda: service.pool.num_loaded),
             ("headway_model_memory_bytes", "Memory of the loaded models.", lambda: service.pool.num_bytes),
-            ("headway_model_loads", "Loads of models on demand.", lambda: service.pool.loads),
-            ("headway_model_loads_failed", "Loads that have failed.", lambda: service.pool.failed_loads),
-            ("headway_model_load_seconds", "Time that loads on demand took.", lambda: service.pool.load_seconds),
-            ("headway_model_unloads", "Models that were unloaded.", lambda: service.pool.unloads),
             ("headway_jobs", "Jobs for bulk texts that are not finished.", lambda: service.jobs.num_unfinished),
             ("headway_job_bytes", "Memory of texts and results of jobs.", lambda: service.jobs.num_bytes),
             ("headway_cache_bytes", "Size of the cache of translations.", lambda: service.cache.num_bytes),
-            ("headway_cache_hits", "Translations taken from the cache.", lambda: service.cache.num_hits),
         ):
             prometheus_client.Gauge(name, text, registry=self._registry).set_function(value)
+        self._registry.register(_ServiceCounters(service))
 
     def add(self, request: EndedRequest) -> None:
         """Count and log a request soon."""

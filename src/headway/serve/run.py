@@ -49,7 +49,7 @@ def run(config: ServeConfig, path: Path | None, reread: Callable[[], ServeConfig
         reread: Returns the configuration as it is when it is called.
 
     Raises:
-        HeadwayError: A model cannot be loaded.
+        HeadwayError: A model cannot be loaded, or the process that loads the models has ended unexpectedly.
         ConfigError: The address cannot be used.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[LoopLogHandler()])
@@ -102,6 +102,8 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
         task.cancel()
     await asyncio.gather(watching, preparing, return_exceptions=True)
     usage.save()
+    if service.pool.is_lost:  # so that a supervisor starts the service again
+        raise HeadwayError("the process that loads the models ended unexpectedly; see its messages above")
 
 
 async def save_regularly(usage: Usage) -> None:
@@ -131,8 +133,7 @@ class _Server(uvicorn.Server):
             with contextlib.suppress(OutputError, OSError):
                 self._service.documents.delete_files()
                 self._service.usage.save()
-            with contextlib.suppress(Exception):
-                logging.getLogger().handlers[0].flush()
+            logging.shutdown()  # writes the lines that wait for the event loop
             os._exit(1)
         self._service.is_draining = True
         asyncio.get_running_loop().call_soon_threadsafe(self._drain)

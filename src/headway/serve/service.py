@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import hashlib
 import hmac
+import math
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -32,6 +33,12 @@ from headway.serve.messages import MAX_JOBS, Method, ModelInfo, PivotModels
 from headway.serve.model_pool import ModelPool
 from headway.serve.usage import Usage
 
+_MODEL_TITLES = {
+    "translation": "translation model",
+    "classification": "classifier",
+    "language_model": "language model",
+    "masked_language_model": "masked language model",
+}
 _PRIORITIES = {"interactive": 0, "bulk": 1}
 _BACKGROUND = max(_PRIORITIES.values()) + 1
 _GROUPS_PER_WORKER = 2  # of texts of jobs
@@ -147,7 +154,7 @@ class Service:
         """
         found = [model for model in self.models if model.kind in kinds and name in (None, model.name)]
         if not found:
-            raise UnknownModelError(name or " or ".join(kinds))
+            raise UnknownModelError(f"There is no model {name}" if name else f"There is no {_model_titles(kinds)}")
         return found[0]
 
     @property
@@ -177,7 +184,7 @@ class Service:
             now = time.monotonic()
             recent = [at for at in self._recent.get(found.name, ()) if at > now - _MINUTE_S]
             if len(recent) >= found.requests_per_minute:
-                raise RateExceededError(max(1, round(recent[0] + _MINUTE_S - now)))
+                raise RateExceededError(max(1, math.ceil(recent[0] + _MINUTE_S - now)))
             self._recent[found.name] = [*recent, now]
         return Client(found.name, found)
 
@@ -271,7 +278,7 @@ class Service:
         for pair in self.pairs:
             if (base_language(pair.source), base_language(pair.target)) == (dictionary.source, dictionary.target):
                 return self.direction(pair.source, pair.target).model
-        raise UnknownLanguageError(f"{dictionary.source} to {dictionary.target}", "target")
+        raise UnknownLanguageError(f"No model translates from {dictionary.source} into {dictionary.target}", "target")
 
     # Work.
 
@@ -529,6 +536,11 @@ def open_stores(config: ServeConfig) -> tuple[GlossaryStore, Usage]:
     usage = Usage(None if file is None else Path(file))
     usage.save()
     return glossaries, usage
+
+
+def _model_titles(kinds: Sequence[str]) -> str:
+    """Return what models for some kinds of tasks are called."""
+    return " or ".join(_MODEL_TITLES[kind] for kind in kinds)
 
 
 def _called(model: ModelInfo | PivotModels) -> str | PivotModels:

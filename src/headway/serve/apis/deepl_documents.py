@@ -21,7 +21,7 @@ from headway.serve.apis.deepl_fields import (
     optional_text,
     required_text,
 )
-from headway.serve.apis.requests import BadRequestError, RefusedError, read_fields, read_upload
+from headway.serve.apis.requests import BadRequestError, RefusedError, read_fields, read_upload, unless_disconnected
 from headway.serve.directions import UnknownLanguageError
 from headway.serve.documents import DocumentNotDoneError, ServedDocument, UnknownDocumentError
 from headway.serve.service import Service
@@ -85,9 +85,10 @@ class _Documents:
                 raise BadRequestError("Use of a glossary requires the source_lang parameter to be specified")
             glossary = self._service.glossaries.get(client.name, identifier)
         try:
-            document = await self._service.documents.add(
+            adding = self._service.documents.add(
                 client, name, file.content, source or "auto", target, glossary=glossary
             )
+            document = await unless_disconnected(request, adding)
         except UnknownLanguageError as error:
             raise BadRequestError(f"Value for '{error.side}_lang' not supported.") from None
         return JSONResponse({"document_id": document.id, "document_key": document.secret})

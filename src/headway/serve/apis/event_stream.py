@@ -12,8 +12,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from headway.errors import HeadwayError
 from headway.serve.apis.requests import unless_disconnected
+from headway.serve.http_errors import http_error
 
 _log = logging.getLogger("headway.serve")
 
@@ -25,13 +25,13 @@ class EventStream(Response):
 
     Args:
         values: The values, which are sent as JSON.
-        error: Returns the value of the event that reports an error, for its message.
+        error: Returns the value of the event that reports an error, for its message and HTTP status.
         end: The data of the last event, after all values. None means no such event.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, values: AsyncGenerator[Any], error: Callable[[str], Any], end: str | None = None) -> None:
+    def __init__(self, values: AsyncGenerator[Any], error: Callable[[str, int], Any], end: str | None = None) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._values, self._error, self._end = values, error, end
@@ -54,8 +54,8 @@ class EventStream(Response):
                 if not self._has_started:
                     raise
                 _log.warning("a stream of events has ended early: %s", type(error).__name__)
-                message = str(error) if isinstance(error, HeadwayError) else "The reply could not be completed"
-                await self._send_event(send, json.dumps(self._error(message)))
+                reply = http_error(error)
+                await self._send_event(send, json.dumps(self._error(reply.message, reply.status)))
             if self._end is not None:
                 await self._send_event(send, self._end)
             await self._start(send)

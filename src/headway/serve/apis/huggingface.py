@@ -61,7 +61,7 @@ def error(message: str, status: int, headers: dict[str, str] | None = None) -> R
     return JSONResponse(_error_value(message, status), status, headers)
 
 
-def _error_value(message: str, status: int = 500) -> dict[str, Any]:
+def _error_value(message: str, status: int) -> dict[str, Any]:
     return {"error": message, "error_type": _ERROR_TYPES.get(status, "generation")}
 
 
@@ -256,23 +256,24 @@ class _HuggingFace:
 
     async def _fill(self, call: _TaskCall) -> list[Any]:
         parameters = call.fields.parameters_of(_FillMaskParameters)
-        found = []
-        for text in call.fields.texts:
-            if text.count(MASK) != 1:
-                raise BadRequestError(f"inputs: expected one {MASK} in each text")
-            arguments = text, parameters.top_k, parameters.targets
-            fillings = await self._service.call(call.client, call.model, "fill", [text], *arguments)
-            found.append(
-                [
-                    {
-                        "score": each.probability,
-                        "token": each.ids[0],
-                        "token_str": each.words[0],
-                        "sequence": each.text,
-                    }
-                    for each in fillings
-                ]
-            )
+        texts, found = call.fields.texts, []
+        if any(text.count(MASK) != 1 for text in texts):
+            raise BadRequestError(f"inputs: expected one {MASK} in each text")
+        async with self._service.admitted(call.client, call.model, texts) as admitted:
+            for text in texts:
+                arguments = text, parameters.top_k, parameters.targets
+                fillings = await self._service.call(admitted, call.model, "fill", (), *arguments)
+                found.append(
+                    [
+                        {
+                            "score": each.probability,
+                            "token": each.ids[0],
+                            "token_str": each.words[0],
+                            "sequence": each.text,
+                        }
+                        for each in fillings
+                    ]
+                )
         return found[0] if isinstance(call.fields.inputs, str) else found
 
     async def _generate(self, call: _TaskCall) -> list[Any]:

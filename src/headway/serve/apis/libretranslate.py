@@ -87,7 +87,8 @@ class _LibreTranslate:
             raise BadRequestError("Invalid request: missing file parameter")
         if not file.name:
             raise BadRequestError("Invalid request: empty file")
-        document = await self._service.documents.add(client, file.name, file.content, source, target)
+        adding = self._service.documents.add(client, file.name, file.content, source, target)
+        document = await unless_disconnected(request, adding)
         try:
             await unless_disconnected(request, self._finished(document))
         except BaseException:

@@ -236,7 +236,8 @@ async def _generate(service: Service, call: _InferenceCall) -> list[_OutputTenso
 
 async def _fill(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
     top = parse_fields(_FillParameters, call.parameters).top
-    found = [await service.call(call.client, call.model, "fill", [text], text, top, None) for text in call.texts]
+    async with service.admitted(call.client, call.model, call.texts) as admitted:
+        found = [await service.call(admitted, call.model, "fill", (), text, top, None) for text in call.texts]
     width = min(map(len, found), default=0)  # of a small vocabulary
     shape = (*call.shape, width)
     best = [each for own in found for each in own[:width]]
@@ -321,7 +322,7 @@ class _OpenInference:
     def _model(self, request: Request) -> ModelInfo:
         name, version = request.path_params["name"], request.path_params.get("version", _VERSION)
         if version != _VERSION:
-            raise UnknownModelError(f"{name} of version {version}")
+            raise UnknownModelError(f"There is no model {name} of version {version}")
         return self._service.model(name, *_TASKS)
 
     async def _body(self, request: Request) -> bytes:
@@ -337,7 +338,7 @@ class _OpenInference:
         except zlib.error:
             raise BadRequestError("the body cannot be decompressed") from None
         if len(body) > limit:
-            raise TooLargeError(f"A body of more than {limit:,} bytes")
+            raise TooLargeError(f"The body has more than {limit:,} bytes")
         if not decompressor.eof:
             raise BadRequestError("the compressed body ends too early")
         return body

@@ -177,7 +177,7 @@ def error(message: str, status: int, headers: dict[str, str] | None = None) -> R
     return JSONResponse(_error_value(message, status), status, headers)
 
 
-def _error_value(message: str, status: int = 500) -> dict[str, Any]:
+def _error_value(message: str, status: int) -> dict[str, Any]:
     kind = "server_error" if status >= 500 else "invalid_request_error"
     return {"error": {"message": message, "type": kind, "param": None, "code": _CODES.get(status)}}
 
@@ -251,7 +251,7 @@ class _OpenAI:
     def _find_model(self, name: str | None) -> ModelInfo:
         found = [model for model in self._models() if name in (None, model.name)]
         if not found:
-            raise UnknownModelError(name or "that completes texts")
+            raise UnknownModelError(f"There is no model {name}" if name else "No model completes texts")
         return found[0]
 
     # Work.

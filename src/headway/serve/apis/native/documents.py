@@ -11,7 +11,14 @@ from fastapi.responses import FileResponse, Response
 from headway.serve.apis.native.fields import client_of
 from headway.serve.apis.native.glossaries import GlossaryBody
 from headway.serve.apis.native.jobs import iso_time
-from headway.serve.apis.requests import BadRequestError, optional_text, parse_fields, parse_json, read_upload
+from headway.serve.apis.requests import (
+    BadRequestError,
+    optional_text,
+    parse_fields,
+    parse_json,
+    read_upload,
+    unless_disconnected,
+)
 from headway.serve.documents import ServedDocument
 from headway.serve.glossaries import StoredGlossary
 from headway.serve.service import Client, Service
@@ -57,7 +64,8 @@ def add_routes(api: APIRouter, service: Service) -> None:
             raise BadRequestError("target: Field required")
         glossary = _chosen_glossary(service, client, fields)
         model = _text(fields, "model")
-        return _document(await service.documents.add(client, file.name, file.content, source, target, model, glossary))
+        adding = service.documents.add(client, file.name, file.content, source, target, model, glossary)
+        return _document(await unless_disconnected(request, adding))
 
     @api.get("/documents/{identifier}")
     async def document(identifier: str, request: Request) -> dict[str, Any]:

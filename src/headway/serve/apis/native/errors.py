@@ -42,7 +42,7 @@ def error(message: str, status: int, headers: dict[str, str] | None = None) -> J
     return JSONResponse(error_value(message, status), status, headers)
 
 
-def error_value(message: str, status: int = 500) -> dict[str, Any]:
+def error_value(message: str, status: int) -> dict[str, Any]:
     """Return the JSON value of an error."""
     return {"error": {"status": status, "message": message}}
 

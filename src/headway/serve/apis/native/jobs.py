@@ -46,7 +46,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
             except UnknownLanguageError as error:  # of a text whose language was detected
                 if len(texts) > 1:
                     raise
-                answers = [{"error": f"{error} is not supported"}]
+                answers = [{"error": str(error)}]
             return [json.dumps(each, ensure_ascii=False).encode() for each in answers]
 
         return _job(service.add_job(client, body.text, work))

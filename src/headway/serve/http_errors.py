@@ -1,0 +1,85 @@
+"""The HTTP status and the message of each error, which are the same in nearly all APIs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from starlette.requests import ClientDisconnect
+
+from headway.errors import HeadwayError
+from headway.serve.admission import OverloadedError, RetryLaterError
+from headway.serve.apis.requests import BadRequestError
+from headway.serve.bulk_jobs import JobNotDoneError, JobsFullError, UnknownJobError
+from headway.serve.directions import UnknownLanguageError
+from headway.serve.documents import DocumentNotDoneError, DocumentsFullError, UnknownDocumentError
+from headway.serve.fleet import UnavailableError
+from headway.serve.glossaries import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
+from headway.serve.messages import WorkerError
+from headway.serve.model_pool import ModelNotReadyError
+from headway.serve.service import (
+    BadKeyError,
+    QuotaExceededError,
+    RateExceededError,
+    TimedOutError,
+    TooLargeError,
+    UnknownModelError,
+)
+
+_CLOSED_REQUEST = 499  # the client has gone; no one reads the reply
+
+# The first class that an error is an instance of counts. {} is the error's own message.
+STATUSES: dict[type[Exception], tuple[int, str]] = {
+    BadRequestError: (400, "{}"),
+    TooLargeError: (413, "{}"),
+    BadKeyError: (403, "Invalid API key"),
+    QuotaExceededError: (429, "The quota of this key is used up"),
+    RateExceededError: (429, "Too many requests"),
+    OverloadedError: (429, "The service is busy; try again later"),
+    UnknownLanguageError: (400, "{}"),
+    UnknownModelError: (404, "{}"),
+    UnknownJobError: (404, "There is no job {}"),
+    JobNotDoneError: (409, "The job is {}"),
+    JobsFullError: (429, "This key has too many jobs; delete those that are done, or try again later"),
+    UnknownDocumentError: (404, "There is no document {}"),
+    DocumentNotDoneError: (409, "The document is {}"),
+    DocumentsFullError: (429, "This key has too many documents; delete those that are done, or try again later"),
+    UnknownGlossaryError: (404, "There is no glossary {}"),
+    UnknownDictionaryError: (400, "The glossary has no dictionary for {}"),
+    GlossariesFullError: (413, "{}"),
+    TimedOutError: (504, "The time limit of a request has passed"),
+    UnavailableError: (503, "No worker can answer now; try again later"),
+    ModelNotReadyError: (503, "{}"),
+    WorkerError: (500, "Internal error"),
+    HeadwayError: (400, "{}"),
+    ClientDisconnect: (_CLOSED_REQUEST, "The client has disconnected"),
+    Exception: (500, "Internal error"),
+}
+
+
+@dataclass(frozen=True)
+class HttpError:
+    """What the reply to a failed request says.
+
+    Attributes:
+        kind: The class of the error in :data:`STATUSES`.
+        status: The HTTP status.
+        message: The message.
+        headers: The headers.
+    """
+
+    kind: type[Exception]
+    status: int
+    message: str
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def http_error(error: Exception) -> HttpError:
+    """Return what the reply to a request that has failed with this error says."""
+    kind = next(kind for kind in STATUSES if isinstance(error, kind))
+    status, template = STATUSES[kind]
+    headers = {}
+    if isinstance(error, RetryLaterError):
+        headers["Retry-After"] = str(error.retry_after)
+    elif isinstance(error, UnavailableError):
+        headers["Retry-After"] = "1"
+    return HttpError(kind, status, template.format(error), headers)
