@@ -13,7 +13,7 @@ import httpx
 import pytest
 import torch
 from browser import accessibility_problems, chromium, needs_chromium, open_page
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 from running_service import RunningService, running, unpack_model, wait_until
 
 from headway.predict import Classifier, LanguageModel, MaskedLanguageModel
@@ -259,6 +259,21 @@ def test_labels_and_what_they_rest_on(page: Page, service: RunningService) -> No
         expect(view.locator(".reason").nth(at)).to_have_class(f"reason {side}")
 
 
+def test_the_figures_of_words_by_keyboard(page: Page) -> None:
+    view = opened(page, "classify")
+    page.keyboard.type("das rote Haus")
+    words = view.locator(".reason")
+    expect(words).to_have_count(3)
+    view.locator(".labels button").last.focus()
+    page.keyboard.press("Tab")
+    expect(words.first).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(words.nth(1)).to_be_focused()
+    expect(view.locator("[aria-live]")).to_contain_text("rote\u2069: without it the label has a probability of")
+    page.keyboard.press("Tab")
+    expect(view.locator(".reason:focus")).to_have_count(0)
+
+
 @pytest.mark.parametrize(("name", "text"), [("fill", MASKED), ("classify", "das rote Haus")])
 def test_without_a_text_there_are_no_results(page: Page, name: str, text: str) -> None:
     view = opened(page, name)
@@ -345,3 +360,40 @@ def test_a_change_of_the_language_keeps_what_is_written(page: Page) -> None:
     expect(page.locator(".view-write .text")).to_have_text(text)
     expect(page.locator(".view-write h1")).to_have_text("Schreiben")
     expect(page.get_by_label("Sprache dieser Seite")).to_be_focused()
+
+
+def test_a_view_that_cannot_be_loaded_is_loaded_when_the_service_is_back(
+    browser: Browser, service: RunningService
+) -> None:
+    with open_page(browser, service.url, requests_fail=True) as page:
+        expect(page.locator("#views a")).to_have_count(5)
+        page.route("**/*", lambda route: route.abort())
+        page.locator("#views a").last.click()
+        expect(page.locator("#gone")).to_be_visible()
+        page.unroute("**/*")
+        expect(page.locator("#gone")).to_be_hidden()
+        expect(page.locator(".view-classify textarea")).to_be_visible()
+
+
+def test_the_link_to_the_content_stays_in_the_view(page: Page) -> None:
+    opened(page, "fill")
+    page.locator("#skip").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    expect(page.locator(".view-fill textarea")).to_be_visible()
+
+
+def test_the_reason_is_shown_if_the_service_stays_unable(browser: Browser, service: RunningService) -> None:
+    message, requests = "The model classifier cannot be loaded: it needs 900 MB", list[str]()
+
+    def refuse(route: Route) -> None:
+        requests.append(route.request.url)
+        error = {"error": {"status": 503, "message": message}}
+        route.fulfill(status=503, json=error, headers={"Retry-After": "1"})
+
+    with open_page(browser, service.url, requests_fail=True) as page:
+        view = opened(page, "classify")
+        page.route("**/api/v1/classify", refuse)
+        page.keyboard.type("Haus")
+        expect(view.get_by_role("alert")).to_contain_text(message)
+        assert len(requests) == 4

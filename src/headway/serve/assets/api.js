@@ -1,5 +1,8 @@
 // The client of the native API, /api/v1. Aborting a signal also ends the work on the server.
 
+export const MAX_PATIENCE_S = 60; // a busy service that needs longer is an error
+const MAX_RETRIES = 3; // of a service that cannot do it now, which may not change
+
 /** A reply that is an error. `status` is that of HTTP; `retryAfter` is in seconds, or null. */
 export class ApiError extends Error {
   constructor(status, message, retryAfter = null) {
@@ -102,7 +105,7 @@ export class Api {
   }
 
   async #send(method, path, body, signal, patient = false) {
-    for (;;) {
+    for (let retries = 0; ; ) {
       const key = this.hooks.key();
       const isForm = body === undefined || body instanceof FormData;
       const headers = isForm ? {} : { "Content-Type": "application/json" };
@@ -115,7 +118,8 @@ export class Api {
       const message = await reply.json().then((found) => found.error.message, () => reply.statusText);
       const retryAfter = Number(reply.headers.get("Retry-After")) || null;
       if (reply.status === 403) await this.#newKey(key);
-      else if (patient && (reply.status === 429 || reply.status === 503) && retryAfter) {
+      else if (patient && retryAfter && retryAfter <= MAX_PATIENCE_S && (reply.status === 429 || retries < MAX_RETRIES)) {
+        if (reply.status !== 429) retries += 1;
         await pause(1000 * retryAfter, signal);
       } else throw new ApiError(reply.status, message, retryAfter);
     }

@@ -1,6 +1,6 @@
 // The frame of the page: navigation, theme, language, the key, and what is said when the service is gone.
 
-import { Api, GoneError, nextEvent, pause } from "./api.js";
+import { Api, GoneError, MAX_PATIENCE_S, nextEvent, pause } from "./api.js";
 import { make } from "./dom.js";
 import { settings } from "./settings.js";
 import { t, useLanguage } from "./strings.js";
@@ -57,8 +57,20 @@ async function open(view, state) {
   const entry = { container, handle: {} };
   mounted.set(view.name, entry);
   $("main").append(container);
-  const { mount } = await view.load();
+  const { mount } = await loaded(view);
   if (mounted.get(view.name) === entry) entry.handle = mount(container, context, state) ?? {};
+}
+
+/** Returns the module of a view, also if the service is gone at first. */
+async function loaded(view) {
+  for (;;) {
+    try {
+      return await view.load();
+    } catch {
+      gone();
+      await nextEvent("serviceback");
+    }
+  }
 }
 
 function navigate(name, state) {
@@ -110,11 +122,11 @@ function showTheme() {
 function describe(error) {
   if (error instanceof GoneError) return t("error.gone");
   const { status, message, retryAfter } = error;
-  if (status === 429) return t("error.busy", { seconds: retryAfter ?? 1 });
+  if (status === 429 && retryAfter !== null && retryAfter <= MAX_PATIENCE_S) return t("error.busy", { seconds: retryAfter });
   if (status === 413) return t("error.large", { message });
   if (status === 502) return t("error.foreign");
   if (status === 504) return t("error.late");
-  if (status === 503) return t("error.ending");
+  if (status === 503) return t("error.unavailable", { message });
   if (status === undefined || status >= 500) return t("error.internal");
   return t("error.refused", { message });
 }
@@ -157,6 +169,10 @@ function askForKey() {
 
 async function start() {
   useChosenLanguage();
+  $("skip").addEventListener("click", (event) => {
+    event.preventDefault(); // the part after # in the address is the name of a view
+    $("main").focus();
+  });
   $("key-dialog").addEventListener("cancel", (event) => event.preventDefault()); // nothing works without a key
   media.addEventListener("change", showTheme);
   $("theme").addEventListener("click", () => {

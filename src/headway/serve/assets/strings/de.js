@@ -19,11 +19,11 @@ export const german = {
 
   // Fehler
   "error.gone": "Der Dienst antwortet nicht.",
-  "error.busy": "Der Dienst ist ausgelastet. Versuchen Sie es in {seconds} Sekunden noch einmal.",
+  "error.busy": "Der Dienst ist ausgelastet. Versuchen Sie es in {seconds} s noch einmal.",
   "error.large": "Das ist mehr, als der Dienst annimmt: {message}.",
   "error.foreign": "Die Antwort kommt nicht vom Dienst, sondern von einem Server dazwischen, etwa einem Proxy. Versuchen Sie, diese Seite neu zu laden.",
   "error.late": "Das hat länger gedauert, als der Dienst erlaubt. Versuchen Sie es mit einem kürzeren Text.",
-  "error.ending": "Gerade kann kein Modell antworten. Versuchen Sie es gleich noch einmal.",
+  "error.unavailable": "Der Dienst kann das gerade nicht: {message}",
   "error.internal": "Der Dienst ist an diesem Text gescheitert. Sein Protokoll nennt den Grund.",
   "error.refused": "Der Dienst hat dies abgelehnt: {message}",
 
@@ -175,6 +175,7 @@ export const german = {
   "classify.why": "Was für und gegen „{label}“ spricht",
   "classify.for": "Blau: ohne dieses Wort ist die Klasse weniger wahrscheinlich",
   "classify.against": "Orange: ohne dieses Wort ist sie wahrscheinlicher",
-  "classify.strength": "je kräftiger, desto größer der Unterschied. Zeigen Sie auf ein Wort, um den Wert zu sehen; wählen Sie eine andere Klasse, um deren Wörter zu sehen.",
+  "classify.strength": "je kräftiger, desto größer der Unterschied. Wählen Sie eine andere Klasse, um deren Wörter zu sehen.",
+  "classify.point": "Zeigen Sie auf ein Wort, oder gehen Sie mit Tab und den Pfeiltasten hin, um den Wert zu sehen.",
   "classify.without": "ohne dies hat die Klasse eine Wahrscheinlichkeit von {percent}",
 };

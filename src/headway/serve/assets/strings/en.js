@@ -19,12 +19,12 @@ export const english = {
 
   // Errors
   "error.gone": "The service does not answer.",
-  "error.busy": "The service is busy. Try again in {seconds} seconds.",
+  "error.busy": "The service is busy. Try again in {seconds} s.",
   "error.large": "This is more than the service accepts: {message}.",
   "error.foreign": "The reply does not come from the service, but from a server in between, such as a proxy. Try to reload this page.",
   "error.late": "This took longer than the service allows. Try a shorter text.",
-  "error.ending": "No model can answer now. Try again in a moment.",
-  "error.internal": "The service failed at this text. Its log says why.",
+  "error.unavailable": "The service cannot do this now: {message}",
+  "error.internal": "The service could not process this text. Its log says why.",
   "error.refused": "The service refused this: {message}",
 
   // Translate
@@ -172,9 +172,10 @@ export const english = {
   "classify.model": "Model",
   "classify.result": "Labels",
   "classify.truncated": "The text is longer than the model can read. Only its beginning was used.",
-  "classify.why": "What speaks for and against “{label}”",
+  "classify.why": "Evidence for and against “{label}”",
   "classify.for": "blue: without this word the label is less probable",
   "classify.against": "orange: without it the label is more probable",
-  "classify.strength": "a deeper color means a larger change. Point at a word for the figure; choose another label to see its words.",
+  "classify.strength": "a deeper color means a larger change. Choose another label to see its words.",
+  "classify.point": "Point at a word, or move to it with Tab and the arrow keys, for its figure.",
   "classify.without": "without it the label has a probability of {percent}",
 };

@@ -1,6 +1,6 @@
 // The view Classify: how probable each label of a text is, and how probable it would be without each word.
 
-import { make, percent } from "../dom.js";
+import { isolated, make, moveFocus, percent } from "../dom.js";
 import { meter } from "../meter.js";
 import { TextView } from "../text_view.js";
 
@@ -19,9 +19,12 @@ class Classify {
     this.labels = make("div", { class: "labels", role: "group", "aria-label": t("classify.result") });
     this.why = make("h2", {});
     this.words = make("p", { class: "words", dir: "auto" });
-    this.reasons = make("div", { hidden: true }, this.why, this.words,
+    this.word = make("p", { class: "quiet", "aria-live": "polite" });
+    this.reasons = make("div", { hidden: true }, this.why, this.words, this.word,
       make("p", { class: "quiet" }, make("span", { class: "for" }, t("classify.for")), " · ",
         make("span", { class: "against" }, t("classify.against")), " · ", t("classify.strength")));
+    for (const type of ["pointerover", "focusin"]) this.words.addEventListener(type, (event) => this.#point(event.target));
+    this.words.addEventListener("keydown", (event) => this.#key(event));
     this.view = new TextView(container, context, state, {
       name: "classify", kind: "classification", rows: 4, results: [this.status, this.labels, this.reasons],
       show: (text, signal) => this.#show(text, signal), clear: () => this.#clear(),
@@ -66,15 +69,29 @@ class Classify {
     const strongest = Math.max(MIN_EFFECT, ...parts.map((part) => Math.abs(probability - part.probability)));
     this.why.textContent = t("classify.why", { label });
     this.words.replaceChildren(...parts.flatMap((part) => [this.#word(part, probability, strongest), " "]));
+    if (parts.length) this.words.firstElementChild.tabIndex = 0;
+    this.word.textContent = t("classify.point");
     this.reasons.hidden = !parts.length;
+  }
+
+  /** Says how probable the label is without a word. */
+  #point(word) {
+    if (word.dataset.without) this.word.textContent = `${isolated(word.textContent)}: ${word.dataset.without}`;
+  }
+
+  // One word is in the order of the Tab key; the arrow keys move to the others.
+  #key(event) {
+    const words = [...this.words.children];
+    const rightToLeft = getComputedStyle(this.words).direction === "rtl";
+    const next = moveFocus(event, words, { horizontal: true, rightToLeft });
+    if (next) words.forEach((word) => (word.tabIndex = word === next ? 0 : -1));
   }
 
   #word({ text, probability: without }, probability, strongest) {
     const { t, language } = this.context, share = Math.abs(probability - without) / strongest;
     const side = without > probability ? "against" : "for";
-    const element = make("span", { class: `reason ${side}`, tabindex: 0, role: "img" }, text);
-    element.title = t("classify.without", { percent: percent(without, language) });
-    element.setAttribute("aria-label", `${text}: ${element.title}`);
+    const element = make("span", { class: `reason ${side}`, tabindex: -1 }, text);
+    element.dataset.without = t("classify.without", { percent: percent(without, language) });
     element.style.background = `color-mix(in srgb, var(--${side}) ${Math.round(MAX_STRENGTH * share)}%, transparent)`;
     return element;
   }

@@ -48,6 +48,10 @@ class TranslateView {
   unmount() {
     document.removeEventListener("serviceback", this.onBack);
     clearTimeout(this.timer);
+    cancelAnimationFrame(this.frame);
+    this.turn = null; // of an update that waits for a reply
+    this.detecting?.abort();
+    this.asking?.abort();
     this.pieces.stop();
     this.documents.stop();
     this.glossary.close();
