@@ -141,6 +141,7 @@ def test_tokens_that_are_not_in_the_text_have_no_word() -> None:
         (f"{V3}&from=en&to=de&textType=other", [{"Text": "a"}], 400071),
         (f"{V3}&from=en&to=de&toScript=Latn", [{"Text": "a"}], 400000),
         (f"{V3}&from=en&to=de&profanityAction=Deleted", [{"Text": "a"}], 400000),
+        (f"{V3}&from=en&to=de", [{"Text": '<mstrans:dictionary translation="b">a</mstrans:dictionary>'}], 400000),
         (f"{V3}&from=en&to=de&category=own&allowFallback=false", [{"Text": "a"}], 400079),
         (V2026, [{"text": "a", "targets": [{"language": "de"}]}], 400000),
         (V2026, {"inputs": [{"text": "a", "targets": []}]}, 400000),

@@ -55,6 +55,7 @@ def texts_of(translator: Translator, texts: list[str]) -> list[str]:
     [
         ("POST", {"json": FIELDS}),
         ("POST", {"json": FIELDS | {"cid": [], "model": None, "key": None}}),
+        ("POST", {"json": {"data": FIELDS}}),
         ("POST", {"data": FIELDS}),
         ("POST", {"params": FIELDS}),
         ("GET", {"params": FIELDS}),
@@ -163,6 +164,11 @@ def test_errors(http: TestClient, path: str, body: Any, status: int, name: str) 
     error = reply.json()["error"]
     assert (error["code"], error["status"]) == (status, name)
     assert error["errors"][0]["message"] == error["message"] != ""
+
+
+def test_null_is_as_good_as_a_field_that_is_missing(http: TestClient) -> None:
+    body = CONTENTS | {"model": None, "mimeType": None, "glossaryConfig": None, "sourceLanguageCode": None}
+    assert http.post(f"{V3}:translateText", json=body).status_code == 200
 
 
 def test_keys(translator: Translator) -> None:

@@ -19,6 +19,16 @@ from headway.serve.languages import detect_language, english_name, find_language
         ("zh-Hant", ["zh"], "zh"),
         ("deu_Latn", ["de", "en"], "de"),
         ("de", ["deu_Latn", "eng_Latn"], "deu_Latn"),
+        ("zh-TW", ["zho_Hans", "zho_Hant"], "zho_Hant"),
+        ("zh", ["zho_Hans", "zho_Hant"], "zho_Hans"),
+        ("zh-CN", ["zh"], "zh"),
+        ("LV", ["lvs_Latn"], "lvs_Latn"),
+        ("fa", ["pes_Arab"], "pes_Arab"),
+        ("sw", ["swh_Latn"], "swh_Latn"),
+        ("no", ["nob_Latn"], "nob_Latn"),
+        ("nb", ["no"], "no"),
+        ("iw", ["he"], "he"),
+        ("fil", ["tgl_Latn"], "tgl_Latn"),
         ("zz", ["de"], None),
         ("", ["de"], None),
     ],
@@ -41,3 +51,9 @@ def test_the_language_of_a_text(text: str, code: str) -> None:
     found = detect_language(text, ["de", "en", "fr"])
     assert found.code == code
     assert 0.5 < found.confidence <= 1
+
+
+def test_languages_that_no_model_translates_must_be_nearly_certain() -> None:
+    assert detect_language("Das ist kein englischer Satz.", ["en"], ["de"]).code == "de"
+    for text in ("Hotel", "Berlin", "3 km", "Angela Merkel", "Good morning"):
+        assert detect_language(text, ["en"], ["de"]).code == "en"

@@ -95,7 +95,8 @@ def test_the_server_and_its_models_are_described(http: TestClient, prefix: str) 
 def test_tensors_of_any_shape(http: TestClient, models: dict[str, Any]) -> None:
     expected = [each.text for each in models["model"].translate(TEXTS)]
     for shape, data in ([3], TEXTS), ([3, 1], [[text] for text in TEXTS]), ([1, 3], [TEXTS]), ([3, 1], TEXTS):
-        found = http.post(INFER, json={"id": "7", "inputs": [tensor(data, shape)]}).json()
+        parameters = {"content_type": "str"}  # of MLServer's clients
+        found = http.post(INFER, json={"id": "7", "inputs": [tensor(data, shape)], "parameters": parameters}).json()
         assert found == {
             "model_name": "model",
             "model_version": "1",

@@ -218,3 +218,6 @@ def test_a_service_without_a_worker_is_not_ready_until_it_has_another(tmp_path: 
         os.kill(int(loader), signal.SIGCONT)
         wait_until(lambda: http.get("/ready").json() == {"status": "ready"})
         assert parsed(http.get("/metrics").text)["headway_worker_restarts_total"] == 1
+        os.kill(int(loader), signal.SIGKILL)
+        assert service.process.wait(20) != 0  # so that a supervisor starts the service again
+        assert any("the process that loads the models ended unexpectedly" in line for line in service.log)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from in_process import InProcessFleet, application, key_config, make_service
 from running_service import unpack_model
 from starlette.testclient import TestClient
 
-from headway.predict import LanguageModel, Translator, load_translator
+from headway.predict import LanguageModel, MaskedLanguageModel, Translator, load_translator
 from headway.serve.apis.deepl import _WHITE_SPACE, _without_newlines
 from headway.serve.app import make_app
 from headway.serve.config import LimitsConfig
@@ -143,6 +144,34 @@ class TestCounting:
         assert reply.status_code == 200, reply.text
         assert usage(http, "k") == len("ein Haus")
 
+    @pytest.mark.parametrize("path", ["/v2/models/filler/infer", "/models/filler"])
+    def test_several_texts_to_fill_are_refused_together(
+        self, make_masked_language_model: Callable[..., MaskedLanguageModel], path: str
+    ) -> None:
+        models = {"filler": make_masked_language_model()}
+        http = application(models, keys=(key_config("one", "k", characters_per_month=30),))
+        texts = ["ein [MASK] Haus", "zwei [MASK] Hunde"]
+        inputs = {"name": "text", "shape": [2], "datatype": "BYTES", "data": texts}
+        body = {"inputs": [inputs] if path.startswith("/v2") else texts}
+        reply = http.post(path, json=body, headers={"authorization": "Bearer k"})
+        assert reply.status_code == 429, reply.text
+        assert usage(http, "k") == 0
+
+
+def test_an_error_in_the_middle_of_a_stream_has_its_status(writer: LanguageModel) -> None:
+    class Late(InProcessFleet):
+        async def stream(self, *arguments: Any, **keywords: Any) -> AsyncGenerator[Any]:
+            async for part in super().stream(*arguments, **keywords):
+                yield part
+                raise TimeoutError
+
+    service = make_service({"writer": writer})
+    service.use(service.config, ModelPool.of_fleet(Late({"writer": writer})))
+    http = TestClient(make_app(service), "http://localhost")
+    reply = http.post("/api/v1/generate", json={"prompt": "ein", "stream": True, "options": {"max_new_tokens": 5}})
+    *_, last = (json.loads(event.removeprefix("data: ")) for event in reply.text.split("\n\n") if event)
+    assert last == {"error": {"status": 504, "message": "The time limit of a request has passed"}}
+
 
 def test_the_cache_of_new_models_has_no_results_of_the_old_ones(translator: Translator) -> None:
     """The models are replaced while a request waits for the old ones."""
@@ -183,6 +212,32 @@ def test_the_names_of_hosts_have_no_case(translator: Translator, host: str) -> N
     assert http.get("/health", headers={"host": "other.example.org"}).status_code == 421
 
 
+@pytest.mark.parametrize("host", ["[fd00::1]", "[fd00::1]:5000"])
+def test_an_address_of_ipv6(translator: Translator, host: str) -> None:
+    http = application({"model": translator}, host="fd00::1")
+    assert http.get("/health", headers={"host": host}).status_code == 200
+    assert http.get("/health", headers={"host": "[fd00::2]"}).status_code == 421
+
+
+def test_what_http_asks_for(translator: Translator) -> None:
+    http = application({"model": translator}, keys=(key_config("one", "k"),), allowed_origins=("http://a.example",))
+    assert http.head("/ready").status_code == 200
+    assert http.get("/v1/models").headers["www-authenticate"] == "Bearer"
+    exposed = http.get("/health", headers={"origin": "http://a.example"}).headers["access-control-expose-headers"]
+    assert "Retry-After" in exposed
+
+
+def test_messages_say_what_is_missing(translator: Translator) -> None:
+    http = application({"model": translator})
+    for path, body, message in (
+        ("fill", {"text": "[MASK]"}, "There is no masked language model"),
+        ("classify", {"text": "a"}, "There is no classifier"),
+        ("translate", {"text": "a", "source": "en", "target": "zz"}, "zz is not supported"),
+        ("force-word", {"text": "a", "source": "en", "target": "en", "prefix": "", "word": "a"}, "en is not supported"),
+    ):
+        assert http.post(f"/api/v1/{path}", json=body).json()["error"]["message"] == message
+
+
 def test_a_limit_of_bodies_changes_with_the_configuration(translator: Translator) -> None:
     service = make_service({"model": translator})
     http = TestClient(make_app(service), "http://localhost")
@@ -214,7 +269,7 @@ def test_a_length_with_many_digits_is_refused(translator: Translator) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "side"), [("en", "en", "Target"), ("zz", "de", "Source"), ("en", "zz", "Target")]
+    ("source", "target", "side"), [("zz", "de", "Source"), ("zz", "zz", "Source"), ("en", "zz", "Target")]
 )
 def test_which_language_is_unknown(translator: Translator, source: str, target: str, side: str) -> None:
     http = application({"model": translator})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import json
@@ -19,11 +20,15 @@ import deepl
 import docx
 import httpx
 import pytest
+from in_process import make_service
 from running_clients import HERE, call, install_node
 from running_service import RunningService, running, unpack_model, wait_until
 
 from headway.documents import FORMATS, document_extensions, translate_document
 from headway.predict import Glossary, Translator, load_translator
+from headway.serve.config import LimitsConfig
+from headway.serve.documents import ServedDocuments
+from headway.serve.service import Client
 
 KEYS = ("first", "second")
 BODY = "a b <b>c d</b> e"
@@ -344,6 +349,62 @@ def image() -> bytes:
         struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
     )
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def test_a_document_that_was_fetched_makes_room(http: UploadingClient) -> None:
+    first, second, third = (upload(http, f"{name}.txt", b"a b").json()["id"] for name in "abc")
+    for identifier in (first, second, third):
+        finished(http, identifier)
+    refused = upload(http, "d.txt", b"a b")
+    assert (refused.status_code, "fetch or delete" in refused.text) == (429, True)
+    assert http.get(f"/api/v1/documents/{second}/result").status_code == 200
+    assert upload(http, "d.txt", b"a b").status_code == 201
+    assert http.get(f"/api/v1/documents/{second}").status_code == 404
+    assert http.get(f"/api/v1/documents/{first}").status_code == 200
+
+
+def served_documents(translator: Translator, **limits: int) -> tuple[ServedDocuments, Client]:
+    service = make_service({"model": translator}, limits=LimitsConfig(**limits))
+    return service.documents, service.client(None)
+
+
+def test_an_upload_that_is_canceled_leaves_nothing(translator: Translator) -> None:
+    async def run() -> None:
+        documents, client = served_documents(translator, documents=1)
+        for seconds in (0.0, 0.001, 0.05):
+            adding = asyncio.ensure_future(documents.add(client, "a.txt", b"a b", "en", "de"))
+            await asyncio.sleep(seconds)
+            adding.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await adding
+        document = await documents.add(client, "a.txt", b"a b", "en", "de")
+        assert [path.name for path in document.folder.parent.iterdir()] == [document.id]
+        documents.close()
+
+    asyncio.run(run())
+
+
+def test_a_document_whose_folder_is_gone_fails(translator: Translator) -> None:
+    async def run() -> None:
+        documents, client = served_documents(translator)
+        document = await documents.add(client, "a.txt", b"a b", "en", "de")
+        shutil.rmtree(document.folder)
+        await asyncio.wait_for(document.finished.wait(), 30)
+        assert (document.status, document.expiry is None) == ("failed", False)
+        documents.close()
+
+    asyncio.run(run())
+
+
+def test_the_language_is_detected_whatever_the_limit_of_a_request(translator: Translator) -> None:
+    async def run() -> None:
+        documents, client = served_documents(translator, characters=50)
+        text = "\n\n".join(["Good morning to all of you."] * 20)
+        document = await documents.add(client, "a.txt", text.encode(), "auto", "de")
+        assert document.source_language == "en"
+        documents.close()
+
+    asyncio.run(run())
 
 
 class TestLibreTranslate:

@@ -76,6 +76,7 @@ class ServedDocument:
         created: Time of the upload, in seconds since 1970.
         ended: Time of the end of the translation.
         error: Why it has failed.
+        was_fetched: Whether the client has got the result.
     """
 
     id: str
@@ -92,6 +93,7 @@ class ServedDocument:
     created: float = field(default_factory=time.time)
     ended: float | None = None
     error: str | None = None
+    was_fetched: bool = False
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     writing: asyncio.Task[None] | None = None
     expiry: asyncio.TimerHandle | None = None
@@ -118,15 +120,15 @@ class ServedDocument:
         """The time at which the document is deleted, in seconds since 1970; None before its end."""
         return None if self.ended is None else self.ended + self.seconds
 
-    @property
-    def target(self) -> Path:
-        """The translated document.
+    def fetch(self) -> Path:
+        """Return the translated document, for a client that gets it.
 
         Raises:
             DocumentNotDoneError: The document is not done.
         """
         if self.status != "done":
             raise DocumentNotDoneError(self.status if self.error is None else f"{self.status}: {self.error}")
+        self.was_fetched = True
         return self.folder / TARGET
 
 
@@ -150,6 +152,8 @@ class ServedDocuments:
         glossary: StoredGlossary | None = None,
     ) -> ServedDocument:
         """Read a document, and begin to translate it. All its characters are counted now.
+
+        If the client has as many documents as the service keeps, the oldest one whose result was fetched makes room.
 
         Args:
             client: Who uploads it.
@@ -264,7 +268,10 @@ class ServedDocuments:
     def _new(self, client: Client, name: str, num_bytes: int) -> ServedDocument:
         format_, limits = document_format(name), self._service.config.limits
         own = [each for each in self._documents.values() if each.owner == client.name]
-        if len(own) >= limits.documents:
+        fetched = (each for each in own if each.was_fetched)
+        if len(own) >= limits.documents and (oldest := next(fetched, None)) is not None:
+            self.remove(oldest)
+        elif len(own) >= limits.documents:
             ends = [each.expires - time.time() for each in own if each.expires is not None]
             raise DocumentsFullError(max(1, math.ceil(min(ends, default=_RETRY_S))))
         if self._folder is None:

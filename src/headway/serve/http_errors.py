@@ -42,7 +42,10 @@ STATUSES: dict[type[Exception], tuple[int, str]] = {
     JobsFullError: (429, "This key has too many jobs; delete those that are done, or try again later"),
     UnknownDocumentError: (404, "There is no document {}"),
     DocumentNotDoneError: (409, "The document is {}"),
-    DocumentsFullError: (429, "This key has too many documents; delete those that are done, or try again later"),
+    DocumentsFullError: (
+        429,
+        "This key has too many documents; fetch or delete those that are done",
+    ),
     UnknownGlossaryError: (404, "There is no glossary {}"),
     UnknownDictionaryError: (400, "The glossary has no dictionary for {}"),
     GlossariesFullError: (413, "{}"),

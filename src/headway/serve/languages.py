@@ -9,16 +9,34 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-# ISO 639-3 codes of languages that have a code of two letters, as in names such as deu_Latn.
+# ISO 639-3 codes of languages that have a code of two letters, as in names such as deu_Latn. Those of a macrolanguage's
+# standard variety, such as lvs, have the code of the macrolanguage.
 _THREE_LETTERS = {
     "afr": "af", "ara": "ar", "arb": "ar", "bel": "be", "ben": "bn", "bul": "bg", "cat": "ca", "ces": "cs", "zho": "zh",
     "cym": "cy", "dan": "da", "deu": "de", "ell": "el", "eng": "en", "epo": "eo", "est": "et", "eus": "eu", "fas": "fa",
     "fin": "fi", "fra": "fr", "gle": "ga", "glg": "gl", "heb": "he", "hin": "hi", "hrv": "hr", "hun": "hu", "hye": "hy",
     "ind": "id", "isl": "is", "ita": "it", "jpn": "ja", "kat": "ka", "kor": "ko", "lat": "la", "lav": "lv", "lit": "lt",
-    "mkd": "mk", "msa": "ms", "mlt": "mt", "nld": "nl", "nno": "nn", "nob": "nb", "nor": "no", "pol": "pl", "por": "pt",
+    "mkd": "mk", "msa": "ms", "mlt": "mt", "nld": "nl", "nno": "nn", "nob": "nb", "pol": "pl", "por": "pt",
     "ron": "ro", "rus": "ru", "slk": "sk", "slv": "sl", "spa": "es", "sqi": "sq", "srp": "sr", "swa": "sw", "swe": "sv",
     "tam": "ta", "tel": "te", "tgl": "tl", "tha": "th", "tur": "tr", "ukr": "uk", "urd": "ur", "vie": "vi", "yid": "yi",
+    "als": "sq", "amh": "am", "asm": "as", "aym": "ay", "ayr": "ay", "aze": "az", "azj": "az", "bak": "ba", "bam": "bm",
+    "bod": "bo", "bos": "bs", "dzo": "dz", "ekk": "et", "ewe": "ee", "fao": "fo", "fij": "fj", "fil": "tl", "gaz": "om",
+    "grn": "gn", "guj": "gu", "hat": "ht", "hau": "ha", "ibo": "ig", "jav": "jv", "kan": "kn", "kas": "ks", "kaz": "kk",
+    "khk": "mn", "khm": "km", "kik": "ki", "kin": "rw", "kir": "ky", "kmr": "ku", "kon": "kg", "kur": "ku", "lao": "lo",
+    "lim": "li", "lin": "ln", "ltz": "lb", "lug": "lg", "lvs": "lv", "mal": "ml", "mar": "mr", "mlg": "mg", "mon": "mn",
+    "mri": "mi", "mya": "my", "nep": "ne", "npi": "ne", "nya": "ny", "oci": "oc", "ori": "or", "orm": "om", "ory": "or",
+    "pan": "pa", "pbt": "ps", "pes": "fa", "plt": "mg", "pus": "ps", "que": "qu", "quy": "qu", "run": "rn", "sag": "sg",
+    "san": "sa", "sin": "si", "smo": "sm", "sna": "sn", "snd": "sd", "som": "so", "sot": "st", "srd": "sc", "ssw": "ss",
+    "sun": "su", "swh": "sw", "tat": "tt", "tgk": "tg", "tir": "ti", "tsn": "tn", "tso": "ts", "tuk": "tk", "twi": "tw",
+    "uig": "ug", "uzb": "uz", "uzn": "uz", "wol": "wo", "xho": "xh", "ydd": "yi", "yor": "yo", "zsm": "ms", "zul": "zu",
 }  # fmt: skip
+# Older codes, and those of a language with one written standard that nearly all models mean.
+_OTHER_CODES = {"in": "id", "iw": "he", "ji": "yi", "no": "nb", "nor": "nb"}
+# Chinese is told apart by script, but many clients name a region, or nothing and mean simplified Chinese.
+_SCRIPTS = {
+    "zh": "zh-hans", "zh-cn": "zh-hans", "zh-sg": "zh-hans", "zh-tw": "zh-hant", "zh-hk": "zh-hant", "zh-mo": "zh-hant",
+}  # fmt: skip
+_NEARLY_CERTAIN = 0.99
 _ENGLISH_NAMES = {
     "ar": "Arabic", "bg": "Bulgarian", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek",
     "en": "English", "es": "Spanish", "et": "Estonian", "fa": "Persian", "fi": "Finnish", "fr": "French",
@@ -52,7 +70,8 @@ class DetectedLanguage:
 def normalized(code: str) -> str:
     """Return a language code in lower case, with a code of two letters if there is one: deu_Latn becomes de-latn."""
     language, *rest = _PARTS.split(code.strip().lower(), maxsplit=_MAX_PARTS)
-    return "-".join([_THREE_LETTERS.get(language, language), *rest])
+    language = _THREE_LETTERS.get(language, language)
+    return "-".join([_OTHER_CODES.get(language, language), *rest])
 
 
 def base_language(code: str) -> str:
@@ -68,8 +87,9 @@ def find_language(code: str, known: Iterable[str]) -> str | None:
     """
     wanted = normalized(code)
     by_code = {normalized(each): each for each in known}
-    if wanted in by_code:
-        return by_code[wanted]
+    for each in (wanted, _SCRIPTS.get(wanted, wanted)):
+        if each in by_code:
+            return by_code[each]
     language = base_language(code)
     if language in by_code:
         return by_code[language]
@@ -92,10 +112,15 @@ def is_right_to_left(code: str) -> bool:
     return base_language(code) in _RIGHT_TO_LEFT
 
 
-def detect_language(text: str, among: Collection[str] = ()) -> DetectedLanguage:
-    """Return the most probable language of a text, of those in ``among`` if there are any."""
-    codes = {base_language(each): each for each in among}
+def detect_language(text: str, among: Collection[str] = (), others: Collection[str] = ()) -> DetectedLanguage:
+    """Return the most probable language of a text, of those in ``among`` and ``others`` if there are any.
+
+    A language that is in ``others`` only must be nearly certain.
+    """
+    codes = {base_language(each): each for each in (*others, *among)}
     code, probability = _identifier(frozenset(codes)).classify(text)
+    if probability < _NEARLY_CERTAIN and others and code not in map(base_language, among):
+        return detect_language(text, among)
     return DetectedLanguage(codes.get(code, code), float(probability))
 
 

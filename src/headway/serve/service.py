@@ -28,7 +28,7 @@ from headway.serve.directions import Direction, Directions, UnknownLanguageError
 from headway.serve.documents import ServedDocuments
 from headway.serve.fleet import Fleet
 from headway.serve.glossaries import Dictionary, GlossaryLines, GlossaryStore, StoredGlossary
-from headway.serve.languages import DetectedLanguage, base_language, detect_language
+from headway.serve.languages import DetectedLanguage, base_language, detect_language, find_language
 from headway.serve.messages import MAX_JOBS, Method, ModelInfo, PivotModels
 from headway.serve.model_pool import ModelPool
 from headway.serve.usage import Usage
@@ -139,7 +139,9 @@ class Service:
         translating = self.models_of_kind("translation")
         self.directions = Directions(translating, pivot_candidates=config.pivot_candidates if config.pivot else 0)
         self.pairs = self.directions.pairs()
-        self._source_languages = frozenset(code for each in translating for code in each.source_languages)
+        self.source_languages = sorted({code for each in translating for code in each.source_languages})
+        self.target_languages = sorted({code for each in translating for code in each.target_languages})
+        self.languages = sorted({*self.source_languages, *self.target_languages})
         self.cache = ResultCache(round(config.limits.cache_mb * 1e6))
 
     def models_of_kind(self, kind: str) -> list[ModelInfo]:
@@ -209,7 +211,7 @@ class Service:
         return found
 
     async def detect(self, texts: Sequence[str]) -> list[DetectedLanguage]:
-        """Return the language of each text, among those that the models translate from.
+        """Return the language of each text, of those that the models translate from, or nearly certainly into.
 
         Raises:
             TooLargeError: There are too many texts or characters.
@@ -218,7 +220,8 @@ class Service:
         return await self._detect(texts)
 
     async def _detect(self, texts: Sequence[str]) -> list[DetectedLanguage]:
-        return await asyncio.to_thread(lambda: [detect_language(text, self._source_languages) for text in texts])
+        known = self.source_languages, self.target_languages
+        return await asyncio.to_thread(lambda: [detect_language(text, *known) for text in texts])
 
     # Glossaries.
 
@@ -295,7 +298,7 @@ class Service:
         """Translate texts; see :meth:`headway.predict.Translator.translate_each`. A text that fails has its error.
 
         If ``source`` is "auto", the language of each text is detected. The second result is these languages, otherwise
-        None. A text that is found to be in the target language already is returned unchanged.
+        None. A text that is in the target language already is returned unchanged, unless a model rewrites it.
 
         Raises:
             UnknownDictionaryError: The glossary has no dictionary for the languages.
@@ -323,7 +326,7 @@ class Service:
             try:
                 direction = self.direction(code, target, model)
             except UnknownLanguageError:
-                if detected is None or base_language(target) != base_language(code):
+                if base_language(target) != base_language(code) or find_language(code, self.languages) is None:
                     raise
                 results |= {number: _unchanged(plain[number]) for number in numbers}
                 continue

@@ -203,13 +203,7 @@ class _Aws:
         if base_language(display) != "en":
             name, message = "UnsupportedDisplayLanguageCodeException", "Names of languages are in English only"
             raise RefusedError(_error(name, message, DisplayLanguageCode=display))
-        codes = sorted(
-            {
-                code
-                for model in self._service.models_of_kind("translation")
-                for code in (*model.source_languages, *model.target_languages)
-            }
-        )
+        codes = self._service.languages
         start = fields.next_token or "0"
         if start not in map(str, range(len(codes) + 1)):
             raise RefusedError(_error("InvalidParameterValueException", "NextToken is not valid"))

@@ -41,6 +41,7 @@ _SCOPES = ("translation", "transliteration", "dictionary", "models")
 # Codes of errors whose status alone does not tell them. Their first three digits are the status of the reply.
 _QUOTA, _TOO_LARGE, _BAD_VERSION, _BAD_BODY, _BAD_TEXT = 403001, 400077, 400021, 400074, 400005
 _BAD_SOURCE, _BAD_TARGET, _BAD_TEXT_TYPE, _NO_CUSTOM_MODEL, _BAD_SCOPE = 400035, 400036, 400071, 400079, 400001
+_DYNAMIC_DICTIONARY = "<mstrans:dictionary"  # markup that says how a phrase is translated
 _BAD_REQUEST = 400000
 _CODES = {403: _QUOTA, 413: _TOO_LARGE}
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
@@ -205,6 +206,8 @@ class _Azure:
 
     async def _run(self, client: Client, jobs: Sequence[_Job], *, alignment: bool = False) -> list[_Done]:
         """Translate each job; those with the same languages and the same type of text together."""
+        if any(_DYNAMIC_DICTIONARY in job.text for job in jobs):
+            raise _refused(_BAD_REQUEST, "mstrans:dictionary is not supported")
         client = self._service.with_room(client, [job.text for job in jobs])
 
         async def translate(source: str, target: str, is_html: bool, texts: Sequence[str]) -> list[_Done]:
@@ -258,11 +261,6 @@ class _Azure:
         wanted = [each.strip() for each in scopes.split(",") if each.strip()] or list(_SCOPES)
         if not set(wanted) <= set(_SCOPES):
             raise _refused(_BAD_SCOPE, f"scope is not valid; it may be {', '.join(_SCOPES)}")
-        codes = {
-            code
-            for model in self._service.models_of_kind("translation")
-            for code in (*model.source_languages, *model.target_languages)
-        }
         known: dict[str, Any] = {
             code: {
                 "name": english_name(code),
@@ -270,7 +268,7 @@ class _Azure:
                 "dir": "rtl" if is_right_to_left(code) else "ltr",
             }
             | ({} if is_v3 else {"models": []})
-            for code in sorted(codes)
+            for code in self._service.languages
         }
         found = {"translation": known, "transliteration": {}, "dictionary" if is_v3 else "models": {} if is_v3 else []}
         return JSONResponse({scope: value for scope, value in found.items() if scope in wanted})

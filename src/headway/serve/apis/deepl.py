@@ -128,14 +128,13 @@ class _DeepL:
         kind = optional_text(fields, "type") or "source"
         if kind not in ("source", "target"):
             raise BadRequestError("Parameter 'type' is invalid. 'source' and 'target' are valid values.")
-        known = self._languages(kind)
         if kind == "source":
-            bases = sorted({base_language(each) for each in known})
+            bases = sorted({base_language(each) for each in self._service.source_languages})
             return JSONResponse([{"language": code.upper(), "name": english_name(code)} for code in bases])
         return JSONResponse(
             [
                 {"language": code, "name": name, "supports_formality": False}
-                for code, name in sorted(_target_languages(known).items())
+                for code, name in sorted(_target_languages(self._service.target_languages).items())
             ]
         )
 
@@ -149,14 +148,6 @@ class _DeepL:
                 "character_limit": _UNLIMITED if quota is None else quota,
             }
         )
-
-    def _languages(self, kind: str) -> set[str]:
-        models = self._service.models_of_kind("translation")
-        return {
-            code
-            for model in models
-            for code in (model.source_languages if kind == "source" else model.target_languages)
-        }
 
 
 def _markup(fields: dict[str, Any]) -> MarkupOptions | None:

@@ -109,7 +109,7 @@ class _Documents:
         """Return the document, which is deleted when all of it has been sent, as DeepL does."""
         document = await self._document(request)
         try:
-            path = document.target
+            path = document.fetch()
         except DocumentNotDoneError:
             raise RefusedError(JSONResponse({"message": "Document not ready"}, 503)) from None
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -132,18 +131,12 @@ class _Google:
         languages: Sequence[DetectedLanguage | None] = detected or [None] * len(texts)
         return [_Translated(each.text, language) for each, language in zip(found, languages, strict=True)]
 
-    def _languages(self) -> tuple[set[str], set[str]]:
-        """Return the languages that the models translate from, and into."""
-        models = self._service.models_of_kind("translation")
-        return (
-            set(chain.from_iterable(model.source_languages for model in models)),
-            set(chain.from_iterable(model.target_languages for model in models)),
-        )
-
 
 class _V2Api(_Google):
     async def _read(self, request: Request) -> tuple[dict[str, Any], Client]:
         fields = {name: value for name, value in (await read_fields(request)).items() if value is not None}
+        if isinstance(fields.get("data"), dict):  # Google's API clients wrap the body
+            fields |= {name: value for name, value in fields.pop("data").items() if value is not None}
         return fields, self._client(request, fields.get("key"))
 
     async def translate(self, request: Request) -> Response:
@@ -178,7 +171,7 @@ class _V2Api(_Google):
     async def languages(self, request: Request) -> Response:
         fields, _ = await self._read(request)
         with_names = _text(fields, "target") is not None
-        codes = sorted(set().union(*self._languages()))
+        codes = self._service.languages
         languages = [{"language": code} | ({"name": english_name(code)} if with_names else {}) for code in codes]
         return JSONResponse({"data": {"languages": languages}})
 
@@ -187,6 +180,14 @@ class _Fields(BaseModel):
     """The body of a request of v3, whose names may be in camel case or with underscores."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, fields: Any) -> Any:
+        """Leave out fields that are null, which means the same in Google's JSON."""
+        return (
+            {name: value for name, value in fields.items() if value is not None} if isinstance(fields, dict) else fields
+        )
 
 
 class _GlossaryConfig(_Fields):
@@ -275,14 +276,14 @@ class _V3Api(_Google):
 
     async def languages(self, request: Request) -> Response:
         self._authorized(request)
-        sources, targets = self._languages()
+        sources, targets = self._service.source_languages, self._service.target_languages
         with_names = "displayLanguageCode" in request.query_params
         return JSONResponse(
             {
                 "languages": [
                     {"languageCode": code, "supportSource": code in sources, "supportTarget": code in targets}
                     | ({"displayName": english_name(code)} if with_names else {})
-                    for code in sorted(sources | targets)
+                    for code in self._service.languages
                 ]
             }
         )

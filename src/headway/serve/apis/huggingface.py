@@ -225,7 +225,8 @@ class _HuggingFace:
         return self._service.client(authorization(request, "bearer"))
 
     def _model(self, request: Request) -> ModelInfo:
-        return self._service.model(request.path_params.get("name"), *self._tasks)
+        name: str | None = request.path_params.get("name")
+        return self._service.model(name and name.removesuffix("/"), *self._tasks)
 
     # Tasks.
 

@@ -114,7 +114,7 @@ class _LibreTranslate:
         document = self._service.documents.with_secret(secret)
         if name != document.name:
             raise UnknownDocumentError(name)
-        return FileResponse(document.target, media_type=document.format.media_type, filename=document.name)
+        return FileResponse(document.fetch(), media_type=document.format.media_type, filename=document.name)
 
     async def detect(self, request: Request) -> Response:
         fields = await read_fields(request)

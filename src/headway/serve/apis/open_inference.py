@@ -53,7 +53,10 @@ _MAX_DIMENSIONS = 8
 _MAX_FILLINGS = 100
 _MAX_DIGITS = 20
 # Parameters of Triton that describe how a request is scheduled; models here have no sequences.
-_SCHEDULING = {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output"}
+# Parameters of Triton and, the last one, of MLServer that have no effect on the result.
+_WITHOUT_EFFECT = {
+    "sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output", "content_type",
+}  # fmt: skip
 
 
 def routes(service: Service) -> list[Route]:
@@ -303,7 +306,7 @@ class _OpenInference:
         texts = _texts(fields.inputs[0], rest)
         _check_outputs(fields, model)
         self._service.check_size(texts)
-        parameters = {name: value for name, value in fields.parameters.items() if name not in _SCHEDULING}
+        parameters = {name: value for name, value in fields.parameters.items() if name not in _WITHOUT_EFFECT}
         call = _InferenceCall(client, model, texts, tuple(fields.inputs[0].shape), parameters)
         found = await unless_disconnected(request, _TASKS[model.kind].run(self._service, call))
         own = {"model_name": model.name, "model_version": _VERSION} | ({"id": fields.id} if fields.id else {})

@@ -76,7 +76,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def document_result(identifier: str, request: Request) -> Response:
         """Return a translated document."""
         found = service.documents.get(client_of(service, request).name, identifier)
-        return FileResponse(found.target, media_type=found.format.media_type, filename=found.name)
+        return FileResponse(found.fetch(), media_type=found.format.media_type, filename=found.name)
 
     @api.delete("/documents/{identifier}", status_code=204)
     async def delete_document(identifier: str, request: Request) -> None:

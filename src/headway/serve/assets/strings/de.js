@@ -34,6 +34,7 @@ export const german = {
   "translate.model": "Modell",
   "translate.swap": "Sprachen tauschen",
   "translate.detect": "Sprache erkennen",
+  "translate.notFrom": "Kein Modell übersetzt aus dieser Sprache ({language}).",
   "translate.detected": "{language} (erkannt)",
   "translate.text": "Zu übersetzender Text",
   "translate.placeholder": "Text eingeben oder einfügen",

@@ -34,6 +34,7 @@ export const english = {
   "translate.model": "Model",
   "translate.swap": "Swap the languages",
   "translate.detect": "Detect language",
+  "translate.notFrom": "no model translates from {language}.",
   "translate.detected": "{language} (detected)",
   "translate.text": "Text to translate",
   "translate.placeholder": "Type or paste text",

@@ -1,6 +1,6 @@
 // The view Translate: two panes, and below them what the model doubts, other versions and the glossary.
 
-import { GoneError, isAbort } from "../api.js";
+import { ApiError, GoneError, isAbort } from "../api.js";
 import { focusField, isolated, make, percent } from "../dom.js";
 import { AlternativesMenu } from "../translate/alternatives.js";
 import { Documents } from "../translate/documents.js";
@@ -225,6 +225,9 @@ class TranslateView {
     this.detecting?.abort();
     const { signal } = (this.detecting = new AbortController());
     const [{ code }] = await this.context.api.post("detect", { text }, { signal });
+    if (!this.context.languages.some((each) => each.source === code)) {
+      throw new ApiError(400, this.context.t("translate.notFrom", { language: this.#name(code) }));
+    }
     this.detectedText = text;
     if (code === this.detected) return;
     this.detected = code;
