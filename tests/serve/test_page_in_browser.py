@@ -495,10 +495,10 @@ def test_parts_of_a_very_long_line_are_joined_by_spaces(browser: Browser, servic
 
 
 SENTENCES = """async texts => {
-    const { Pieces } = await import("./page/translate/pieces.js");
-    const pieces = new Pieces(null), start = performance.now();
-    pieces.sentences("!".repeat(200_000), "en");
-    return [performance.now() - start, texts.filter(text => pieces.sentences(text, "en") === null)];
+    const { SentenceTranslator } = await import("./page/translate/sentence_translator.js");
+    const translator = new SentenceTranslator(null), start = performance.now();
+    translator.sentences("!".repeat(200_000), "en");
+    return [performance.now() - start, texts.filter(text => translator.sentences(text, "en") === null)];
 }"""
 
 

@@ -166,7 +166,7 @@ def test_an_error_in_the_middle_of_a_stream_has_its_status(writer: LanguageModel
                 raise TimeoutError
 
     service = make_service({"writer": writer})
-    service.use(service.config, ModelPool.of_fleet(Late({"writer": writer})))
+    service.replace_models(service.config, ModelPool.of_fleet(Late({"writer": writer})))
     http = TestClient(make_app(service), "http://localhost")
     reply = http.post("/api/v1/generate", json={"prompt": "ein", "stream": True, "options": {"max_new_tokens": 5}})
     *_, last = (json.loads(event.removeprefix("data: ")) for event in reply.text.split("\n\n") if event)
@@ -179,10 +179,10 @@ def test_the_cache_of_new_models_has_no_results_of_the_old_ones(translator: Tran
 
     class Slow(InProcessFleet):
         async def call(self, *arguments: Any, **keywords: Any) -> Any:
-            service.use(service.config, ModelPool.of_fleet(InProcessFleet({"model": translator})))
+            service.replace_models(service.config, ModelPool.of_fleet(InProcessFleet({"model": translator})))
             return await super().call(*arguments, **keywords)
 
-    service.use(service.config, ModelPool.of_fleet(Slow({"model": translator})))
+    service.replace_models(service.config, ModelPool.of_fleet(Slow({"model": translator})))
     before = service.cache
     asyncio.run(service.translate(service.client(None), ["Ein Hund"], "en", "de"))
     assert service.cache is not before

@@ -10,6 +10,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -439,14 +440,16 @@ def test_a_greenlet_gets_each_step_before_the_next_one_begins(model: Transformer
     assert seen == [(name, step, step) for step in range(1, 9) for name in ("a", "b") if name == "b" or step <= 6]
 
 
-def test_a_job_that_computes_something_else_gives_way(model: Transformer) -> None:
+def test_a_job_that_computes_something_else_gives_way(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
     shared, steps, turns = SharedSearch(), list[int](), list[float | None]()
+    clock = [0.0]
+    monkeypatch.setattr("headway.serve.shared_search.time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     def compute() -> None:
         with search_as(Caller(give_way=shared.give_way)):
             for _ in range(5):
                 give_way()  # it goes on at once
-                time.sleep(0.01)
+                clock[0] += 0.01
                 give_way()
                 steps.append(shared.num_steps)
                 turns.append(shared.turn_started)

@@ -1,4 +1,4 @@
-"""What a reader of a document format returns: the texts to translate, and a function that writes the translation."""
+"""The result of reading a document: its texts, and a function that writes the translated document."""
 
 from __future__ import annotations
 

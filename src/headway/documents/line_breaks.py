@@ -1,4 +1,4 @@
-"""Where the lines of a translation end, if the lines of its source are parts of one text.
+"""Break the translation of a text that spans several lines into lines.
 
 A source whose lines are as long as a common width allows was wrapped, and the translation is wrapped at the same width.
 Other translations get as many lines as their sources, with breaks at about the same relative positions. Breaking an

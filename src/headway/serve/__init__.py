@@ -1,20 +1,33 @@
 """The HTTP service: from model folders to an API that translates for many users at once.
 
-    config         serve.toml: models, limits, keys
-    loader         a process that loads models once, and forks the workers, which share its memory
-    worker         a process that computes: it answers many jobs side by side
-    shared_search  the search of a worker: the requests of all its jobs share batches
-    fleet          starts, watches and replaces the workers of a loader, and sends them jobs
-    model_pool     the models that stay loaded, and those that are loaded on demand
-    admission      who may come in, and when: a bounded queue, quotas, and shares for each key
-    bulk_jobs      bulk texts, which are translated while little else is done
-    usage          the characters that each key has used in this month
-    service        what the APIs call: texts in, results out
-    directions     which model translates a pair of languages, or which two
-    languages      language codes, and the language of a text
-    app            the HTTP application
-    reports        what /metrics and the log say of requests
-    apis           one file for each API that clients know
+    config           serve.toml: models, limits, keys
+    loader           a process that loads models once, and forks the workers, which share its memory
+    worker           a process that computes: it does many jobs side by side
+    shared_search    the search of a worker: the requests of all its jobs share batches
+    fleet            starts, watches and replaces the workers of a loader, and sends them jobs
+    model_pool       the models that stay loaded, and those that are loaded on demand
+    messages         what processes send each other
+    admission        the bounded queue, and the shares of each key
+    bulk_jobs        bulk texts, which are translated while little else is done
+    usage            the characters that each key has used in this month
+    cache            recent translations
+    service          what the APIs call: texts in, results out
+    documents        uploaded documents
+    glossaries       stored glossaries
+    inspections      the requests of the view Why
+    directions       which model translates a pair of languages, or which two
+    languages        language codes, and the language of a text
+    app              the HTTP application
+    dispatch         which API a request belongs to
+    http_errors      the status and message of each error
+    http_connection  limits on connections and headers
+    reports          what /metrics and the log say of requests
+    log_handler      writes the log without delaying requests
+    apis             one file for each API that clients know
+    page             the files of the page
+    run              the service in one process on one machine
+    ray              the service on several machines
+    reference        writes docs/serve_toml.md
 
 Needs the extra ``serve``.
 """

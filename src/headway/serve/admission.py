@@ -1,4 +1,4 @@
-"""Who may come in, and when: a queue that is bounded in tokens and in seconds.
+"""Admission control: a request queue that is bounded in tokens and in seconds.
 
 The size of a text is estimated from its characters, and the speed of the service from what it has completed, so a
 request is refused before any work is done. What the workers can decode at once is never refused for the time that it

@@ -25,7 +25,7 @@ _log = logging.getLogger("headway.serve")
 _GROUP_TOKENS = 512  # of the texts that are given to a worker together, unless one text is longer
 _GROUP_TEXTS = 64
 _RETRY_S = 60  # for a key whose jobs are all unfinished
-_PATIENCE = 20  # a group may take as many times the time limit of a request
+_TIME_LIMIT_FACTOR = 20  # a group of texts may take this many times limits.request_seconds
 _RETRIES = 5  # of texts whose model cannot be loaded now
 
 BulkWork = Callable[[Sequence[str]], Awaitable[Sequence[bytes]]]
@@ -53,7 +53,7 @@ class BulkJob:
         owner: The name of the key that created it. Only this key can use it.
         work: What is done with its texts.
         limits: The limits at the time of its creation.
-        items: A text, or as soon as it is there its result.
+        items: For each text, the text until its result arrives, and then the result as JSON.
         num_bytes: The memory of the items.
         num_started: Number of texts that were given to workers.
         num_done: Number of results.
@@ -252,7 +252,7 @@ class BulkJobs:
     async def _results(self, job: BulkJob, texts: Sequence[str]) -> list[bytes]:
         """Return the results of texts. A text that causes a failure fails alone."""
         try:
-            async with asyncio.timeout(_PATIENCE * job.limits.request_seconds):
+            async with asyncio.timeout(_TIME_LIMIT_FACTOR * job.limits.request_seconds):
                 return list(await job.work(texts))
         except TimeoutError:
             return [json.dumps({"error": "This text took too long"}).encode()] * len(texts)

@@ -1,4 +1,4 @@
-"""Which model translates a pair of languages: one directly, or two through a third language."""
+"""Choose the model that translates a pair of languages, or the two that do it through a third language."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loader, and the workers that it forks: processes that have some models and call their methods.
+"""Supervise a loader and the workers that it forks, and send jobs to them.
 
 A worker that ends, or does not answer pings, is replaced. Its jobs are given to another worker once; a job that loses a
 second worker fails with :class:`UnavailableError`, because it may be the cause.

@@ -87,7 +87,7 @@ class PivotModels:
 
 @dataclass(frozen=True)
 class Job:
-    """A call of a method of a model, or of a function of it.
+    """A call of a model's method, or of a function that takes the model.
 
     Attributes:
         number: Identifies the job.

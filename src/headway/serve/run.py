@@ -172,7 +172,7 @@ class _Reloader:
             _log.error("the models stay as they are: %s", error)
             return
         old = self._service.pool
-        self._service.use(config, pool)
+        self._service.replace_models(config, pool)
         _log.info("serving %s now", ", ".join(pool.models))
         ending = asyncio.ensure_future(old.drain())
         self._ending.add(ending)

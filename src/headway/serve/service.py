@@ -1,4 +1,4 @@
-"""What the APIs call: texts in, results out. It knows keys, limits and languages, and nothing about HTTP."""
+"""The service behind all APIs. It applies keys, limits and languages, and does not depend on HTTP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-from headway.errors import HeadwayError
 from headway.predict import Candidate, Translation
 from headway.predict.markup import MarkupOptions, text_without_markup
 from headway.serve.admission import Admission, RetryLaterError, estimated_tokens
@@ -129,10 +128,10 @@ class Service:
         self.jobs = BulkJobs(self.admission, workers * _GROUPS_PER_WORKER)
         self.documents = ServedDocuments(self)
         self.is_draining = False
-        self.use(config, pool)
+        self.replace_models(config, pool)
         self._recent: dict[str, list[float]] = {}  # times of requests, by key
 
-    def use(self, config: ServeConfig, pool: ModelPool) -> None:
+    def replace_models(self, config: ServeConfig, pool: ModelPool) -> None:
         """Serve the models of ``pool`` from now on, with the keys and limits of ``config`` for single requests."""
         self.config, self.pool = config, pool
         self.models = [_configured(pool.models[model_name(own)], own) for own in config.models]
@@ -395,7 +394,7 @@ class Service:
         async with self._admitted(client, model, texts, new_tokens):
             yield dataclasses.replace(client, admission=AdmissionState.ADMITTED)
 
-    def with_room(self, client: Client, texts: Sequence[str]) -> Client:
+    def checked_client(self, client: Client, texts: Sequence[str]) -> Client:
         """Return the client for the calls of a request that makes several at a time.
 
         Each call waits for its own place and is counted, but is not refused because of the others.
@@ -563,8 +562,3 @@ def _configured(model: ModelInfo, config: ModelConfig) -> ModelInfo:
     """Return a model with the languages that the configuration gives it."""
     sources, targets = config.source or model.source_languages, config.target or model.target_languages
     return dataclasses.replace(model, source_languages=sources, target_languages=targets)
-
-
-def first_error(results: Sequence[Any]) -> HeadwayError | None:
-    """Return the first error among results, or None."""
-    return next((each for each in results if isinstance(each, HeadwayError)), None)

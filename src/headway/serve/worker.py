@@ -92,7 +92,7 @@ class _Worker:
             job = self._short_jobs.get()
             if job is None:
                 return
-            self._search.start(self._answer, *job)
+            self._search.start(self._run_job, *job)
 
     def _receive(self) -> None:
         """Handle the messages that arrive, also while the main thread computes."""
@@ -114,14 +114,14 @@ class _Worker:
                         caller.give_way = self._search.give_way
                         self._short_jobs.put((message, caller))
                     else:
-                        self._pool.submit(self._answer, message, caller)
+                        self._pool.submit(self._run_job, message, caller)
 
     def _cancel(self, number: int) -> None:
         caller = self._callers.get(number)
         if caller is not None:
             caller.canceled.set()
 
-    def _answer(self, job: Job, caller: Caller) -> None:
+    def _run_job(self, job: Job, caller: Caller) -> None:
         try:
             if caller.canceled.is_set():
                 raise CancelledError

@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from headway.predict.results import raise_first_error
 from headway.serve.apis.requests import (
     BadRequestError,
     RefusedError,
@@ -36,7 +37,6 @@ from headway.serve.service import (
     QuotaExceededError,
     Service,
     TooLargeError,
-    first_error,
 )
 
 _TARGET_PREFIX = "AWSShineFrontendService_20170701."
@@ -187,8 +187,7 @@ class _Aws:
         except QuotaExceededError:  # clients would send a request that is answered with 429 again
             message = "The quota of this key is used up"
             raise RefusedError(_error("LimitExceededException", message)) from None
-        if (failed := first_error(found)) is not None:
-            raise BadRequestError(str(failed))
+        raise_first_error(found, None, 1)
         answer: dict[str, Any] = {
             "SourceLanguageCode": source if detected is None else detected[0].code,
             "TargetLanguageCode": target,

@@ -24,7 +24,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from headway.predict.results import Translation
+from headway.errors import HeadwayError
+from headway.predict.results import Translation, raise_first_error
 from headway.serve.apis.requests import BadRequestError, RefusedError, authorization, parse_json, unless_disconnected
 from headway.serve.directions import UnknownLanguageError
 from headway.serve.languages import (
@@ -33,7 +34,7 @@ from headway.serve.languages import (
     is_right_to_left,
     native_name,
 )
-from headway.serve.service import Client, Service, first_error
+from headway.serve.service import Client, Service
 
 _V3, _V2026 = "3.0", "2026-06-06"
 _FLAGS = {"true": True, "false": False}
@@ -208,7 +209,7 @@ class _Azure:
         """Translate each job; those with the same languages and the same type of text together."""
         if any(_DYNAMIC_DICTIONARY in job.text for job in jobs):
             raise _refused(_BAD_REQUEST, "mstrans:dictionary is not supported")
-        client = self._service.with_room(client, [job.text for job in jobs])
+        client = self._service.checked_client(client, [job.text for job in jobs])
 
         async def translate(source: str, target: str, is_html: bool, texts: Sequence[str]) -> list[_Done]:
             how: dict[str, Any] = {"alignment": alignment, "markup": "html" if is_html else None}
@@ -217,8 +218,10 @@ class _Azure:
             except UnknownLanguageError as error:
                 code = _BAD_SOURCE if error.side == "source" else _BAD_TARGET
                 raise _refused(code, f"The {error.side} language is not valid") from None
-            if (failed := first_error(found)) is not None:
-                raise _refused(_BAD_TEXT, str(failed))
+            try:
+                raise_first_error(found, None, 1)
+            except HeadwayError as error:
+                raise _refused(_BAD_TEXT, str(error)) from None
             languages: Sequence[DetectedLanguage | None] = detected or [None] * len(texts)
             return [_Done(*each) for each in zip(found, languages, strict=True)]
 

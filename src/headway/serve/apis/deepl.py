@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.predict import MarkupOptions, Source
+from headway.predict.results import raise_first_error
 from headway.serve.apis import deepl_documents, deepl_glossaries
 from headway.serve.apis.deepl_fields import (
     authorized_client,
@@ -32,7 +33,7 @@ from headway.serve.apis.requests import BadRequestError, read_fields, unless_dis
 from headway.serve.directions import UnknownLanguageError
 from headway.serve.glossaries import UnknownDictionaryError
 from headway.serve.languages import base_language, english_name, normalized
-from headway.serve.service import Service, first_error
+from headway.serve.service import Service
 
 _UNLIMITED = 1_000_000_000_000  # the character limit of accounts without one
 _MODEL_TYPES = ("quality_optimized", "prefer_quality_optimized", "latency_optimized")
@@ -101,8 +102,7 @@ class _DeepL:
             raise BadRequestError(f"Value for '{error.side}_lang' not supported.") from None
         except UnknownDictionaryError as error:
             raise BadRequestError(f"The glossary has no dictionary for {error}") from None
-        if (failed := first_error(found)) is not None:
-            raise BadRequestError(str(failed))
+        raise_first_error(found, None, 1)
         codes = [source or ""] * len(given) if detected is None else [each.code for each in detected]
         answers: list[dict[str, Any]] = [
             {"detected_source_language": base_language(code).upper(), "text": each.text}

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.decode.request import DecodingOptions
+from headway.predict.results import raise_first_error
 from headway.serve.apis.requests import (
     BadRequestError,
     RefusedError,
@@ -23,7 +24,7 @@ from headway.serve.apis.requests import (
     unless_disconnected,
 )
 from headway.serve.languages import base_language
-from headway.serve.service import Client, Service, first_error
+from headway.serve.service import Client, Service
 
 _NUM_ALTERNATIVES = 3
 _SCHEMES = ("bearer", "deepl-auth-key")
@@ -60,8 +61,7 @@ class _DeepLX:
         options = DecodingOptions(beam_size=width, n_best=_NUM_ALTERNATIVES + 1)
         work = self._service.translate(client, [text], source, target, options=options, markup=tags or None)
         found, detected = await unless_disconnected(request, work)
-        if (failed := first_error(found)) is not None:
-            raise BadRequestError(str(failed))
+        raise_first_error(found, None, 1)
         best, *others = [each.text for each in found[0].candidates]
         return JSONResponse(
             {

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from headway.predict.results import raise_first_error
 from headway.serve.apis.requests import (
     BadRequestError,
     RefusedError,
@@ -29,7 +30,7 @@ from headway.serve.apis.requests import (
 from headway.serve.directions import UnknownLanguageError
 from headway.serve.glossaries import StoredGlossary
 from headway.serve.languages import DetectedLanguage, english_name
-from headway.serve.service import BadKeyError, Client, Service, first_error
+from headway.serve.service import BadKeyError, Client, Service
 
 _text = partial(optional_text, problem="Invalid Value: {}")
 
@@ -126,8 +127,7 @@ class _Google:
             found, detected = await unless_disconnected(request, work)
         except UnknownLanguageError as unknown:
             raise BadRequestError(f"{unknown.side.capitalize()} language is invalid.") from None
-        if (failed := first_error(found)) is not None:
-            raise BadRequestError(str(failed))
+        raise_first_error(found, None, 1)
         languages: Sequence[DetectedLanguage | None] = detected or [None] * len(texts)
         return [_Translated(each.text, language) for each, language in zip(found, languages, strict=True)]
 

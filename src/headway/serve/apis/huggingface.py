@@ -23,6 +23,7 @@ from starlette.routing import Route
 from headway import __version__
 from headway.decode.request import DecodingOptions
 from headway.predict import Continuation, StreamPart
+from headway.predict.results import raise_first_error
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.requests import (
     BadRequestError,
@@ -33,7 +34,7 @@ from headway.serve.apis.requests import (
 )
 from headway.serve.languages import base_language
 from headway.serve.messages import ModelInfo
-from headway.serve.service import Client, Service, first_error
+from headway.serve.service import Client, Service
 from headway.text.base import EOS, MASK
 
 _DEFAULT_NEW_TOKENS = 100
@@ -238,15 +239,13 @@ class _HuggingFace:
         found, _ = await self._service.translate(
             call.client, call.fields.texts, source, target, call.model.name, options=options
         )
-        if (failed := first_error(found)) is not None:
-            raise failed
+        raise_first_error(found, None, 1)
         return [{"translation_text": each.text} for each in found]
 
     async def _classify(self, call: _TaskCall) -> list[list[dict[str, Any]]]:
         parameters, texts = call.fields.parameters_of(_ClassificationParameters), call.fields.texts
         found = await self._service.call(call.client, call.model, "classify_each", texts, texts)
-        if (failed := first_error(found)) is not None:
-            raise failed
+        raise_first_error(found, None, 1)
         return [
             [
                 {"label": label, "score": score}

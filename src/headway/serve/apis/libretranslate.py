@@ -14,11 +14,12 @@ from starlette.routing import Route
 
 from headway.decode.request import DecodingOptions
 from headway.documents import document_extensions
+from headway.predict.results import raise_first_error
 from headway.serve.apis.requests import BadRequestError, read_fields, read_upload, unless_disconnected
 from headway.serve.documents import ServedDocument, UnknownDocumentError
 from headway.serve.fleet import UnavailableError
 from headway.serve.languages import english_name
-from headway.serve.service import Service, first_error
+from headway.serve.service import Service
 
 TRANSLATE_FILE_PATH = "/translate_file"
 DOWNLOAD_PATH = "/download_file/"  # what follows needs no key, so it is a secret
@@ -68,8 +69,7 @@ class _LibreTranslate:
             client, texts, source, target, options=options, markup="html" if format_ == "html" else None
         )
         found, detected = await unless_disconnected(request, work)
-        if (failed := first_error(found)) is not None:
-            raise BadRequestError(str(failed))
+        raise_first_error(found, None, 1)
         answer: dict[str, Any] = {"translatedText": _one_or_list([each.text for each in found], is_list)}
         if alternatives:
             others = [[each.text for each in result.candidates[1:]] for result in found]

@@ -33,6 +33,7 @@ from starlette.routing import Route
 from headway import __version__
 from headway.predict import GenerationOptions
 from headway.predict.markup import MarkupKind
+from headway.predict.results import raise_first_error
 from headway.serve.apis.requests import (
     BadRequestError,
     authorization,
@@ -42,7 +43,7 @@ from headway.serve.apis.requests import (
     unless_disconnected,
 )
 from headway.serve.messages import ModelInfo
-from headway.serve.service import Client, Service, TooLargeError, UnknownModelError, first_error
+from headway.serve.service import Client, Service, TooLargeError, UnknownModelError
 
 _VERSION, _INPUT = "1", "text"
 _EXTENSIONS = ("binary_tensor_data", "classification")
@@ -204,16 +205,14 @@ async def _translate(service: Service, call: _InferenceCall) -> list[_OutputTens
     fields = parse_fields(_TranslationParameters, call.parameters)
     source, target = languages_for(call.model, fields.source_language, fields.target_language)
     found, _ = await service.translate(call.client, call.texts, source, target, call.model.name, markup=fields.markup)
-    if (failed := first_error(found)) is not None:
-        raise failed
+    raise_first_error(found, None, 1)
     return [call.tensor("translation", [each.text for each in found])]
 
 
 async def _classify(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
     parse_fields(_NoParameters, call.parameters)
     found = await service.call(call.client, call.model, "classify_each", call.texts, call.texts)
-    if (failed := first_error(found)) is not None:
-        raise failed
+    raise_first_error(found, None, 1)
     labels = call.model.labels
     every = [each.probabilities[label] for each in found for label in labels]
     return [

@@ -23,6 +23,7 @@ from starlette.routing import Route
 from headway.decode.request import DecodingOptions
 from headway.predict import Continuation, Prompt
 from headway.predict.predicted_tokens import PredictedToken
+from headway.predict.results import raise_first_error
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.requests import (
     BadRequestError,
@@ -32,7 +33,7 @@ from headway.serve.apis.requests import (
     unless_disconnected,
 )
 from headway.serve.messages import ModelInfo
-from headway.serve.service import Client, Service, UnknownModelError, first_error
+from headway.serve.service import Client, Service, UnknownModelError
 from headway.text.base import BOS, EOS
 
 _TRANSLATION, _LANGUAGE_MODEL = "translation", "language_model"
@@ -265,8 +266,7 @@ class _OpenAI:
             options = options.model_copy(update={"beam_size": max(options.beam_size, body.count), "n_best": body.count})
         source, target = languages_for(model, body.source_language, body.target_language)
         found, _ = await self._service.translate(client, texts, source, target, model.name, options=options)
-        if (failed := first_error(found)) is not None:
-            raise failed
+        raise_first_error(found, None, 1)
         return [tuple(each.text for each in result.candidates[: body.count]) for result in found]
 
     async def _complete(

@@ -12,10 +12,10 @@ export class ApiError extends Error {
 }
 
 /** The service does not answer at all. */
-export class GoneError extends Error {
+export class UnreachableError extends Error {
   constructor() {
     super("the service does not answer");
-    this.name = "GoneError";
+    this.name = "UnreachableError";
   }
 }
 
@@ -51,7 +51,7 @@ export class Api {
    * @param {object} hooks
    * @param {() => string | null} hooks.key Returns the key that the browser keeps.
    * @param {() => Promise<void>} hooks.askForKey Asks the person for a key, and resolves when there is a new one.
-   * @param {() => void} hooks.gone Is called when the service does not answer.
+   * @param {() => void} hooks.onUnreachable Is called when the service does not answer.
    */
   constructor(hooks) {
     this.hooks = hooks;
@@ -62,9 +62,9 @@ export class Api {
     return this.#json("GET", path, undefined, signal);
   }
 
-  /** Sends JSON, or a form, and returns the JSON of the reply. With `patient`, a busy service is asked again. */
-  post(path, body, { signal, patient = false } = {}) {
-    return this.#json("POST", path, body, signal, patient);
+  /** Sends JSON, or a form, and returns the JSON of the reply. With `retryWhenBusy`, a busy service is asked again. */
+  post(path, body, { signal, retryWhenBusy = false } = {}) {
+    return this.#json("POST", path, body, signal, retryWhenBusy);
   }
 
   /** Returns a file, as a Blob. */
@@ -77,8 +77,8 @@ export class Api {
   }
 
   /** Yields the values of a reply that consists of server-sent events. An event with `error` is thrown. */
-  async *stream(path, body, { signal, patient = false } = {}) {
-    const reply = await this.#send("POST", path, { ...body, stream: true }, signal, patient);
+  async *stream(path, body, { signal, retryWhenBusy = false } = {}) {
+    const reply = await this.#send("POST", path, { ...body, stream: true }, signal, retryWhenBusy);
     if (!reply.headers.get("Content-Type")?.startsWith("text/event-stream")) throw foreignReply();
     const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
     let text = "";
@@ -99,12 +99,12 @@ export class Api {
     }
   }
 
-  async #json(method, path, body, signal, patient) {
-    const reply = await this.#send(method, path, body, signal, patient);
+  async #json(method, path, body, signal, retryWhenBusy) {
+    const reply = await this.#send(method, path, body, signal, retryWhenBusy);
     return reply.status === 204 ? null : this.#answered(reply.json(), signal);
   }
 
-  async #send(method, path, body, signal, patient = false) {
+  async #send(method, path, body, signal, retryWhenBusy = false) {
     for (let retries = 0; ; ) {
       const key = this.hooks.key();
       const isForm = body === undefined || body instanceof FormData;
@@ -118,7 +118,7 @@ export class Api {
       const message = await reply.json().then((found) => found.error.message, () => reply.statusText);
       const retryAfter = Number(reply.headers.get("Retry-After")) || null;
       if (reply.status === 403) await this.#newKey(key);
-      else if (patient && retryAfter && retryAfter <= MAX_PATIENCE_S && (reply.status === 429 || retries < MAX_RETRIES)) {
+      else if (retryWhenBusy && retryAfter && retryAfter <= MAX_PATIENCE_S && (reply.status === 429 || retries < MAX_RETRIES)) {
         if (reply.status !== 429) retries += 1;
         await pause(1000 * retryAfter, signal);
       } else throw new ApiError(reply.status, message, retryAfter);
@@ -139,8 +139,8 @@ export class Api {
     } catch (error) {
       if (isAbort(error) || signal?.aborted) throw error;
       if (error instanceof SyntaxError) throw foreignReply();
-      this.hooks.gone();
-      throw new GoneError();
+      this.hooks.onUnreachable();
+      throw new UnreachableError();
     }
   }
 

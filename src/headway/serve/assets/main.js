@@ -1,6 +1,6 @@
 // The frame of the page: navigation, theme, language, the key, and what is said when the service is gone.
 
-import { Api, GoneError, MAX_PATIENCE_S, nextEvent, pause } from "./api.js";
+import { Api, UnreachableError, MAX_PATIENCE_S, nextEvent, pause } from "./api.js";
 import { make } from "./dom.js";
 import { settings } from "./settings.js";
 import { t, useLanguage } from "./strings.js";
@@ -10,7 +10,7 @@ const $ = (id) => document.getElementById(id);
 const RETRY_MS = 2000;
 const MAX_RETRY_MS = 60_000;
 const STEADY_MS = 10_000; // a service that answers for so long is back for good
-const api = new Api({ key: () => settings.get("key"), askForKey, gone });
+const api = new Api({ key: () => settings.get("key"), askForKey, onUnreachable });
 
 /**
  * What each view gets:
@@ -67,7 +67,7 @@ async function loaded(view) {
     try {
       return await view.load();
     } catch {
-      gone();
+      onUnreachable();
       await nextEvent("serviceback");
     }
   }
@@ -120,7 +120,7 @@ function showTheme() {
 // ---- errors
 
 function describe(error) {
-  if (error instanceof GoneError) return t("error.gone");
+  if (error instanceof UnreachableError) return t("error.gone");
   const { status, message, retryAfter } = error;
   if (status === 429 && retryAfter !== null && retryAfter <= MAX_PATIENCE_S) return t("error.busy", { seconds: retryAfter });
   if (status === 413) return t("error.large", { message });
@@ -135,18 +135,18 @@ function announce(text) {
   $("announcement").textContent = text;
 }
 
-let isGone = false, retryMs = RETRY_MS, backAt = -Infinity;
+let isUnreachable = false, retryMs = RETRY_MS, backAt = -Infinity;
 
-async function gone() {
-  if (isGone) return;
-  isGone = true;
+async function onUnreachable() {
+  if (isUnreachable) return;
+  isUnreachable = true;
   $("gone").hidden = false;
   // The service may be ready although requests fail, which are repeated whenever it is back. So the pauses grow.
   retryMs = performance.now() - backAt < STEADY_MS ? Math.min(2 * retryMs, MAX_RETRY_MS) : RETRY_MS;
   do await pause(retryMs);
   while (!(await api.answers()));
   backAt = performance.now();
-  isGone = false;
+  isUnreachable = false;
   $("gone").hidden = true;
   announce(t("back"));
   document.dispatchEvent(new Event("serviceback"));
@@ -185,7 +185,7 @@ async function start() {
       break;
     } catch (error) {
       $("main").replaceChildren(make("p", { class: "note" }, describe(error)));
-      if (!(error instanceof GoneError)) await pause(RETRY_MS);
+      if (!(error instanceof UnreachableError)) await pause(RETRY_MS);
       else await nextEvent("serviceback");
     }
   }

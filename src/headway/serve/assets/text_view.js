@@ -1,7 +1,7 @@
 // A field for a text, a choice of the model, and the results, which follow while a person types. Fill and Classify
 // consist of it.
 
-import { GoneError, isAbort } from "./api.js";
+import { UnreachableError, isAbort } from "./api.js";
 import { focusField, make } from "./dom.js";
 
 const DELAY_MS = 300; // after the last key
@@ -87,7 +87,7 @@ export class TextView {
     } catch (error) {
       if (isAbort(error)) return;
       this.clear();
-      this.isInterrupted = error instanceof GoneError;
+      this.isInterrupted = error instanceof UnreachableError;
       this.failure.textContent = this.context.describe(error);
     }
   }

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
 from headway.serve.apis.native.fields import Strings, client_of
-from headway.serve.apis.native.translation import TranslationBody, translating
+from headway.serve.apis.native.translation import TranslationBody, make_translate_function
 from headway.serve.bulk_jobs import BulkJob
 from headway.serve.directions import UnknownLanguageError
 from headway.serve.service import Service
@@ -38,7 +38,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         client = client_of(service, request)
         if body.source != "auto":
             service.direction(body.source, body.target, body.model)
-        answer = translating(service, client.for_background_job(), body, len(body.text))
+        answer = make_translate_function(service, client.for_background_job(), body, len(body.text))
 
         async def work(texts: Sequence[str]) -> list[bytes]:
             try:

@@ -142,7 +142,7 @@ class ScoreReply(BaseModel):
     scores: list[ScoredTarget | ItemError]
 
 
-def translating(
+def make_translate_function(
     service: Service, client: Client, body: TranslationBody, num_texts: int
 ) -> Callable[[Sequence[str]], Awaitable[list[dict[str, Any]]]]:
     """Return a function that translates texts as a request with ``num_texts`` of them says.
@@ -276,10 +276,10 @@ class DirectTranslation:
 async def _translate(service: Service, body: TranslateBody, request: Request) -> Response:
     client, texts = client_of(service, request), listed(body.text)
     if body.stream:
-        client = service.with_room(client, texts)
+        client = service.checked_client(client, texts)
         if body.source != "auto":
             service.direction(body.source, body.target, body.model)  # before the reply begins
-    answer = translating(service, client, body, len(texts))
+    answer = make_translate_function(service, client, body, len(texts))
     if body.stream:
         return EventStream(_events(answer, texts), error_value)
     return JSONResponse({"translations": await unless_disconnected(request, answer(texts))})

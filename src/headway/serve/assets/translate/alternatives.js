@@ -113,7 +113,7 @@ export class AlternativesMenu {
     const { tokens, text } = slot.result;
     const joined = tokens.join("").trim() === text.trim() ? "" : " "; // tokens of whole words contain no spaces
     const body = { ...request, text: slot.text, prefix: prefix + joined + token };
-    const { translations } = await this.context.api.post("translate", body, { signal, patient: true });
+    const { translations } = await this.context.api.post("translate", body, { signal, retryWhenBusy: true });
     return translations[0].error === undefined ? translations[0] : null;
   }
 

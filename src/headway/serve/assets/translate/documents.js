@@ -1,6 +1,6 @@
 // Documents: dropped or chosen files are translated in the background, and their translations are saved as files.
 
-import { GoneError, isAbort, nextEvent, pause } from "../api.js";
+import { UnreachableError, isAbort, nextEvent, pause } from "../api.js";
 import { isolated, make } from "../dom.js";
 
 const CHECK_MS = 500;
@@ -126,7 +126,7 @@ export class Documents {
       try {
         return await this.context.api.get(path, { signal });
       } catch (error) {
-        if (!(error instanceof GoneError)) throw error;
+        if (!(error instanceof UnreachableError)) throw error;
         await nextEvent("serviceback", signal);
       }
     }

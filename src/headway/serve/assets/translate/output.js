@@ -8,7 +8,7 @@ const UNSURE = 0.5;
 const DOUBTFUL = 0.2;
 
 /** Returns the class of a word by its probability. */
-export const shade = (probability) =>
+export const confidenceClass = (probability) =>
   probability === null || probability >= SURE ? "" : probability >= UNSURE ? "shade-1" : probability >= DOUBTFUL ? "shade-2" : "shade-3";
 
 export class Output {
@@ -132,7 +132,7 @@ export class Output {
     let from = 0;
     slot.words.forEach((word, index) => {
       element.append(result.text.slice(from, word.start));
-      const look = shade(word.probability);
+      const look = confidenceClass(word.probability);
       const shown = make("span", { class: look ? `word ${look}` : "word" }, result.text.slice(word.start, word.end));
       this.places.set(shown, { slot, words: slot.words, index, element: shown });
       element.append(shown);

@@ -40,7 +40,7 @@ class Classify {
   async #show(text, signal) {
     const { t, api, announce, language } = this.context;
     const body = { text, model: this.view.model };
-    const { classifications: [found] } = await api.post("classify", body, { signal, patient: true });
+    const { classifications: [found] } = await api.post("classify", body, { signal, retryWhenBusy: true });
     if (found.error !== undefined) throw Object.assign(new Error(found.error), { status: 400 });
     this.status.hidden = !found.truncated;
     this.status.textContent = found.truncated ? t("classify.truncated") : "";
@@ -62,7 +62,7 @@ class Classify {
 
   async #explain(text, label, signal) {
     const { t, api } = this.context;
-    const { probability, parts } = await api.post("occlude", { text, label, model: this.view.model }, { signal, patient: true });
+    const { probability, parts } = await api.post("occlude", { text, label, model: this.view.model }, { signal, retryWhenBusy: true });
     for (const button of this.labels.children) {
       button.setAttribute("aria-pressed", String(button.dataset.label === label));
     }

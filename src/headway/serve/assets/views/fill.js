@@ -62,7 +62,7 @@ class Fill {
       this.#clear(t("fill.none"));
       return;
     }
-    const { fillings } = await api.post("fill", { text, model: this.view.model, top: COUNT }, { signal, patient: true });
+    const { fillings } = await api.post("fill", { text, model: this.view.model, top: COUNT }, { signal, retryWhenBusy: true });
     this.status.textContent = t("fill.found", { count: fillings.length });
     this.list.replaceChildren(...fillings.map((filling) => this.#item(filling)));
   }

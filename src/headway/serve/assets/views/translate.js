@@ -1,12 +1,12 @@
 // The view Translate: two panes, and below them what the model doubts, other versions and the glossary.
 
-import { ApiError, GoneError, isAbort } from "../api.js";
+import { ApiError, UnreachableError, isAbort } from "../api.js";
 import { focusField, isolated, make, percent } from "../dom.js";
 import { AlternativesMenu } from "../translate/alternatives.js";
 import { Documents } from "../translate/documents.js";
 import { GlossaryTable } from "../translate/glossary.js";
 import { Output } from "../translate/output.js";
-import { Pieces, splitLines } from "../translate/pieces.js";
+import { SentenceTranslator, splitLines } from "../translate/sentence_translator.js";
 import { SourceMarks } from "../translate/source_marks.js";
 import { browserCode } from "../translate/words.js";
 
@@ -25,7 +25,7 @@ class TranslateView {
   constructor(container, context, state) {
     const { detected = null, detectedText = "" } = state;
     Object.assign(this, { context, detected, detectedText });
-    this.pieces = state.pieces ?? new Pieces(context.api);
+    this.translator = state.translator ?? new SentenceTranslator(context.api);
     this.#build(container, state);
     this.#fillLanguages(state.source ?? context.settings.get("source"), state.target ?? context.settings.get("target"));
     if (state.model) select(this.model, state.model);
@@ -41,7 +41,7 @@ class TranslateView {
     return {
       text: this.input.value, source: this.source.value, target: this.target.value, model: this.model.value,
       detected: this.detected, detectedText: this.detectedText, glossaryOpen: this.glossary.element.open,
-      pieces: this.pieces, documents: this.documents.state,
+      translator: this.translator, documents: this.documents.state,
     };
   }
 
@@ -52,7 +52,7 @@ class TranslateView {
     this.turn = null; // of an update that waits for a reply
     this.detecting?.abort();
     this.asking?.abort();
-    this.pieces.stop();
+    this.translator.stop();
     this.documents.stop();
     this.glossary.close();
     this.menu.remove();
@@ -99,8 +99,8 @@ class TranslateView {
 
     this.marks = new SourceMarks(this.input);
     this.output = new Output(this.outputBox, {
-      sentences: (line) => this.pieces.sentences(line, this.request?.source),
-      result: (sentence) => this.request && this.pieces.result(this.request, sentence),
+      sentences: (line) => this.translator.sentences(line, this.request?.source),
+      result: (sentence) => this.request && this.translator.result(this.request, sentence),
       languages: () => [this.request.source, this.request.target],
       point: (place) => this.#point(place),
       choose: (place) => this.menu.open(place, this.request, this.#lastStep(place.slot)),
@@ -276,7 +276,7 @@ class TranslateView {
       this.status.textContent = "";
       const slow = setTimeout(() => turn === this.turn && (this.status.textContent = t("translate.working")), 500);
       try {
-        await Promise.all([this.pieces.translate(lines, this.request, () => this.#refreshSoon()), detecting]);
+        await Promise.all([this.translator.translate(lines, this.request, () => this.#refreshSoon()), detecting]);
       } finally {
         clearTimeout(slow);
       }
@@ -333,7 +333,7 @@ class TranslateView {
   }
 
   #replace(request, sentence, result) {
-    this.pieces.remember(request, sentence, result);
+    this.translator.remember(request, sentence, result);
     this.output.refreshSentence(sentence);
     this.#showNotices();
     this.#showVersions();
@@ -410,7 +410,7 @@ class TranslateView {
   /** Shows an error, or that there is none. */
   #report(error) {
     this.failure?.remove();
-    if (!error || error instanceof GoneError) return; // the banner of the page says that the service is gone
+    if (!error || error instanceof UnreachableError) return; // the banner of the page says that the service is gone
     this.failure = make("p", { class: "error", role: "alert" }, this.context.describe(error));
     this.notices.before(this.failure);
   }

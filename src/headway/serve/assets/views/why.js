@@ -1,9 +1,9 @@
 // The view Why: what a model attends to, what its search has considered, and what another word would cost.
 
-import { GoneError, isAbort } from "../api.js";
+import { UnreachableError, isAbort } from "../api.js";
 import { focusField, make, moveFocus, percent } from "../dom.js";
 import { AttentionSection } from "../inspection/attention.js";
-import { shade } from "../translate/output.js";
+import { confidenceClass } from "../translate/output.js";
 import { wordsOf } from "../translate/words.js";
 import { ForcedWordPanel } from "../why/forced_word.js";
 import { ModelComparison } from "../why/model_comparison.js";
@@ -173,7 +173,7 @@ class WhyView {
       return;
     }
     const { signal } = (this.running = new AbortController());
-    const asked = { signal, patient: true };
+    const asked = { signal, retryWhenBusy: true };
     try {
       const body = this.given === null ? request : { ...request, translation: this.given };
       const [seen, tree] = await Promise.all([
@@ -187,7 +187,7 @@ class WhyView {
     } catch (error) {
       if (isAbort(error)) return;
       this.results.hidden = true;
-      this.isInterrupted = error instanceof GoneError;
+      this.isInterrupted = error instanceof UnreachableError;
       this.failure.textContent = describe(error);
     }
   }
@@ -204,7 +204,7 @@ class WhyView {
     for (const { start, end, probability } of words) {
       const word = text.slice(start, end);
       const share = probability === null ? "" : `, ${percent(probability, language)}`;
-      const button = make("span", { class: `token ${shade(probability)}`, role: "button", tabindex: children.length ? -1 : 0 }, word);
+      const button = make("span", { class: `token ${confidenceClass(probability)}`, role: "button", tabindex: children.length ? -1 : 0 }, word);
       button.setAttribute("aria-label", word + share);
       button.title = probability === null ? "" : percent(probability, language);
       button.addEventListener("click", () => {

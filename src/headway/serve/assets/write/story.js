@@ -1,7 +1,7 @@
-// The text that a language model writes, as pieces: mostly one token each. Pieces are shaded by their probability.
+// The text that a language model writes, as pieces: mostly one token each. SentenceTranslator are shaded by their probability.
 
 import { isolated, make, percent } from "../dom.js";
-import { shade } from "../translate/output.js";
+import { confidenceClass } from "../translate/output.js";
 
 const SHOWN = 4; // alternatives in the description of a piece
 
@@ -104,7 +104,7 @@ export class Story {
   #append(piece) {
     const { language } = this.context;
     this.pieces.push(piece);
-    const element = make("span", { class: `token ${shade(piece.probability)}`, role: "button", tabindex: this.pieces.length > 1 ? -1 : 0 }, piece.text);
+    const element = make("span", { class: `token ${confidenceClass(piece.probability)}`, role: "button", tabindex: this.pieces.length > 1 ? -1 : 0 }, piece.text);
     if (piece.text.includes("\n")) element.classList.add("newline");
     if (piece.isChosen) element.classList.add("chosen");
     const share = piece.probability === null ? "" : `, ${percent(piece.probability, language)}`;

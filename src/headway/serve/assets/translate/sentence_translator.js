@@ -6,7 +6,7 @@
 const FIRST_BATCH = 1; // sentences; each batch is larger than the one before, up to BATCH
 const GROWTH = 4;
 const BATCH = 16;
-const LANES = 2; // requests at a time
+const MAX_CONCURRENT_REQUESTS = 2; // requests at a time
 const MAX_LINE = 4000; // characters; longer lines are cut, because browsers are slow with them
 const FIRST_SPLIT = { lines: 20, characters: 4000 }; // of the first request that splits lines
 const SPLIT = { lines: 500, characters: 50000 };
@@ -52,7 +52,7 @@ function remember(memory, group, key, value) {
   memory.get(group).set(key, value);
 }
 
-export class Pieces {
+export class SentenceTranslator {
   /** @param api The client of the API. */
   constructor(api) {
     Object.assign(this, { api, requests: new Set() });
@@ -151,7 +151,7 @@ export class Pieces {
     const text = unknown.filter((line) => !asked.some((running) => running.lines.includes(line)));
     if (text.length) {
       asked.push(this.#run({ key, lines: text }, async (signal) => {
-        const { sentences } = await this.api.post("sentences", { text, language }, { signal, patient: true });
+        const { sentences } = await this.api.post("sentences", { text, language }, { signal, retryWhenBusy: true });
         text.forEach((line, at) => remember(this.splits, language, line, sentences[at]));
       }));
     }
@@ -159,14 +159,14 @@ export class Pieces {
     changed();
   }
 
-  /** Starts as many requests as there are lanes for, and finishes the text if nothing is left. */
+  /** Starts as many requests as may run at a time, and finishes the text if nothing is left. */
   #start() {
     const { text } = this;
     if (!text) return;
     const running = [...this.requests].filter(({ sentences }) => sentences);
     const asked = new Set(running.flatMap(({ sentences }) => sentences));
     text.missing = text.missing.filter((sentence) => !asked.has(sentence) && !this.result(text.request, sentence));
-    for (let free = LANES - running.length; free > 0 && text.missing.length; free--) {
+    for (let free = MAX_CONCURRENT_REQUESTS - running.length; free > 0 && text.missing.length; free--) {
       const sentences = text.missing.splice(0, text.size);
       text.size = Math.min(BATCH, GROWTH * text.size);
       running.push(this.#run({ key: text.key, sentences }, (signal) => this.#translate(sentences, text.request, signal)));
@@ -176,7 +176,7 @@ export class Pieces {
 
   async #translate(sentences, request, signal) {
     for await (const { index, translation } of this.api.stream(
-      "translate", { ...request, text: sentences }, { signal, patient: true })) {
+      "translate", { ...request, text: sentences }, { signal, retryWhenBusy: true })) {
       this.remember(request, sentences[index], translation);
       this.text?.changed();
     }
