@@ -33,7 +33,7 @@ class InProcessFleet(Fleet):
     """Calls models as the workers call them."""
 
     def __init__(self, models: Mapping[str, Any]) -> None:
-        super().__init__([], workers=0, on_loss=lambda: None)
+        super().__init__(0)
         self._objects = models
         self.models = {
             name: ModelInfo(name, model.bundle.task.kind, **model.bundle.describe()) for name, model in models.items()

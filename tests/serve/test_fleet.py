@@ -12,14 +12,15 @@ import pytest
 from running_service import unpack_model
 
 from headway.errors import HeadwayError
-from headway.serve.fleet import Fleet, UnavailableError
+from headway.serve.fleet import UnavailableError
 from headway.serve.messages import ModelSpec
+from headway.serve.process_fleet import ProcessFleet
 
 _PATIENCE_S = 60.0
 
 
-def make_fleet(folder: Path) -> Fleet:
-    return Fleet([ModelSpec("missing", str(folder / "missing"))], workers=1, on_loss=lambda: pytest.fail("lost"))
+def make_fleet(folder: Path) -> ProcessFleet:
+    return ProcessFleet([ModelSpec("missing", str(folder / "missing"))], workers=1, on_loss=lambda: pytest.fail("lost"))
 
 
 def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
@@ -65,9 +66,9 @@ def test_nobody_needs_to_ask_for_the_error(tmp_path: Path, caplog: pytest.LogCap
     assert not caplog.records
 
 
-async def start_fleet(folder: Path) -> Fleet:
+async def start_fleet(folder: Path) -> ProcessFleet:
     spec = ModelSpec("model", str(unpack_model(folder)), {"precision": "float32"})
-    fleet = Fleet([spec], workers=1, on_loss=lambda: None)
+    fleet = ProcessFleet([spec], workers=1, on_loss=lambda: None)
     await asyncio.wait_for(fleet.start(), _PATIENCE_S)
     return fleet
 

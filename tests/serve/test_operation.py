@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class Workers(Fleet):
     """Worker processes that a test imagines."""
 
     def __init__(self) -> None:
-        super().__init__([], workers=2, on_loss=lambda: None)
+        super().__init__(2)
         self.models = {"model": ModelInfo("model", "translation", ("en",), ("de",))}
         self.ready = 2
 
@@ -49,6 +49,9 @@ class Workers(Fleet):
 
     async def call(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError("a defect that the reply does not describe")
+
+    def stream(self, *_: Any, **__: Any) -> AsyncGenerator[Any]:
+        raise NotImplementedError
 
 
 def check(test: Callable[[httpx.AsyncClient, Service, Workers], Awaitable[None]], *, keys: Sequence[str] = ()) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import AsyncGenerator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -85,11 +86,14 @@ class Workers(Fleet):
     """Worker processes that a test imagines."""
 
     def __init__(self) -> None:
-        super().__init__([], workers=1, on_loss=lambda: None)
+        super().__init__(1)
         self.models = {"model": ModelInfo("model", "translation", ("en",), ("de",))}
 
     async def call(self, *_: Any, **__: Any) -> Any:
         await asyncio.sleep(0.01)
+
+    def stream(self, *_: Any, **__: Any) -> AsyncGenerator[Any]:
+        raise NotImplementedError
 
 
 def test_requests_at_the_same_time_do_not_exceed_a_quota() -> None:

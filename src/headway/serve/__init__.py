@@ -4,7 +4,9 @@
     loader           a process that loads models once, and forks the workers, which share its memory
     worker           a process that computes: it does many jobs side by side
     shared_search    the search of a worker: the requests of all its jobs share batches
-    fleet            starts, watches and replaces the workers of a loader, and sends them jobs
+    fleet            the interface of workers
+    process_fleet    starts, watches and replaces the workers of a loader, and sends them jobs
+    worker_process   one of its processes
     model_pool       the models that stay loaded, and those that are loaded on demand
     messages         what processes send each other
     admission        the bounded queue, and the shares of each key

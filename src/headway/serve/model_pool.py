@@ -1,10 +1,10 @@
 """The models of a service: some stay loaded, and the others are loaded on demand within a budget of memory.
 
-The models that stay share one :class:`~headway.serve.fleet.Fleet`, a loader with its workers. A model that is loaded on
-demand has a fleet of its own, whose loader is forked from the first one: it starts with all modules imported and with
-the models that stay, and unloading the model means ending its processes, which frees its memory for certain. So other
-models neither wait for a load nor notice one that fails. Work that needs two models at once is done by processes that
-have both: if both are loaded on demand, these are a further fleet, which loads the two.
+The models that stay share one :class:`~headway.serve.process_fleet.ProcessFleet`, a loader with its workers. A model
+that is loaded on demand has a fleet of its own, whose loader is forked from the first one: it starts with all modules
+imported and with the models that stay, and unloading the model means ending its processes, which frees its memory for
+certain. So other models neither wait for a load nor notice one that fails. Work that needs two models at once is done
+by processes that have both: if both are loaded on demand, these are a further fleet, which loads the two.
 
 - A model is loaded by the first request that needs it. Requests that need it meanwhile wait for the same load. A load
   goes on if they give up, because the next request will probably need the model, too.
@@ -34,6 +34,7 @@ from headway.serve.admission import RetryLaterError
 from headway.serve.config import ServeConfig
 from headway.serve.fleet import Fleet, UnavailableError
 from headway.serve.messages import ModelInfo, ModelSpec, Pong
+from headway.serve.process_fleet import ProcessFleet
 
 _log = logging.getLogger("headway.serve")
 _RETRY_S = 10.0  # after a failed load
@@ -96,6 +97,7 @@ class ModelPool:
         workers: Number of worker processes of each fleet.
         memory_mb: Budget for the memory of all models, in megabytes. None means that it is unlimited.
         wait_s: Time limit of a load, and of the wait for it, in seconds.
+        base: The processes that have the models that stay. None means processes of this machine, to be started.
 
     Attributes:
         models: What is known of each model, by name.
@@ -107,13 +109,23 @@ class ModelPool:
         load_seconds: The time that all loads took.
     """
 
-    _fleet_type: type[Fleet] = Fleet
+    _fleet_type: type[ProcessFleet] = ProcessFleet
 
-    def __init__(self, specs: Sequence[ModelSpec], *, workers: int, memory_mb: float | None, wait_s: float) -> None:
+    def __init__(
+        self,
+        specs: Sequence[ModelSpec],
+        *,
+        workers: int,
+        memory_mb: float | None,
+        wait_s: float,
+        base: Fleet | None = None,
+    ) -> None:
         self._specs, self._workers, self._wait_s = {spec.name: spec for spec in specs}, workers, wait_s
         self._budget = None if memory_mb is None else memory_mb * _MEGABYTE
-        stays = any(not spec.on_demand for spec in specs)
-        self._base = self._fleet_type(specs, workers=workers if stays else 0, on_loss=self._on_base_loss)
+        if base is None:
+            stays = any(not spec.on_demand for spec in specs)
+            base = self._fleet_type(specs, workers=workers if stays else 0, on_loss=self._on_base_loss)
+        self._base = base
         self._base_users = 0
         self._is_draining = False
         self._groups: dict[frozenset[str], _Group] = {}
@@ -134,8 +146,9 @@ class ModelPool:
     @classmethod
     def of_fleet(cls, fleet: Fleet) -> ModelPool:
         """Return a pool of the models of started processes. They load and unload models themselves, if they do."""
-        pool = cls([ModelSpec(name, "") for name in fleet.models], workers=0, memory_mb=None, wait_s=0.0)
-        pool._base, pool.models = fleet, fleet.models
+        specs = [ModelSpec(name, "") for name in fleet.models]
+        pool = cls(specs, workers=0, memory_mb=None, wait_s=0.0, base=fleet)
+        pool.models = fleet.models
         return pool
 
     # Starting and ending.
@@ -327,6 +340,7 @@ class ModelPool:
         return fleet
 
     async def _started_fleet(self, group: _Group) -> Fleet:
+        assert isinstance(self._base, ProcessFleet)
         fleet = self._fleet_type(
             group.specs, workers=self._workers, parent=self._base, on_loss=lambda: self._on_loss(group)
         )

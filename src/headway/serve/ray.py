@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import sys
 import time
@@ -138,7 +139,8 @@ class RayFleet(Fleet):
     """
 
     def __init__(self, handle: DeploymentHandle, replicas: int, workers: int) -> None:
-        super().__init__([], workers=replicas * workers, on_loss=lambda: None)
+        super().__init__(replicas * workers)
+        self._numbers = itertools.count(1)
         self._handle, self._num_replicas = handle, replicas
         self._current: list[_ReplicaState] = []
         self._last: dict[str, _ReplicaState] = {}  # of all replicas that ever were

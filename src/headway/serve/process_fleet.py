@@ -1,0 +1,441 @@
+"""Supervise a loader and the workers that it forks, and send jobs to them.
+
+A worker that ends, or does not answer pings, is replaced. Its jobs are given to another worker once; a job that loses a
+second worker fails with :class:`UnavailableError`, because it may be the cause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import socket
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from headway.errors import HeadwayError
+from headway.serve.fleet import Fleet, UnavailableError
+from headway.serve.messages import (
+    LOADER,
+    WORKER,
+    Cancel,
+    Done,
+    Exited,
+    Forked,
+    ForkFailed,
+    Job,
+    Loaded,
+    LoadFailed,
+    MessageReceiver,
+    Method,
+    ModelSpec,
+    Part,
+    Ping,
+    PivotModels,
+    Pong,
+    encode,
+)
+from headway.serve.worker_process import LoaderProcess, PendingJob, WorkerProcess, socket_pair, start_first_loader
+
+_log = logging.getLogger("headway.serve")
+_PING_S = 0.25  # between two pings of a worker
+_CANCEL_S = 5.0  # a worker that has not ended a canceled job after this processor time is replaced
+_YOUNG_S = 5.0  # a worker that ends sooner failed to start, and the next one waits
+_MAX_WAIT_S = 10.0  # before a worker is started again
+_END_S = 2.0  # a loader that has not ended its processes after this time is killed
+
+T = TypeVar("T")
+
+
+class ProcessFleet(Fleet):
+    """Loads models, and calls their methods in worker processes.
+
+    Args:
+        models: The models. Those that are loaded on demand are only described.
+        workers: Number of worker processes.
+        parent: Processes that have other models already. The loader is forked from theirs, and has these models, too.
+        on_loss: Called when the loader has ended unexpectedly.
+        silence_s: A worker that answers nothing and computes nothing for so long, in seconds, is killed.
+        step_s: A worker that takes longer for one decoding step, or for an answer, is killed.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[ModelSpec],
+        *,
+        workers: int,
+        parent: ProcessFleet | None = None,
+        on_loss: Callable[[], None],
+        silence_s: float = 3.0,
+        step_s: float = 30.0,
+    ) -> None:
+        super().__init__(workers)
+        self._specs = list(models)
+        self._parent, self._on_loss = parent, on_loss
+        self._silence_s, self._step_s = silence_s, step_s
+        self._workers: list[WorkerProcess | None] = [None] * workers
+        self._numbers = itertools.count(1)
+        self._waiting: list[PendingJob] = []  # jobs for which no worker is ready
+        self._ended: dict[int, asyncio.Event] = {}  # by process
+        self._forked: asyncio.Queue[tuple[int, asyncio.Event] | HeadwayError] = asyncio.Queue()
+        self._forking = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing = False
+        self._is_lost = False  # the loader has ended, so that no worker can be started again
+        self._loader: LoaderProcess | None = None
+        self._control: socket.socket | None = None  # sends sockets to the loader
+        self._transport: asyncio.WriteTransport | None = None  # sends messages over the same connection
+        self._loaded: asyncio.Future[None] | None = None
+
+    # Starting and ending.
+
+    async def launch(self) -> None:
+        """Start the process that loads the models."""
+        ours, theirs = socket_pair()
+        loop = asyncio.get_running_loop()
+        self._control, self._loaded = ours, loop.create_future()
+        receiver = MessageReceiver(self._receive_from_loader, self._on_loader_end)
+        self._transport, _ = await loop.create_connection(lambda: receiver, sock=ours.dup())
+        if self._parent is None:
+            self._loader = await start_first_loader(theirs)
+        else:
+            pid, ended = await self._parent.fork(LOADER, theirs)
+            self._loader = LoaderProcess(pid, ended.wait)
+        if not self._transport.is_closing():
+            self._transport.write(encode(self._specs))
+
+    async def start(self) -> None:
+        """Wait until the models are loaded, and start the workers. If that fails or is canceled, all processes end.
+
+        Raises:
+            HeadwayError: A model cannot be loaded.
+        """
+        try:
+            if self._loader is None:
+                await self.launch()
+            assert self._loaded is not None
+            await self._loaded
+            await asyncio.gather(*(self._start_worker(number) for number in range(self.num_workers)))
+        except BaseException:
+            await self.close()
+            raise
+        for number in range(self.num_workers):
+            self._spawn(self._keep(number))
+
+    async def close(self) -> None:
+        """End all processes at once."""
+        self._closing = True
+        for task in list(self._tasks):
+            task.cancel()
+        workers = list(filter(None, self._workers))
+        for worker in workers:
+            worker.kill()
+            worker.transport.close()
+        if self._transport is not None and self._control is not None:
+            self._transport.close()
+            self._control.close()
+        for pending in [*self._waiting, *(each for worker in workers for each in worker.pending.values())]:
+            self._fail(pending)
+        if self._loader is not None:
+            await self._loader.end(_END_S if self.models else 0.0)
+
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _receive_from_loader(self, message: Any) -> None:
+        assert self._loaded is not None
+        match message:
+            case Loaded():
+                self.models, self.num_bytes = {model.name: model for model in message.models}, message.num_bytes
+                self._loaded.set_result(None)
+            case LoadFailed():
+                self._fail_to_load(message.error)
+            case Forked():
+                ended = self._ended[message.pid] = asyncio.Event()
+                self._forked.put_nowait((message.pid, ended))
+            case ForkFailed():
+                self._forked.put_nowait(HeadwayError(f"a process cannot be started: {message.reason}"))
+            case Exited():
+                if message.status and not self._closing:
+                    _log.warning("process %d ended with status %d", message.pid, message.status)
+                self._ended.pop(message.pid).set()
+
+    def _on_loader_end(self, error: Exception | None) -> None:
+        assert self._loaded is not None
+        self._is_lost = True
+        for ended in self._ended.values():  # the loader can no longer report that they ended
+            ended.set()
+        self._forked.put_nowait(HeadwayError("a process cannot be started: the one that forks it has ended"))
+        self._give_waiting_jobs()
+        if error is not None:
+            _log.error("a message of the process that loads the models is wrong", exc_info=error)
+        if not self._loaded.done():
+            text = "the process that loads the models ended unexpectedly; see its messages above"
+            self._fail_to_load(HeadwayError(text))
+        elif self.models and not self._closing:
+            _log.error("the process that loads %s has ended", ", ".join(self.num_bytes) or "the models")
+            self._on_loss()
+
+    def _fail_to_load(self, error: Exception) -> None:
+        assert self._loaded is not None
+        self._loaded.set_exception(error)
+        self._loaded.exception()  # so that asyncio does not complain if nobody waits for it
+
+    async def fork(self, kind: bytes, connection: socket.socket) -> tuple[int, asyncio.Event]:
+        """Let the loader fork a process that serves a connection.
+
+        Args:
+            kind: What the process is: WORKER or LOADER.
+            connection: The connection, which is closed in this process.
+
+        Returns:
+            The process, and an event that is set when it has ended.
+
+        Raises:
+            HeadwayError: The system cannot start another process.
+        """
+        # The answers come in the order of the requests, so a canceled request waits for its answer, too.
+        return await asyncio.shield(self._spawn(self._fork(kind, connection)))
+
+    async def _fork(self, kind: bytes, connection: socket.socket) -> tuple[int, asyncio.Event]:
+        with connection:
+            async with self._forking:
+                assert self._control is not None
+                try:
+                    await asyncio.to_thread(socket.send_fds, self._control, [kind], [connection.fileno()])
+                except OSError as error:  # the loader has ended
+                    raise HeadwayError(f"a process cannot be started: {error}") from None
+                found = await self._forked.get()
+        if isinstance(found, HeadwayError):
+            raise found
+        return found
+
+    async def _start_worker(self, number: int) -> None:
+        ours, theirs = socket_pair()
+        try:
+            worker = WorkerProcess(*await self.fork(WORKER, theirs))
+            receiver = MessageReceiver(partial(self._receive, worker), partial(self._on_end, worker))
+            worker.transport, _ = await asyncio.get_running_loop().create_connection(lambda: receiver, sock=ours)
+        except BaseException:
+            ours.close()
+            raise
+        self._workers[number] = worker
+        worker.send(Ping())
+
+    async def _keep(self, number: int) -> None:
+        """Watch a worker, and start another one when it has ended."""
+        failures = 0
+        while True:
+            worker = self._workers[number]
+            assert worker is not None
+            await self._watch(worker)
+            self._workers[number] = None
+            self._lose(worker)
+            worker.transport.close()
+            self.restarts += 1
+            failures = failures + 1 if time.monotonic() - worker.started < _YOUNG_S else 0
+            while self._workers[number] is None:
+                if self._is_lost:
+                    return
+                if failures > 1:
+                    await asyncio.sleep(min(0.1 * 2**failures, _MAX_WAIT_S))
+                try:
+                    await self._start_worker(number)
+                except HeadwayError as error:
+                    failures = max(failures, 1) + 1
+                    _log.warning("%s", error)
+
+    async def _watch(self, worker: WorkerProcess) -> None:
+        """Ping a worker until it ends, and kill it if it hangs.
+
+        On a busy machine, a worker that gets little processor time answers late, and is not killed for that.
+        """
+        used_s: deque[float] = deque(maxlen=max(2, round(self._silence_s / _PING_S) - 1))  # at the last pings
+        while not worker.ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(worker.ended.wait(), _PING_S)
+                return
+            # Pings are counted, because time also passes while this process is busy with something else.
+            used_s.append(worker.processor_s())
+            limit_s = self._silence_s if used_s[-1] == used_s[0] else self._step_s
+            if worker.unanswered * _PING_S > limit_s or worker.state.stalled_s > self._step_s:
+                _log.warning("worker process %d hangs, and is killed", worker.pid)
+                worker.kill()
+                self._lose(worker)
+                await worker.ended.wait()
+                return
+            worker.unanswered += 1
+            worker.send(Ping())
+
+    def _receive(self, worker: WorkerProcess, message: Any) -> None:
+        worker.unanswered = 0
+        match message:
+            case Pong():
+                worker.state = message
+                if not worker.is_ready:
+                    worker.is_ready = True
+                    self._give_waiting_jobs()
+            case Part():
+                self._on_part(worker, message)
+            case Done():
+                self._on_done(worker, message)
+
+    def _on_end(self, worker: WorkerProcess, error: Exception | None) -> None:
+        if error is not None:
+            _log.error("an answer of worker process %d is wrong; it is killed", worker.pid, exc_info=error)
+            worker.kill()
+        self._lose(worker)
+
+    # Jobs.
+
+    @property
+    def num_ready(self) -> int:
+        """The number of workers that can take jobs."""
+        return sum(worker is not None and worker.is_ready for worker in self._workers)
+
+    @property
+    def states(self) -> list[Pong]:
+        """The last answer of each worker."""
+        return [worker.state for worker in self._workers if worker is not None]
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the workers."""
+        return [worker.pid for worker in self._workers if worker is not None]
+
+    def private_bytes(self) -> int:
+        """Return the memory of the workers that they do not share with others."""
+        total = 0
+        for pid in self.pids:
+            with contextlib.suppress(OSError):
+                text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+                found = [line.split()[1] for line in text.splitlines() if line.startswith("Private_")]
+                total += 1024 * sum(map(int, found))
+        return total
+
+    async def call(
+        self,
+        model: str | PivotModels,
+        method: Method,
+        *arguments: Any,
+        caller: str = "",
+        priority: int = 0,
+        **keywords: Any,
+    ) -> Any:
+        """Call a method of a model, or a function of it, and return its result.
+
+        Canceling this task ends the job before its next step.
+
+        Raises:
+            HeadwayError: The method has raised it.
+            WorkerError: The job failed because of a defect.
+            UnavailableError: The job lost two workers, or the service has ended.
+        """
+        pending = self._submit(Job(next(self._numbers), model, method, arguments, keywords, caller, priority))
+        try:
+            return await pending.future
+        except asyncio.CancelledError:
+            self._cancel(pending)
+            raise
+
+    async def stream(
+        self, model: str, method: Method, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
+    ) -> AsyncGenerator[Any]:
+        """Call a method that returns a stream, and yield its parts and then its result.
+
+        Raises the errors of :meth:`call`. A stream that has lost its worker after its first part does not begin again.
+        """
+        pending = self._submit(Job(next(self._numbers), model, method, arguments, keywords, caller, priority, True))
+        pending.future.add_done_callback(lambda _: pending.parts.put_nowait(None))
+        try:
+            while (part := await pending.parts.get()) is not None:
+                yield part.value
+            yield pending.future.result()
+        finally:
+            if not pending.future.done():
+                pending.future.cancel()
+                self._cancel(pending)
+
+    def _submit(self, job: Job) -> PendingJob:
+        if self._closing:
+            raise UnavailableError
+        pending = PendingJob(job, asyncio.get_running_loop().create_future())
+        self._give(pending)
+        return pending
+
+    def _give(self, pending: PendingJob) -> None:
+        """Give a job to the worker with the fewest jobs."""
+        ready = [worker for worker in self._workers if worker is not None and worker.is_ready]
+        if not ready:
+            if self._is_lost:
+                self._fail(pending)
+            else:
+                self._waiting.append(pending)
+            return
+        worker = min(ready, key=lambda each: len(each.pending))
+        worker.pending[pending.job.number] = pending
+        worker.send(pending.job)
+
+    def _give_waiting_jobs(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for pending in waiting:
+            if not pending.future.done():
+                self._give(pending)
+
+    def _lose(self, worker: WorkerProcess) -> None:
+        """Give no more jobs to a worker that has ended, and its jobs to others."""
+        worker.is_ready = False
+        lost, worker.pending = worker.pending, {}
+        for pending in lost.values():
+            if pending.was_retried or pending.has_sent:
+                self._fail(pending)
+            elif not pending.future.done():
+                pending.was_retried = True
+                self._give(pending)
+
+    def _fail(self, pending: PendingJob) -> None:
+        if not pending.future.done():
+            pending.future.set_exception(UnavailableError())
+
+    def _on_part(self, worker: WorkerProcess, part: Part) -> None:
+        pending = worker.pending.get(part.number)
+        if pending is not None:
+            pending.has_sent = True
+            pending.parts.put_nowait(part)
+
+    def _on_done(self, worker: WorkerProcess, done: Done) -> None:
+        pending = worker.pending.pop(done.number, None)
+        if pending is None or pending.future.done():
+            return
+        if done.error is None:
+            pending.future.set_result(done.result)
+        else:
+            pending.future.set_exception(done.error)
+
+    def _cancel(self, pending: PendingJob) -> None:
+        number = pending.job.number
+        for worker in filter(None, self._workers):
+            if number in worker.pending:
+                worker.send(Cancel(number))
+                limits = worker.processor_s() + _CANCEL_S, time.monotonic() + self._step_s
+                asyncio.get_running_loop().call_later(_CANCEL_S, self._expect_end, worker, number, *limits)
+        if pending in self._waiting:
+            self._waiting.remove(pending)
+
+    def _expect_end(self, worker: WorkerProcess, number: int, used_s: float, deadline: float) -> None:
+        """Kill a worker that has not ended a canceled job when it has used this processor time, or at the deadline."""
+        if number not in worker.pending:
+            return
+        if worker.processor_s() < used_s and time.monotonic() < deadline:
+            asyncio.get_running_loop().call_later(_PING_S, self._expect_end, worker, number, used_s, deadline)
+        else:
+            _log.warning("worker process %d did not end a canceled job, and is killed", worker.pid)
+            worker.kill()

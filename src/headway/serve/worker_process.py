@@ -1,0 +1,115 @@
+"""The processes of a service, as the process that supervises them sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway.errors import HeadwayError
+from headway.serve.messages import Job, Part, Pong, encode
+
+_PROCESS_CLOCK = 2  # CPUCLOCK_SCHED: a clock's number is ~pid << 3 | 2 (Linux, clock_getcpuclockid)
+_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "MALLOC_ARENA_MAX": "1",  # one heap for all threads: one thread does nearly all of a worker's work
+}
+# A decoding step reads the scattered caches of many sentences, which need too many TLB entries with small pages.
+_HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # a value that the user has set takes precedence
+
+
+@dataclass(eq=False)
+class PendingJob:
+    """A job that has no result yet."""
+
+    job: Job
+    future: asyncio.Future[Any]
+    parts: asyncio.Queue[Part | None] = field(default_factory=asyncio.Queue)  # at the end, None
+    was_retried: bool = False
+    has_sent: bool = False  # whether a part has arrived, so that the job cannot begin again
+
+
+@dataclass(eq=False)
+class WorkerProcess:
+    """A worker process, its connection and its jobs."""
+
+    pid: int
+    ended: asyncio.Event
+    transport: asyncio.WriteTransport = field(init=False)
+    pending: dict[int, PendingJob] = field(default_factory=dict)
+    started: float = field(default_factory=time.monotonic)
+    unanswered: int = 0  # pings since the last answer
+    state: Pong = field(default_factory=lambda: Pong(0.0, 0, 0, 0))
+    is_ready: bool = False
+    _unsent: list[bytes] = field(default_factory=list, init=False)
+
+    def send(self, message: Any) -> None:
+        """Send a message to the process, together with the others of this iteration of the event loop."""
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._send_unsent)
+        self._unsent.append(encode(message))
+
+    def _send_unsent(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        self.transport.write(b"".join(unsent))
+
+    def processor_s(self) -> float:
+        """Return the processor time that the process has used, in seconds."""
+        with contextlib.suppress(OSError):  # it has ended
+            return time.clock_gettime(~self.pid << 3 | _PROCESS_CLOCK)
+        return 0.0
+
+    def kill(self) -> None:
+        """End the process, if it has not ended yet."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class LoaderProcess:
+    """A loader process. ``wait`` waits until it has ended."""
+
+    pid: int
+    wait: Callable[[], Awaitable[object]]
+
+    async def end(self, patience_s: float) -> None:
+        """Wait until the process, whose connection is closed, has ended, and kill it if that takes too long."""
+        waiting = asyncio.ensure_future(self.wait())
+        done, _ = await asyncio.wait([waiting], timeout=patience_s)
+        if not done:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            await waiting
+
+
+async def start_first_loader(connection: socket.socket) -> LoaderProcess:
+    """Start a loader, which serves a connection. The connection is closed in this process."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "headway.serve.loader", str(connection.fileno())),
+        pass_fds=[connection.fileno()],
+        stdin=subprocess.DEVNULL,
+        env=_HUGE_PAGES | os.environ | _ENVIRONMENT,
+    )
+    connection.close()
+    return LoaderProcess(process.pid, process.wait)
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Return two connected sockets.
+
+    Raises:
+        HeadwayError: The system has none left.
+    """
+    try:
+        return socket.socketpair()
+    except OSError as error:  # too many open files
+        raise HeadwayError(f"a process cannot be started: {error}") from None
