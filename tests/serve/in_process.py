@@ -22,7 +22,8 @@ from headway.serve.config import KeyConfig, LimitsConfig, ModelConfig, ServeConf
 from headway.serve.fleet import Fleet
 from headway.serve.glossaries import GlossaryLines, GlossaryStore
 from headway.serve.http_connection import BoundedHttpConnection
-from headway.serve.messages import Job, Method, ModelInfo, PivotModels
+from headway.serve.messages import Job, Method
+from headway.serve.model_info import ModelInfo, PivotModels
 from headway.serve.model_pool import ModelPool
 from headway.serve.service import Client, Service
 from headway.serve.usage import Usage

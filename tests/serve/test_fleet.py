@@ -13,7 +13,7 @@ from running_service import unpack_model
 
 from headway.errors import HeadwayError
 from headway.serve.fleet import UnavailableError
-from headway.serve.messages import ModelSpec
+from headway.serve.model_info import ModelSpec
 from headway.serve.process_fleet import ProcessFleet
 
 _PATIENCE_S = 60.0

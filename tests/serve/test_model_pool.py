@@ -18,7 +18,7 @@ from running_service import RunningService, running, unpack_model, wait_until
 from headway.errors import BundleError, ConfigError
 from headway.predict import load_translator
 from headway.serve.fleet import UnavailableError
-from headway.serve.messages import ModelInfo, ModelSpec
+from headway.serve.model_info import ModelInfo, ModelSpec
 from headway.serve.model_pool import ModelNotReadyError, ModelPool
 from headway.serve.process_fleet import ProcessFleet
 

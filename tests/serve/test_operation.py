@@ -21,7 +21,8 @@ from headway.serve.app import make_app
 from headway.serve.config import LimitsConfig, ModelConfig, ServeConfig
 from headway.serve.fleet import Fleet
 from headway.serve.glossaries import GlossaryStore
-from headway.serve.messages import ModelInfo, Pong
+from headway.serve.messages import Pong
+from headway.serve.model_info import ModelInfo
 from headway.serve.model_pool import ModelPool
 from headway.serve.reports import EndedRequest, RequestReports
 from headway.serve.service import Service

@@ -13,7 +13,7 @@ from running_service import RunningService, running, unpack_model
 from headway.decode import DecodingOptions
 from headway.predict import Glossary, PivotTranslator, load_translator
 from headway.serve.directions import Directions, UnknownLanguageError
-from headway.serve.messages import ModelInfo, PivotModels
+from headway.serve.model_info import ModelInfo, PivotModels
 
 
 def models(*pairs: str) -> list[ModelInfo]:

@@ -19,7 +19,7 @@ from headway.serve.admission import Admission, OverloadedError
 from headway.serve.config import KeyConfig, ModelConfig, ServeConfig
 from headway.serve.fleet import Fleet
 from headway.serve.glossaries import GlossaryStore
-from headway.serve.messages import ModelInfo
+from headway.serve.model_info import ModelInfo
 from headway.serve.model_pool import ModelPool
 from headway.serve.service import Client, QuotaExceededError, Service
 from headway.serve.usage import Usage

@@ -8,6 +8,7 @@
     process_fleet    starts, watches and replaces the workers of a loader, and sends them jobs
     worker_process   one of its processes
     model_pool       the models that stay loaded, and those that are loaded on demand
+    model_info       what is known of a model
     messages         what processes send each other
     admission        the bounded queue, and the shares of each key
     bulk_jobs        bulk texts, which are translated while little else is done

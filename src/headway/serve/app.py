@@ -32,7 +32,7 @@ from headway.serve.apis.native.documents import DOCUMENTS_PATH
 from headway.serve.apis.native.errors import error as native_error
 from headway.serve.apis.native.jobs import JOBS_PATH
 from headway.serve.apis.native.router import router as native_router
-from headway.serve.apis.requests import RefusedError
+from headway.serve.apis.request_fields import RefusedError
 from headway.serve.dispatch import NATIVE, PAGE, api_of_head, api_of_request, split_prefix
 from headway.serve.glossaries import UnknownDictionaryError
 from headway.serve.http_errors import STATUSES, http_error

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from headway.config import Config, read_toml
 from headway.errors import ConfigError
-from headway.serve.messages import ModelSpec
+from headway.serve.model_info import ModelSpec
 
 _PREFIX = "HEADWAY_"
 _SHA256 = 64  # hexadecimal digits

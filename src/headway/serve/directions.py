@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any, Literal
 
 from headway.serve.languages import base_language, find_language
-from headway.serve.messages import ModelInfo, PivotModels
+from headway.serve.model_info import ModelInfo, PivotModels
 
 
 class UnknownLanguageError(Exception):

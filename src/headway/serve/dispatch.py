@@ -6,13 +6,14 @@ API but the native one also has a prefix of its own, such as ``/deepl/v2/transla
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope
 
-from headway.serve.apis.requests import BadRequestError, parse_json_object, replay
+from headway.serve.apis.request_fields import BadRequestError, parse_json_object
 
 NATIVE = "native"
 PAGE = "page"
@@ -103,3 +104,13 @@ def split_prefix(path: str, api: str) -> tuple[str, str]:
     """Return the prefix of its API with which a path begins, or "", and the rest, which the API's routes know."""
     prefix = f"/{api}"
     return (prefix, path[len(prefix) :] or "/") if f"{path}/".startswith(f"{prefix}/") else ("", path)
+
+
+def replay(messages: Iterable[Message], receive: Receive) -> Receive:
+    """Return a function that receives ``messages``, which have been read from a request, and then what follows."""
+    left = deque(messages)
+
+    async def receive_again() -> Message:
+        return left.popleft() if left else await receive()
+
+    return receive_again

@@ -6,7 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from headway.serve.messages import Method, ModelInfo, PivotModels, Pong
+from headway.serve.messages import Method, Pong
+from headway.serve.model_info import ModelInfo, PivotModels
+
+MAX_JOBS = 128  # of a worker at a time
 
 
 class UnavailableError(Exception):

@@ -8,7 +8,7 @@ from starlette.requests import ClientDisconnect
 
 from headway.errors import HeadwayError
 from headway.serve.admission import OverloadedError, RetryLaterError
-from headway.serve.apis.requests import BadRequestError
+from headway.serve.apis.request_fields import BadRequestError
 from headway.serve.bulk_jobs import JobNotDoneError, JobsFullError, UnknownJobError
 from headway.serve.directions import UnknownLanguageError
 from headway.serve.documents import DocumentNotDoneError, DocumentsFullError, UnknownDocumentError

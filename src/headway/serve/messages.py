@@ -9,80 +9,16 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
+
+from headway.serve.model_info import ModelInfo, PivotModels
 
 _LENGTH = struct.Struct("!Q")
 # Sent to a loader with the socket of a new process. These are the only messages that are not pickled.
 WORKER, LOADER = b"W", b"L"
-MAX_JOBS = 128  # of a worker at a time
 
 Method = str | Callable[..., Any]
 """The name of a method of a model, or a function whose first argument is the model."""
-
-
-@dataclass(frozen=True)
-class ModelSpec:
-    """A model of the service.
-
-    Attributes:
-        name: The name in the service.
-        folder: The model folder.
-        settings: How it decodes: arguments of :func:`headway.load`.
-        on_demand: Whether it is loaded only when it is needed.
-    """
-
-    name: str
-    folder: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    on_demand: bool = False
-
-    @property
-    def stored_bytes(self) -> int:
-        """The size of the model's weights on disk, a lower bound of its memory."""
-        return sum(path.stat().st_size for path in Path(self.folder).glob("*.safetensors"))
-
-
-@dataclass(frozen=True)
-class ModelInfo:
-    """What the service knows of a model.
-
-    Attributes:
-        name: The name in the service.
-        kind: The kind of its task, such as "translation".
-        source_languages: The languages that it translates from; empty if unknown or if it does not translate.
-        target_languages: The languages that it translates into.
-        takes_target_language: Whether each call must name the target language.
-        takes_source_language: Whether each call must name the source language.
-        labels: The labels of a classifier.
-        context_length: The context of a language model in tokens, or None.
-    """
-
-    name: str
-    kind: str
-    source_languages: tuple[str, ...] = ()
-    target_languages: tuple[str, ...] = ()
-    takes_target_language: bool = False
-    takes_source_language: bool = False
-    labels: tuple[str, ...] = ()
-    context_length: int | None = None
-
-
-@dataclass(frozen=True)
-class PivotModels:
-    """Two models that translate one after the other; see :class:`headway.predict.PivotTranslator`.
-
-    Attributes:
-        first: The name of the first model.
-        second: The name of the second model.
-        languages: The language in between, as the first and as the second model call it.
-        candidates: The number of pivots of each text.
-    """
-
-    first: str
-    second: str
-    languages: tuple[str, str]
-    candidates: int
 
 
 @dataclass(frozen=True)

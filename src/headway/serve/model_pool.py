@@ -33,7 +33,8 @@ from headway.errors import ConfigError, HeadwayError
 from headway.serve.admission import RetryLaterError
 from headway.serve.config import ServeConfig
 from headway.serve.fleet import Fleet, UnavailableError
-from headway.serve.messages import ModelInfo, ModelSpec, Pong
+from headway.serve.messages import Pong
+from headway.serve.model_info import ModelInfo, ModelSpec
 from headway.serve.process_fleet import ProcessFleet
 
 _log = logging.getLogger("headway.serve")

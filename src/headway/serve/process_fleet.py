@@ -33,13 +33,12 @@ from headway.serve.messages import (
     LoadFailed,
     MessageReceiver,
     Method,
-    ModelSpec,
     Part,
     Ping,
-    PivotModels,
     Pong,
     encode,
 )
+from headway.serve.model_info import ModelSpec, PivotModels
 from headway.serve.worker_process import LoaderProcess, PendingJob, WorkerProcess, socket_pair, start_first_loader
 
 _log = logging.getLogger("headway.serve")

@@ -33,8 +33,9 @@ from headway.config import Config
 from headway.errors import HeadwayError
 from headway.serve.app import make_app
 from headway.serve.config import ServeConfig, read_config
-from headway.serve.fleet import Fleet, UnavailableError
-from headway.serve.messages import MAX_JOBS, Done, Job, Method, ModelInfo, PivotModels, Pong, WorkerError
+from headway.serve.fleet import MAX_JOBS, Fleet, UnavailableError
+from headway.serve.messages import Done, Job, Method, Pong, WorkerError
+from headway.serve.model_info import ModelInfo, PivotModels
 from headway.serve.model_pool import ModelNotReadyError, ModelPool
 from headway.serve.run import save_regularly
 from headway.serve.service import Service, open_stores

@@ -22,13 +22,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.predict.results import raise_first_error
-from headway.serve.apis.requests import (
-    BadRequestError,
-    RefusedError,
-    authorization,
-    parse_body,
-    unless_disconnected,
-)
+from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.request_fields import BadRequestError, RefusedError, authorization, parse_body
 from headway.serve.directions import UnknownLanguageError
 from headway.serve.languages import base_language, english_name
 from headway.serve.service import (

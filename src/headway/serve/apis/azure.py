@@ -26,7 +26,8 @@ from starlette.routing import Route
 
 from headway.errors import HeadwayError
 from headway.predict.results import Translation, raise_first_error
-from headway.serve.apis.requests import BadRequestError, RefusedError, authorization, parse_json, unless_disconnected
+from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.request_fields import BadRequestError, RefusedError, authorization, parse_json
 from headway.serve.directions import UnknownLanguageError
 from headway.serve.languages import (
     DetectedLanguage,

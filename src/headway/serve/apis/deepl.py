@@ -29,7 +29,8 @@ from headway.serve.apis.deepl_fields import (
     required_text,
     texts,
 )
-from headway.serve.apis.requests import BadRequestError, read_fields, unless_disconnected
+from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.request_fields import BadRequestError, read_fields
 from headway.serve.directions import UnknownLanguageError
 from headway.serve.glossaries import UnknownDictionaryError
 from headway.serve.languages import base_language, english_name, normalized

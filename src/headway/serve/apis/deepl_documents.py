@@ -21,7 +21,8 @@ from headway.serve.apis.deepl_fields import (
     optional_text,
     required_text,
 )
-from headway.serve.apis.requests import BadRequestError, RefusedError, read_fields, read_upload, unless_disconnected
+from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.request_fields import BadRequestError, RefusedError, read_fields, read_upload
 from headway.serve.directions import UnknownLanguageError
 from headway.serve.documents import DocumentNotDoneError, ServedDocument, UnknownDocumentError
 from headway.serve.service import Service

@@ -8,8 +8,8 @@ from typing import Any
 
 from starlette.requests import Request
 
-from headway.serve.apis.requests import BadRequestError, authorization
-from headway.serve.apis.requests import optional_text as _optional_text
+from headway.serve.apis.request_fields import BadRequestError, authorization
+from headway.serve.apis.request_fields import optional_text as _optional_text
 from headway.serve.service import BadKeyError, Client, Service
 
 optional_text = partial(_optional_text, problem="Value for '{}' not supported.")

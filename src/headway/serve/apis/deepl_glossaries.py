@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from headway.errors import DataError
 from headway.serve.apis.deepl_fields import authorized_client, optional_text, required_text
-from headway.serve.apis.requests import BadRequestError, read_fields
+from headway.serve.apis.request_fields import BadRequestError, read_fields
 from headway.serve.directions import UnknownLanguageError
 from headway.serve.glossaries import Dictionary, StoredGlossary, UnknownGlossaryError
 from headway.serve.languages import base_language

@@ -15,13 +15,13 @@ from starlette.routing import Route
 
 from headway.decode.request import DecodingOptions
 from headway.predict.results import raise_first_error
-from headway.serve.apis.requests import (
+from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.request_fields import (
     BadRequestError,
     RefusedError,
     authorization,
     optional_text,
     parse_json_object,
-    unless_disconnected,
 )
 from headway.serve.languages import base_language
 from headway.serve.service import Client, Service

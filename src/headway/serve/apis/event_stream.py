@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from headway.serve.apis.requests import unless_disconnected
+from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.http_errors import http_error
 
 _log = logging.getLogger("headway.serve")

@@ -18,14 +18,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.predict.results import raise_first_error
-from headway.serve.apis.requests import (
+from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.request_fields import (
     BadRequestError,
     RefusedError,
     authorization,
     optional_text,
     parse_body,
     read_fields,
-    unless_disconnected,
 )
 from headway.serve.directions import UnknownLanguageError
 from headway.serve.glossaries import StoredGlossary

@@ -24,16 +24,11 @@ from headway import __version__
 from headway.decode.request import DecodingOptions
 from headway.predict import Continuation, StreamPart
 from headway.predict.results import raise_first_error
+from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
-from headway.serve.apis.requests import (
-    BadRequestError,
-    authorization,
-    parse_body,
-    parse_fields,
-    unless_disconnected,
-)
+from headway.serve.apis.request_fields import BadRequestError, authorization, parse_body, parse_fields
 from headway.serve.languages import base_language
-from headway.serve.messages import ModelInfo
+from headway.serve.model_info import ModelInfo
 from headway.serve.service import Client, Service
 from headway.text.base import EOS, MASK
 

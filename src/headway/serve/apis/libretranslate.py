@@ -15,7 +15,8 @@ from starlette.routing import Route
 from headway.decode.request import DecodingOptions
 from headway.documents import document_extensions
 from headway.predict.results import raise_first_error
-from headway.serve.apis.requests import BadRequestError, read_fields, read_upload, unless_disconnected
+from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.request_fields import BadRequestError, read_fields, read_upload
 from headway.serve.documents import ServedDocument, UnknownDocumentError
 from headway.serve.fleet import UnavailableError
 from headway.serve.languages import english_name

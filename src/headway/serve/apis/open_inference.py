@@ -34,15 +34,15 @@ from headway import __version__
 from headway.predict import GenerationOptions
 from headway.predict.markup import MarkupKind
 from headway.predict.results import raise_first_error
-from headway.serve.apis.requests import (
+from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.request_fields import (
     BadRequestError,
     authorization,
     languages_for,
     parse_fields,
     parse_json_object,
-    unless_disconnected,
 )
-from headway.serve.messages import ModelInfo
+from headway.serve.model_info import ModelInfo
 from headway.serve.service import Client, Service, TooLargeError, UnknownModelError
 
 _VERSION, _INPUT = "1", "text"

@@ -24,15 +24,10 @@ from headway.decode.request import DecodingOptions
 from headway.predict import Continuation, Prompt
 from headway.predict.predicted_tokens import PredictedToken
 from headway.predict.results import raise_first_error
+from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
-from headway.serve.apis.requests import (
-    BadRequestError,
-    authorization,
-    languages_for,
-    parse_body,
-    unless_disconnected,
-)
-from headway.serve.messages import ModelInfo
+from headway.serve.apis.request_fields import BadRequestError, authorization, languages_for, parse_body
+from headway.serve.model_info import ModelInfo
 from headway.serve.service import Client, Service, UnknownModelError
 from headway.text.base import BOS, EOS
 

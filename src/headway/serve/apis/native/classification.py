@@ -11,9 +11,9 @@ from pydantic import BaseModel, Field
 from headway.predict import Classification
 from headway.predict.occlusion import MAX_CHARACTERS, MAX_PARTS, Occlusion, occlude
 from headway.serve.admission import estimated_tokens
+from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.native.errors import ItemError, or_error
 from headway.serve.apis.native.fields import Body, Texts, client_of, listed
-from headway.serve.apis.requests import unless_disconnected
 from headway.serve.service import Service
 
 

@@ -8,17 +8,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, Response
 
+from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.native.fields import client_of
 from headway.serve.apis.native.glossaries import GlossaryBody
 from headway.serve.apis.native.jobs import iso_time
-from headway.serve.apis.requests import (
-    BadRequestError,
-    optional_text,
-    parse_fields,
-    parse_json,
-    read_upload,
-    unless_disconnected,
-)
+from headway.serve.apis.request_fields import BadRequestError, optional_text, parse_fields, parse_json, read_upload
 from headway.serve.documents import ServedDocument
 from headway.serve.glossaries import StoredGlossary
 from headway.serve.service import Client, Service

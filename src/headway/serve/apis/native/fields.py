@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from headway.serve.apis.requests import authorization, check_nesting
+from headway.serve.apis.request_fields import authorization, check_nesting
 from headway.serve.service import Client, Service
 
 MAX_PHRASES = 200  # to include, to ban or to stop at

@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field
 
 from headway.decode.request import DecodingOptions
 from headway.predict import SearchEnd, SearchNode
+from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.native.fields import Body, client_of
-from headway.serve.apis.requests import unless_disconnected
 from headway.serve.inspections import force_word_in_translation, inspect_sentence, search_tree
 from headway.serve.messages import Method
 from headway.serve.service import Service

@@ -9,8 +9,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from headway.predict.masked_language_model import Filling
+from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.native.fields import Body, Phrases, client_of
-from headway.serve.apis.requests import unless_disconnected
 from headway.serve.service import Service
 
 

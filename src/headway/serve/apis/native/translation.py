@@ -16,6 +16,7 @@ from headway.decode.request import DecodingOptions
 from headway.predict.markup import MarkupKind, MarkupOptions
 from headway.predict.results import Candidate, ScoredTarget, Source, Translation
 from headway.predict.segment import split_sentences
+from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.native.errors import ItemError, error_value, or_error
 from headway.serve.apis.native.fields import (
@@ -29,7 +30,8 @@ from headway.serve.apis.native.fields import (
     client_of,
     listed,
 )
-from headway.serve.apis.requests import BadRequestError, replay, unless_disconnected
+from headway.serve.apis.request_fields import BadRequestError
+from headway.serve.dispatch import replay
 from headway.serve.glossaries import Dictionary, StoredGlossary
 from headway.serve.languages import english_name
 from headway.serve.service import Client, Service

@@ -1,12 +1,10 @@
-"""Shared by all APIs: reading the fields of a request, and canceling its work when the client disconnects."""
+"""Read the fields of a request: for all APIs."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import json
-from collections import deque
-from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -14,11 +12,10 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message, Receive
 
-from headway.serve.messages import ModelInfo
+from headway.serve.model_info import ModelInfo
 
 T = TypeVar("T")
 FieldsT = TypeVar("FieldsT", bound=BaseModel)
@@ -215,43 +212,3 @@ def _joined(items: list[tuple[str, Any]]) -> dict[str, Any]:
         else:
             fields[name] = [fields[name], value]
     return fields
-
-
-def replay(messages: Iterable[Message], receive: Receive) -> Receive:
-    """Return a function that receives ``messages``, which have been read from a request, and then what follows."""
-    left = deque(messages)
-
-    async def receive_again() -> Message:
-        return left.popleft() if left else await receive()
-
-    return receive_again
-
-
-async def unless_disconnected(request: Request, work: Awaitable[T]) -> T:
-    """Return the result of ``work``, which is canceled when the client disconnects.
-
-    Raises:
-        ClientDisconnect: The client has disconnected.
-    """
-    task = asyncio.current_task()
-    assert task is not None
-    has_left, earlier = False, task.cancelling()
-
-    async def watch() -> None:
-        nonlocal has_left
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        has_left = True
-        task.cancel()
-
-    watching = asyncio.ensure_future(watch())
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if has_left and task.cancelling() == earlier + 1:  # otherwise someone else has canceled it, too
-            raise ClientDisconnect from None
-        raise
-    finally:
-        watching.cancel()
-        if has_left:
-            task.uncancel()

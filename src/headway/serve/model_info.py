@@ -1,0 +1,71 @@
+"""What the service knows of its models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model of the service.
+
+    Attributes:
+        name: The name in the service.
+        folder: The model folder.
+        settings: How it decodes: arguments of :func:`headway.load`.
+        on_demand: Whether it is loaded only when it is needed.
+    """
+
+    name: str
+    folder: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    on_demand: bool = False
+
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the model's weights on disk, a lower bound of its memory."""
+        return sum(path.stat().st_size for path in Path(self.folder).glob("*.safetensors"))
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What the service knows of a model.
+
+    Attributes:
+        name: The name in the service.
+        kind: The kind of its task, such as "translation".
+        source_languages: The languages that it translates from; empty if unknown or if it does not translate.
+        target_languages: The languages that it translates into.
+        takes_target_language: Whether each call must name the target language.
+        takes_source_language: Whether each call must name the source language.
+        labels: The labels of a classifier.
+        context_length: The context of a language model in tokens, or None.
+    """
+
+    name: str
+    kind: str
+    source_languages: tuple[str, ...] = ()
+    target_languages: tuple[str, ...] = ()
+    takes_target_language: bool = False
+    takes_source_language: bool = False
+    labels: tuple[str, ...] = ()
+    context_length: int | None = None
+
+
+@dataclass(frozen=True)
+class PivotModels:
+    """Two models that translate one after the other; see :class:`headway.predict.PivotTranslator`.
+
+    Attributes:
+        first: The name of the first model.
+        second: The name of the second model.
+        languages: The language in between, as the first and as the second model call it.
+        candidates: The number of pivots of each text.
+    """
+
+    first: str
+    second: str
+    languages: tuple[str, str]
+    candidates: int
