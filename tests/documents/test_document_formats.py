@@ -116,6 +116,55 @@ def test_markdown_tables_breaks_and_tasks(upper: Translate, text: str, expected:
     assert upper(text, "md") == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("![Figure 1: Profit &amp; loss](a.png)\n", "![FIGURE 1: PROFIT &amp; LOSS](a.png)\n"),
+        ("![My\\_screen\\_shot](a.png)\n", "![MY\\_SCREEN\\_SHOT](a.png)\n"),
+        ("See ![the `x` and `y`](d.png)\n", "SEE ![THE `x` AND `y`](d.png)\n"),
+        ("See ![a [link](x.md) inside](y.png).\n", "SEE ![A [LINK](x.md) INSIDE](y.png).\n"),
+        ("![foo\\\nbar](/url)\n", "![FOO\nBAR](/url)\n"),
+    ],
+)
+def test_markup_in_the_description_of_a_picture(upper: Translate, text: str, expected: str) -> None:
+    assert upper(text, "md") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "translation", "expected"),
+    [
+        ("This is _very_ good.\n", '这是<g id="0">非常</g>好的', "这是*非常*好的\n"),
+        ("This is _very_ good.\n", '<g id="0">Sehr</g> gut', "_Sehr_ gut\n"),
+        ("`a` and `b`\n", '<keep id="0">a</keep><keep id="1">b</keep>', "`a` `b`\n"),
+        ("* one\n  * two\n", "  eins", "* eins\n  * eins\n"),
+    ],
+)
+def test_marks_of_markdown_still_work_in_the_translation(
+    text: str, translation: str, expected: str, tmp_path: Path
+) -> None:
+    source, target = tmp_path / "a.md", tmp_path / "b.md"
+    source.write_text(text)
+    fill_document(lambda batch: [translation] * len(batch), source, target)
+    assert target.read_text() == expected
+
+
+@pytest.mark.parametrize(
+    ("extension", "text"),
+    [
+        ("txt", "2020-01-01\n(030) 555-1234\n1.2.3\n"),
+        ("md", "2020-01-01\n\n| 1.2.3 | 978-3-16 |\n|---|---|\n"),
+        ("srt", "1\n00:00:01,000 --> 00:00:02,000\n2020-01-01\n"),
+        ("json", '{"a": "2020-01-01", "b": 3}'),
+        ("po", 'msgid "1.2.3"\nmsgstr ""\n'),
+    ],
+)
+def test_text_without_words_stays(extension: str, text: str, tmp_path: Path) -> None:
+    source, target = tmp_path / f"a.{extension}", tmp_path / f"b.{extension}"
+    source.write_text(text)
+    assert fill_document(lambda batch: ["x"] * len(batch), source, target) == 0
+    assert target.read_text() == text
+
+
 @pytest.mark.parametrize("text", ["Compute 5 * 3, but \\*hello there\\* is text.\n", "snake_case and \\_private\\_\n"])
 def test_escaped_characters_do_not_become_emphasis(text: str, tmp_path: Path) -> None:
     import markdown_it
@@ -140,6 +189,17 @@ def test_html_in_latin_1_is_read_as_browsers_read_it(name: str, tmp_path: Path) 
     translate_document(translator, source, target)
     assert translator.texts == ["it’s “a”"]
     assert target.read_bytes().endswith(b"<p>IT\x92S \x93A\x94</p>")
+
+
+@pytest.mark.parametrize(
+    ("label", "encoding", "text"),
+    [("gb2312", "gb18030", "镕"), ("shift_jis", "cp932", "①髙"), ("euc-kr", "cp949", "똠방")],
+)
+def test_labels_stand_for_larger_encodings(label: str, encoding: str, text: str, tmp_path: Path) -> None:
+    source, target = tmp_path / "a.html", tmp_path / "b.html"
+    source.write_bytes(f'<meta charset="{label}"><p>{text} a</p>'.encode(encoding))
+    translate_document(UpperCaseTranslator(), source, target)
+    assert target.read_bytes() == f'<meta charset="{label}"><p>{text} A</p>'.encode(encoding)
 
 
 @pytest.mark.parametrize("name", ["hex", "rot13", "unicode_escape", "undefined", "nonsense"])
@@ -179,6 +239,34 @@ def test_subtitles_keep_times_tags_and_the_number_of_lines(upper: Translate) -> 
     assert upper(vtt, "vtt") == vtt.replace("hello", "HELLO").replace("you", "YOU").replace("me\n", "ME\n").replace(
         "id\n", "id\n"
     )
+
+
+def test_a_subtitle_with_an_empty_line_goes_on_until_the_next_one(upper: Translate) -> None:
+    text = (
+        "1\n00:00:01,000 --> 00:00:02,000\n\none\n\ntwo\n\n2\n00:00:03,000 --> 00:00:04,000\nthree\n1984\n\n"
+        "3\n00:00:05,000 --> 00:00:06,000\nfour\n"
+    )
+    expected = (
+        "1\n00:00:01,000 --> 00:00:02,000\n\nONE\n\nTWO\n\n2\n00:00:03,000 --> 00:00:04,000\nTHREE\n1984\n\n"
+        "3\n00:00:05,000 --> 00:00:06,000\nFOUR\n"
+    )
+    assert upper(text, "srt") == expected
+
+
+@pytest.mark.parametrize(
+    ("message", "flag", "expected"),
+    [
+        ("%dx%d pixels", "c-format", "%dX%d PIXELS"),
+        ("%ds and %snumbers", "c-format", "%dS AND %sNUMBERS"),
+        ("Usage: %s\\n  -h  help\\n", "c-format", "USAGE: %s\\n  -H  HELP\\n"),
+        ("%(count)ddays, 100%% sure", "python-format", "%(count)dDAYS, 100%% SURE"),
+        ("<b>bold</b> or <a href='x'>link</a><br/>", "", "<b>BOLD</b> OR <a href='x'>LINK</a><br/>"),
+    ],
+)
+def test_messages_keep_tags_and_directives(upper: Translate, message: str, flag: str, expected: str) -> None:
+    head = f"#, {flag}\n" if flag else ""
+    found = upper(f'{head}msgid "{message}"\nmsgstr ""\n', "po").replace('"\n"', "")
+    assert found.endswith(f'msgstr "{expected}"\n')
 
 
 def test_po_keeps_translations_flags_contexts_and_fills_all_plural_forms(upper: Translate) -> None:
@@ -282,6 +370,22 @@ FIELD = '<w:r><w:fldChar w:fldCharType="{}"/></w:r>'
 )  # fmt: skip
 def test_word_runs(body: str, expected: str, tmp_path: Path) -> None:
     assert translated_paragraph(tmp_path, body) == expected
+
+
+def test_controls_whose_text_is_chosen_stay_and_others_keep_their_translation(tmp_path: Path) -> None:
+    source, target = tmp_path / "a.docx", tmp_path / "b.docx"
+    document = docx.Document()
+    for properties, text in (("<w:dropDownList/>", "one of a list"), ('<w:dataBinding w:xpath="/a"/>', "a title")):
+        control = (
+            f"<w:sdt {_W}><w:sdtPr>{properties}</w:sdtPr><w:sdtContent><w:p><w:r><w:t>{text}</w:t></w:r></w:p>"
+            "</w:sdtContent></w:sdt>"
+        )
+        document.element.body.insert(0, parse_xml(control))
+    document.save(str(source))
+    translate_document(UpperCaseTranslator(), source, target)
+    body = docx.Document(str(target)).element.body
+    assert [each.text for each in body.iter("{*}t")] == ["A TITLE", "one of a list"]
+    assert not list(body.iter("{*}dataBinding"))
 
 
 def test_text_in_a_text_box_and_around_it_is_translated(tmp_path: Path) -> None:

@@ -56,10 +56,25 @@ def test_large_files_are_refused_before_they_are_read(tmp_path: Path) -> None:
 
 
 def test_zip_bombs_are_refused(word: Path) -> None:
-    assert "compressed by a factor of" in refusal(changed(word, same, bomb=bytes(20 << 20)))
+    assert "compressed by a factor of" in refusal(changed(word, same, **{"bomb.xml": bytes(20 << 20)}))
     assert "bytes unpacked" in refusal(word, DocumentLimits(unpacked_bytes=1000))
     assert "files; expected at most 3" in refusal(word, DocumentLimits(files=3))
     assert "the XML has" in refusal(word, DocumentLimits(xml_bytes=100))
+
+
+def test_pictures_may_be_compressed_as_much_as_they_like(word: Path) -> None:
+    copy = changed(word, same, **{"word/media/white.bmp": bytes(20 << 20)})
+    assert read_document(copy, _DOCX, DocumentLimits()).texts
+
+
+def test_strict_open_xml_is_refused(word: Path) -> None:
+    def strict(_: str, data: bytes) -> bytes:
+        return data.replace(
+            b"http://schemas.openxmlformats.org/wordprocessingml/2006/main",
+            b"http://purl.oclc.org/ooxml/wordprocessingml/main",
+        )
+
+    assert "Strict Open XML; save it as an ordinary" in refusal(changed(word, strict))
 
 
 def test_a_file_that_is_larger_than_the_archive_says_is_not_unpacked(word: Path) -> None:

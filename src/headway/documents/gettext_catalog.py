@@ -1,7 +1,8 @@
 """Message catalogs of GNU gettext (PO), read and written by the translate-toolkit.
 
 Messages without a translation are translated, with all plural forms. Existing translations, comments, flags, contexts,
-obsolete messages and the order stay as they are.
+obsolete messages and the order stay as they are. Messages keep their HTML tags, and those with a flag such as
+``c-format`` their printf directives.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headway.documents.content import DocumentContent, DocumentError, DocumentLimits, DocumentText, read_text
+from headway.documents.content import DocumentContent, DocumentError, DocumentLimits, read_text
+from headway.documents.messages import Message
 from headway.errors import MissingPackageError
+from headway.predict.placeholders import has_words
 
 _MAX_PLURALS = 6
+_PRINTF = ("c-format", "objc-format", "php-format", "python-format")  # flags of messages with printf directives
 _NUM_PLURALS = re.compile(r"nplurals\s*=\s*(\d+)")
 
 
@@ -41,18 +45,24 @@ def read_po(path: Path, _: DocumentLimits) -> DocumentContent:
     units: list[Any] = [
         unit
         for unit in catalog.units
-        if not (unit.isheader() or unit.isobsolete() or unit.isblank() or unit.target or not unit.source)
+        if not (
+            unit.isheader() or unit.isobsolete() or unit.isblank() or unit.target or not has_words(str(unit.source))
+        )
     ]
-    strings = [
-        [str(each) for each in unit.source.strings] if unit.hasplural() else [str(unit.source)] for unit in units
+    messages = [
+        [
+            Message(str(each), has_directives=any(map(unit.hastypecomment, _PRINTF)))
+            for each in (unit.source.strings if unit.hasplural() else [unit.source])
+        ]
+        for unit in units
     ]
     found = _NUM_PLURALS.search(str(catalog.header().target) if catalog.header() else "")
     num_plurals = min(int(found[1]), _MAX_PLURALS) if found else 2
 
     def write(translations: Sequence[str], target: Path) -> None:
         remaining = iter(translations)
-        for unit, own in zip(units, strings, strict=True):
-            forms = [next(remaining) for _ in own]
+        for unit, own in zip(units, messages, strict=True):
+            forms = [message.fill(remaining) for message in own]
             # If there are several forms, the first one is the singular.
             plural = [forms[-1]] * max(1, num_plurals - 1)
             unit.target = multistring([*forms[: num_plurals > 1], *plural]) if unit.hasplural() else forms[0]
@@ -66,4 +76,4 @@ def read_po(path: Path, _: DocumentLimits) -> DocumentContent:
                 hint="convert the file to UTF-8",
             ) from None
 
-    return DocumentContent([DocumentText(each) for own in strings for each in own], write)
+    return DocumentContent([text for own in messages for message in own for text in message.texts], write)

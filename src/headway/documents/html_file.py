@@ -27,7 +27,9 @@ _CHARSET = re.compile(
     rb"""<meta\s[^>]*?charset\s*=\s*["']?\s*([\w.:-]+)|<\?xml\s[^>]*?encoding\s*=\s*["']([\w.:-]+)""", re.IGNORECASE
 )
 _NOT_OF_PAGES = ("unicode-escape", "raw-unicode-escape", "idna", "punycode")  # encodings that Python also has
-_READ_AS_WINDOWS_1252 = ("iso8859-1", "ascii")  # by the Encoding Standard, section 4.2
+# By the Encoding Standard, section 4.2, labels stand for larger encodings.
+_READ_AS_WINDOWS_1252 = ("iso8859-1", "ascii")
+_LARGER = {"gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949", "big5": "big5hkscs"}
 _HEAD_BYTES = 4096  # in which a page declares its encoding
 _AFTER_QUOTE = re.compile(r"""=\s*(["'])$""")
 _QUOTES = {'"': "&quot;", "'": "&#39;"}
@@ -116,13 +118,13 @@ def _read(path: Path) -> EncodedText:
     if name.startswith("utf") or start.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return read_text(path)
     data = path.read_bytes()
+    encodings = [name, _LARGER.get(name, name)]
     if name in _READ_AS_WINDOWS_1252 and re.search(rb"[\x80-\x9f]", data):  # the bytes in which the two differ
-        with contextlib.suppress(UnicodeDecodeError):  # of the few bytes that it does not have
-            return _HtmlText(data.decode("cp1252"), "cp1252")
-    try:
-        return _HtmlText(data.decode(name), name)
-    except UnicodeDecodeError:
-        raise DocumentError(f"the page is not valid {declared}, which it declares as its encoding") from None
+        encodings.insert(0, "cp1252")
+    for encoding in encodings:
+        with contextlib.suppress(UnicodeDecodeError):  # Windows-1252 lacks a few bytes that Latin-1 has
+            return _HtmlText(data.decode(encoding), encoding)
+    raise DocumentError(f"the page is not valid {declared}, which it declares as its encoding")
 
 
 class _HtmlText(EncodedText):

@@ -14,12 +14,13 @@ once, so an object is never lost; :class:`headway.predict.MarkupOptions` of this
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html import unescape
 from typing import Any, Literal
 
 from headway.documents.content import DocumentError, DocumentText
+from headway.predict.placeholders import has_words
 
 _TAG = re.compile(r'<(?:(?P<open>g) id="(?P<pair>\d+)"|(?P<close>/g)|x id="(?P<point>\d+)"/|keep id="(?P<kept>\d+)")>')
 _KEPT_END = "</keep>"
@@ -45,7 +46,7 @@ class InlineText:
     """Collects a text with inline tags.
 
     Attributes:
-        has_words: Whether the text contains letters or digits, so that there is something to translate.
+        has_words: Whether there is something to translate.
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class InlineText:
 
     def add_text(self, text: str) -> None:
         """Add text."""
-        self.has_words |= any(map(str.isalnum, text))
+        self.has_words = self.has_words or has_words(text)
         self._parts.append(_escape(text))
 
     def open(self, payload: Any) -> None:
@@ -122,6 +123,49 @@ class InlineText:
         if int(number) >= len(self._payloads):
             raise DocumentError("a translation has an inline tag that its source does not have")
         return self._payloads[int(number)]
+
+
+def parse_tags(text: str, tags: re.Pattern[str], read: Callable[[str], str] = str) -> InlineText:
+    """Return a text whose tags are kept. The payload of a tag is how it is written, and how its partner is.
+
+    Args:
+        text: The text.
+        tags: What a tag is. The groups ``name`` and ``closing`` say which tags are pairs; others stand alone.
+        read: Returns what is between two tags as a reader sees it.
+    """
+    inline, found = InlineText(), list(tags.finditer(text))
+    partners: dict[int, int] = {}
+    opened: list[int] = []
+    for index, tag in enumerate(found):
+        if tag["name"] and not tag["closing"]:
+            opened.append(index)
+        elif tag["name"] and opened and found[opened[-1]]["name"] == tag["name"]:
+            partners[opened.pop()] = index
+    closing = set(partners.values())
+    position = 0
+    for index, tag in enumerate(found):
+        inline.add_text(read(text[position : tag.start()]))
+        if index in partners:
+            inline.open((tag.group(), found[partners[index]].group()))
+        elif index in closing:
+            inline.close()
+        else:
+            inline.add_point((tag.group(), ""))
+        position = tag.end()
+    inline.add_text(read(text[position:]))
+    return inline
+
+
+def write_tags(inline: InlineText, translation: str, write: Callable[[str], str] = str) -> str:
+    """Return a translation of a text of :func:`parse_tags` with its tags. ``write`` is the reverse of its ``read``.
+
+    Raises:
+        DocumentError: The translation does not contain each tag exactly once, or its pairs are not nested.
+    """
+    return "".join(
+        write(part.text) if part.kind == "text" else part.payload[part.kind == "close"]
+        for part in inline.translated_parts(translation)
+    )
 
 
 def _escape(text: str) -> str:

@@ -1,4 +1,4 @@
-"""JSON: all strings that are values are translated. Keys, numbers and the layout stay as they are."""
+"""JSON: all strings that are values are translated. Keys, numbers, HTML tags and the layout stay as they are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from headway.documents.content import DocumentContent, DocumentError, DocumentLimits, DocumentText, read_text
+from headway.documents.content import DocumentContent, DocumentError, DocumentLimits, read_text
+from headway.documents.messages import Message
 
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # valid JSON, but no text
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*+"(?P<key>\s*:)?', re.DOTALL)
@@ -23,24 +24,28 @@ def read_json(path: Path, _: DocumentLimits) -> DocumentContent:
     except ValueError as error:
         raise DocumentError(f"the file is not valid JSON ({error})") from None
     pieces: list[str] = []  # the text before each string, and the text after the last one
-    strings: list[str] = []
+    messages: list[Message] = []
     is_ascii: list[bool] = []
     position = 0
     for match in _STRING.finditer(encoded.text):
         value = None if match["key"] else json.loads(match.group())
-        if value is None or not any(map(str.isalpha, value)) or _HALF_CHARACTER.search(value):
+        if value is None or _HALF_CHARACTER.search(value):
+            continue
+        message = Message(value, has_directives=False)
+        if not message.texts:
             continue
         pieces.append(encoded.text[position : match.start()])
-        strings.append(value)
+        messages.append(message)
         is_ascii.append("\\u" in match.group() and match.group().isascii())
         position = match.end()
     pieces.append(encoded.text[position:])
 
     def write(translations: Sequence[str], target: Path) -> None:
+        remaining = iter(translations)
         written = [
-            json.dumps(translation, ensure_ascii=ascii_only)
-            for translation, ascii_only in zip(translations, is_ascii, strict=True)
+            json.dumps(message.fill(remaining), ensure_ascii=ascii_only)
+            for message, ascii_only in zip(messages, is_ascii, strict=True)
         ]
         encoded.write("".join(part for pair in zip(pieces, [*written, ""], strict=True) for part in pair), target)
 
-    return DocumentContent([DocumentText(each) for each in strings], write)
+    return DocumentContent([text for message in messages for text in message.texts], write)

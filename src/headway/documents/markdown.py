@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -89,7 +89,7 @@ class _MarkdownParagraph:
         return [self.inline.source]
 
     def render(self, translations: Iterator[str]) -> str:
-        text = _BREAK.sub(" ", self._joined(self.inline.translated_parts(next(translations))))
+        text = _BREAK.sub(" ", self._joined(self.inline.translated_parts(next(translations)))).strip()
         if self.is_cell:
             text = text.replace("|", "\\|")
         first = text.partition(" ")[0]
@@ -113,7 +113,7 @@ class _MarkdownParagraph:
         """Return the parts as Markdown. A reference whose words have not changed stays short."""
         out: list[str] = []
         opened: list[int] = []
-        for part in parts:
+        for part, following in zip(parts, [*parts[1:], None], strict=True):
             if part.kind == "text":
                 out.append(self._escaped(part.text))
                 continue
@@ -121,9 +121,16 @@ class _MarkdownParagraph:
             if part.kind == "open":
                 opened.append(len(out))
             elif part.kind == "close":
-                words = "".join(out[opened.pop() + 1 :])
+                start = opened.pop()
+                if set(closing) == {"_"} and (
+                    "".join(out[:start])[-1:].isalnum() or (following is not None and following.text[:1].isalnum())
+                ):
+                    out[start] = closing = "*" * len(closing)  # inside of a word, _ is no emphasis
+                words = "".join(out[start + 1 :])
                 out.append(short if short and closing == f"][{words}]" else closing)
                 continue
+            elif opening.startswith("`") and out and out[-1].endswith("`"):
+                out.append(" ")  # two code spans side by side would be one
             out.append(opening)
         return "".join(out)
 
@@ -372,16 +379,25 @@ class _InlineParser:
 def _record(parser: MarkdownIt, events: list[_Event]) -> None:
     """Let the rules of a parser record what they find."""
 
+    offsets = [0]  # of the text that is parsed now: the words of an image are parsed as a text of their own
+
     def recording(name: str, rule: Callable[..., bool]) -> Callable[..., bool]:
         def recorded(state: Any, silent: bool) -> bool:
+            offset = offsets[-1]
             start, num_tokens, is_pending = state.pos, len(state.tokens), bool(state.pending)
             label = (
                 parser.helpers.parseLinkLabel(state, start + (name == "image"), name == "link")
                 if name in ("link", "image") and not silent and state.src.startswith(_OPENINGS[name], start)
                 else -1
             )
-            if not rule(state, silent):
-                return False
+            if name == "image":
+                offsets.append(offset + start + len(_OPENINGS["image"]))
+            try:
+                if not rule(state, silent):
+                    return False
+            finally:
+                if name == "image":
+                    offsets.pop()
             new = state.tokens[num_tokens + is_pending :]
             if silent or not new:
                 return True
@@ -395,24 +411,30 @@ def _record(parser: MarkdownIt, events: list[_Event]) -> None:
                 closing, words = source[label:end], source[start + len(opening) : label]
                 # Without a name of the destination, the words are its name.
                 named = f"][{_BREAK.sub(' ', words)}]" if closing in ("]", "][]") else closing
-                events.append(_Event(start, start + len(opening), "open", opening, name=name))
-                events.append(_Event(label, end, "close", named, closing if named != closing else "", name))
+                add(_Event(start, start + len(opening), "open", opening, name=name), offset)
+                add(_Event(label, end, "close", named, closing if named != closing else "", name), offset)
             elif name == "html_inline" and (tag := _HTML_TAG.match(source, start)) and source[end - 2] != "/":
                 name_of_tag = tag["name"].lower()
                 kind: Literal["open", "close", "point"] = "close" if tag["closing"] else "open"
                 if name_of_tag in _VOID_TAGS:
                     kind = "point"
-                events.append(_Event(start, end, kind, source[start:end], name=f"<{name_of_tag}"))
+                add(_Event(start, end, kind, source[start:end], name=f"<{name_of_tag}"), offset)
             elif new[-1].type == "hardbreak":
-                events.append(_Event(start, end, "break" if state.level == 0 else "point", source[start:end]))
+                if offset:  # readers see a space in the description of a picture
+                    add(_Event(start, end, "text", " ", " "), offset)
+                else:
+                    add(_Event(start, end, "break" if state.level == 0 else "point", source[start:end]), offset)
             elif new[-1].type == "text_special":
-                events.append(_Event(start, end, "text", source[start:end], new[-1].content))
+                add(_Event(start, end, "text", source[start:end], new[-1].content), offset)
             elif name not in ("newline", "text"):
                 visible = new[-1].content if name == "backticks" else ""
-                events.append(_Event(start, end, "point", source[start:end], visible))
+                add(_Event(start, end, "point", source[start:end], visible), offset)
             return True
 
         return recorded
+
+    def add(event: _Event, offset: int) -> None:
+        events.append(replace(event, start=event.start + offset, end=event.end + offset))
 
     for rule in parser.inline.ruler.__rules__:
         rule.fn = recording(rule.name, rule.fn)

@@ -15,6 +15,7 @@ from headway.documents.safe_xml import local_name
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
+_STRICT = "{http://purl.oclc.org/ooxml/"  # ISO/IEC 29500, its strict variant
 _TYPES_FILE = "[Content_Types].xml"
 
 
@@ -38,7 +39,7 @@ def read_office_open_xml(
     if _TYPES_FILE not in package.names:
         raise DocumentError(f"the file is not a {kind}")
     declared = _content_types(package.names, package.read_xml(_TYPES_FILE).root)
-    if any("macroEnabled" in each for each in declared.values()):
+    if any("macroEnabled" in each or "vbaProject" in each for each in declared.values()):
         raise DocumentError("the document is of a type with macros; save it in a format without macros")
     if main_type not in declared.values():
         raise DocumentError(f"the file is not a {kind}")
@@ -47,6 +48,10 @@ def read_office_open_xml(
         for wanted in types
         for name in sorted((name for name, own in declared.items() if re.fullmatch(wanted, own)), key=_in_order)
     }
+    if any(str(file.root.tag).startswith(_STRICT) for file in files.values()):
+        raise DocumentError(
+            f"the {kind} is in the variant Strict Open XML", hint="save it as an ordinary .docx or .pptx file"
+        )
     paragraphs = [paragraph for file in files.values() for paragraph in office_paragraphs(file.root)]
 
     def write(translations: Sequence[str], target: Path) -> None:

@@ -19,8 +19,9 @@ from headway.documents.safe_xml import XmlFile, parse_xml
 
 _OLE = b"\xd0\xcf\x11\xe0"  # the container of encrypted documents, and of the formats before 2007
 _MACROS = re.compile(r"(?:.*/)?vbaProject\.bin|(?:.*/)?vbaData\.xml|Basic/.+|Scripts/.+", re.IGNORECASE)
-_DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError)
-_RATIO_BYTES = 1 << 20  # smaller files may be compressed as much as they like
+_DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError, ValueError)
+_PARSED = (".xml", ".rels")  # files that are read into memory; pictures may be compressed as much as they like
+_RATIO_BYTES = 1 << 20  # and so may smaller files
 
 
 class OfficePackage:
@@ -53,11 +54,16 @@ class OfficePackage:
         """Return the content of a file. Raises :class:`DocumentError` if it is missing or damaged."""
         try:
             with zipfile.ZipFile(self._path) as archive:
-                return archive.read(name)
+                info = archive.getinfo(name)
+                with archive.open(info) as file:
+                    data = file.read(info.file_size + 1)  # the archive may contain more than it says
         except KeyError:
             raise DocumentError(f"the document has no file {name}") from None
         except (*_DAMAGED, OSError):
             raise DocumentError("the file is damaged", where=name) from None
+        if len(data) > info.file_size:
+            raise DocumentError("the file is larger than the archive says", where=name)
+        return data
 
     def read_xml(self, name: str) -> XmlFile:
         """Return a parsed file. Raises the errors of :meth:`read` and :func:`parse_xml`."""
@@ -98,7 +104,8 @@ class OfficePackage:
                 raise DocumentError("the document is encrypted; save it without a password")
             if _MACROS.fullmatch(info.filename):
                 raise DocumentError("the document contains macros; save it in a format without macros")
-            if info.file_size > max(_RATIO_BYTES, limits.compression_ratio * info.compress_size):
+            is_parsed = info.filename.lower().endswith(_PARSED)
+            if is_parsed and info.file_size > max(_RATIO_BYTES, limits.compression_ratio * info.compress_size):
                 ratio = info.file_size // max(1, info.compress_size)
                 raise DocumentError(
                     f"a file is compressed by a factor of {ratio:,}",

@@ -194,7 +194,7 @@ class OfficeParagraph:
         if local_name(container) == "fldSimple":
             return bool(_TRANSLATED_FIELD.match(container.get(WORD + "instr", "")))
         if local_name(container) == "sdt":
-            return not any(local_name(each) in _CONTROLS for properties in container[:1] for each in properties)
+            return not _is_chosen(container)
         return True
 
     def _merged_fields(self, parts: Sequence[_Part]) -> list[_Part]:
@@ -373,9 +373,23 @@ class _PartRange:
 
 
 def office_paragraphs(root: _Element) -> Iterator[OfficeParagraph]:
-    """Yield the paragraphs of a file, including those inside of objects of other paragraphs."""
+    """Yield the paragraphs of a file, including those inside of objects of other paragraphs.
+
+    Content controls whose text is written lose their connection to the properties of the document, from which Word
+    would take the text of the source again.
+    """
+    for control in root.iter(WORD + "sdt"):
+        for properties in control[:1]:
+            for binding in [] if _is_chosen(control) else properties.findall(WORD + "dataBinding"):
+                properties.remove(binding)
     for element in root.iter(WORD + "p", DRAWING + "p"):
-        yield OfficeParagraph(element)
+        if not any(map(_is_chosen, element.iterancestors(WORD + "sdt"))):
+            yield OfficeParagraph(element)
+
+
+def _is_chosen(control: _Element) -> bool:
+    """Return whether the text of a content control is chosen from a list or a calendar."""
+    return any(local_name(each) in _CONTROLS for properties in control[:1] for each in properties)
 
 
 def _content(container: _Element) -> _Element:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headway.documents.content import DocumentContent, DocumentLimits, DocumentText, read_text
 from headway.documents.line_breaks import wrap, wrapped_width
+from headway.predict.placeholders import has_words
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
 _ITEM = re.compile(r"(?:[-*+•–]|\d+[.)])\s")
@@ -74,26 +75,31 @@ def _parts(lines: Iterator[_Line]) -> Iterator[str | _TextParagraph]:
     """Yield paragraphs, and the lines without words between them."""
     block: list[_Line] = []
     for line in lines:
-        has_words = any(map(str.isalnum, line.text))
-        continues = has_words and bool(block) and not _ITEM.match(line.text)
+        is_text = any(map(str.isalnum, line.text))
+        continues = is_text and bool(block) and not _ITEM.match(line.text)
         if continues and len(block) > 1:
             continues = line.indent == block[-1].indent
         if not continues:
             yield from _paragraphs(block)
             block = []
-        if has_words:
+        if is_text:
             block.append(line)
         else:
             yield line.indent + line.text + line.end
     yield from _paragraphs(block)
 
 
-def _paragraphs(block: Sequence[_Line]) -> Iterator[_TextParagraph]:
+def _paragraphs(block: Sequence[_Line]) -> Iterator[str | _TextParagraph]:
     for start in range(min(len(block) - 1, _HEADING_LINES + 1)):
         lines = block[start:]
         width = wrapped_width([line.text for line in lines], lines[0].indent, lines[1].indent, _any_word)
         if width is not None:
-            yield from (_TextParagraph([line], None) for line in block[:start])
+            yield from map(_single, block[:start])
             yield _TextParagraph(lines, width)
             return
-    yield from (_TextParagraph([line], None) for line in block)
+    yield from map(_single, block)
+
+
+def _single(line: _Line) -> str | _TextParagraph:
+    """Return a line that is a text of its own, or the line itself if there is nothing to translate, as in a date."""
+    return _TextParagraph([line], None) if has_words(line.text) else line.indent + line.text + line.end

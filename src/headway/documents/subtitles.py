@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import unescape
 from pathlib import Path
 
 from headway.documents.content import DocumentContent, DocumentError, DocumentLimits, read_text
-from headway.documents.inline_tags import InlineText
+from headway.documents.inline_tags import InlineText, parse_tags, write_tags
 from headway.documents.line_breaks import break_like
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
@@ -32,10 +33,7 @@ class _CueText:
     inline: InlineText
 
     def render(self, translation: str, is_vtt: bool) -> str:
-        text = "".join(
-            _escape(part.text, is_vtt) if part.kind == "text" else part.payload[part.kind == "close"]
-            for part in self.inline.translated_parts(translation)
-        )
+        text = write_tags(self.inline, translation, partial(_escape, is_vtt=is_vtt))
         lines = break_like(self.lines, " ".join(text.split("\n")), has_tags=True)
         return "".join(
             line + end for line, end in zip(lines, [*self.ends[: len(lines) - 1], self.ends[-1]], strict=True)
@@ -65,21 +63,23 @@ def _parts(text: str, is_vtt: bool) -> Iterator[str | _CueText]:
     lines = [(match[1], match[2]) for match in _LINE.finditer(text)]
     cue: list[tuple[str, str]] = []
     in_cue = False
-    for line, end in lines:
+    for (line, end), (following, _) in zip(lines, [*lines[1:], ("", "")], strict=True):
+        is_number = line.strip().isdecimal() and _TIMES.match(following) is not None
         if _TIMES.match(line):
             # Without an empty line between two cues, the last line is the number of this one.
             number = [cue.pop()] if cue and cue[-1][0].strip().isdecimal() else []
             yield from _cue_texts(cue, is_vtt)
             cue, in_cue = [], True
             yield "".join(part for own in (*number, (line, end)) for part in own)
-        elif in_cue and line.strip():
+        elif in_cue and line.strip() and not (is_number and not cue):
             if _SPEAKER.match(_TAG.sub("", line)):
                 yield from _cue_texts(cue, is_vtt)
                 cue = []
             cue.append((line, end))
         else:
             yield from _cue_texts(cue, is_vtt)
-            cue, in_cue = [], False
+            # In SubRip, a cue with an empty line goes on until the number and the time of the next one.
+            cue, in_cue = [], in_cue and not is_vtt and not is_number
             yield line + end
     yield from _cue_texts(cue, is_vtt)
 
@@ -88,38 +88,11 @@ def _cue_texts(lines: Sequence[tuple[str, str]], is_vtt: bool) -> Iterator[str |
     if not lines:
         return
     texts, ends = [line.strip() for line, _ in lines], [end for _, end in lines]
-    inline = _inline(" ".join(texts), is_vtt)
+    inline = parse_tags(" ".join(texts), _TAG, unescape if is_vtt else str)
     if inline.has_words:
         yield _CueText(texts, ends, inline)
     else:
         yield "".join(line + end for line, end in lines)
-
-
-def _inline(text: str, is_vtt: bool) -> InlineText:
-    """Return the text of a cue. The payload of a tag is the tag, and its closing tag."""
-    inline = InlineText()
-    tags = list(_TAG.finditer(text))
-    partners: dict[int, int] = {}
-    opened: list[int] = []
-    for index, tag in enumerate(tags):
-        if tag["name"] and not tag["closing"]:
-            opened.append(index)
-        elif tag["name"] and opened and tags[opened[-1]]["name"] == tag["name"]:
-            partners[opened.pop()] = index
-    closing = set(partners.values())
-    position = 0
-    for index, tag in enumerate(tags):
-        between = text[position : tag.start()]
-        inline.add_text(unescape(between) if is_vtt else between)
-        if index in partners:
-            inline.open((tag.group(), tags[partners[index]].group()))
-        elif index in closing:
-            inline.close()
-        else:
-            inline.add_point((tag.group(), ""))
-        position = tag.end()
-    inline.add_text(unescape(text[position:]) if is_vtt else text[position:])
-    return inline
 
 
 def _escape(text: str, is_vtt: bool) -> str:

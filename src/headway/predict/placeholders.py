@@ -77,6 +77,11 @@ def is_plain(text: str) -> bool:
     return not _HINT.search(text)
 
 
+def has_words(text: str) -> bool:
+    """Return whether there is something to translate: a letter, or a number with a unit, such as 20 %."""
+    return any(map(str.isalpha, text)) or any(match["number"] for match in _PROTECTED.finditer(text))
+
+
 def find_placeholders(text: str) -> list[tuple[int, int]]:
     """Return the start and end of each placeholder and each sequence of emoji in a text, from left to right."""
     if is_plain(text):

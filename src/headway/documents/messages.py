@@ -1,0 +1,44 @@
+"""Texts of programs, as in message catalogs: plain text that may contain HTML tags and printf directives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from headway.documents.inline_tags import parse_tags, write_tags
+
+_TAG = r"<(?P<closing>/?)(?P<name>[A-Za-z0-9][\w:-]*)(?:\s[^<>]*)?/?>"
+_TAGS = re.compile(_TAG)
+# As in C and in Python: flags, width, precision, length, conversion.
+_TAGS_AND_DIRECTIVES = re.compile(
+    _TAG + r"|%(?:\(\w+\)|\d+\$)?[-+ 0#']*(?:\d+|\*)?(?:\.(?:\d+|\*)?)?(?:hh?|ll?|[jztLq])?[diouxXeEfFgGaAcspn%]"
+)
+
+
+_LINE_BREAK = re.compile(r"(\r\n|\n|\r)")
+
+
+class Message:
+    """A message whose tags, and printf directives if it ``has_directives``, are kept.
+
+    Each line of a message with tags or directives is a text of its own.
+
+    Attributes:
+        texts: What there is to translate.
+    """
+
+    def __init__(self, message: str, *, has_directives: bool) -> None:
+        tags = _TAGS_AND_DIRECTIVES if has_directives else _TAGS
+        lines = _LINE_BREAK.split(message) if tags.search(message) else [message]
+        self._lines = [parse_tags(line, tags) for line in lines]
+        self.texts = [line.source for line in self._lines if line.has_words]
+
+    def fill(self, translations: Iterator[str]) -> str:
+        """Return the message with the next translations.
+
+        Raises:
+            DocumentError: A translation does not contain each tag exactly once, or its pairs are not nested.
+        """
+        return "".join(
+            write_tags(line, next(translations) if line.has_words else line.source.text) for line in self._lines
+        )
