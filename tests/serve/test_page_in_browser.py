@@ -374,6 +374,15 @@ def test_swapping_the_languages_of_an_incomplete_translation_keeps_the_text(
     expect(page.locator("textarea")).to_have_value("red tea\nice")
 
 
+def test_a_language_that_no_model_translates_is_named(page: Page) -> None:
+    page.get_by_label("Translate from").select_option("auto")
+    page.locator("textarea").fill("Buongiorno a tutti, come state oggi, amici miei?")
+    expect(page.get_by_role("alert").filter(visible=True)).to_contain_text("no model translates from Italian")
+    page.locator("textarea").fill("Guten Morgen, meine lieben Freunde")
+    expect(page.locator(".output .word").first).to_be_visible()
+    expect(page.get_by_role("alert").filter(visible=True)).to_have_count(0)
+
+
 def test_the_language_is_detected(page: Page, service: RunningService) -> None:
     page.get_by_label("Translate from").select_option("auto")
     page.locator("textarea").fill("Das ist ein ganz normaler deutscher Satz.")
