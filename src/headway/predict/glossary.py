@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
@@ -40,6 +41,7 @@ SOURCE_PATTERN = rf"^(?=.*\S)[^{_CONTROL}]+{_END}"
 TARGET_PATTERN = rf"^{_PHRASE}(?:\|{_PHRASE})*{_END}"
 
 _HEADERS = (["source", "target"], ["source", "target", "case"])
+_SHOWN_CHARACTERS = 60  # of a phrase in an error
 _MAX_TOKENS = 50  # maximum length of an entry; every target may have 50 tokens (section 6.1: source length + 50)
 
 
@@ -199,7 +201,7 @@ class ModelGlossary:
                 )
             elif len(ids) > max_phrase_tokens:
                 problem = LengthError(
-                    f"{target!r} has {len(ids)} tokens",
+                    f"{textwrap.shorten(target, _SHOWN_CHARACTERS, placeholder='…')!r} has {len(ids)} tokens",
                     where=entry.location,
                     accepted=f"at most {max_phrase_tokens}",
                     hint="shorten the entry, or raise max_length (--max-length) if it is lower than 50",

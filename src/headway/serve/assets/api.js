@@ -19,6 +19,9 @@ export class UnreachableError extends Error {
   }
 }
 
+/** Returns whether a text can be a key: a header cannot contain other characters. */
+export const isKey = (text) => Boolean(text) && !/[^!-~]/.test(text);
+
 /** Returns the error of a reply that the service cannot have sent, such as the login page of a proxy. */
 const foreignReply = () => new ApiError(502, "the reply does not come from the service");
 
@@ -109,7 +112,7 @@ export class Api {
       const key = this.hooks.key();
       const isForm = body === undefined || body instanceof FormData;
       const headers = isForm ? {} : { "Content-Type": "application/json" };
-      if (key) headers.Authorization = `Bearer ${key}`;
+      if (isKey(key)) headers.Authorization = `Bearer ${key}`;
       const request = fetch(`${this.root}api/v1/${path}`, {
         method, headers, signal, body: isForm ? body : JSON.stringify(body),
       });

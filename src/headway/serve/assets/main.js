@@ -1,6 +1,6 @@
 // The frame of the page: navigation, theme, language, the key, and what is said when the service is gone.
 
-import { Api, UnreachableError, MAX_PATIENCE_S, nextEvent, pause } from "./api.js";
+import { Api, UnreachableError, MAX_PATIENCE_S, isKey, nextEvent, pause } from "./api.js";
 import { make } from "./dom.js";
 import { settings } from "./settings.js";
 import { t, useLanguage } from "./strings.js";
@@ -57,16 +57,18 @@ async function open(view, state) {
   const entry = { container, handle: {} };
   mounted.set(view.name, entry);
   $("main").append(container);
-  const { mount } = await loaded(view);
+  const { mount } = await loaded(view, container);
+  container.replaceChildren();
   if (mounted.get(view.name) === entry) entry.handle = mount(container, context, state) ?? {};
 }
 
-/** Returns the module of a view, also if the service is gone at first. */
-async function loaded(view) {
+/** Returns the module of a view. While the service is gone, its container says so. */
+async function loaded(view, container) {
   for (;;) {
     try {
       return await view.load();
     } catch {
+      container.replaceChildren(make("p", { class: "note" }, t("error.gone")));
       onUnreachable();
       await nextEvent("serviceback");
     }
@@ -154,8 +156,11 @@ async function onUnreachable() {
 
 function askForKey() {
   const dialog = $("key-dialog");
-  $("key-about").textContent = settings.get("key") ? t("key.wrong") : t("key.about");
+  const isWrong = Boolean(settings.get("key"));
+  $("key-about").textContent = isWrong ? t("key.wrong") : t("key.about");
+  $("key-about").classList.toggle("error", isWrong);
   $("key").value = "";
+  checkKey();
   if (!dialog.open) dialog.showModal();
   return new Promise((resolve) => {
     dialog.onclose = () => {
@@ -163,6 +168,12 @@ function askForKey() {
       resolve();
     };
   });
+}
+
+/** Says what is wrong with the key in the field, so that the dialog stays open. */
+function checkKey() {
+  const text = $("key").value.trim();
+  $("key").setCustomValidity(!text || isKey(text) ? "" : t("key.characters"));
 }
 
 // ---- start
@@ -173,6 +184,7 @@ async function start() {
     event.preventDefault(); // the part after # in the address is the name of a view
     $("main").focus();
   });
+  $("key").addEventListener("input", checkKey);
   $("key-dialog").addEventListener("cancel", (event) => event.preventDefault()); // nothing works without a key
   media.addEventListener("change", showTheme);
   $("theme").addEventListener("click", () => {

@@ -15,6 +15,7 @@ export const german = {
   "key.about": "Geben Sie den API-Schlüssel ein, den Sie vom Betreiber dieses Dienstes bekommen haben. Er bleibt nur in diesem Browser.",
   "key.label": "API-Schlüssel",
   "key.wrong": "Der Dienst kennt diesen Schlüssel nicht. Prüfen Sie ihn und versuchen Sie es noch einmal.",
+  "key.characters": "Ein Schlüssel besteht nur aus Buchstaben, Ziffern und einfachen Zeichen. Kopieren Sie ihn noch einmal.",
   "key.send": "Weiter",
 
   // Fehler
@@ -68,7 +69,7 @@ export const german = {
   "documents.save": "Übersetzung speichern",
   "documents.done": "{name} ist übersetzt.",
   "glossary.title": "Glossar",
-  "glossary.about": "Wörter und Wendungen, die immer so übersetzt werden, wie Sie es vorgeben, auch in Dokumenten. Die Tabelle bleibt nur in diesem Browser.",
+  "glossary.about": "Wörter und Wendungen, die immer so übersetzt werden, wie Sie es vorgeben, auch in Dokumenten. Der Rest eines Satzes kann sich ebenfalls ändern; sehen Sie ihn sich an. Die Tabelle bleibt nur in diesem Browser.",
   "glossary.cell": "{language}, Zeile {row}",
   "glossary.remove": "Diese Zeile entfernen",
   "notice.failed": "Das konnte nicht übersetzt werden: {message}.",
@@ -106,6 +107,9 @@ export const german = {
   "why.models": "Zwei Modelle nebeneinander",
   "why.models.other": "Vergleichen mit",
   "why.models.own": "seine Übersetzung",
+  "why.models.yours": "Ihre Fassung",
+  "why.models.yours.more": "Es findet Ihre Fassung {factor}-mal wahrscheinlicher als die andere Übersetzung.",
+  "why.models.yours.less": "Es findet Ihre Fassung {factor}-mal weniger wahrscheinlich als die andere Übersetzung.",
   "why.models.same": "Beide Modelle übersetzen gleich.",
   "why.models.prefers": "Es findet seine eigene Übersetzung {factor}-mal wahrscheinlicher als die andere.",
   "why.models.doubts": "Es findet seine eigene Übersetzung {factor}-mal weniger wahrscheinlich als die andere, aber seine Suche hat diese nicht gefunden.",

@@ -15,6 +15,7 @@ export const english = {
   "key.about": "Enter the API key that you got from the people who run this service. It is kept in this browser only.",
   "key.label": "API key",
   "key.wrong": "The service does not know this key. Check it and try again.",
+  "key.characters": "A key has only letters, digits and simple signs. Copy it again.",
   "key.send": "Continue",
 
   // Errors
@@ -68,7 +69,7 @@ export const english = {
   "documents.save": "Save the translation",
   "documents.done": "{name} is translated.",
   "glossary.title": "Glossary",
-  "glossary.about": "Words and phrases that are always translated as you say, also in documents. The table is kept in this browser only.",
+  "glossary.about": "Words and phrases that are always translated as you say, also in documents. The rest of a sentence may change, too, so look at it. The table is kept in this browser only.",
   "glossary.cell": "{language}, row {row}",
   "glossary.remove": "Remove this row",
   "notice.failed": "This could not be translated: {message}.",
@@ -106,6 +107,9 @@ export const english = {
   "why.models": "Two models side by side",
   "why.models.other": "Compare with",
   "why.models.own": "its translation",
+  "why.models.yours": "your version",
+  "why.models.yours.more": "It finds your version {factor} times more probable than the other translation.",
+  "why.models.yours.less": "It finds your version {factor} times less probable than the other translation.",
   "why.models.same": "Both models give the same translation.",
   "why.models.prefers": "It finds its own translation {factor} times more probable than the other one.",
   "why.models.doubts": "It finds its own translation {factor} times less probable than the other one, but its search did not find that one.",

@@ -3,7 +3,7 @@
 import { isAbort } from "../api.js";
 import { isolated, make, moveFocus, percent } from "../dom.js";
 import { meter } from "../meter.js";
-import { tokenSpans, wordSpans } from "./words.js";
+import { tokenSpans, wordsOf } from "./words.js";
 
 const COUNT = 7;
 const MIN_PROBABILITY = 0.001; // of what is shown beyond the first few
@@ -74,8 +74,9 @@ export class AlternativesMenu {
     const { signal } = (this.running = new AbortController());
     try {
       const { alternatives } = await api.post("alternatives", { ...sentence, prefix, count: COUNT }, { signal });
-      const { probability: own, token: ownToken } = firstToken(slot.result, word.start);
-      const others = alternatives.filter(({ token }) => token !== END && token.trim() && token.trim() !== ownToken);
+      const ownToken = firstToken(slot.result, word.start);
+      const own = word.probability ?? 1;
+      const others = alternatives.filter(({ token }) => token !== END && token.trim() !== ownToken);
       const entries = others
         .map(({ token, log_probability }) => ({ token, probability: Math.exp(log_probability) }))
         .filter(({ probability }, at) => at < FEW || probability >= MIN_PROBABILITY);
@@ -84,8 +85,12 @@ export class AlternativesMenu {
       this.#show(place, [ours, ...entries]);
       await Promise.all(entries.map(async (entry) => {
         const translation = await this.#continuation(slot, prefix, entry.token, request, signal);
-        const span = translation && wordSpans(translation.text, request.target).find(([, end]) => end > prefix.length);
-        Object.assign(entry, span ? { translation, span, word: translation.text.slice(...span) } : { probability: 0 });
+        const found = translation && wordsOf(translation, slot.text, request.target, request.source)
+          .find(({ end }) => end > prefix.length);
+        Object.assign(entry, found ? {
+          translation, span: [found.start, found.end], word: translation.text.slice(found.start, found.end),
+          probability: found.probability ?? entry.probability,
+        } : { probability: 0 });
         this.#show(place, [ours, ...entries]);
       }));
       if (!entries.some((entry) => entry.word)) this.list.append(make("p", { class: "quiet" }, t("alternatives.none")));
@@ -112,7 +117,8 @@ export class AlternativesMenu {
   async #continuation(slot, prefix, token, request, signal) {
     const { tokens, text } = slot.result;
     const joined = tokens.join("").trim() === text.trim() ? "" : " "; // tokens of whole words contain no spaces
-    const body = { ...request, text: slot.text, prefix: prefix + joined + token };
+    // A token that is a space is what the model puts before its first choice.
+    const body = { ...request, text: slot.text, prefix: token.trim() ? prefix + joined + token : prefix };
     const { translations } = await this.context.api.post("translate", body, { signal, retryWhenBusy: true });
     return translations[0].error === undefined ? translations[0] : null;
   }
@@ -126,7 +132,7 @@ export class AlternativesMenu {
       const name = entry.word ?? `${entry.token.trim()}…`;
       const known = byWord.get(name);
       const better = !known || (!known.isCurrent && entry.translation?.log_probability > known.translation?.log_probability);
-      byWord.set(name, { ...(better ? entry : known), name, probability: entry.probability + (known?.probability ?? 0) });
+      byWord.set(name, { ...(better ? entry : known), name, probability: Math.max(entry.probability, known?.probability ?? 0) });
     }
     const ordered = [...byWord.values()].sort((one, other) => other.probability - one.probability);
     const focused = document.activeElement;
@@ -171,8 +177,8 @@ export class AlternativesMenu {
   }
 }
 
-/** Returns the first token, without white space, of the word at a position of a translation, and its probability. */
-function firstToken({ text, tokens, token_log_probabilities }, position) {
+/** Returns the first token, without white space, of the word at a position of a translation, or null. */
+function firstToken({ text, tokens }, position) {
   const at = tokenSpans(tokens, text).findIndex((span) => span && span[1] > position);
-  return at < 0 ? { token: null, probability: 0 } : { token: tokens[at].trim(), probability: Math.exp(token_log_probabilities[at]) };
+  return at < 0 ? null : tokens[at].trim();
 }

@@ -95,7 +95,8 @@ export class Documents {
       remove.textContent = t("documents.remove");
       said.textContent = "";
       const save = make("button", { type: "button", class: "primary" }, t("documents.save"));
-      save.addEventListener("click", () => this.#save(`${path}/result`, found.name).catch((error) => {
+      const target = found.name.replace(/(?=\.[^.]*$)|$/, `.${entry.fields.target}`); // report.docx becomes report.de.docx
+      save.addEventListener("click", () => this.#save(`${path}/result`, target).catch((error) => {
         said.textContent = describe(error);
       }));
       remove.before(save);
@@ -111,20 +112,24 @@ export class Documents {
     }
   }
 
-  /** Sends a document, and returns its path in the API. */
+  /** Sends a document, and returns its path in the API. While the service does not answer, it waits. */
   async #send({ file, fields }, signal) {
     const form = new FormData();
     form.append("file", file);
     for (const [field, value] of Object.entries(fields)) form.append(field, value);
-    const { id } = await this.context.api.post("documents", form, { signal });
+    const { id } = await this.#patiently(signal, () => this.context.api.post("documents", form, { signal }));
     return `documents/${id}`;
   }
 
   /** Asks how far a document is. While the service does not answer, its documents wait. */
-  async #progress(path, signal) {
+  #progress(path, signal) {
+    return this.#patiently(signal, () => this.context.api.get(path, { signal }));
+  }
+
+  async #patiently(signal, ask) {
     for (;;) {
       try {
-        return await this.context.api.get(path, { signal });
+        return await ask();
       } catch (error) {
         if (!(error instanceof UnreachableError)) throw error;
         await nextEvent("serviceback", signal);

@@ -20,6 +20,7 @@ export class Output {
    * @param {() => [string, string]} hooks.languages Returns the codes of the source and target language.
    * @param {(place: object | null) => void} hooks.point Is called with the word that is pointed at or has the focus.
    * @param {(place: object) => void} hooks.choose Is called with a word that is clicked.
+   * @param {(place: object) => void} hooks.undo Is called with a word at which a person presses Ctrl+Z.
    *
    * A place has `slot` (a sentence: text; result, which is that of an earlier text if `isStale`), `words`, `index` and `element`.
    */
@@ -169,6 +170,12 @@ export class Output {
     return this.lines.flatMap((entry) => entry.slots);
   }
 
+  /** Returns the element of the line at a position of the source text. */
+  lineAt(position) {
+    let end = 0;
+    return this.lines.find(({ line }) => (end += line.length) >= position)?.element ?? null;
+  }
+
   /** Returns the position of a sentence in the source text. */
   position(slot) {
     let position = slot.offset;
@@ -206,6 +213,10 @@ export class Output {
 
   #key(event) {
     const place = this.places.get(event.target);
+    if (place && event.key === "z" && (event.ctrlKey || event.metaKey) && !event.shiftKey) {
+      event.preventDefault(); // the browser would change the source
+      this.hooks.undo(place);
+    }
     if (!place || event.ctrlKey || event.altKey || event.metaKey) return;
     if (event.key === "Enter" || event.key === " ") {
       event.preventDefault();

@@ -104,11 +104,13 @@ class TranslateView {
       languages: () => [this.request.source, this.request.target],
       point: (place) => this.#point(place),
       choose: (place) => this.menu.open(place, this.request, this.#lastStep(place.slot)),
+      undo: ({ slot }) => slot.result.chosen && this.#undo(this.request, slot),
     });
     this.menu = new AlternativesMenu(targetPane, context, (place, translation, position) =>
       this.#choose(place.slot, translation, position));
 
     this.input.addEventListener("input", () => this.#later());
+    this.input.addEventListener("scroll", () => this.#follow());
     this.source.addEventListener("change", () => {
       context.settings.set("source", this.source.value);
       this.#fillTargets(this.target.value);
@@ -308,6 +310,16 @@ class TranslateView {
     this.#showVersions();
   }
 
+  /** Scrolls the translation to the lines of the source that are in sight, while a person writes or reads there. */
+  #follow() {
+    const { input } = this, room = input.scrollHeight - input.clientHeight, pane = this.outputBox.parentElement;
+    if (document.activeElement !== input || pane.matches(":hover") || room <= 0) return;
+    const share = input.scrollTop / room, line = this.output.lineAt(share * input.value.length);
+    if (!line) return;
+    const own = line.getBoundingClientRect(), outer = pane.getBoundingClientRect();
+    pane.scrollTop += (1 - share) * (own.top - outer.top) + share * (own.bottom - outer.bottom);
+  }
+
   #refreshSoon() {
     this.frame ??= requestAnimationFrame(() => this.#refresh());
   }
@@ -322,9 +334,16 @@ class TranslateView {
   }
 
   #choose(slot, translation, position) {
-    const chosen = { ...translation, before: slot.result.before ?? slot.result, chosen: true };
+    const chosen = { ...translation, before: slot.result.before ?? slot.result, chosen: true, position };
     this.#replace(this.request, slot.text, chosen);
     this.#focusWord(slot, position);
+  }
+
+  /** Goes back to the model's own translation of a sentence. */
+  #undo(request, slot) {
+    const { before, position = 0 } = slot.result;
+    this.#replace(request, slot.text, before);
+    this.#focusWord(slot, position); // the button is gone
   }
 
   #focusWord(slot, position) {
@@ -384,8 +403,9 @@ class TranslateView {
       }
     }
     const items = [...found].map(([text, own]) => {
-      const quoted = own.slice(0, MAX_NOTICES).map((slot) => t("quoted", { text: isolated(shortened(slot.text)) })).join(", ");
-      const more = own.length > MAX_NOTICES ? t("notice.more", { count: own.length - MAX_NOTICES }) : "";
+      const sentences = [...new Set(own.map((slot) => shortened(slot.text)))];
+      const quoted = sentences.slice(0, MAX_NOTICES).map((sentence) => t("quoted", { text: isolated(sentence) })).join(", ");
+      const more = sentences.length > MAX_NOTICES ? t("notice.more", { count: sentences.length - MAX_NOTICES }) : "";
       const where = slots.length > 1 ? make("span", { class: "quiet" }, ` ${quoted}${more}`) : "";
       return make("li", {}, text, where);
     });
@@ -398,10 +418,7 @@ class TranslateView {
       if (!result.chosen || isStale || seen.has(text)) continue;
       seen.add(text);
       const undo = make("button", { type: "button" }, t("notice.undo"));
-      undo.addEventListener("click", () => {
-        this.#replace(request, text, result.before);
-        this.#focusWord(slot, 0); // the button is gone
-      });
+      undo.addEventListener("click", () => this.#undo(request, slot));
       items.push(make("li", { class: "chosen" }, t("notice.chosen"), make("span", { class: "quiet" }, ` ${t("quoted", { text: isolated(shortened(text)) })} `), undo));
     }
     this.notices.replaceChildren(...items);

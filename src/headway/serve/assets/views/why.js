@@ -180,10 +180,11 @@ class WhyView {
         api.post("inspect", body, asked), api.post("search-tree", { ...request, beam_size: BEAM_SIZE }, asked),
       ]);
       this.results.hidden = false;
-      this.#showWords(request, seen, tree.ends[0]?.text !== seen.target);
+      const isChanged = seen.target_given && tree.ends[0]?.text !== seen.target;
+      this.#showWords(request, seen, isChanged);
       this.#showTree(tree);
       this.#showAttention(seen);
-      this.comparison.show(request, seen.target, request.model, this.#models);
+      this.comparison.show(request, seen.target, isChanged, request.model, this.#models);
     } catch (error) {
       if (isAbort(error)) return;
       this.results.hidden = true;
@@ -192,8 +193,8 @@ class WhyView {
     }
   }
 
-  /** Shows the words of the translation, each of which asks for another one. `isOther`: it is not the search's best one. */
-  #showWords(request, { target: text, steps, log_probability: total, target_given: isGiven }, isOther) {
+  /** Shows the words of the translation, each of which asks for another one. `isChanged`: a person has changed it. */
+  #showWords(request, { target: text, steps, log_probability: total }, isChanged) {
     const { t, language } = this.context;
     const own = steps.filter((step) => !step.forced);
     const tokens = own.slice(0, -1).map((step) => step.token), values = own.map((step) => Math.log(step.probability));
@@ -219,7 +220,6 @@ class WhyView {
     this.translation.lang = request.target;
     this.translation.replaceChildren(...children, text.slice(from));
     const mean = Math.exp(total / own.length);
-    const isChanged = isGiven && isOther;
     this.probability.textContent = t(isChanged ? "why.given" : "why.found", { percent: percent(mean, language) });
     this.own.hidden = !isChanged;
     this.position = null;

@@ -141,7 +141,8 @@ class WriteView {
     let said = "";
     try {
       const body = {
-        prompt: this.begun + this.story.text, model: this.model.value, options: this.options.values, alternatives: ALTERNATIVES,
+        prompt: this.begun + this.story.text, model: this.model.value, alternatives: ALTERNATIVES,
+        options: { ...this.options.values, beyond_context: "slide" }, // a text may be longer than what the model reads at once
       };
       for await (const event of api.stream("generate", body, { signal })) {
         if (event.continuation) said = t(`write.${event.continuation.finish_reason}`);

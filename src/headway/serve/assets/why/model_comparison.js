@@ -23,14 +23,14 @@ export class ModelComparison {
     this.element.hidden = true;
   }
 
-  /** Shows the translation of `model` beside that of another of `models`. */
-  show(request, translation, model, models) {
+  /** Shows a translation of `model`, which a person may have changed, beside that of another of `models`. */
+  show(request, translation, isChanged, model, models) {
     const others = models.filter((name) => name !== model);
     if (!others.length) {
       this.close();
       return;
     }
-    Object.assign(this, { request, translation, model });
+    Object.assign(this, { request, translation, isChanged, model });
     const { value } = this.other;
     this.other.replaceChildren(...others.map((name) => make("option", { value: name }, name)));
     if (others.includes(value)) this.other.value = value;
@@ -53,20 +53,23 @@ export class ModelComparison {
       const [ours, theirs] = await Promise.all(
         [model, other].map((name) => api.post("score", { ...pair, model: name }, { signal })));
       this.columns.replaceChildren(
-        this.#column(model, translation, found.text, ours.scores, t("why.models.own")),
-        this.#column(other, found.text, translation, [...theirs.scores].reverse(), t("why.models.own")));
+        this.#column(model, translation, found.text, ours.scores, this.isChanged),
+        this.#column(other, found.text, translation, [...theirs.scores].reverse(), false));
     } catch (error) {
       if (!isAbort(error)) this.failure.textContent = describe(error);
     }
   }
 
-  #column(name, text, otherText, [own, others], title) {
+  #column(name, text, otherText, [own, others], isChanged) {
     const { t, language } = this.context, { target } = this.request;
     const factor = Math.exp(own.log_probability - others.log_probability);
     const shown = (value) => factorText(value, language);
+    const [more, less] = isChanged ? ["why.models.yours.more", "why.models.yours.less"] : ["why.models.prefers", "why.models.doubts"];
     const said = text === otherText ? t("why.models.same")
-      : factor >= 1 ? t("why.models.prefers", { factor: shown(factor) }) : t("why.models.doubts", { factor: shown(1 / factor) });
-    return make("div", {}, make("h3", {}, name, make("span", { class: "visually-hidden" }, `: ${title}`)),
+      : factor >= 1 ? t(more, { factor: shown(factor) }) : t(less, { factor: shown(1 / factor) });
+    const title = isChanged ? make("span", {}, ` (${t("why.models.yours")})`)
+      : make("span", { class: "visually-hidden" }, `: ${t("why.models.own")}`);
+    return make("div", {}, make("h3", {}, name, title),
       make("p", { class: "translation", dir: "auto", lang: target }, ...marked(text, otherText, target)),
       make("p", { class: "quiet" }, said));
   }

@@ -59,7 +59,10 @@ export class WritingOptions {
 
   #kept(name, input) {
     this.inputs[name] = input;
-    input.addEventListener("change", () => this.context.settings.set("write", this.state));
+    input.addEventListener("change", () => {
+      if (input.required && !input.checkValidity()) input.value = String(this.values[name]); // what is really used
+      this.context.settings.set("write", this.state);
+    });
     return input;
   }
 }
