@@ -129,6 +129,29 @@ def test_an_alternative_continues_the_translation_by_mouse(page: Page, service: 
     expect(page.locator(".word").first).to_be_focused()
 
 
+def test_a_word_is_undone_by_keyboard_and_the_source_stays(page: Page, service: RunningService) -> None:
+    before = type_and_wait(page, service)
+    page.locator(".word").nth(1).click()
+    expect(page.locator(".alternatives [aria-disabled]")).to_have_count(0)
+    page.locator(".alternatives [aria-checked=false]").first.click()
+    expect(output(page)).not_to_have_text(before)
+    expect(page.locator(".word:focus")).to_have_count(1)
+    page.keyboard.press("Control+z")
+    expect(output(page)).to_have_text(before)
+    expect(page.locator(".word").nth(1)).to_be_focused()
+    expect(page.locator("textarea")).to_have_value(TEXT)
+
+
+def test_the_translation_follows_the_source_that_is_read(page: Page, service: RunningService) -> None:
+    page.locator("textarea").fill("".join(f"red tea {number}\n" for number in range(100)))
+    page.locator("textarea").focus()
+    page.locator("textarea").evaluate("element => element.scrollTo(0, element.scrollHeight)")
+    expect(page.locator(".output p").last).to_be_in_viewport()
+    page.locator("textarea").evaluate("element => element.scrollTo(0, 0)")
+    expect(page.locator(".output p").first).to_be_in_viewport()
+    expect(page.locator(".output p").last).not_to_be_in_viewport()
+
+
 def test_an_alternative_continues_the_translation_by_keyboard(page: Page, service: RunningService) -> None:
     before = type_and_wait(page, service)
     page.keyboard.press("Tab")  # Clear
@@ -306,6 +329,7 @@ def test_a_document_is_translated_and_saved(page: Page, service: RunningService)
     page.locator("input[type=file]").set_input_files(document)
     with page.expect_download(timeout=60_000) as download:
         page.get_by_role("button", name="Save the translation").click(timeout=60_000)
+    assert download.value.suggested_filename == "letter.de.txt"
     expected = [translation(service, text)["text"] for text in ("red tea", "ice")]
     assert download.value.path().read_text(encoding="utf-8").split("\n\n") == [expected[0], f"{expected[1]}\n"]
     page.get_by_role("button", name="Remove", exact=True).click()
@@ -563,11 +587,12 @@ def test_a_reply_that_is_not_from_the_service_is_reported_once(page: Page, text:
 def test_a_document_continues_when_the_service_is_back(browser: Browser, service: RunningService) -> None:
     with open_page(browser, service.url, requests_fail=True) as page:
         page.get_by_label("Translate from").select_option("en")
-        page.route("**/api/v1/documents/*", lambda route: route.abort(), times=1)
         document = FilePayload(name="letter.txt", mimeType="text/plain", buffer=b"red tea\n")
-        page.locator("input[type=file]").set_input_files(document)
-        expect(page.locator("#gone")).to_be_visible()
-        expect(page.get_by_role("button", name="Save the translation")).to_be_visible(timeout=60_000)
+        for number, path in enumerate(("documents", "documents/*"), start=1):
+            page.route(f"**/api/v1/{path}", lambda route: route.abort(), times=1)
+            page.locator("input[type=file]").set_input_files(document)
+            expect(page.locator("#gone")).to_be_visible()
+            expect(page.get_by_role("button", name="Save the translation")).to_have_count(number, timeout=60_000)
 
 
 def test_a_key_is_asked_for_once(browser: Browser, folder: Path, tmp_path: Path) -> None:
@@ -575,6 +600,9 @@ def test_a_key_is_asked_for_once(browser: Browser, folder: Path, tmp_path: Path)
     config = tmp_path / "serve.toml"
     config.write_text(f'workers = 1\n[[models]]\npath = "{folder}"\n[[keys]]\nname = "someone"\nsha256 = "{digest}"\n')
     with running(["--config", str(config)]) as service, open_page(browser, service.url, requests_fail=True) as page:
+        page.get_by_label("API key").fill("abc–def")  # a header cannot contain the dash
+        page.keyboard.press("Enter")
+        expect(page.locator("#key:invalid")).to_be_visible()
         page.get_by_label("API key").fill("wrong")
         page.keyboard.press("Enter")
         expect(page.get_by_role("dialog")).to_contain_text("does not know this key")

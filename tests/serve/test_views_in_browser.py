@@ -284,6 +284,17 @@ def test_without_a_text_there_are_no_results(page: Page, name: str, text: str) -
     expect(view.locator(".results")).to_be_hidden()
 
 
+def test_a_text_may_be_longer_than_what_the_model_reads(page: Page) -> None:
+    view = opened(page, "write")
+    page.keyboard.type("ein")
+    view.locator("summary").click()
+    length = view.get_by_label("Tokens to write")
+    for wrong, used in (("-3", "1"), ("5000", "1000"), ("", "100")):
+        length.fill(wrong)
+        length.blur()
+        expect(length).to_have_value(used)
+
+
 # All of them
 
 

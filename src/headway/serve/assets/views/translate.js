@@ -107,7 +107,7 @@ class TranslateView {
       undo: ({ slot }) => slot.result.chosen && this.#undo(this.request, slot),
     });
     this.menu = new AlternativesMenu(targetPane, context, (place, translation, position) =>
-      this.#choose(place.slot, translation, position));
+      this.#choose(place, translation, position));
 
     this.input.addEventListener("input", () => this.#later());
     this.input.addEventListener("scroll", () => this.#follow());
@@ -328,13 +328,15 @@ class TranslateView {
     cancelAnimationFrame(this.frame);
     this.frame = null;
     this.output.refresh();
+    this.#follow();
     if (!this.output.pointed) this.#point(null);
     this.#showNotices();
     this.#showVersions();
   }
 
-  #choose(slot, translation, position) {
-    const chosen = { ...translation, before: slot.result.before ?? slot.result, chosen: true, position };
+  #choose({ slot, words, index }, translation, position) {
+    const { before = slot.result } = slot.result;
+    const chosen = { ...translation, before, chosen: true, position: words[index].start };
     this.#replace(this.request, slot.text, chosen);
     this.#focusWord(slot, position);
   }
