@@ -138,7 +138,7 @@ def test_a_text_that_is_too_long_gets_a_plain_message(browser: Browser, service:
 def test_translate_hands_its_sentence_and_the_word_to_why(page: Page) -> None:
     text = page.get_by_label("Text to translate").get_by_role("textbox")
     text.fill(TEXT)
-    word = page.locator(".output .word").first
+    word = page.locator(".output .word").last
     chosen = word.text_content() or ""
     word.click()
     page.get_by_role("menuitem", name=f"Why “\u2068{chosen}\u2069”?").click()
@@ -147,6 +147,9 @@ def test_translate_hands_its_sentence_and_the_word_to_why(page: Page) -> None:
     expect(view.locator(".translation").first).not_to_be_empty()
     expect(view.locator(".forced-word")).to_contain_text(f"Why “\u2068{chosen}\u2069”, and not another word?")
     expect(view.get_by_role("button", name="Show the model's own translation")).to_be_hidden()  # it is shown
+    expect(view.locator(".translation .token.open")).to_be_focused()
+    expect(view.locator(".attention .said")).to_contain_text(f"{chosen[0]}")
+    expect(view.locator(".attention .said")).not_to_contain_text("(row 1)")
 
 
 # Write

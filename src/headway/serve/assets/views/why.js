@@ -4,7 +4,7 @@ import { UnreachableError, isAbort } from "../api.js";
 import { focusField, make, moveFocus, percent } from "../dom.js";
 import { AttentionSection } from "../inspection/attention.js";
 import { confidenceClass } from "../translate/output.js";
-import { wordsOf } from "../translate/words.js";
+import { tokenSpans, wordsOf } from "../translate/words.js";
 import { ForcedWordPanel } from "../why/forced_word.js";
 import { ModelComparison } from "../why/model_comparison.js";
 import { treeList } from "../why/search_tree.js";
@@ -181,9 +181,15 @@ class WhyView {
       ]);
       this.results.hidden = false;
       const isChanged = seen.target_given && tree.ends[0]?.text !== seen.target;
-      this.#showWords(request, seen, isChanged);
+      const word = this.#showWords(request, seen, isChanged);
       this.#showTree(tree);
       this.#showAttention(seen);
+      if (word) {
+        for (const each of this.translation.querySelectorAll("[role=button]")) each.tabIndex = each === word ? 0 : -1;
+        word.focus();
+        word.click();
+        this.forced.element.scrollIntoView({ block: "nearest" });
+      }
       this.comparison.show(request, seen.target, isChanged, request.model, this.#models);
     } catch (error) {
       if (isAbort(error)) return;
@@ -193,12 +199,16 @@ class WhyView {
     }
   }
 
-  /** Shows the words of the translation, each of which asks for another one. `isChanged`: a person has changed it. */
+  /**
+   * Shows the words of the translation, each of which asks for another one. `isChanged`: a person has changed it. Returns
+   * the word that the view was opened for.
+   */
   #showWords(request, { target: text, steps, log_probability: total }, isChanged) {
     const { t, language } = this.context;
     const own = steps.filter((step) => !step.forced);
     const tokens = own.slice(0, -1).map((step) => step.token), values = own.map((step) => Math.log(step.probability));
     const isSpaced = tokens.join("").trim() === text.trim();
+    const spans = tokenSpans(tokens, text), firstRow = steps.length - own.length;
     const words = wordsOf({ text, tokens, token_log_probabilities: values }, request.text, request.target, request.source);
     const children = [];
     let from = 0, asked = null;
@@ -212,6 +222,7 @@ class WhyView {
         this.translation.querySelector(".open")?.classList.remove("open");
         button.classList.add("open");
         this.forced.open(request, text, [start, end], isSpaced);
+        this.#showRow(firstRow + spans.findIndex((span) => span && span[1] > start));
       });
       children.push(text.slice(from, start), button);
       if (start === this.position) asked = button;
@@ -223,10 +234,12 @@ class WhyView {
     this.probability.textContent = t(isChanged ? "why.given" : "why.found", { percent: percent(mean, language) });
     this.own.hidden = !isChanged;
     this.position = null;
-    if (asked) {
-      asked.click();
-      this.forced.element.scrollIntoView({ block: "nearest" });
-    }
+    return asked;
+  }
+
+  /** Shows what a token of the translation attends to. */
+  #showRow(row) {
+    if (this.attention?.kind.rows === "target") this.attention.choose(row, null, true);
   }
 
   #showTree(tree) {
