@@ -1,4 +1,4 @@
-"""Break the translation of a text that spans several lines into lines.
+"""Break a translation into lines like those of its source.
 
 A source whose lines are as long as a common width allows was wrapped, and the translation is wrapped at the same width.
 Other translations get as many lines as their sources, with breaks at about the same relative positions. Breaking an

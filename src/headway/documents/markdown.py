@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -38,6 +38,8 @@ _OPENINGS = {"link": "[", "image": "!["}
 _BLOCK_MARK = re.compile(r"[-+*>]|#{1,6}|\d{1,9}[.)]|[-=]+|(?:```|~~~).*")
 _EMPHASIS = {"em_open", "em_close", "strong_open", "strong_close", "s_open", "s_close"}
 
+_EventKind = Literal["open", "close", "point", "text", "break"]
+
 
 @dataclass(frozen=True)
 class _Event:
@@ -56,7 +58,7 @@ class _Event:
 
     start: int
     end: int
-    kind: Literal["open", "close", "point", "text", "break"]
+    kind: _EventKind
     raw: str = ""
     text: str = ""
     name: str = ""
@@ -402,6 +404,10 @@ def _record(parser: MarkdownIt, events: list[_Event]) -> None:
             if silent or not new:
                 return True
             source, end = state.src, state.pos
+
+            def add(begin: int, stop: int, kind: _EventKind, raw: str, text: str = "", name: str = "") -> None:
+                events.append(_Event(offset + begin, offset + stop, kind, raw, text, name))
+
             if name in ("emphasis", "strikethrough"):
                 for token in new:
                     token.meta = {"start": start, "length": len(token.content)}
@@ -411,30 +417,27 @@ def _record(parser: MarkdownIt, events: list[_Event]) -> None:
                 closing, words = source[label:end], source[start + len(opening) : label]
                 # Without a name of the destination, the words are its name.
                 named = f"][{_BREAK.sub(' ', words)}]" if closing in ("]", "][]") else closing
-                add(_Event(start, start + len(opening), "open", opening, name=name), offset)
-                add(_Event(label, end, "close", named, closing if named != closing else "", name), offset)
+                add(start, start + len(opening), "open", opening, name=name)
+                add(label, end, "close", named, closing if named != closing else "", name)
             elif name == "html_inline" and (tag := _HTML_TAG.match(source, start)) and source[end - 2] != "/":
                 name_of_tag = tag["name"].lower()
                 kind: Literal["open", "close", "point"] = "close" if tag["closing"] else "open"
                 if name_of_tag in _VOID_TAGS:
                     kind = "point"
-                add(_Event(start, end, kind, source[start:end], name=f"<{name_of_tag}"), offset)
+                add(start, end, kind, source[start:end], name=f"<{name_of_tag}")
             elif new[-1].type == "hardbreak":
                 if offset:  # readers see a space in the description of a picture
-                    add(_Event(start, end, "text", " ", " "), offset)
+                    add(start, end, "text", " ", " ")
                 else:
-                    add(_Event(start, end, "break" if state.level == 0 else "point", source[start:end]), offset)
+                    add(start, end, "break" if state.level == 0 else "point", source[start:end])
             elif new[-1].type == "text_special":
-                add(_Event(start, end, "text", source[start:end], new[-1].content), offset)
+                add(start, end, "text", source[start:end], new[-1].content)
             elif name not in ("newline", "text"):
                 visible = new[-1].content if name == "backticks" else ""
-                add(_Event(start, end, "point", source[start:end], visible), offset)
+                add(start, end, "point", source[start:end], visible)
             return True
 
         return recorded
-
-    def add(event: _Event, offset: int) -> None:
-        events.append(replace(event, start=event.start + offset, end=event.end + offset))
 
     for rule in parser.inline.ruler.__rules__:
         rule.fn = recording(rule.name, rule.fn)

@@ -1,4 +1,4 @@
-"""Texts of programs, as in message catalogs: plain text that may contain HTML tags and printf directives."""
+"""Messages of programs: plain text that may contain HTML tags and printf directives."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from headway.documents.inline_tags import parse_tags, write_tags
 
 _TAG = r"<(?P<closing>/?)(?P<name>[A-Za-z0-9][\w:-]*)(?:\s[^<>]*)?/?>"
 _TAGS = re.compile(_TAG)
-# As in C and in Python: flags, width, precision, length, conversion.
+# A directive of C or Python has flags, a width, a precision, a length modifier and a conversion.
 _TAGS_AND_DIRECTIVES = re.compile(
     _TAG + r"|%(?:\(\w+\)|\d+\$)?[-+ 0#']*(?:\d+|\*)?(?:\.(?:\d+|\*)?)?(?:hh?|ll?|[jztLq])?[diouxXeEfFgGaAcspn%]"
 )
-
-
 _LINE_BREAK = re.compile(r"(\r\n|\n|\r)")
 
 
 class Message:
-    """A message whose tags, and printf directives if it ``has_directives``, are kept.
+    """A message whose translation keeps its HTML tags and, if it ``has_directives``, its printf directives.
 
     Each line of a message with tags or directives is a text of its own.
 
@@ -34,7 +32,7 @@ class Message:
         self.texts = [line.source for line in self._lines if line.has_words]
 
     def fill(self, translations: Iterator[str]) -> str:
-        """Return the message with the next translations.
+        """Return the translated message. Takes as many ``translations`` as the message has texts.
 
         Raises:
             DocumentError: A translation does not contain each tag exactly once, or its pairs are not nested.

@@ -214,7 +214,8 @@ class _Gateway:
         if scope["path"].startswith(f"{self._root_path}/"):  # by a proxy that does not remove it
             scope = {**scope, "path": scope["path"].removeprefix(self._root_path)}
         path, api = scope["path"], api_of_head(scope)
-        limit = self._body_limit(split_prefix(path, api)[1])
+        prefix, rest = split_prefix(path, api)
+        limit = self._body_limit(rest)
         size = 0
 
         async def limited_receive() -> Message:
@@ -240,8 +241,7 @@ class _Gateway:
         try:
             refusal = self._refusal(scope, api, limit)
             if refusal is None:
-                api, body = await api_of_request(scope, limited_receive, api)
-                prefix, rest = split_prefix(path, api)
+                api, body = await api_of_request(scope, limited_receive, api)  # paths that APIs share have no prefix
                 refusal = self._refusal_when_unavailable(rest, api)
             if refusal is not None:
                 await refusal(scope, receive, counted_send)

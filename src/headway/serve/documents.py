@@ -268,12 +268,12 @@ class ServedDocuments:
     def _new(self, client: Client, name: str, num_bytes: int) -> ServedDocument:
         format_, limits = document_format(name), self._service.config.limits
         own = [each for each in self._documents.values() if each.owner == client.name]
-        fetched = (each for each in own if each.was_fetched)
-        if len(own) >= limits.documents and (oldest := next(fetched, None)) is not None:
+        if len(own) >= limits.documents:
+            oldest = next((each for each in own if each.was_fetched), None)
+            if oldest is None:
+                ends = [each.expires - time.time() for each in own if each.expires is not None]
+                raise DocumentsFullError(max(1, math.ceil(min(ends, default=_RETRY_S))))
             self.remove(oldest)
-        elif len(own) >= limits.documents:
-            ends = [each.expires - time.time() for each in own if each.expires is not None]
-            raise DocumentsFullError(max(1, math.ceil(min(ends, default=_RETRY_S))))
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="headway-documents-")
         identifier = str(uuid.uuid4())

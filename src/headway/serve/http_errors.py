@@ -42,10 +42,7 @@ STATUSES: dict[type[Exception], tuple[int, str]] = {
     JobsFullError: (429, "This key has too many jobs; delete those that are done, or try again later"),
     UnknownDocumentError: (404, "There is no document {}"),
     DocumentNotDoneError: (409, "The document is {}"),
-    DocumentsFullError: (
-        429,
-        "This key has too many documents; fetch or delete those that are done",
-    ),
+    DocumentsFullError: (429, "This key has too many documents; fetch or delete those that are done"),
     UnknownGlossaryError: (404, "There is no glossary {}"),
     UnknownDictionaryError: (400, "The glossary has no dictionary for {}"),
     GlossariesFullError: (413, "{}"),
@@ -61,7 +58,7 @@ STATUSES: dict[type[Exception], tuple[int, str]] = {
 
 @dataclass(frozen=True)
 class HttpError:
-    """What the reply to a failed request says.
+    """The status, the message and the headers of the reply to a failed request.
 
     Attributes:
         kind: The class of the error in :data:`STATUSES`.
@@ -77,7 +74,7 @@ class HttpError:
 
 
 def http_error(error: Exception) -> HttpError:
-    """Return what the reply to a request that has failed with this error says."""
+    """Return the status, the message and the headers of the reply to a request that has failed with this error."""
     kind = next(kind for kind in STATUSES if isinstance(error, kind))
     status, template = STATUSES[kind]
     headers = {}

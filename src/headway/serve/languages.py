@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-# ISO 639-3 codes of languages that have a code of two letters, as in names such as deu_Latn. Those of a macrolanguage's
-# standard variety, such as lvs, have the code of the macrolanguage.
+# The code of two letters (ISO 639-1) for a code of three letters (ISO 639-3), as in deu_Latn. The standard variety of a
+# macrolanguage, such as lvs, has the code of the macrolanguage.
 _THREE_LETTERS = {
     "afr": "af", "ara": "ar", "arb": "ar", "bel": "be", "ben": "bn", "bul": "bg", "cat": "ca", "ces": "cs", "zho": "zh",
     "cym": "cy", "dan": "da", "deu": "de", "ell": "el", "eng": "en", "epo": "eo", "est": "et", "eus": "eu", "fas": "fa",
@@ -30,9 +30,9 @@ _THREE_LETTERS = {
     "sun": "su", "swh": "sw", "tat": "tt", "tgk": "tg", "tir": "ti", "tsn": "tn", "tso": "ts", "tuk": "tk", "twi": "tw",
     "uig": "ug", "uzb": "uz", "uzn": "uz", "wol": "wo", "xho": "xh", "ydd": "yi", "yor": "yo", "zsm": "ms", "zul": "zu",
 }  # fmt: skip
-# Older codes, and those of a language with one written standard that nearly all models mean.
+# Withdrawn codes, and Norwegian, by which nearly all models mean Bokmål.
 _OTHER_CODES = {"in": "id", "iw": "he", "ji": "yi", "no": "nb", "nor": "nb"}
-# Chinese is told apart by script, but many clients name a region, or nothing and mean simplified Chinese.
+# Models name the script of Chinese; clients often name a region, or only zh, which means simplified Chinese.
 _SCRIPTS = {
     "zh": "zh-hans", "zh-cn": "zh-hans", "zh-sg": "zh-hans", "zh-tw": "zh-hant", "zh-hk": "zh-hant", "zh-mo": "zh-hant",
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the service knows of its models."""
+"""Descriptions of the models of a service."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What the service knows of a model.
+    """The description of a model: its task, languages and labels.
 
     Attributes:
         name: The name in the service.

@@ -124,7 +124,7 @@ class ProcessFleet(Fleet):
             await self.close()
             raise
         for number in range(self.num_workers):
-            self._spawn(self._keep(number))
+            self._spawn(self._supervise(number))
 
     async def close(self) -> None:
         """End all processes at once."""
@@ -173,7 +173,7 @@ class ProcessFleet(Fleet):
         for ended in self._ended.values():  # the loader can no longer report that they ended
             ended.set()
         self._forked.put_nowait(HeadwayError("a process cannot be started: the one that forks it has ended"))
-        self._give_waiting_jobs()
+        self._assign_waiting_jobs()
         if error is not None:
             _log.error("a message of the process that loads the models is wrong", exc_info=error)
         if not self._loaded.done():
@@ -229,7 +229,7 @@ class ProcessFleet(Fleet):
         self._workers[number] = worker
         worker.send(Ping())
 
-    async def _keep(self, number: int) -> None:
+    async def _supervise(self, number: int) -> None:
         """Watch a worker, and start another one when it has ended."""
         failures = 0
         while True:
@@ -237,7 +237,7 @@ class ProcessFleet(Fleet):
             assert worker is not None
             await self._watch(worker)
             self._workers[number] = None
-            self._lose(worker)
+            self._reassign_jobs(worker)
             worker.transport.close()
             self.restarts += 1
             failures = failures + 1 if time.monotonic() - worker.started < _YOUNG_S else 0
@@ -263,12 +263,12 @@ class ProcessFleet(Fleet):
                 await asyncio.wait_for(worker.ended.wait(), _PING_S)
                 return
             # Pings are counted, because time also passes while this process is busy with something else.
-            used_s.append(worker.processor_s())
+            used_s.append(worker.processor_seconds())
             limit_s = self._silence_s if used_s[-1] == used_s[0] else self._step_s
             if worker.unanswered * _PING_S > limit_s or worker.state.stalled_s > self._step_s:
                 _log.warning("worker process %d hangs, and is killed", worker.pid)
                 worker.kill()
-                self._lose(worker)
+                self._reassign_jobs(worker)
                 await worker.ended.wait()
                 return
             worker.unanswered += 1
@@ -281,7 +281,7 @@ class ProcessFleet(Fleet):
                 worker.state = message
                 if not worker.is_ready:
                     worker.is_ready = True
-                    self._give_waiting_jobs()
+                    self._assign_waiting_jobs()
             case Part():
                 self._on_part(worker, message)
             case Done():
@@ -291,7 +291,7 @@ class ProcessFleet(Fleet):
         if error is not None:
             _log.error("an answer of worker process %d is wrong; it is killed", worker.pid, exc_info=error)
             worker.kill()
-        self._lose(worker)
+        self._reassign_jobs(worker)
 
     # Jobs.
 
@@ -329,15 +329,7 @@ class ProcessFleet(Fleet):
         priority: int = 0,
         **keywords: Any,
     ) -> Any:
-        """Call a method of a model, or a function of it, and return its result.
-
-        Canceling this task ends the job before its next step.
-
-        Raises:
-            HeadwayError: The method has raised it.
-            WorkerError: The job failed because of a defect.
-            UnavailableError: The job lost two workers, or the service has ended.
-        """
+        """See :meth:`Fleet.call`. It raises UnavailableError if the job lost two workers, or the service has ended."""
         pending = self._submit(Job(next(self._numbers), model, method, arguments, keywords, caller, priority))
         try:
             return await pending.future
@@ -367,10 +359,10 @@ class ProcessFleet(Fleet):
         if self._closing:
             raise UnavailableError
         pending = PendingJob(job, asyncio.get_running_loop().create_future())
-        self._give(pending)
+        self._assign(pending)
         return pending
 
-    def _give(self, pending: PendingJob) -> None:
+    def _assign(self, pending: PendingJob) -> None:
         """Give a job to the worker with the fewest jobs."""
         ready = [worker for worker in self._workers if worker is not None and worker.is_ready]
         if not ready:
@@ -383,13 +375,13 @@ class ProcessFleet(Fleet):
         worker.pending[pending.job.number] = pending
         worker.send(pending.job)
 
-    def _give_waiting_jobs(self) -> None:
+    def _assign_waiting_jobs(self) -> None:
         waiting, self._waiting = self._waiting, []
         for pending in waiting:
             if not pending.future.done():
-                self._give(pending)
+                self._assign(pending)
 
-    def _lose(self, worker: WorkerProcess) -> None:
+    def _reassign_jobs(self, worker: WorkerProcess) -> None:
         """Give no more jobs to a worker that has ended, and its jobs to others."""
         worker.is_ready = False
         lost, worker.pending = worker.pending, {}
@@ -398,7 +390,7 @@ class ProcessFleet(Fleet):
                 self._fail(pending)
             elif not pending.future.done():
                 pending.was_retried = True
-                self._give(pending)
+                self._assign(pending)
 
     def _fail(self, pending: PendingJob) -> None:
         if not pending.future.done():
@@ -424,7 +416,7 @@ class ProcessFleet(Fleet):
         for worker in filter(None, self._workers):
             if number in worker.pending:
                 worker.send(Cancel(number))
-                limits = worker.processor_s() + _CANCEL_S, time.monotonic() + self._step_s
+                limits = worker.processor_seconds() + _CANCEL_S, time.monotonic() + self._step_s
                 asyncio.get_running_loop().call_later(_CANCEL_S, self._expect_end, worker, number, *limits)
         if pending in self._waiting:
             self._waiting.remove(pending)
@@ -433,7 +425,7 @@ class ProcessFleet(Fleet):
         """Kill a worker that has not ended a canceled job when it has used this processor time, or at the deadline."""
         if number not in worker.pending:
             return
-        if worker.processor_s() < used_s and time.monotonic() < deadline:
+        if worker.processor_seconds() < used_s and time.monotonic() < deadline:
             asyncio.get_running_loop().call_later(_PING_S, self._expect_end, worker, number, used_s, deadline)
         else:
             _log.warning("worker process %d did not end a canceled job, and is killed", worker.pid)

@@ -56,7 +56,7 @@ class EndedRequest:
 
 
 class _ServiceCounters(Collector):
-    """What the models and the cache count. Counters begin at 0 again when the models are loaded again."""
+    """Counters of the models and of the cache. They start at 0 again when the models are reloaded."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

@@ -62,7 +62,7 @@ class WorkerProcess:
         unsent, self._unsent = self._unsent, []
         self.transport.write(b"".join(unsent))
 
-    def processor_s(self) -> float:
+    def processor_seconds(self) -> float:
         """Return the processor time that the process has used, in seconds."""
         with contextlib.suppress(OSError):  # it has ended
             return time.clock_gettime(~self.pid << 3 | _PROCESS_CLOCK)

@@ -134,9 +134,9 @@ class _Google:
 
 class _V2Api(_Google):
     async def _read(self, request: Request) -> tuple[dict[str, Any], Client]:
-        fields = {name: value for name, value in (await read_fields(request)).items() if value is not None}
+        fields = _without_nulls(await read_fields(request))
         if isinstance(fields.get("data"), dict):  # Google's API clients wrap the body
-            fields |= {name: value for name, value in fields.pop("data").items() if value is not None}
+            fields |= _without_nulls(fields.pop("data"))
         return fields, self._client(request, fields.get("key"))
 
     async def translate(self, request: Request) -> Response:
@@ -176,6 +176,11 @@ class _V2Api(_Google):
         return JSONResponse({"data": {"languages": languages}})
 
 
+def _without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that are not null. In Google's JSON, null means the same as a missing field."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 class _Fields(BaseModel):
     """The body of a request of v3, whose names may be in camel case or with underscores."""
 
@@ -183,11 +188,8 @@ class _Fields(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, fields: Any) -> Any:
-        """Leave out fields that are null, which means the same in Google's JSON."""
-        return (
-            {name: value for name, value in fields.items() if value is not None} if isinstance(fields, dict) else fields
-        )
+    def _remove_nulls(cls, fields: Any) -> Any:
+        return _without_nulls(fields) if isinstance(fields, dict) else fields
 
 
 class _GlossaryConfig(_Fields):

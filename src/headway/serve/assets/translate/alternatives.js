@@ -75,13 +75,12 @@ export class AlternativesMenu {
     try {
       const { alternatives } = await api.post("alternatives", { ...sentence, prefix, count: COUNT }, { signal });
       const ownToken = firstToken(slot.result, word.start);
-      const own = word.probability ?? 1;
       const others = alternatives.filter(({ token }) => token !== END && token.trim() !== ownToken);
       const entries = others
         .map(({ token, log_probability }) => ({ token, probability: Math.exp(log_probability) }))
         .filter(({ probability }, at) => at < FEW || probability >= MIN_PROBABILITY);
       const span = [word.start, word.end];
-      const ours = { token: ownToken, probability: own, span, word: current, translation: slot.result, isCurrent: true };
+      const ours = { token: ownToken, probability: word.probability ?? 1, span, word: current, translation: slot.result, isCurrent: true };
       this.#show(place, [ours, ...entries]);
       await Promise.all(entries.map(async (entry) => {
         const translation = await this.#continuation(slot, prefix, entry.token, request, signal);

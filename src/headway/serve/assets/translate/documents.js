@@ -117,16 +117,17 @@ export class Documents {
     const form = new FormData();
     form.append("file", file);
     for (const [field, value] of Object.entries(fields)) form.append(field, value);
-    const { id } = await this.#patiently(signal, () => this.context.api.post("documents", form, { signal }));
+    const { id } = await this.#retryWhenReachable(signal, () => this.context.api.post("documents", form, { signal }));
     return `documents/${id}`;
   }
 
   /** Asks how far a document is. While the service does not answer, its documents wait. */
   #progress(path, signal) {
-    return this.#patiently(signal, () => this.context.api.get(path, { signal }));
+    return this.#retryWhenReachable(signal, () => this.context.api.get(path, { signal }));
   }
 
-  async #patiently(signal, ask) {
+  /** Returns what `ask` returns. It is called again whenever the service has become reachable. */
+  async #retryWhenReachable(signal, ask) {
     for (;;) {
       try {
         return await ask();

@@ -23,7 +23,7 @@ export class ModelComparison {
     this.element.hidden = true;
   }
 
-  /** Shows a translation of `model`, which a person may have changed, beside that of another of `models`. */
+  /** Compares a translation by `model` with that of another of `models`. `isChanged`: the person has changed it. */
   show(request, translation, isChanged, model, models) {
     const others = models.filter((name) => name !== model);
     if (!others.length) {

@@ -1,4 +1,4 @@
-// The text that a language model writes, as pieces: mostly one token each. SentenceTranslator are shaded by their probability.
+// The text that a language model writes, as pieces: mostly one token each. Pieces are shaded by their probability.
 
 import { isolated, make, percent } from "../dom.js";
 import { confidenceClass } from "../translate/output.js";
