@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,11 @@ from in_process import application
 from running_service import unpack_model
 from starlette.testclient import TestClient
 
+import headway
 import headway.inspection
 import headway.serve.page
 
+PACKAGE = Path(headway.__file__).parent
 ASSETS = Path(headway.serve.page.__file__).parent / "assets"
 FILES = sorted(path for path in ASSETS.rglob("*") if path.is_file())
 SHARED = [Path(headway.inspection.__file__).parent / "assets" / name for name in headway.serve.page.SHARED]
@@ -61,6 +65,25 @@ def test_both_languages_have_the_same_texts_with_the_same_values() -> None:
     assert english == texts("de")
     code = "".join(path.read_text(encoding="utf-8") for path in FILES if path.suffix == ".js")
     assert set(re.findall(r'\bt\("([\w.]+)"', code)) <= english.keys()
+
+
+def test_the_translated_messages_are_those_of_the_code() -> None:
+    """Each part of a message between two values is in a string of the package."""
+    code = (ASSETS / "strings" / "de_messages.js").read_text(encoding="utf-8")
+    messages = dict(re.findall(r'^  "(.*?)":\s+"(.*)",$', code, re.MULTILINE))
+    assert len(messages) == sum(line.startswith('  "') for line in code.splitlines())
+    strings = {text.casefold() for path in PACKAGE.rglob("*.py") for text in string_parts(path)}
+    for message, translation in messages.items():
+        assert set(re.findall(r"\{\w+\}", translation)) <= set(re.findall(r"\{\w+\}", message)), message
+        for part in re.split(r"\{\w+\}|; expected |; ", message):
+            assert any(part.strip().casefold() in text for text in strings), part
+
+
+def string_parts(path: Path) -> Iterator[str]:
+    """Return the strings of a module; those with values in them without the values."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from re.split(r"\{[^}]*\}", node.value)
 
 
 @pytest.mark.parametrize(

@@ -285,6 +285,55 @@ def test_a_glossary_is_edited_in_place_and_kept(page: Page, service: RunningServ
     expect(output(page)).to_have_text(before)
 
 
+def fill_glossary(page: Page, *rows: tuple[str, str]) -> None:
+    for number, (source, target) in enumerate(rows, start=1):
+        page.get_by_label(f"English, row {number}").fill(source)
+        page.get_by_label(f"German, row {number}").fill(target)
+
+
+@pytest.mark.parametrize(
+    ("locale", "message"),
+    [("en-US", "Not used: 'tea' is translated as 'rot'"), ("de-DE", "Nicht benutzt: Für 'tea' steht hier 'rot'")],
+)
+def test_a_glossary_entry_that_is_refused_is_marked_and_the_others_are_used(
+    browser: Browser, service: RunningService, locale: str, message: str
+) -> None:
+    with open_page(browser, service.url, requests_fail=True, locale=locale) as page:
+        page.locator(".languages select").first.select_option("en")
+        page.locator("textarea").fill(TEXT)
+        page.locator(".glossary summary").click()
+        rows = page.locator(".glossary tbody tr")
+        for at, row in enumerate((["tea", "anger"], ["tea", "rot"], ["red", "haus"])):
+            for input_, text in zip(rows.nth(at).locator("input").all(), row, strict=True):
+                input_.fill(text)
+        expected = translation(service, TEXT, glossary=[["tea", "anger"], ["red", "haus"]])["text"]
+        expect(output(page)).to_have_text(expected)
+        expect(rows.nth(1).get_by_role("alert")).to_contain_text(message)
+        expect(rows.locator("input[aria-invalid=true]")).to_have_count(2)
+        rows.nth(0).locator("input").last.fill("rot")  # now both say the same
+        expect(rows.locator("input[aria-invalid=true]")).to_have_count(0)
+        expected = translation(service, TEXT, glossary=[["tea", "rot"], ["red", "haus"]])["text"]
+        expect(output(page)).to_have_text(expected)
+        page.reload()
+        page.locator(".glossary summary").click()
+        expect(rows).to_have_count(4)
+
+
+def test_other_words_that_a_glossary_changes_are_shown_and_can_be_undone(page: Page, service: RunningService) -> None:
+    free = type_and_wait(page, service)
+    page.locator(".glossary summary").click()
+    fill_glossary(page, ("tea", "anger"))
+    expected = translation(service, TEXT, glossary=[["tea", "anger"]])["text"]
+    expect(output(page)).to_have_text(expected)
+    assert len(set(free.split()) - set(expected.split())) > 1, "the test needs a model that changes other words"
+    notice = page.locator(".notices li", has_text="the glossary has also changed other words")
+    expect(notice).to_contain_text(free)
+    notice.get_by_role("button", name="Use this").click()
+    expect(output(page)).to_have_text(free)
+    page.get_by_role("button", name="Undo").click()
+    expect(output(page)).to_have_text(expected)
+
+
 def test_two_tabs_share_a_glossary(page: Page) -> None:
     other = page.context.new_page()
     other.goto(page.url)
@@ -401,7 +450,7 @@ def test_swapping_the_languages_of_an_incomplete_translation_keeps_the_text(
 def test_a_language_that_no_model_translates_is_named(page: Page) -> None:
     page.get_by_label("Translate from").select_option("auto")
     page.locator("textarea").fill("Buongiorno a tutti, come state oggi, amici miei?")
-    expect(page.get_by_role("alert").filter(visible=True)).to_contain_text("no model translates from Italian")
+    expect(page.get_by_role("alert").filter(visible=True)).to_contain_text("No model translates from Italian")
     page.locator("textarea").fill("Guten Morgen, meine lieben Freunde")
     expect(page.locator(".output .word").first).to_be_visible()
     expect(page.get_by_role("alert").filter(visible=True)).to_have_count(0)
@@ -606,6 +655,7 @@ def test_a_key_is_asked_for_once(browser: Browser, folder: Path, tmp_path: Path)
         page.get_by_label("API key").fill("wrong")
         page.keyboard.press("Enter")
         expect(page.get_by_role("dialog")).to_contain_text("does not know this key")
+        expect(page.get_by_label("API key")).to_have_value("wrong")
         page.get_by_label("API key").fill(KEY)
         page.keyboard.press("Enter")
         page.locator("textarea").fill(TEXT)

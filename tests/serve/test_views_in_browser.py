@@ -6,6 +6,7 @@ The models were never trained, so what they say is nonsense; that the page shows
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -114,10 +115,46 @@ def test_a_suggested_word_by_mouse(page: Page) -> None:
     page.keyboard.type(TEXT)
     view.locator(".translation [role=button]").first.click()
     suggestion = view.locator(".suggestions button").first
-    token = suggestion.locator("bdi").text_content() or ""
+    word = suggestion.locator("bdi").text_content() or ""
     suggestion.click()
-    expect(view.locator(".forced .translation")).to_contain_text(token)
+    expect(view.locator(".forced .translation")).to_contain_text(
+        re.compile(rf"^\W*{re.escape(word)}\b")
+    )  # a whole word
     expect(view.locator(".forced .cost")).not_to_be_empty()
+    view.get_by_label("Another word").fill("")
+    page.keyboard.press("Enter")
+    expect(view.locator(".forced .cost")).to_have_count(0)  # it was about another word
+
+
+def test_a_tree_that_is_too_wide_grows_down(browser: Browser, service: RunningService) -> None:
+    with open_page(browser, service.url, viewport={"width": 1280, "height": 800}) as page:
+        view = opened(page, "why")
+        view.locator("textarea").fill(" ".join([TEXT] * 12))
+        tree = view.locator(".tree")
+        expect(tree).to_have_class("tree down")
+        assert tree.evaluate("tree => tree.scrollWidth <= tree.clientWidth")
+        best = tree.locator(".best")
+        lefts = {round(box["x"]) for box in map(Locator.bounding_box, best.all()) if box is not None}
+        assert len(lefts) == 1  # the best translation reads from top to bottom
+        tops = [box["y"] for box in map(Locator.bounding_box, best.all()) if box is not None]
+        assert tops == sorted(tops)
+
+
+def test_translate_leads_to_the_comparison_of_models(page: Page) -> None:
+    page.get_by_label("Text to translate").get_by_role("textbox").fill(TEXT)
+    expect(page.locator(".output .word").first).to_be_visible()
+    page.get_by_role("button", name="Compare the models").click()
+    view = page.locator(".view-why")
+    expect(view.locator("textarea")).to_have_value(TEXT)
+    expect(view.locator(".side-by-side h3").first).to_be_in_viewport()
+
+
+def test_the_attention_section_is_german_in_the_german_page(browser: Browser, service: RunningService) -> None:
+    with open_page(browser, service.url, locale="de-DE") as page:
+        view = opened(page, "why")
+        view.locator("textarea").fill(TEXT)
+        expect(view.locator(".said")).to_have_text(re.compile(r"^„.*“ \(Zeile 1\) blickt vor allem auf: „.*“ \d,\d+"))
+        expect(view.get_by_text("<eos> das Ende des Textes")).to_be_visible()
 
 
 def test_two_models_that_agree_have_no_marks(page: Page) -> None:
@@ -127,11 +164,14 @@ def test_two_models_that_agree_have_no_marks(page: Page) -> None:
     expect(view.locator(".side-by-side mark")).to_have_count(0)  # they are the same model
 
 
-def test_a_text_that_is_too_long_gets_a_plain_message(browser: Browser, service: RunningService) -> None:
-    with open_page(browser, service.url, requests_fail=True) as page:
+@pytest.mark.parametrize(("locale", "message"), [("en-US", "at most 200 are"), ("de-DE", "höchstens 200 sind möglich")])
+def test_a_text_that_is_too_long_gets_a_plain_message(
+    browser: Browser, service: RunningService, locale: str, message: str
+) -> None:
+    with open_page(browser, service.url, requests_fail=True, locale=locale) as page:
         view = opened(page, "why")
         view.locator("textarea").fill("ein haus " * 200)
-        expect(view.get_by_role("alert").first).to_contain_text("at most 200")
+        expect(view.get_by_role("alert").first).to_contain_text(message)
         expect(view.locator(".results")).to_be_hidden()
 
 
@@ -196,6 +236,21 @@ def test_the_probabilities_of_tokens_are_shown(page: Page) -> None:
     expect(view.locator(".token-info")).to_contain_text("sure of it")
 
 
+def test_what_is_written_is_copied_and_its_status_is_never_stale(browser: Browser, service: RunningService) -> None:
+    permissions = ["clipboard-read", "clipboard-write"]
+    with open_page(browser, service.url, permissions=permissions) as page:
+        view = opened(page, "write")
+        page.keyboard.type("ein")
+        start_writing(view, Temperature="0", Tokens_to_write="4")
+        view.get_by_role("button", name="Write", exact=True).click()
+        expect(view.get_by_role("status")).to_contain_text("adds more")
+        view.get_by_role("button", name="Copy").click()
+        expect(view.get_by_role("button", name="Copied")).to_be_visible()
+        assert page.evaluate("navigator.clipboard.readText()") == view.locator(".text").text_content()
+        view.locator("textarea").fill("eine")
+        expect(view.get_by_role("status")).to_be_empty()
+
+
 STOP_AFTER_FOUR_TOKENS = """view => new MutationObserver((_, observer) => {
     const stop = [...view.querySelectorAll("button")].find(each => each.textContent.trim() === "Stop");
     if (view.querySelectorAll(".token").length >= 4 && stop) {
@@ -243,6 +298,14 @@ def test_a_word_is_hidden_at_the_caret(page: Page, before: str, word: str) -> No
     view.get_by_role("button", name="Hide this word").click()
     expect(view.locator("textarea")).to_have_value(f"{before} [MASK]")
     expect(view.locator(".fillings li").first).to_be_visible()
+
+
+def test_without_a_word_at_the_caret_nothing_is_hidden(page: Page) -> None:
+    view = opened(page, "fill")
+    page.keyboard.type("ein haus, ")
+    view.get_by_role("button", name="Hide this word").click()
+    expect(view.locator("textarea")).to_have_value("ein haus, ")
+    expect(view.get_by_role("status")).to_contain_text("Place the cursor in a word")
 
 
 def test_labels_and_what_they_rest_on(page: Page, service: RunningService) -> None:

@@ -1,6 +1,6 @@
 // The attention of an inspection: tokens, one large matrix, all layers and heads, and the current selection.
 
-import { color, css, FONT, inkOn, isDark, isolated, make, moveFocus, palette, quoted, share, variable } from "./basics.js";
+import { color, css, FONT, inkOn, isDark, isolated, make, moveFocus, palette, variable } from "./basics.js";
 import { WORDS } from "./attention_words.js";
 
 const TITLE = 20; // space for the title of an axis, in pixels
@@ -27,6 +27,7 @@ function unpacked(text, maxWeight) {
 export class AttentionSection {
   constructor(place, data, { language = "en", view = null, onChoice = () => {} } = {}) {
     Object.assign(this, { place, data, words: WORDS[language], onChoice });
+    this.formats = [2, 3].map((digits) => new Intl.NumberFormat(language, { minimumFractionDigits: digits, maximumFractionDigits: digits }));
     Object.assign(this, { kind: null, layer: 1, head: 0, row: 0, column: null, pinned: null });
     this.matrices = new Map(); // because every move of the pointer needs one
     this.weights = new Map();
@@ -56,6 +57,15 @@ export class AttentionSection {
     return this.words[key].replace(/\{(\w+)\}/g, (_, name) => values[name]);
   }
 
+  quoted(token) {
+    return this.say("quoted", { token: isolated(token) });
+  }
+
+  /** Returns a weight as text, with a third digit if it is small. */
+  share(weight) {
+    return this.formats[weight > 0 && weight < 0.1 ? 1 : 0].format(weight);
+  }
+
   // ---- building
 
   build() {
@@ -82,6 +92,7 @@ export class AttentionSection {
     this.side = make("div", { class: "side" },
       titled("h3", "all", words.all), make("p", { class: "quiet" }, words.allAbout),
       make("div", { class: "scroll" }, this.heads));
+    this.signs = make("p", { class: "quiet" });
     this.tip = make("div", { class: "tip", role: "presentation" });
     this.tip.hidden = true;
     const form = make("form", {}, this.kinds,
@@ -96,6 +107,7 @@ export class AttentionSection {
     this.place.replaceChildren(form, this.about, this.said,
       make("div", { class: "two" },
         make("div", {}, this.rowsTitle, this.rowChips), make("div", {}, this.columnsTitle, this.columnChips)),
+      this.signs,
       make("div", { class: "pair" }, figure, this.side), this.tip);
     form.addEventListener("submit", (event) => event.preventDefault());
     for (const kind of this.data.kinds) {
@@ -159,6 +171,12 @@ export class AttentionSection {
     place.onkeydown = (event) => moveFocus(event, place, 1);
   }
 
+  /** Returns an explanation of the signs that occur in tokens. */
+  signsOf(tokens) {
+    const found = Object.entries(this.words.signs).filter(([sign]) => tokens.some((token) => token.includes(sign)));
+    return found.map(([sign, meaning]) => `${sign} ${meaning}`).join(" · ");
+  }
+
   /** Selects a row, a column, or with both a cell. A pinned selection comes back when the pointer leaves. */
   choose(row, column, pin) {
     Object.assign(this, { row, column });
@@ -179,7 +197,7 @@ export class AttentionSection {
       const rgb = weights && color(weights(at) / most);
       chip.style.backgroundColor = weights ? css(rgb) : "";
       chip.style.color = weights ? inkOn(rgb) : "";
-      chip.querySelector("small").textContent = weights && weights(at) >= 0.0005 ? share(weights(at)) : "";
+      chip.querySelector("small").textContent = weights && weights(at) >= 0.0005 ? this.share(weights(at)) : "";
     });
   }
 
@@ -200,11 +218,11 @@ export class AttentionSection {
         .sort((one, other) => value(other) - value(one))
         .slice(0, MOST_NAMED)
         .filter((at) => value(at) >= 0.0005)
-        .map((at) => `${quoted(names[at])} ${share(value(at))}`)
+        .map((at) => `${this.quoted(names[at])} ${this.share(value(at))}`)
         .join(", ") || this.words.nothing;
-    const [rowToken, columnToken] = [quoted(shown.rows[row] ?? ""), quoted(shown.columns[column] ?? "")];
+    const [rowToken, columnToken] = [this.quoted(shown.rows[row] ?? ""), this.quoted(shown.columns[column] ?? "")];
     if (row !== null && column !== null) {
-      const weight = share(shown.at(row, column));
+      const weight = this.share(shown.at(row, column));
       return this.say("cell", {
         row: rowToken, rowNumber: row + 1, column: columnToken, columnNumber: column + 1, weight,
       });
@@ -306,7 +324,7 @@ export class AttentionSection {
     context.fillStyle = inkOn(rgb);
     context.font = FONT.replace("14px", cell < 30 ? "9px" : "11px");
     Object.assign(context, { textAlign: "center", textBaseline: "middle" });
-    const number = weight >= 0.995 ? "1" : weight.toFixed(2).slice(1);
+    const number = weight >= 0.995 ? "1" : this.formats[0].format(weight).slice(1);
     context.fillText(number, left + (column + 0.5) * cell, up + (row + 0.5) * cell);
     context.restore();
   }
@@ -321,7 +339,7 @@ export class AttentionSection {
 
   showTip(event, row, column) {
     const { shown, tip } = this;
-    tip.textContent = `${isolated(shown.rows[row])} → ${isolated(shown.columns[column])}: ${share(shown.at(row, column))}`;
+    tip.textContent = `${isolated(shown.rows[row])} → ${isolated(shown.columns[column])}: ${this.share(shown.at(row, column))}`;
     tip.hidden = false;
     const flip = event.clientX > innerWidth - tip.offsetWidth - 24;
     tip.style.left = `${flip ? event.clientX - tip.offsetWidth - 12 : event.clientX + 14}px`;
@@ -373,6 +391,7 @@ export class AttentionSection {
     options(this.layerList, kind.maps.map((map) => [map.layer, this.say("layerOf", { layer: map.layer, count })]), layer);
     options(this.headList, heads.map((each) => [each, this.headName(each)]), head);
     this.about.textContent = names.about;
+    this.signs.textContent = this.signsOf([...this.data.sides[kind.rows], ...this.data.sides[kind.columns]]);
     this.rowsTitle.textContent = this.say("rows", { name: names.rows });
     this.columnsTitle.textContent = this.say("columns", { name: names.columns });
     this.showChips(this.rowChips, kind.rows, (row, pin) => this.choose(row, null, pin));
@@ -387,7 +406,7 @@ export class AttentionSection {
     this.headList.value = head;
     const kind = this.words.kinds[this.kind.id].name, count = this.kind.maps.length;
     this.matrixTitle.textContent = this.say("title", { kind, layer, count, head: this.headName(head) });
-    this.most.textContent = share(this.brightest);
+    this.most.textContent = this.share(this.brightest);
     const stops = [0, 0.25, 0.5, 0.75, 1].map((value) => css(color(value)));
     this.ramp.style.background = `linear-gradient(to right, ${stops.join()})`;
     for (const thumb of this.heads.querySelectorAll("button")) {

@@ -2,6 +2,11 @@
 
 export const WORDS = {
   en: {
+    quoted: "“{token}”",
+    signs: {
+      "␣": "a space", "↵": "a new line", "<bos>": "the beginning of the text", "<eos>": "the end of the text",
+      "<unk>": "a word that the model does not know", "<0x": "a byte of a character that the model has no token for",
+    },
     kinds: {
       cross: {
         name: "Cross-attention", rows: "target token being predicted (query)", columns: "source token (key)",
@@ -35,6 +40,11 @@ export const WORDS = {
     column: "{column} (column {number}) is attended to most by: {found}.", nothing: "nothing",
   },
   de: {
+    quoted: "„{token}“",
+    signs: {
+      "␣": "ein Leerzeichen", "↵": "ein Zeilenumbruch", "<bos>": "der Anfang des Textes", "<eos>": "das Ende des Textes",
+      "<unk>": "ein Wort, das das Modell nicht kennt", "<0x": "ein Byte eines Zeichens, für das das Modell kein Token hat",
+    },
     kinds: {
       cross: {
         name: "Cross-Attention", rows: "Zieltoken, das vorhergesagt wird (Query)", columns: "Quelltoken (Key)",

@@ -13,7 +13,6 @@ export const FONT = '14px system-ui, "Noto Sans", "Noto Sans CJK SC", sans-serif
 // Isolates a token, so that its text direction does not affect the words around it.
 export const isolated = (token) => "\u2068" + token + "\u2069";
 export const quoted = (token) => "“" + isolated(token) + "”";
-export const share = (value) => value.toFixed(value > 0 && value < 0.1 ? 3 : 2);
 
 /** Moves the focus with the arrow keys among the focusable elements in `place`, `across` of which are on a line. */
 export function moveFocus(event, place, across) {

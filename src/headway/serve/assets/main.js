@@ -3,7 +3,7 @@
 import { Api, UnreachableError, MAX_PATIENCE_S, isKey, nextEvent, pause } from "./api.js";
 import { make } from "./dom.js";
 import { settings } from "./settings.js";
-import { t, useLanguage } from "./strings.js";
+import { serviceMessage, t, useLanguage } from "./strings.js";
 import { VIEWS } from "./views.js";
 
 const $ = (id) => document.getElementById(id);
@@ -16,6 +16,7 @@ const api = new Api({ key: () => settings.get("key"), askForKey, onUnreachable }
  * What each view gets:
  *   api                    the client of the native API (api.js)
  *   t(key, values)         a text in the language of the page (strings/)
+ *   serviceMessage(text)   a message of the service as a sentence, in the language of the page if possible
  *   language               its code
  *   models, languages      the replies of /api/v1/models and /api/v1/languages
  *   settings               get(name, otherwise) and set(name, value), kept in the browser
@@ -29,7 +30,7 @@ const api = new Api({ key: () => settings.get("key"), askForKey, onUnreachable }
  * `state()` returns what another mount needs to look the same (the language of the page may change), and `unmount()`
  * ends requests and listeners. A view that is not in sight stays mounted in a hidden container.
  */
-const context = { api, t, settings, describe, announce, navigate, offers, language: "en", models: [], languages: [] };
+const context = { api, t, serviceMessage, settings, describe, announce, navigate, offers, language: "en", models: [], languages: [] };
 const mounted = new Map(); // name of a view -> its container and what its mount has returned
 
 // ---- views
@@ -123,7 +124,7 @@ function showTheme() {
 
 function describe(error) {
   if (error instanceof UnreachableError) return t("error.gone");
-  const { status, message, retryAfter } = error;
+  const { status, retryAfter } = error, message = serviceMessage(error.message);
   if (status === 429 && retryAfter !== null && retryAfter <= MAX_PATIENCE_S) return t("error.busy", { seconds: retryAfter });
   if (status === 413) return t("error.large", { message });
   if (status === 502) return t("error.foreign");
@@ -159,9 +160,10 @@ function askForKey() {
   const isWrong = Boolean(settings.get("key"));
   $("key-about").textContent = isWrong ? t("key.wrong") : t("key.about");
   $("key-about").classList.toggle("error", isWrong);
-  $("key").value = "";
+  $("key").value = settings.get("key") ?? ""; // so that a mistake in it can be corrected
   checkKey();
   if (!dialog.open) dialog.showModal();
+  $("key").select();
   return new Promise((resolve) => {
     dialog.onclose = () => {
       settings.set("key", $("key").value.trim());

@@ -1,21 +1,45 @@
 // The texts of the page in the language that the person has chosen, or else that of the browser.
 
 import { german } from "./strings/de.js";
+import { germanMessages } from "./strings/de_messages.js";
 import { english } from "./strings/en.js";
 
 const TABLES = { en: english, de: german };
-let table = english;
+const MESSAGES = { en: [], de: Object.entries(germanMessages).map(([form, text]) => [pattern(form), text]) };
+let chosen = "en";
 
 /** Chooses a language. An unknown one becomes English. Returns its code. */
 export function useLanguage(code) {
-  const known = code in TABLES ? code : "en";
-  table = TABLES[known];
-  return known;
+  chosen = code in TABLES ? code : "en";
+  return chosen;
 }
 
 /** Returns a text, with `{name}` replaced by the value of that name. */
 export function t(key, values = {}) {
-  const text = table[key] ?? english[key];
+  const text = TABLES[chosen][key] ?? english[key];
   if (text === undefined) throw new Error(`no text ${key}`);
-  return text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
+  return filled(text, values);
+}
+
+/** Returns a message of the service as a sentence, in the language of the page if there is a translation. */
+export function serviceMessage(message) {
+  for (const [form, text] of MESSAGES[chosen]) {
+    const found = message.match(form);
+    if (found) return sentence(filled(text, found.groups ?? {}));
+  }
+  return sentence(message);
+}
+
+const filled = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
+
+/** Returns the pattern of the messages that have a form. */
+function pattern(form) {
+  const literal = form.replace(/[.*+?^$()|[\]\\]/g, "\\$&");
+  return new RegExp(`^${literal.replace(/\{(\w+)\}/g, "(?<$1>.+)")}$`, "s");
+}
+
+/** Begins with a capital letter, unless that is the name of a file or of a field, and ends with a period. */
+function sentence(text) {
+  const begun = /^\p{Ll}[\p{L}'’]*[\s,]/u.test(text) ? text[0].toUpperCase() + text.slice(1) : text;
+  return /[.!?…]$/.test(begun) ? begun : `${begun}.`;
 }

@@ -3,12 +3,9 @@
 import { isAbort } from "../api.js";
 import { isolated, make, moveFocus, percent } from "../dom.js";
 import { meter } from "../meter.js";
-import { tokenSpans, wordsOf } from "./words.js";
+import { findAlternativeWords, firstToken, mergedByWord } from "./alternative_words.js";
 
 const COUNT = 7;
-const MIN_PROBABILITY = 0.001; // of what is shown beyond the first few
-const FEW = 3;
-const END = "<eos>";
 const MAX_PREVIEW = 40; // characters
 
 export class AlternativesMenu {
@@ -59,7 +56,6 @@ export class AlternativesMenu {
     this.place = place;
     const { slot, words, index } = place;
     const word = words[index], { text } = slot.result;
-    const prefix = text.slice(0, word.start).trimEnd();
     const current = text.slice(word.start, word.end);
     place.element.classList.add("open");
     const title = make("p", { class: "title" }, t("alternatives.title", { word: isolated(current) }));
@@ -73,26 +69,15 @@ export class AlternativesMenu {
     waiting.focus();
     const { signal } = (this.running = new AbortController());
     try {
-      const { alternatives } = await api.post("alternatives", { ...sentence, prefix, count: COUNT }, { signal });
-      const ownToken = firstToken(slot.result, word.start);
-      const others = alternatives.filter(({ token }) => token !== END && token.trim() !== ownToken);
-      const entries = others
-        .map(({ token, log_probability }) => ({ token, probability: Math.exp(log_probability) }))
-        .filter(({ probability }, at) => at < FEW || probability >= MIN_PROBABILITY);
-      const span = [word.start, word.end];
-      const ours = { token: ownToken, probability: word.probability ?? 1, span, word: current, translation: slot.result, isCurrent: true };
-      this.#show(place, [ours, ...entries]);
-      await Promise.all(entries.map(async (entry) => {
-        const translation = await this.#continuation(slot, prefix, entry.token, request, signal);
-        const found = translation && wordsOf(translation, slot.text, request.target, request.source)
-          .find(({ end }) => end > prefix.length);
-        Object.assign(entry, found ? {
-          translation, span: [found.start, found.end], word: translation.text.slice(found.start, found.end),
-          probability: found.probability ?? entry.probability,
-        } : { probability: 0 });
-        this.#show(place, [ours, ...entries]);
-      }));
-      if (!entries.some((entry) => entry.word)) this.list.append(make("p", { class: "quiet" }, t("alternatives.none")));
+      const ours = {
+        token: firstToken(slot.result, word.start), probability: word.probability ?? 1, span: [word.start, word.end],
+        word: current, translation: slot.result, isCurrent: true,
+      };
+      const others = await findAlternativeWords(api, sentence, { ...request, text: slot.text }, {
+        translation: slot.result, start: word.start, count: COUNT, signal,
+        changed: (entries) => this.#show(place, [ours, ...entries]),
+      });
+      if (!others.length) this.list.append(make("p", { class: "quiet" }, t("alternatives.none")));
     } catch (error) {
       if (!isAbort(error)) this.list.replaceChildren(make("p", { class: "error" }, describe(error)));
     }
@@ -112,28 +97,10 @@ export class AlternativesMenu {
     return [button];
   }
 
-  /** Returns the translation that begins with a prefix and a token, or null if there is none. */
-  async #continuation(slot, prefix, token, request, signal) {
-    const { tokens, text } = slot.result;
-    const joined = tokens.join("").trim() === text.trim() ? "" : " "; // tokens of whole words contain no spaces
-    // A token that is a space is what the model puts before its first choice.
-    const body = { ...request, text: slot.text, prefix: token.trim() ? prefix + joined + token : prefix };
-    const { translations } = await this.context.api.post("translate", body, { signal, retryWhenBusy: true });
-    return translations[0].error === undefined ? translations[0] : null;
-  }
-
   /** Shows the entries; those with the same word are one. An entry without a word waits for its translation. */
   #show(place, entries) {
     if (this.place !== place) return; // closed meanwhile
-    const byWord = new Map();
-    for (const entry of entries) {
-      if (entry.probability === 0) continue;
-      const name = entry.word ?? `${entry.token.trim()}…`;
-      const known = byWord.get(name);
-      const better = !known || (!known.isCurrent && entry.translation?.log_probability > known.translation?.log_probability);
-      byWord.set(name, { ...(better ? entry : known), name, probability: Math.max(entry.probability, known?.probability ?? 0) });
-    }
-    const ordered = [...byWord.values()].sort((one, other) => other.probability - one.probability);
+    const ordered = mergedByWord(entries);
     const focused = document.activeElement;
     this.list.replaceChildren(...ordered.map((entry) => this.#item(entry, place)));
     this.#place();
@@ -174,10 +141,4 @@ export class AlternativesMenu {
     element.style.left = `${left}px`;
     element.style.top = `${word.bottom - outer.top + 6}px`;
   }
-}
-
-/** Returns the first token, without white space, of the word at a position of a translation, or null. */
-function firstToken({ text, tokens }, position) {
-  const at = tokenSpans(tokens, text).findIndex((span) => span && span[1] > position);
-  return at < 0 ? null : tokens[at].trim();
 }

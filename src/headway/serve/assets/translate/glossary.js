@@ -4,11 +4,14 @@ import { make } from "../dom.js";
 
 const SETTING = "glossaries";
 const DELAY_MS = 400;
+const ABOUT_ROW = /^glossary, row (\d+): (.*)$/s; // a message of the service
 
 export class GlossaryTable {
   /** `changed()` is called when the entries of the present languages have changed. */
   constructor(context, changed) {
-    Object.assign(this, { context, changed, timer: null, ending: new AbortController() });
+    Object.assign(this, { context, changed, timer: null, ending: new AbortController(), rows: [] });
+    this.lines = new Map(); // row -> its inputs, and the cell in which a problem is shown
+    this.refused = new Set(); // rows that the service has refused
     const { t } = context;
     this.body = make("tbody");
     const head = make("tr", {}, ...["source", "target"].map((side) => make("th", { scope: "col" }, "")),
@@ -28,11 +31,13 @@ export class GlossaryTable {
     this.ending.abort();
   }
 
-  /** Shows the entries for a pair of languages, whose names are the heads of the columns. */
-  use(source, target, sourceName, targetName) {
+  /** Shows the entries for a pair of languages, whose names are the heads of the columns. Models may refuse others. */
+  use(source, target, model, sourceName, targetName) {
     const pair = `${source}-${target}`;
     this.heads[0].textContent = sourceName;
     this.heads[1].textContent = targetName;
+    if (model !== this.model) this.#forgetRefusals();
+    this.model = model;
     if (pair === this.pair) return;
     this.#finishEdit(); // of the pair before
     this.pair = pair;
@@ -40,6 +45,8 @@ export class GlossaryTable {
   }
 
   #show() {
+    this.#forgetRefusals();
+    this.lines.clear();
     this.rows = this.#saved.map((row) => [...row]);
     this.body.replaceChildren(...this.rows.map((row) => this.#line(row)));
     this.#addEmpty();
@@ -53,15 +60,51 @@ export class GlossaryTable {
 
   /** Shows the entries of the present pair that another tab has changed. */
   #useOtherTab() {
-    if (!this.pair || this.timer !== null || JSON.stringify(this.#saved) === JSON.stringify(this.entries ?? [])) return;
+    if (!this.pair || this.timer !== null || JSON.stringify(this.#saved) === JSON.stringify(this.#complete)) return;
     this.#show();
     this.changed();
   }
 
-  /** The complete entries, or null if there are none. */
+  /** The complete entries. */
+  get #complete() {
+    return this.rows.map((row) => row.map((each) => each.trim())).filter((row) => row.every(Boolean));
+  }
+
+  /** The rows that are used: complete ones that the service has not refused. */
+  get #used() {
+    return this.rows.filter((row) => row.every((each) => each.trim()) && !this.refused.has(row));
+  }
+
+  /** The entries that are used, or null if there are none. */
   get entries() {
-    const found = (this.rows ?? []).map((row) => row.map((each) => each.trim())).filter((row) => row.every(Boolean));
+    const found = this.#used.map((row) => row.map((each) => each.trim()));
     return found.length ? found : null;
+  }
+
+  /**
+   * Marks the row that a message of the service is about. It is not used until the table is edited. Returns whether
+   * there is such a row.
+   */
+  refuse(message) {
+    const [, number, problem] = message.match(ABOUT_ROW) ?? [];
+    const row = this.#used[number - 1];
+    if (!row) return false;
+    this.refused.add(row);
+    this.element.open = true;
+    this.#showProblem(row, problem);
+    return true;
+  }
+
+  #forgetRefusals() {
+    for (const row of this.refused) this.#showProblem(row, "");
+    this.refused.clear();
+  }
+
+  #showProblem(row, problem) {
+    const { inputs, cell } = this.lines.get(row), { t, serviceMessage } = this.context;
+    cell.querySelector("p")?.remove();
+    if (problem) cell.append(make("p", { class: "error", role: "alert" }, t("glossary.refused", { message: serviceMessage(problem) })));
+    for (const input of inputs) input.setAttribute("aria-invalid", String(Boolean(problem)));
   }
 
   /** The dictionaries for pairs of languages that have entries, in the form of the service. */
@@ -82,6 +125,7 @@ export class GlossaryTable {
       input.value = row[at];
       input.addEventListener("input", () => {
         row[at] = input.value;
+        this.#forgetRefusals(); // also of rows that contradicted this one
         if (row === this.rows.at(-1) && input.value) this.#addEmpty();
         this.#later();
       });
@@ -91,13 +135,17 @@ export class GlossaryTable {
     remove.addEventListener("click", () => {
       if (row === this.rows.at(-1)) return;
       const next = line.nextSibling.querySelector("input");
+      this.#forgetRefusals();
       this.rows.splice(this.rows.indexOf(row), 1);
+      this.lines.delete(row);
       line.remove();
       next.focus();
       this.#save();
       this.changed();
     });
-    line.append(...inputs.map((input) => make("td", {}, input)), make("td", {}, remove));
+    const [source, target] = inputs.map((input) => make("td", {}, input));
+    line.append(source, target, make("td", {}, remove));
+    this.lines.set(row, { inputs, cell: target });
     return line;
   }
 
@@ -119,7 +167,7 @@ export class GlossaryTable {
     clearTimeout(this.timer);
     this.timer = null;
     const { settings } = this.context;
-    settings.set(SETTING, { ...settings.get(SETTING, {}), [this.pair]: this.entries ?? [] });
+    settings.set(SETTING, { ...settings.get(SETTING, {}), [this.pair]: this.#complete });
     this.#showCount();
   }
 
@@ -128,6 +176,6 @@ export class GlossaryTable {
   }
 
   #showCount() {
-    this.count.textContent = this.entries ? this.entries.length : "";
+    this.count.textContent = this.#complete.length || "";
   }
 }

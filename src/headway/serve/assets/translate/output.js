@@ -1,6 +1,6 @@
 // The translation as it is shown: lines, sentences and words. Words are shaded by how sure the model is of them.
 
-import { make } from "../dom.js";
+import { make, percent } from "../dom.js";
 import { sentenceGap, wordsOf } from "./words.js";
 
 const SURE = 0.9; // words with at least this probability have no shade
@@ -10,6 +10,14 @@ const DOUBTFUL = 0.2;
 /** Returns the class of a word by its probability. */
 export const confidenceClass = (probability) =>
   probability === null || probability >= SURE ? "" : probability >= UNSURE ? "shade-1" : probability >= DOUBTFUL ? "shade-2" : "shade-3";
+
+/** Returns a line that explains the classes of words. */
+export function confidenceLegend({ t, language }) {
+  const limits = [[SURE, "shade-1"], [UNSURE, "shade-2"], [DOUBTFUL, "shade-3"]];
+  const signs = limits.flatMap(([most, shade]) =>
+    [" ", make("span", { class: `sign ${shade}` }, t("confidence.below", { percent: percent(most, language) }))]);
+  return make("p", { class: "quiet confidence" }, t("confidence"), ...signs);
+}
 
 export class Output {
   /**

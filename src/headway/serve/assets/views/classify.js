@@ -7,6 +7,9 @@ import { TextView } from "../text_view.js";
 const MAX_STRENGTH = 42; // percent of the color of the strongest word: more would hide its letters
 const MIN_EFFECT = 0.02; // change of the probability that has the full color, if no word has a larger one
 
+/** Names of labels often have underscores in the place of spaces. */
+const readable = (label) => label.replaceAll("_", " ");
+
 export function mount(container, context, state = {}) {
   return new Classify(container, context, state).view;
 }
@@ -46,14 +49,14 @@ class Classify {
     this.status.textContent = found.truncated ? t("classify.truncated") : "";
     const labels = Object.entries(found.probabilities).sort((one, other) => other[1] - one[1]);
     this.labels.replaceChildren(...labels.map(([label, probability]) => this.#label(label, probability, text)));
-    announce(`${found.label}, ${percent(found.probability, language)}`);
+    announce(`${readable(found.label)}, ${percent(found.probability, language)}`);
     await this.#explain(text, found.label, signal);
   }
 
   #label(label, probability, text) {
     const { language } = this.context;
     const button = make("button", { type: "button", "aria-pressed": "false" },
-      make("b", { dir: "auto" }, label),
+      make("b", { dir: "auto" }, readable(label)),
       make("span", { class: "share" }, meter(probability), percent(probability, language)));
     button.dataset.label = label;
     button.addEventListener("click", () => this.view.run((signal) => this.#explain(text, label, signal)));
@@ -67,7 +70,7 @@ class Classify {
       button.setAttribute("aria-pressed", String(button.dataset.label === label));
     }
     const strongest = Math.max(MIN_EFFECT, ...parts.map((part) => Math.abs(probability - part.probability)));
-    this.why.textContent = t("classify.why", { label });
+    this.why.textContent = t("classify.why", { label: readable(label) });
     this.words.replaceChildren(...parts.flatMap((part) => [this.#word(part, probability, strongest), " "]));
     if (parts.length) this.words.firstElementChild.tabIndex = 0;
     this.word.textContent = t("classify.point");

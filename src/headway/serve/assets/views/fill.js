@@ -38,7 +38,7 @@ class Fill {
       while (start > 0 && IN_WORD.test(value[start - 1])) start -= 1;
       while (end < value.length && IN_WORD.test(value[end])) end += 1;
     }
-    input.setRangeText(MASK, start, end, "end");
+    if (start < end) input.setRangeText(MASK, start, end, "end"); // otherwise the status says what to do
     input.focus();
     this.view.update();
   }
@@ -68,9 +68,9 @@ class Fill {
   }
 
   #item({ text, words, probability }) {
-    const { language } = this.context;
+    const { t, language } = this.context;
     const button = make("button", { type: "button" },
-      make("b", { dir: "auto" }, words.map((word) => word || "␣").join(" … ")),
+      make("b", { dir: "auto" }, words.map((word) => word.trim() || t("fill.space")).join(" … ")),
       make("span", { class: "share" }, meter(probability), percent(probability, language)),
       make("span", { class: "quiet whole", dir: "auto" }, text));
     button.addEventListener("click", () => this.#use(text));

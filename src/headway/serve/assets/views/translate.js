@@ -1,10 +1,12 @@
 // The view Translate: two panes, and below them what the model doubts, other versions and the glossary.
 
 import { ApiError, UnreachableError, isAbort } from "../api.js";
+import { copyButton } from "../copy_button.js";
 import { focusField, isolated, make, percent } from "../dom.js";
 import { AlternativesMenu } from "../translate/alternatives.js";
 import { Documents } from "../translate/documents.js";
 import { GlossaryTable } from "../translate/glossary.js";
+import { GlossaryEffects } from "../translate/glossary_effects.js";
 import { Output } from "../translate/output.js";
 import { SentenceTranslator, splitLines } from "../translate/sentence_translator.js";
 import { SourceMarks } from "../translate/source_marks.js";
@@ -13,7 +15,7 @@ import { browserCode } from "../translate/words.js";
 const DELAY_MS = 120; // after the last key
 const MAX_DELAY_MS = 700; // of somebody who types on
 const DETECTED_CHARACTERS = 2000;
-const MAX_NOTICES = 3; // of a kind
+const MAX_NOTICES = 3; // sentences of a kind
 const VERSIONS = 4;
 const AUTO = "auto";
 
@@ -26,6 +28,7 @@ class TranslateView {
     const { detected = null, detectedText = "" } = state;
     Object.assign(this, { context, detected, detectedText });
     this.translator = state.translator ?? new SentenceTranslator(context.api);
+    this.effects = new GlossaryEffects(context.api, this.translator);
     this.#build(container, state);
     this.#fillLanguages(state.source ?? context.settings.get("source"), state.target ?? context.settings.get("target"));
     if (state.model) select(this.model, state.model);
@@ -52,6 +55,7 @@ class TranslateView {
     this.turn = null; // of an update that waits for a reply
     this.detecting?.abort();
     this.asking?.abort();
+    this.comparing?.abort();
     this.translator.stop();
     this.documents.stop();
     this.glossary.close();
@@ -64,7 +68,11 @@ class TranslateView {
     const { context } = this, { t } = context;
     this.source = make("select", { "aria-label": t("translate.from") });
     this.target = make("select", { "aria-label": t("translate.to") });
-    this.model = make("select", { "aria-label": t("translate.model"), hidden: true });
+    this.model = make("select", {});
+    this.compare = make("button", { type: "button", class: "plain" }, t("translate.compare"));
+    this.modelChoice = make("div", { class: "model" },
+      make("label", {}, t("translate.model"), " ", this.model), this.compare);
+    this.modelChoice.hidden = true;
     this.swap = make("button", { type: "button", class: "plain swap", "aria-label": t("translate.swap") }, "⇄");
     this.swap.title = t("translate.swap");
     this.input = make("textarea", {
@@ -75,7 +83,8 @@ class TranslateView {
     this.outputBox = make("div", { class: "output", role: "group", "aria-label": t("translate.result") });
     this.hint = make("p", { class: "hint" }, t("translate.hint"));
     this.status = make("span", { class: "quiet", role: "status" });
-    this.copy = make("button", { type: "button", class: "plain" }, t("translate.copy"));
+    this.copy = copyButton(context, () => this.output.text,
+      () => t(this.output.isTranslationOf(this.input.value) ? "copied" : "translate.copiedPart"));
     this.word = make("p", { class: "word-info quiet", "aria-live": "polite" });
     this.notices = make("ul", { class: "notices" });
     this.versions = make("details", { class: "card versions", hidden: true },
@@ -91,7 +100,7 @@ class TranslateView {
     this.documents = new Documents(context, container, () => this.#documentFields(), state.documents);
     container.append(
       make("h1", { class: "visually-hidden" }, t("view.translate")),
-      make("div", { class: "languages" }, side(this.source), this.swap, side(this.target, this.model)),
+      make("div", { class: "languages" }, side(this.source), this.swap, side(this.target, this.modelChoice)),
       make("div", { class: "panes" }, sourcePane, targetPane),
       this.notices,
       this.documents.element,
@@ -122,20 +131,20 @@ class TranslateView {
       this.#update();
     });
     this.model.addEventListener("change", () => this.#update());
+    this.compare.addEventListener("click", () => this.#compareModels());
     this.swap.addEventListener("click", () => this.#swap());
     this.clear.addEventListener("click", () => {
       this.input.value = "";
       this.input.focus();
       this.#update();
     });
-    this.copy.addEventListener("click", () => this.#copy());
     this.versions.addEventListener("toggle", () => this.#showVersions());
   }
 
   /** The fields of a new document. If its language is to be detected, the service chooses the dictionary. */
   #documentFields() {
     const source = this.source.value, target = this.target.value, fields = { source, target };
-    if (!this.model.hidden) fields.model = this.model.value;
+    if (!this.modelChoice.hidden) fields.model = this.model.value;
     const sources = source === AUTO ? [...new Set(this.context.languages.map((each) => each.source))] : [source];
     const dictionaries = this.glossary.dictionaries(sources.map((code) => ({ source: code, target })));
     if (dictionaries.length) fields.dictionaries = JSON.stringify(dictionaries);
@@ -191,10 +200,24 @@ class TranslateView {
     const { value } = this.model;
     this.model.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
     select(this.model, value);
-    this.model.hidden = names.length < 2;
+    this.modelChoice.hidden = names.length < 2;
+    this.compare.hidden = this.#directModels.length < 2 || !this.context.offers("why");
     const canSwap = this.context.languages.some(
       (each) => each.source === this.target.value && (this.sourceCode === null || each.target === this.sourceCode));
     this.swap.hidden = !canSwap;
+  }
+
+  /** The models that translate the present languages without a third one. */
+  get #directModels() {
+    const source = this.sourceCode, target = this.target.value;
+    return this.context.languages.filter((each) => each.source === source && each.target === target && each.pivot === null);
+  }
+
+  /** Shows in the view Why how the models translate the sentence that was pointed at last, or the first one. */
+  #compareModels() {
+    const slots = this.output.slots.filter((slot) => slot.text), slot = slots.includes(this.slot) ? this.slot : slots[0];
+    const state = { source: this.sourceCode, target: this.target.value, model: this.model.value, showsModels: true };
+    this.context.navigate("why", { ...state, text: slot?.text ?? "" });
   }
 
   /** Swaps the languages, and the texts if the translation is complete. */
@@ -286,19 +309,30 @@ class TranslateView {
       this.#refresh();
       this.status.textContent = "";
       if (isNew && lines.length) this.context.announce(t("translate.done"));
+      await this.#compareWithoutGlossary();
     } catch (error) {
       if (isAbort(error) || turn !== this.turn) return;
       this.status.textContent = "";
-      this.#report(error);
+      if (this.glossary.refuse(error.message)) this.#update(); // without the entry that it is about
+      else this.#report(error);
     }
+  }
+
+  /** Finds the sentences in which the glossary has changed more than its own words. */
+  async #compareWithoutGlossary() {
+    this.comparing?.abort();
+    this.comparing = new AbortController();
+    await this.effects.compare(this.request, this.output.slots, this.comparing.signal);
+    this.#showNotices();
   }
 
   /** Forms the request of the present settings. Everything is shown anew if they have changed. */
   #useRequest(lines) {
     const source = this.sourceCode, target = this.target.value;
-    this.glossary.use(source, target, this.#name(source), this.#name(target));
+    const model = this.modelChoice.hidden ? null : this.model.value;
+    this.glossary.use(source, target, model, this.#name(source), this.#name(target));
     const request = { source, target, alignment: "pairs" };
-    if (!this.model.hidden) request.model = this.model.value;
+    if (model !== null) request.model = model;
     const entries = this.glossary.entries;
     if (entries) request.glossary = entries;
     const changed = JSON.stringify(request) !== JSON.stringify(this.request);
@@ -388,42 +422,61 @@ class TranslateView {
   }
 
   #showNotices() {
-    const { t } = this.context;
-    const found = new Map(); // a kind of notice -> the sentences that it is about
-    const note = (text, slot) => found.set(text, [...(found.get(text) ?? []), slot]);
     const slots = this.output.slots.filter((slot) => slot.result);
+    this.notices.replaceChildren(...this.#pivotNotice(slots), ...this.#warnings(slots), ...this.#changes(slots));
+  }
+
+  #quoted(text, most = 50) {
+    const shown = text.length > most ? `${text.slice(0, most - 1)}…` : text;
+    return this.context.t("quoted", { text: isolated(shown) });
+  }
+
+  #pivotNotice(slots) {
+    if (!slots.length || this.#pair.pivot === null) return [];
+    return [make("li", { class: "about" }, this.context.t("notice.pivot", { language: this.#name(this.#pair.pivot) }))];
+  }
+
+  /** What may be wrong with translations. Sentences with the same warning share an item. */
+  #warnings(slots) {
+    const { t, serviceMessage } = this.context, found = new Map(); // warning -> its sentences
+    const warn = (text, slot) => found.set(text, [...(found.get(text) ?? []), this.#quoted(slot.text)]);
     for (const slot of slots) {
-      const { result } = slot;
-      if (result.error !== undefined) {
-        note(t("notice.failed", { message: result.error }), slot);
+      const { error, unlikely, flags, glossary } = slot.result;
+      if (error !== undefined) {
+        warn(t("notice.failed", { message: serviceMessage(error) }), slot);
         continue;
       }
-      if (result.unlikely) note(t("notice.unlikely"), slot);
-      for (const flag of result.flags) note(t(`notice.${flag}`), slot);
-      for (const term of result.glossary ?? []) {
-        if (!term.met) note(t("notice.glossary", { source: term.source, target: term.targets.join(" / ") }), slot);
+      if (unlikely) warn(t("notice.unlikely"), slot);
+      for (const flag of flags) warn(t(`notice.${flag}`), slot);
+      for (const { met, source, targets } of glossary ?? []) {
+        if (!met) warn(t("notice.glossary", { source, target: targets.join(" / ") }), slot);
       }
     }
-    const items = [...found].map(([text, own]) => {
-      const sentences = [...new Set(own.map((slot) => shortened(slot.text)))];
-      const quoted = sentences.slice(0, MAX_NOTICES).map((sentence) => t("quoted", { text: isolated(sentence) })).join(", ");
+    return [...found].map(([text, own]) => {
+      const sentences = [...new Set(own)], some = sentences.slice(0, MAX_NOTICES).join(", ");
       const more = sentences.length > MAX_NOTICES ? t("notice.more", { count: sentences.length - MAX_NOTICES }) : "";
-      const where = slots.length > 1 ? make("span", { class: "quiet" }, ` ${quoted}${more}`) : "";
+      const where = slots.length > 1 ? make("span", { class: "quiet" }, ` ${some}${more}`) : "";
       return make("li", {}, text, where);
     });
-    if (slots.length && this.#pair.pivot !== null) {
-      items.unshift(make("li", { class: "about" }, t("notice.pivot", { language: this.#name(this.#pair.pivot) })));
-    }
-    const { request } = this, seen = new Set();
-    for (const slot of slots) {
-      const { text, result, isStale } = slot;
-      if (!result.chosen || isStale || seen.has(text)) continue;
-      seen.add(text);
-      const undo = make("button", { type: "button" }, t("notice.undo"));
-      undo.addEventListener("click", () => this.#undo(request, slot));
-      items.push(make("li", { class: "chosen" }, t("notice.chosen"), make("span", { class: "quiet" }, ` ${t("quoted", { text: isolated(shortened(text)) })} `), undo));
-    }
-    this.notices.replaceChildren(...items);
+  }
+
+  /** Translations that a person or the glossary has changed, each with a button that goes back. */
+  #changes(slots) {
+    const { t } = this.context, { request } = this;
+    const item = (about, label, action) => {
+      const button = make("button", { type: "button" }, label);
+      button.addEventListener("click", action);
+      return make("li", { class: "change" }, make("span", {}, about), button);
+    };
+    const fresh = [...new Map(slots.filter((slot) => !slot.isStale).map((slot) => [slot.text, slot])).values()];
+    const chosen = fresh.filter(({ result }) => result.chosen).map((slot) =>
+      item(t("notice.chosen", { text: this.#quoted(slot.text) }), t("notice.undo"), () => this.#undo(request, slot)));
+    const affected = fresh.filter((slot) => this.effects.translationWithout(slot)).slice(0, MAX_NOTICES).map((slot) => {
+      const other = this.effects.translationWithout(slot), version = { ...other, before: slot.result, chosen: true };
+      const about = t("notice.effect", { text: this.#quoted(slot.text), other: this.#quoted(other.text, 200) });
+      return item(about, t("notice.use"), () => this.#replace(request, slot.text, version));
+    });
+    return [...chosen, ...affected];
   }
 
   /** Shows an error, or that there is none. */
@@ -469,35 +522,10 @@ class TranslateView {
       button.setAttribute("aria-pressed", String(button.textContent === slot.result.text));
     }
   }
-
-  async #copy() {
-    const { t, announce } = this.context;
-    const said = t(this.output.isTranslationOf(this.input.value) ? "translate.copied" : "translate.copiedPart");
-    await copyText(this.output.text);
-    announce(said);
-    this.copy.textContent = said;
-    setTimeout(() => (this.copy.textContent = t("translate.copy")), 1500);
-  }
 }
 
 function select(list, value) {
   const values = [...list.options].map((option) => option.value);
   list.value = values.includes(value) ? value : values[0] ?? "";
   list.disabled = values.length < 2;
-}
-
-const shortened = (text, most = 50) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
-
-/** Copies text, also where the page is not in a secure context, such as on another machine's http address. */
-async function copyText(text) {
-  if (navigator.clipboard) {
-    await navigator.clipboard.writeText(text);
-    return;
-  }
-  const area = make("textarea", { class: "visually-hidden" });
-  area.value = text;
-  document.body.append(area);
-  area.select();
-  document.execCommand("copy");
-  area.remove();
 }

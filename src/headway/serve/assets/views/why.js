@@ -3,11 +3,12 @@
 import { UnreachableError, isAbort } from "../api.js";
 import { focusField, make, moveFocus, percent } from "../dom.js";
 import { AttentionSection } from "../inspection/attention.js";
-import { confidenceClass } from "../translate/output.js";
+import { confidenceClass, confidenceLegend } from "../translate/output.js";
 import { tokenSpans, wordsOf } from "../translate/words.js";
 import { ForcedWordPanel } from "../why/forced_word.js";
 import { ModelComparison } from "../why/model_comparison.js";
 import { treeList } from "../why/search_tree.js";
+import { SPACE } from "../write/story.js";
 
 const DELAY_MS = 400;
 const BEAM_SIZE = 4;
@@ -21,6 +22,7 @@ class WhyView {
     this.context = context;
     this.given = state.translation ?? null; // by the view Translate, where it may have been changed
     this.position = state.position ?? null; // of the word that Translate asks about
+    this.showsModels = state.showsModels ?? false; // Translate asks how the models differ
     this.#build(container, state);
     this.onTheme = () => this.attention?.recolor();
     this.onBack = () => this.isInterrupted && this.#inspect();
@@ -41,6 +43,7 @@ class WhyView {
     this.forced.close();
     this.comparison.close();
     this.attention?.remove();
+    this.resizing.disconnect();
     document.removeEventListener("themechange", this.onTheme);
     document.removeEventListener("serviceback", this.onBack);
   }
@@ -73,7 +76,8 @@ class WhyView {
     const section = (title, about, ...children) => make("section", { class: "card", "aria-label": title },
       make("h2", {}, title), make("p", { class: "quiet" }, about), ...children);
     this.results = make("div", { class: "results" },
-      section(t("why.words"), t("why.words.about"), this.translation, this.probability, this.own, this.forced.element),
+      section(t("why.words"), t("why.words.about"), this.translation, this.probability, confidenceLegend(this.context),
+        this.own, this.forced.element),
       this.comparison.element,
       section(t("why.tree"), t("why.tree.about", { beam: BEAM_SIZE }), this.treeAbout,
         make("label", { class: "row" }, this.showDropped, t("why.showDropped")), this.tree),
@@ -103,7 +107,12 @@ class WhyView {
     });
     this.model.addEventListener("change", again);
     this.own.addEventListener("click", again);
-    this.showDropped.addEventListener("change", () => this.tree.classList.toggle("hide-dropped", !this.showDropped.checked));
+    this.showDropped.addEventListener("change", () => {
+      this.tree.classList.toggle("hide-dropped", !this.showDropped.checked);
+      this.#fitTree();
+    });
+    this.resizing = new ResizeObserver(() => this.#fitTree());
+    this.resizing.observe(this.tree.parentElement);
     this.translation.addEventListener("keydown", (event) => {
       const words = [...this.translation.querySelectorAll("[role=button]")];
       const options = { horizontal: true, rightToLeft: getComputedStyle(this.translation).direction === "rtl" };
@@ -191,6 +200,8 @@ class WhyView {
         this.forced.element.scrollIntoView({ block: "nearest" });
       }
       this.comparison.show(request, seen.target, isChanged, request.model, this.#models);
+      if (this.showsModels) this.comparison.element.scrollIntoView({ block: "start" });
+      this.showsModels = false;
     } catch (error) {
       if (isAbort(error)) return;
       this.results.hidden = true;
@@ -207,7 +218,6 @@ class WhyView {
     const { t, language } = this.context;
     const own = steps.filter((step) => !step.forced);
     const tokens = own.slice(0, -1).map((step) => step.token), values = own.map((step) => Math.log(step.probability));
-    const isSpaced = tokens.join("").trim() === text.trim();
     const spans = tokenSpans(tokens, text), firstRow = steps.length - own.length;
     const words = wordsOf({ text, tokens, token_log_probabilities: values }, request.text, request.target, request.source);
     const children = [];
@@ -221,7 +231,7 @@ class WhyView {
       button.addEventListener("click", () => {
         this.translation.querySelector(".open")?.classList.remove("open");
         button.classList.add("open");
-        this.forced.open(request, text, [start, end], isSpaced);
+        this.forced.open(request, { text, tokens }, [start, end]);
         this.#showRow(firstRow + spans.findIndex((span) => span && span[1] > start));
       });
       children.push(text.slice(from, start), button);
@@ -246,7 +256,17 @@ class WhyView {
     const { list, dropped } = treeList(tree, this.context);
     const { t } = this.context;
     this.tree.replaceChildren(list);
-    this.treeAbout.textContent = t("why.tree.count", { ends: tree.ends.length, dropped });
+    const said = [t("why.tree.count", { ends: tree.ends.length, dropped }), t("why.tree.score")];
+    if (list.textContent.includes(SPACE)) said.push(t("why.tree.space"));
+    this.treeAbout.textContent = said.join(" ");
+    this.#fitTree();
+  }
+
+  /** Lets the tree grow to the right if there is room, and otherwise down. */
+  #fitTree() {
+    const { tree } = this;
+    tree.classList.remove("down");
+    tree.classList.toggle("down", tree.scrollWidth > tree.clientWidth);
   }
 
   #showAttention(seen) {

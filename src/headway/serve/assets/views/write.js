@@ -2,7 +2,9 @@
 // from there.
 
 import { isAbort } from "../api.js";
+import { copyButton } from "../copy_button.js";
 import { focusField, make } from "../dom.js";
+import { confidenceLegend } from "../translate/output.js";
 import { Story } from "../write/story.js";
 import { TokenMenu } from "../write/token_menu.js";
 import { WritingOptions } from "../write/writing_options.js";
@@ -52,7 +54,10 @@ class WriteView {
     this.info = make("p", { class: "quiet token-info" });
     this.text = make("div", { class: "text", dir: "auto", role: "group", "aria-label": t("write.result") });
     this.hint = make("p", { class: "quiet" }, t("write.hint"));
-    const page = make("section", { class: "card page", "aria-label": t("write.result") }, this.hint, this.text, this.info);
+    this.copy = copyButton(this.context, () => this.begun + this.story.text);
+    this.legend = make("div", { class: "row legend" }, confidenceLegend(this.context), this.copy);
+    const page = make("section", { class: "card page", "aria-label": t("write.result") },
+      this.hint, this.text, this.info, this.legend);
     const models = make("label", { class: "field" }, make("span", {}, t("write.model")), this.model);
     models.hidden = this.models.length < 2;
     container.append(
@@ -100,8 +105,12 @@ class WriteView {
     this.undo.hidden = isRunning || !this.history.length;
     this.clear.hidden = isRunning || !this.story.pieces.length;
     this.hint.hidden = this.story.pieces.length > 0 || isRunning;
+    this.legend.hidden = this.info.hidden = !this.hint.hidden;
+    this.copy.hidden = isRunning || !this.story.pieces.length;
+    if (!isRunning && !this.#fits) this.status.textContent = ""; // it is about a text with another beginning
     this.text.setAttribute("aria-busy", String(isRunning));
     if (!this.story.pieces.length) this.info.textContent = "";
+    else if (!this.info.textContent) this.#describe(null);
   }
 
   /** Lets Undo come back to the present text. */

@@ -3,11 +3,11 @@
 import { isAbort } from "../api.js";
 import { isolated, make, percent } from "../dom.js";
 import { meter } from "../meter.js";
+import { findAlternativeWords, mergedByWord } from "../translate/alternative_words.js";
 import { marked } from "./differences.js";
 import { factorText } from "./factor.js";
 
-const COUNT = 6; // suggestions
-const END = "<eos>";
+const COUNT = 7; // tokens that the model is asked for
 const NEARLY = 1.05; // a factor that nobody would notice
 
 export class ForcedWordPanel {
@@ -25,66 +25,72 @@ export class ForcedWordPanel {
     this.element.hidden = true;
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
-      this.#force(this.word.value.trim(), this.before);
+      this.#force(this.word.value.trim());
     });
   }
 
   close() {
     this.running?.abort();
+    this.suggesting?.abort();
     this.element.hidden = true;
   }
 
   /**
-   * Opens the panel for the word from `start` to `end` of a translation. `request` says of which text. `isSpaced` tells
-   * whether tokens contain the spaces before them.
+   * Opens the panel for the word from `start` to `end` of a translation, which has `text` and `tokens`. `request` says of
+   * which text.
    */
-  async open(request, translation, [start, end], isSpaced) {
-    this.running?.abort();
-    const { t, api, describe, language } = this.context;
-    const before = translation.slice(0, start);
+  async open(request, { text: translation, tokens }, [start, end]) {
+    this.close();
+    const { t, api, describe } = this.context;
+    const before = translation.slice(0, start), current = translation.slice(start, end);
     Object.assign(this, { request, translation, before });
-    this.title.textContent = t("why.title", { word: isolated(translation.slice(start, end)) });
+    this.title.textContent = t("why.title", { word: isolated(current) });
     this.word.value = "";
     this.result.replaceChildren();
     this.suggestions.replaceChildren();
     this.failure.textContent = "";
     this.element.hidden = false;
-    const { signal } = (this.running = new AbortController());
+    const { signal } = (this.suggesting = new AbortController());
     try {
-      const body = { ...request, prefix: before, count: COUNT };
-      const { alternatives } = await api.post("alternatives", body, { signal });
-      const current = translation.slice(start, end);
-      const useful = alternatives.filter(({ token }) => token !== END && !token.startsWith("<0x") && token.trim());
-      this.suggestions.replaceChildren(...useful.filter(({ token }) => !current.startsWith(token.trim())).map((each) => {
-        const probability = Math.exp(each.log_probability);
-        const button = make("button", { type: "button" }, make("bdi", {}, each.token.trim()), " ",
-          meter(probability), " ", percent(probability, language));
-        button.addEventListener("click", () => {
-          this.word.value = each.token.trim();
-          this.#force(each.token, isSpaced ? before.trimEnd() : before);
-        });
-        return button;
-      }));
+      const found = await findAlternativeWords(api, request, { ...request, protect: false }, {
+        translation: { text: translation, tokens }, start, count: COUNT, signal,
+      });
+      this.#suggest(found.filter(({ word }) => word !== current));
     } catch (error) {
       if (!isAbort(error)) this.failure.textContent = describe(error);
     }
   }
 
-  async #force(word, prefix) {
+  /** Shows words that the model could have written. */
+  #suggest(entries) {
+    const { language } = this.context;
+    this.suggestions.replaceChildren(...mergedByWord(entries).map(({ name, probability }) => {
+      const button = make("button", { type: "button" },
+        make("bdi", {}, name), " ", meter(probability), " ", percent(probability, language));
+      button.addEventListener("click", () => {
+        this.word.value = name;
+        this.#force(name);
+      });
+      return button;
+    }));
+  }
+
+  async #force(word) {
     const { t, api, describe } = this.context;
-    if (!word.trim()) {
+    this.running?.abort();
+    if (!word) {
+      this.result.replaceChildren(); // it belongs to another word
       this.word.focus();
       return;
     }
-    this.running?.abort();
     const { signal } = (this.running = new AbortController());
     this.failure.textContent = "";
     this.result.replaceChildren(t("loading"));
     try {
-      const { translation } = this;
-      const body = { ...this.request, prefix, word, translation };
+      const { request, before: prefix, translation } = this;
+      const body = { ...request, prefix, word, translation };
       const found = await api.post("force-word", body, { signal });
-      this.result.replaceChildren(...this.#answer(found, word.trim()));
+      this.result.replaceChildren(...this.#answer(found, word));
     } catch (error) {
       if (isAbort(error)) return;
       this.result.replaceChildren();

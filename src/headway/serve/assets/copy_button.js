@@ -1,0 +1,31 @@
+// A button that copies a text, and says that it has.
+
+import { make } from "./dom.js";
+
+const SAID_MS = 1500;
+
+/** Returns the button. `text()` returns what is copied, and `said()` what the button says afterwards. */
+export function copyButton({ t, announce }, text, said = () => t("copied")) {
+  const button = make("button", { type: "button", class: "plain" }, t("copy"));
+  button.addEventListener("click", async () => {
+    await copyText(text());
+    button.textContent = said();
+    announce(button.textContent);
+    setTimeout(() => (button.textContent = t("copy")), SAID_MS);
+  });
+  return button;
+}
+
+/** Copies text, also where the page is not in a secure context, such as on another machine's http address. */
+async function copyText(text) {
+  if (navigator.clipboard) {
+    await navigator.clipboard.writeText(text);
+    return;
+  }
+  const area = make("textarea", { class: "visually-hidden" });
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+}

@@ -1,0 +1,67 @@
+// The words that a model could have written at a place of a translation.
+
+import { tokenSpans, wordsOf } from "./words.js";
+
+const MIN_PROBABILITY = 0.001; // of the first tokens beyond the first few
+const FEW = 3;
+const SPECIAL = /^<(\w+|0x[0-9A-F]{2})>$/; // the end of the text, or a byte of a character
+
+/**
+ * Finds the words. The model names tokens; the translation that continues each one shows the word that it begins.
+ *
+ * @param api The client of the API.
+ * @param {object} sentence What the model has read: its text, source, target and model.
+ * @param {object} request The fields of /api/v1/translate for the continuations.
+ * @param {object} translation Its text and tokens.
+ * @param {number} start Where the word begins that stands there now.
+ * @param {number} count How many tokens are asked for.
+ * @param {AbortSignal} signal Ends the requests.
+ * @param {(entries: object[]) => void} changed Is called with the entries, first with their tokens and probabilities,
+ *   and whenever one is complete: then it has `word`, the `translation` that contains it, and its place there, `span`.
+ *   An entry without a word is removed.
+ *
+ * Returns the entries.
+ */
+export async function findAlternativeWords(api, sentence, request, { translation, start, count, signal, changed = () => {} }) {
+  const { text, tokens } = translation, prefix = text.slice(0, start).trimEnd();
+  const { alternatives } = await api.post("alternatives", { ...sentence, prefix, count }, { signal });
+  const ownToken = firstToken(translation, start);
+  let entries = alternatives
+    .filter(({ token }) => !SPECIAL.test(token) && token.trim() !== ownToken)
+    .map(({ token, log_probability }) => ({ token, probability: Math.exp(log_probability) }))
+    .filter(({ probability }, at) => at < FEW || probability >= MIN_PROBABILITY);
+  changed(entries);
+  const joined = tokens.join("").trim() === text.trim() ? "" : " "; // tokens of whole words contain no spaces
+  await Promise.all(entries.map(async (entry) => {
+    // A token that is a space is what the model puts before its first choice.
+    const begun = entry.token.trim() ? prefix + joined + entry.token : prefix;
+    const asked = { ...request, prefix: begun };
+    const { translations: [found] } = await api.post("translate", asked, { signal, retryWhenBusy: true });
+    const word = found.error === undefined &&
+      wordsOf(found, request.text, request.target, request.source).find(({ end }) => end > prefix.length);
+    if (word) {
+      const span = [word.start, word.end], probability = word.probability ?? entry.probability;
+      Object.assign(entry, { translation: found, span, word: found.text.slice(...span), probability });
+    } else entries = entries.filter((each) => each !== entry);
+    if (!signal.aborted) changed(entries);
+  }));
+  return entries;
+}
+
+/** Returns the entries in the order of their probabilities, with a `name`; those with the same word are one. */
+export function mergedByWord(entries) {
+  const byWord = new Map();
+  for (const entry of entries) {
+    const name = entry.word ?? `${entry.token.trim()}…`; // of a word that is not known yet
+    const known = byWord.get(name);
+    const better = !known || (!known.isCurrent && entry.translation?.log_probability > known.translation?.log_probability);
+    byWord.set(name, { ...(better ? entry : known), name, probability: Math.max(entry.probability, known?.probability ?? 0) });
+  }
+  return [...byWord.values()].sort((one, other) => other.probability - one.probability);
+}
+
+/** Returns the first token, without white space, of the word at a position of a translation, or null. */
+export function firstToken({ text, tokens }, position) {
+  const at = tokenSpans(tokens, text).findIndex((span) => span && span[1] > position);
+  return at < 0 ? null : tokens[at].trim();
+}
