@@ -1,0 +1,167 @@
+// The choice of the languages and of the model, and the detection of the language of a text.
+
+import { ApiError } from "../api.js";
+import { make } from "../dom.js";
+import { browserCode } from "./words.js";
+
+const AUTO = "auto";
+const DETECTED_CHARACTERS = 2000;
+
+export class LanguageChoice {
+  /**
+   * @param context The context of the view.
+   * @param {object} state The `state` of an earlier instance.
+   * @param {object} hooks `changed()` is called when a person has chosen something, `swap()` when they swap the languages,
+   *   and `compare()` when they want to see how the models differ.
+   */
+  constructor(context, state, hooks) {
+    const { detected = null, detectedText = "" } = state, { t, settings } = context;
+    Object.assign(this, { context, detected, detectedText });
+    this.source = make("select", { "aria-label": t("translate.from") });
+    this.target = make("select", { "aria-label": t("translate.to") });
+    this.models = make("select", {});
+    this.compare = make("button", { type: "button", class: "plain" }, t("translate.compare"));
+    this.modelChoice = make("div", { class: "model" }, make("label", {}, t("translate.model"), " ", this.models), this.compare);
+    this.swapping = make("button", { type: "button", class: "plain swap", "aria-label": t("translate.swap") }, "⇄");
+    this.swapping.title = t("translate.swap");
+    this.element = make("div", { class: "languages" },
+      make("div", { class: "side" }, this.source), this.swapping, make("div", { class: "side" }, this.target, this.modelChoice));
+    this.#fillSources(state.source ?? settings.get("source"));
+    this.#fillTargets(state.target ?? settings.get("target"));
+    if (state.model) select(this.models, state.model);
+    this.source.addEventListener("change", () => {
+      settings.set("source", this.source.value);
+      this.#fillTargets(this.target.value);
+      hooks.changed();
+    });
+    this.target.addEventListener("change", () => {
+      settings.set("target", this.target.value);
+      this.#fillModels();
+      hooks.changed();
+    });
+    this.models.addEventListener("change", hooks.changed);
+    this.compare.addEventListener("click", hooks.compare);
+    this.swapping.addEventListener("click", hooks.swap);
+  }
+
+  get state() {
+    const { detected, detectedText } = this;
+    return { source: this.source.value, target: this.target.value, model: this.models.value, detected, detectedText };
+  }
+
+  close() {
+    this.detecting?.abort();
+  }
+
+  /** The language of the text: as chosen, or as detected; null as long as it is not known. */
+  get sourceCode() {
+    return this.source.value === AUTO ? this.detected : this.source.value;
+  }
+
+  get targetCode() {
+    return this.target.value;
+  }
+
+  /** The model, or null if there is no choice. */
+  get model() {
+    return this.modelChoice.hidden ? null : this.models.value;
+  }
+
+  /** The languages of a document as the API takes them, and all that its source language can be. */
+  get documentLanguages() {
+    const source = this.source.value, all = this.context.languages.map((each) => each.source);
+    return { source, target: this.target.value, sources: source === AUTO ? [...new Set(all)] : [source] };
+  }
+
+  /** Returns a pair of languages as the service describes it, with the third language if two models translate it. */
+  pair(source, target) {
+    return this.#pairs(source, target)[0];
+  }
+
+  #pairs(source = this.sourceCode, target = this.target.value) {
+    return this.context.languages.filter((each) => each.source === source && each.target === target);
+  }
+
+  /** Returns the name of a language in the language of the page. */
+  name(code) {
+    const pair = this.context.languages.find((each) => each.source === code || each.target === code);
+    try {
+      const names = new Intl.DisplayNames([this.context.language], { type: "language", fallback: "none" });
+      const name = names.of(browserCode(code));
+      if (name) return name;
+    } catch {
+      // not a code that browsers know
+    }
+    return pair?.source === code ? pair.source_name : pair?.target_name ?? code;
+  }
+
+  swap() {
+    const source = this.sourceCode;
+    select(this.source, this.target.value);
+    this.#fillTargets(source);
+    for (const side of ["source", "target"]) this.context.settings.set(side, this[side].value);
+  }
+
+  #options(codes) {
+    const named = codes.map((code) => [code, this.name(code)]);
+    named.sort((one, other) => one[1].localeCompare(other[1], this.context.language));
+    return named.map(([code, name]) => make("option", { value: code }, name));
+  }
+
+  #fillSources(chosen) {
+    const codes = [...new Set(this.context.languages.map((each) => each.source))];
+    this.source.replaceChildren(...this.#options(codes));
+    if (codes.length > 1) this.source.prepend(make("option", { value: AUTO }));
+    if (codes.length > 1) this.#showDetected();
+    select(this.source, chosen);
+  }
+
+  #fillTargets(chosen) {
+    const from = this.sourceCode;
+    const pairs = this.context.languages.filter((each) => from === null || each.source === from);
+    const codes = [...new Set(pairs.map((each) => each.target))].filter((code) => code !== from);
+    this.target.replaceChildren(...this.#options(codes));
+    select(this.target, chosen);
+    this.#fillModels();
+  }
+
+  #fillModels() {
+    const names = this.#pairs().map((each) => each.model), { value } = this.models;
+    this.models.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
+    select(this.models, value);
+    this.modelChoice.hidden = names.length < 2;
+    this.compare.hidden = this.#pairs().filter((each) => each.pivot === null).length < 2 || !this.context.offers("why");
+    this.swapping.hidden = !this.context.languages.some(
+      (each) => each.source === this.target.value && (this.sourceCode === null || each.target === this.sourceCode));
+  }
+
+  /** Finds the language of a text, if it is to be detected. Returns whether it is another one than before. */
+  async detect(text) {
+    const beginning = text.trim().slice(0, DETECTED_CHARACTERS);
+    if (this.source.value !== AUTO || !beginning || beginning === this.detectedText) return false;
+    this.detecting?.abort();
+    const { signal } = (this.detecting = new AbortController());
+    const [{ code }] = await this.context.api.post("detect", { text: beginning }, { signal });
+    if (!this.context.languages.some((each) => each.source === code)) {
+      throw new ApiError(400, this.context.t("translate.notFrom", { language: this.name(code) }));
+    }
+    this.detectedText = beginning;
+    if (code === this.detected) return false;
+    this.detected = code;
+    this.#showDetected();
+    this.#fillTargets(this.target.value);
+    return true;
+  }
+
+  #showDetected() {
+    const { t } = this.context, code = this.detected;
+    this.source.options[0].textContent =
+      code === null ? t("translate.detect") : t("translate.detected", { language: this.name(code) });
+  }
+}
+
+function select(list, value) {
+  const values = [...list.options].map((option) => option.value);
+  list.value = values.includes(value) ? value : values[0] ?? "";
+  list.disabled = values.length < 2;
+}

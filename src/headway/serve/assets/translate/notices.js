@@ -1,0 +1,73 @@
+// What is said about the translation: what may be wrong, and what a person or the glossary has changed.
+
+import { isolated, make } from "../dom.js";
+
+const MAX_SENTENCES = 3; // that share a notice
+const QUOTED = 50; // characters of a source sentence
+const QUOTED_TRANSLATION = 200;
+
+export class Notices {
+  /**
+   * @param context The context of the view.
+   * @param {GlossaryEffects} effects What the glossary has changed.
+   * @param {object} hooks `undo(slot)` and `use(slot, translation)` are called when a person goes back to the model's own
+   *   translation of a sentence, or uses the one without the glossary.
+   */
+  constructor(context, effects, hooks) {
+    Object.assign(this, { context, effects, hooks });
+    this.element = make("ul", { class: "notices" });
+  }
+
+  /** Shows the notices for sentences. `pivot` is the name of the language through which they are translated, or null. */
+  show(slots, pivot) {
+    const known = slots.filter((slot) => slot.result);
+    const about = known.length && pivot !== null
+      ? [make("li", { class: "about" }, this.context.t("notice.pivot", { language: pivot }))] : [];
+    this.element.replaceChildren(...about, ...this.#warnings(known), ...this.#changes(known));
+  }
+
+  #quoted(text, most = QUOTED) {
+    const shown = text.length > most ? `${text.slice(0, most - 1)}…` : text;
+    return this.context.t("quoted", { text: isolated(shown) });
+  }
+
+  /** Sentences with the same warning share an item. */
+  #warnings(slots) {
+    const { t, serviceMessage } = this.context, found = new Map(); // warning -> its sentences
+    const warn = (text, slot) => found.set(text, (found.get(text) ?? new Set()).add(slot.text));
+    for (const slot of slots) {
+      const { error, unlikely, flags, glossary } = slot.result;
+      if (error !== undefined) {
+        warn(t("notice.failed", { message: serviceMessage(error) }), slot);
+        continue;
+      }
+      if (unlikely) warn(t("notice.unlikely"), slot);
+      for (const flag of flags) warn(t(`notice.${flag}`), slot);
+      for (const { met, source, targets } of glossary ?? []) {
+        if (!met) warn(t("notice.glossary", { source, target: targets.join(" / ") }), slot);
+      }
+    }
+    return [...found].map(([text, sentences]) => {
+      const some = [...sentences].slice(0, MAX_SENTENCES).map((sentence) => this.#quoted(sentence)).join(", ");
+      const more = sentences.size > MAX_SENTENCES ? t("notice.more", { count: sentences.size - MAX_SENTENCES }) : "";
+      return make("li", {}, text, slots.length > 1 ? make("span", { class: "quiet" }, ` ${some}${more}`) : "");
+    });
+  }
+
+  #changes(slots) {
+    const { t } = this.context;
+    const current = [...new Map(slots.filter((slot) => !slot.isStale).map((slot) => [slot.text, slot])).values()];
+    const chosen = current.filter((slot) => slot.result.chosen).map((slot) => this.#item(
+      t("notice.chosen", { text: this.#quoted(slot.text) }), t("notice.undo"), () => this.hooks.undo(slot)));
+    const affected = current.map((slot) => [slot, this.effects.translationWithout(slot)]).filter(([, other]) => other);
+    return [...chosen, ...affected.slice(0, MAX_SENTENCES).map(([slot, other]) => this.#item(
+      t("notice.effect", { text: this.#quoted(slot.text), other: this.#quoted(other.text, QUOTED_TRANSLATION) }),
+      t("notice.use"), () => this.hooks.use(slot, other)))];
+  }
+
+  #item(about, label, action) {
+    const button = make("button", { type: "button" }, label);
+    button.addEventListener("click", action);
+    return make("li", { class: "change" }, make("span", {}, about), button);
+  }
+}

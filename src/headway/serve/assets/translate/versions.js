@@ -1,0 +1,65 @@
+// Other translations of a sentence: the n-best list.
+
+import { isAbort } from "../api.js";
+import { make } from "../dom.js";
+
+const COUNT = 4;
+
+export class Versions {
+  /**
+   * @param {(sentence: object, translation: object) => void} use Is called with a version that is chosen, and with the
+   *   `text` and the `result` of the sentence for which the versions were asked.
+   */
+  constructor(context, use) {
+    const { t } = context;
+    Object.assign(this, { context, use, shown: null }); // what the list belongs to
+    this.list = make("ol");
+    this.element = make("details", { class: "card versions", hidden: true },
+      make("summary", {}, t("versions.title")), make("p", { class: "quiet" }, t("versions.about")), this.list);
+    this.element.addEventListener("toggle", () => this.#fill());
+  }
+
+  close() {
+    this.asking?.abort();
+  }
+
+  /** Shows the versions of a sentence, or nothing without one. They are only asked for when the list is open. */
+  show(slot, request) {
+    Object.assign(this, { slot, request });
+    this.element.hidden = !slot;
+    this.#fill();
+  }
+
+  async #fill() {
+    const { slot, request } = this;
+    if (!slot || !this.element.open) return;
+    const key = slot.isStale ? null : JSON.stringify([request, slot.text]);
+    if (key !== this.shown) {
+      this.shown = key;
+      this.asking?.abort();
+      this.list.replaceChildren(); // they belong to another sentence
+      if (key === null) return; // the sentence is translated first
+      try {
+        await this.#ask({ text: slot.text, result: slot.result }, request);
+      } catch (error) {
+        if (isAbort(error)) return;
+        this.shown = null; // so that they are asked for again
+        this.list.replaceChildren(make("li", { class: "error" }, this.context.describe(error)));
+      }
+    }
+    for (const button of this.list.querySelectorAll("button")) {
+      button.setAttribute("aria-pressed", String(button.textContent === slot.result.text));
+    }
+  }
+
+  async #ask(sentence, request) {
+    const { signal } = (this.asking = new AbortController());
+    const body = { ...request, text: sentence.text, options: { n_best: COUNT, beam_size: COUNT } };
+    const { translations: [{ alternatives, ...best }] } = await this.context.api.post("translate", body, { signal });
+    this.list.replaceChildren(...[best, ...alternatives].map((version) => {
+      const button = make("button", { type: "button", class: "plain", dir: "auto" }, version.text);
+      button.addEventListener("click", () => this.use(sentence, { ...version, unlikely: best.unlikely }));
+      return make("li", {}, button);
+    }));
+  }
+}
