@@ -2,7 +2,7 @@
 
 import { ApiError } from "../api.js";
 import { make } from "../dom.js";
-import { browserCode } from "./words.js";
+import { choose, fillLanguages, fillModels, languageName } from "../lists.js";
 
 const AUTO = "auto";
 const DETECTED_CHARACTERS = 2000;
@@ -28,7 +28,7 @@ export class LanguageChoice {
       make("div", { class: "side" }, this.source), this.swapping, make("div", { class: "side" }, this.target, this.modelChoice));
     this.#fillSources(state.source ?? settings.get("source"));
     this.#fillTargets(state.target ?? settings.get("target"));
-    if (state.model) select(this.models, state.model);
+    if (state.model) choose(this.models, state.model);
     this.source.addEventListener("change", () => {
       settings.set("source", this.source.value);
       this.#fillTargets(this.target.value);
@@ -82,53 +82,36 @@ export class LanguageChoice {
     return this.context.languages.filter((each) => each.source === source && each.target === target);
   }
 
-  /** Returns the name of a language in the language of the page. */
-  name(code) {
-    const pair = this.context.languages.find((each) => each.source === code || each.target === code);
-    try {
-      const names = new Intl.DisplayNames([this.context.language], { type: "language", fallback: "none" });
-      const name = names.of(browserCode(code));
-      if (name) return name;
-    } catch {
-      // not a code that browsers know
-    }
-    return pair?.source === code ? pair.source_name : pair?.target_name ?? code;
-  }
-
   swap() {
     const source = this.sourceCode;
-    select(this.source, this.target.value);
+    choose(this.source, this.target.value);
     this.#fillTargets(source);
     for (const side of ["source", "target"]) this.context.settings.set(side, this[side].value);
   }
 
-  #options(codes) {
-    const named = codes.map((code) => [code, this.name(code)]);
-    named.sort((one, other) => one[1].localeCompare(other[1], this.context.language));
-    return named.map(([code, name]) => make("option", { value: code }, name));
-  }
-
   #fillSources(chosen) {
-    const codes = [...new Set(this.context.languages.map((each) => each.source))];
-    this.source.replaceChildren(...this.#options(codes));
-    if (codes.length > 1) this.source.prepend(make("option", { value: AUTO }));
-    if (codes.length > 1) this.#showDetected();
-    select(this.source, chosen);
+    const codes = new Set(this.context.languages.map((each) => each.source));
+    fillLanguages(this.source, codes, chosen, this.context);
+    if (codes.size > 1) {
+      this.source.prepend(make("option", { value: AUTO }));
+      this.#showDetected();
+      choose(this.source, chosen);
+    }
+    this.source.disabled = codes.size < 2;
   }
 
   #fillTargets(chosen) {
     const from = this.sourceCode;
     const pairs = this.context.languages.filter((each) => from === null || each.source === from);
-    const codes = [...new Set(pairs.map((each) => each.target))].filter((code) => code !== from);
-    this.target.replaceChildren(...this.#options(codes));
-    select(this.target, chosen);
+    const codes = new Set(pairs.map((each) => each.target).filter((code) => code !== from));
+    fillLanguages(this.target, codes, chosen, this.context);
+    this.target.disabled = codes.size < 2;
     this.#fillModels();
   }
 
   #fillModels() {
-    const names = this.#pairs().map((each) => each.model), { value } = this.models;
-    this.models.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
-    select(this.models, value);
+    const names = this.#pairs().map((each) => each.model);
+    fillModels(this.models, names);
     this.modelChoice.hidden = names.length < 2;
     this.compare.hidden = this.#pairs().filter((each) => each.pivot === null).length < 2 || !this.context.offers("why");
     this.swapping.hidden = !this.context.languages.some(
@@ -143,7 +126,7 @@ export class LanguageChoice {
     const { signal } = (this.detecting = new AbortController());
     const [{ code }] = await this.context.api.post("detect", { text: beginning }, { signal });
     if (!this.context.languages.some((each) => each.source === code)) {
-      throw new ApiError(400, this.context.t("translate.notFrom", { language: this.name(code) }));
+      throw new ApiError(400, this.context.t("translate.notFrom", { language: languageName(code, this.context) }));
     }
     this.detectedText = beginning;
     if (code === this.detected) return false;
@@ -156,12 +139,6 @@ export class LanguageChoice {
   #showDetected() {
     const { t } = this.context, code = this.detected;
     this.source.options[0].textContent =
-      code === null ? t("translate.detect") : t("translate.detected", { language: this.name(code) });
+      code === null ? t("translate.detect") : t("translate.detected", { language: languageName(code, this.context) });
   }
-}
-
-function select(list, value) {
-  const values = [...list.options].map((option) => option.value);
-  list.value = values.includes(value) ? value : values[0] ?? "";
-  list.disabled = values.length < 2;
 }

@@ -3,6 +3,7 @@
 import { UnreachableError, isAbort } from "../api.js";
 import { copyButton } from "../copy_button.js";
 import { focusField, isolated, make, percent } from "../dom.js";
+import { languageName } from "../lists.js";
 import { AlternativesMenu } from "../translate/alternatives.js";
 import { Documents } from "../translate/documents.js";
 import { GlossaryTable } from "../translate/glossary.js";
@@ -221,7 +222,7 @@ class TranslateView {
   /** Forms the request of the present settings. Everything is shown anew if they have changed. */
   #useRequest(lines) {
     const { sourceCode: source, targetCode: target, model } = this.languages;
-    this.glossary.use(source, target, model, this.languages.name(source), this.languages.name(target));
+    this.glossary.use(source, target, model, languageName(source, this.context), languageName(target, this.context));
     const request = { source, target, alignment: "pairs" };
     if (model !== null) request.model = model;
     const entries = this.glossary.entries;
@@ -318,7 +319,7 @@ class TranslateView {
 
   #showNotices() {
     const { pivot } = this.#pair;
-    this.notices.show(this.output.slots, pivot && this.languages.name(pivot));
+    this.notices.show(this.output.slots, pivot && languageName(pivot, this.context));
   }
 
   /** Shows an error, or that there is none. */

@@ -3,6 +3,7 @@
 import { UnreachableError, isAbort } from "../api.js";
 import { focusField, make, moveFocus, percent } from "../dom.js";
 import { AttentionSection } from "../inspection/attention.js";
+import { choose, fillLanguages, fillModels } from "../lists.js";
 import { confidenceClass, confidenceLegend } from "../translate/output.js";
 import { tokenSpans, wordsOf } from "../translate/words.js";
 import { ForcedWordPanel } from "../why/forced_word.js";
@@ -59,7 +60,7 @@ class WhyView {
     const field = (title, select) => make("label", { class: "field" }, make("span", {}, title), select);
     this.languagesRow = make("div", { class: "row" }, field(t("translate.from"), this.source), field(t("translate.to"), this.target));
     this.modelField = field(t("why.model"), this.model);
-    this.#fill(this.source, this.pairs.map((each) => each.source), state.source ?? settings.get("source"));
+    fillLanguages(this.source, this.pairs.map((each) => each.source), state.source ?? settings.get("source"), this.context);
     this.#fillTargets(state.target ?? settings.get("target"));
     if (state.model) choose(this.model, state.model);
     this.failure = make("p", { class: "error", role: "alert" });
@@ -125,25 +126,9 @@ class WhyView {
     });
   }
 
-  #name(code) {
-    try {
-      return new Intl.DisplayNames([this.context.language], { type: "language" }).of(code.replaceAll("_", "-"));
-    } catch {
-      return code; // not a code that browsers know
-    }
-  }
-
-  /** Fills a list with languages, in the order of their names. */
-  #fill(select, codes, chosen) {
-    const named = [...new Set(codes)].map((code) => [code, this.#name(code)]);
-    named.sort((one, other) => one[1].localeCompare(other[1], this.context.language));
-    select.replaceChildren(...named.map(([code, name]) => make("option", { value: code }, name)));
-    choose(select, chosen);
-  }
-
   #fillTargets(chosen) {
     const { source } = this, pairs = this.pairs.filter((each) => each.source === source.value);
-    this.#fill(this.target, pairs.map((each) => each.target), chosen);
+    fillLanguages(this.target, pairs.map((each) => each.target), chosen, this.context);
     this.languagesRow.hidden = source.options.length < 2 && this.target.options.length < 2;
     this.#fillModels();
   }
@@ -155,9 +140,7 @@ class WhyView {
   }
 
   #fillModels() {
-    const { value } = this.model;
-    this.model.replaceChildren(...this.#models.map((name) => make("option", { value: name }, name)));
-    choose(this.model, value);
+    fillModels(this.model, this.#models);
     this.modelField.hidden = this.model.options.length < 2;
   }
 
@@ -279,9 +262,4 @@ class WhyView {
     const fits = kept && seen.kinds.some((kind) => kind.id === kept.kind && kind.maps.some((map) => map.layer === kept.layer));
     this.attention = new AttentionSection(this.attentionPlace, seen, { language, view: fits ? kept : null });
   }
-}
-
-function choose(select, value) {
-  const values = [...select.options].map((option) => option.value);
-  select.value = values.includes(value) ? value : values[0] ?? "";
 }
