@@ -75,7 +75,7 @@ def test_the_translated_messages_are_those_of_the_code() -> None:
     strings = {text.casefold() for path in PACKAGE.rglob("*.py") for text in string_parts(path)}
     for message, translation in messages.items():
         assert set(re.findall(r"\{\w+\}", translation)) <= set(re.findall(r"\{\w+\}", message)), message
-        for part in re.split(r"\{\w+\}|; expected |; ", message):
+        for part in re.split(r"\{\w+\}|; expected |; |: ", message):
             assert any(part.strip().casefold() in text for text in strings), part
 
 

@@ -129,6 +129,27 @@ def test_an_alternative_continues_the_translation_by_mouse(page: Page, service: 
     expect(page.locator(".word").first).to_be_focused()
 
 
+def test_changes_are_undone_one_by_one_and_lost_choices_are_named(page: Page, service: RunningService) -> None:
+    texts_shown = [type_and_wait(page, service)]
+    chosen = ""
+    for index in (-1, 0):  # the second choice is before the first one
+        word = output(page).locator(".word").nth(index)
+        word.click()
+        item = page.locator(".alternatives [role=menuitemradio]:not([aria-disabled])[aria-checked=false]").first
+        expect(page.locator(".alternatives [aria-disabled]")).to_have_count(0)
+        chosen = chosen or item.get_attribute("data-word") or ""
+        item.click()
+        expect(output(page)).not_to_have_text(texts_shown[-1])
+        texts_shown.append((output(page).text_content() or "").strip())
+    notice = page.locator(".notices .change")
+    assert chosen not in texts_shown[-1], "the test needs a model that does not repeat the choice"
+    expect(notice).to_contain_text(f"without your earlier choice: “\u2068{chosen}\u2069”")
+    for text in reversed(texts_shown[:-1]):
+        notice.get_by_role("button", name="Undo").click()
+        expect(output(page)).to_have_text(text)
+    expect(notice).to_have_count(0)
+
+
 def test_a_word_is_undone_by_keyboard_and_the_source_stays(page: Page, service: RunningService) -> None:
     before = type_and_wait(page, service)
     page.locator(".word").nth(1).click()
@@ -293,7 +314,7 @@ def fill_glossary(page: Page, *rows: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize(
     ("locale", "message"),
-    [("en-US", "Not used: 'tea' is translated as 'rot'"), ("de-DE", "Nicht benutzt: Für 'tea' steht hier 'rot'")],
+    [("en-US", "Not used: 'tea' is translated as 'rot'"), ("de-DE", "Nicht benutzt: Für „tea“ steht hier „rot“")],
 )
 def test_a_glossary_entry_that_is_refused_is_marked_and_the_others_are_used(
     browser: Browser, service: RunningService, locale: str, message: str
@@ -302,14 +323,15 @@ def test_a_glossary_entry_that_is_refused_is_marked_and_the_others_are_used(
         page.locator(".languages select").first.select_option("en")
         page.locator("textarea").fill(TEXT)
         page.locator(".glossary summary").click()
-        rows = page.locator(".glossary tbody tr")
+        rows = page.locator(".glossary tbody tr:not(.problem)")
         for at, row in enumerate((["tea", "anger"], ["tea", "rot"], ["red", "haus"])):
             for input_, text in zip(rows.nth(at).locator("input").all(), row, strict=True):
                 input_.fill(text)
         expected = translation(service, TEXT, glossary=[["tea", "anger"], ["red", "haus"]])["text"]
         expect(output(page)).to_have_text(expected)
-        expect(rows.nth(1).get_by_role("alert")).to_contain_text(message)
-        expect(rows.locator("input[aria-invalid=true]")).to_have_count(2)
+        expect(page.locator(".glossary").get_by_role("alert")).to_contain_text(message)
+        expect(rows.nth(1).locator("input[aria-invalid=true]")).to_have_count(2)
+        expect(page.locator(".glossary .badge")).to_have_text("2")
         rows.nth(0).locator("input").last.fill("rot")  # now both say the same
         expect(rows.locator("input[aria-invalid=true]")).to_have_count(0)
         expected = translation(service, TEXT, glossary=[["tea", "rot"], ["red", "haus"]])["text"]
@@ -332,6 +354,45 @@ def test_other_words_that_a_glossary_changes_are_shown_and_can_be_undone(page: P
     expect(output(page)).to_have_text(free)
     page.get_by_role("button", name="Undo").click()
     expect(output(page)).to_have_text(expected)
+    expect(output(page).locator(".word", has_text="anger")).to_have_class("word required")
+
+
+def test_words_that_a_glossary_adds_to_those_that_it_should_replace_are_shown(
+    page: Page, service: RunningService
+) -> None:
+    expected = translation(service, TEXT, glossary=[["tea", "anger"]], alignment="pairs")
+    free = {**expected, "text": expected["text"].replace("anger", "").strip(), "glossary": None}
+
+    def leave_out(route: Route) -> None:
+        if "glossary" in (route.request.post_data_json or {}):
+            route.continue_()
+        else:
+            route.fulfill(json={"translations": [free]})
+
+    page.route("**/api/v1/translate", leave_out)
+    page.locator(".glossary summary").click()
+    fill_glossary(page, ("tea", "anger"))
+    page.locator("textarea").fill(TEXT)
+    notice = page.locator(".notices li", has_text="the glossary's words were added, and nothing was replaced")
+    expect(notice).to_contain_text(free["text"])
+
+
+def test_an_incomplete_row_of_the_glossary_is_marked_and_kept(page: Page) -> None:
+    page.locator("textarea").fill(TEXT)
+    page.locator(".glossary summary").click()
+    page.get_by_label("English, row 1").fill("tea")
+    page.keyboard.press("Tab")
+    expect(page.locator(".glossary").get_by_role("alert")).to_have_count(0)  # it is still being edited
+    page.locator("textarea").focus()
+    expect(page.locator(".glossary").get_by_role("alert")).to_contain_text("one side is empty")
+    expect(page.locator(".glossary .badge")).to_have_text("")
+    wait_until(page, lambda: "tea" in page.evaluate("localStorage.getItem('headway') ?? ''"))
+    page.reload()
+    page.locator(".glossary summary").click()
+    expect(page.get_by_label("English, row 1")).to_have_value("tea")
+    page.get_by_label("German, row 1").fill("anger")
+    expect(page.locator(".glossary").get_by_role("alert")).to_have_count(0)
+    expect(page.locator(".glossary .badge")).to_have_text("1")
 
 
 def test_two_tabs_share_a_glossary(page: Page) -> None:
@@ -383,6 +444,12 @@ def test_a_document_is_translated_and_saved(page: Page, service: RunningService)
     assert download.value.path().read_text(encoding="utf-8").split("\n\n") == [expected[0], f"{expected[1]}\n"]
     page.get_by_role("button", name="Remove", exact=True).click()
     expect(page.locator(".documents li")).to_have_count(0)
+
+
+def test_a_document_without_text_is_named(page: Page) -> None:
+    document = FilePayload(name="empty.txt", mimeType="text/plain", buffer=b"\n")
+    page.locator("input[type=file]").set_input_files(document)
+    expect(page.locator(".documents li")).to_contain_text("no text to translate", timeout=60_000)
 
 
 def test_the_glossary_applies_to_documents(page: Page, service: RunningService) -> None:

@@ -251,6 +251,27 @@ def test_what_is_written_is_copied_and_its_status_is_never_stale(browser: Browse
         expect(view.get_by_role("status")).to_be_empty()
 
 
+def test_a_continuation_is_undone_or_written_again(page: Page) -> None:
+    view = opened(page, "write")
+    page.keyboard.type("ein")
+    start_writing(view, Temperature="0", Tokens_to_write="4")
+    undo, text = view.get_by_role("button", name="Undo"), view.locator(".text")
+    expect(undo).to_be_disabled()
+    view.get_by_role("button", name="Write", exact=True).click()
+    expect(view.locator(".token")).to_have_count(4)
+    first = text.text_content() or ""
+    view.get_by_role("button", name="Continue").click()
+    expect(view.locator(".token")).to_have_count(8)
+    undo.click()
+    expect(text).to_have_text(first)
+    view.get_by_label("Tokens to write").fill("6")
+    view.get_by_role("button", name="Again").click()
+    expect(view.locator(".token")).to_have_count(6)
+    page.get_by_label("Language of this page").select_option("de")
+    page.get_by_role("button", name="Rückgängig").click()
+    expect(page.locator(".view-write .text")).to_have_text(first)
+
+
 STOP_AFTER_FOUR_TOKENS = """view => new MutationObserver((_, observer) => {
     const stop = [...view.querySelectorAll("button")].find(each => each.textContent.trim() === "Stop");
     if (view.querySelectorAll(".token").length >= 4 && stop) {
@@ -291,6 +312,21 @@ def test_masks_are_filled_in(page: Page, service: RunningService) -> None:
     expect(view.locator("textarea")).to_have_value(MASKED)
 
 
+def test_each_change_by_a_button_is_undone(page: Page) -> None:
+    view = opened(page, "fill")
+    page.keyboard.type("das [mask] rote haus")
+    view.locator(".fillings button").first.click()  # masks may be in lower case
+    filled = view.locator("textarea").input_value()
+    assert "[mask]" not in filled.lower()
+    view.locator("textarea").focus()
+    page.keyboard.press("End")
+    view.get_by_role("button", name="Hide this word").click()
+    for text in (filled, "das [mask] rote haus"):
+        view.get_by_role("button", name="Undo").click()
+        expect(view.locator("textarea")).to_have_value(text)
+    expect(view.get_by_role("button", name="Undo")).to_be_hidden()
+
+
 @pytest.mark.parametrize(("before", "word"), [("ein rotes", "Haus"), ("लाल", "किताब")])  # with combining marks
 def test_a_word_is_hidden_at_the_caret(page: Page, before: str, word: str) -> None:
     view = opened(page, "fill")
@@ -314,6 +350,7 @@ def test_labels_and_what_they_rest_on(page: Page, service: RunningService) -> No
     (found,) = api(service, "classify", text="das rote Haus")["classifications"]
     ranked = sorted(found["probabilities"], key=lambda label: -found["probabilities"][label])
     expect(view.locator(".labels b")).to_have_text(ranked)
+    expect(view.get_by_text("Labels of this model:")).to_contain_text(ranked[-1])
     expect(view.locator("h2")).to_contain_text(found["label"])
     expect(view.locator(".reason")).to_have_text(["das", "rote", "Haus"])
     view.locator(".labels button").nth(2).focus()
@@ -420,6 +457,16 @@ def test_a_view_goes_on_when_the_service_is_back(
         page.unroute("**/*")
         expect(page.locator("#gone")).to_be_hidden()
         expect(view.locator(".results button, .results [role=button]").first).to_be_visible()
+
+
+def test_a_phone_shows_both_languages_and_the_models(browser: Browser, service: RunningService) -> None:
+    with open_page(browser, service.url, viewport={"width": 390, "height": 844}) as page:
+        for label in ("Translate from", "Translate into"):
+            box = page.get_by_label(label).bounding_box()
+            assert box is not None
+            assert box["width"] > 60, label
+        expect(page.get_by_role("combobox", name="Model")).to_be_in_viewport()
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= 390
 
 
 def test_a_change_of_the_language_keeps_the_model_for_translations(page: Page) -> None:

@@ -48,14 +48,13 @@ def _target(inspection: Inspection) -> dict[str, Any]:
 def _check_length(translator: Translator, text: str, *translations: str | None) -> None:
     """Raise :class:`LengthError` if a text or a translation is too long to be drawn."""
     bundle = translator.bundle
-    read = [("text", bundle.source_tokenizer, text)]
-    read += [("translation", bundle.target_tokenizer, each) for each in translations if each]
-    for what, tokenizer, own in read:
+    read = [("text", "give one of its sentences", bundle.source_tokenizer, text)]
+    read += [("translation", "shorten it", bundle.target_tokenizer, each) for each in translations if each]
+    for what, hint, tokenizer, own in read:
         count = len(tokenizer.encode(own))
         if count > MAX_DRAWN_TOKENS:
             raise LengthError(
-                f"a {what} of {count:,} tokens is too long to be inspected; at most {MAX_DRAWN_TOKENS} are accepted: "
-                "give one of its sentences"
+                f"a {what} of {count:,} tokens is too long to be inspected; at most {MAX_DRAWN_TOKENS} are accepted: {hint}"
             )
 
 

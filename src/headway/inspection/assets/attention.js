@@ -243,7 +243,7 @@ export class AttentionSection {
     const label = Math.min(Math.max(...shown.columns.map(width)), 150);
     const room = this.canvas.parentElement.clientWidth - left - 10;
     const right = Math.cos(SLANT) * label + 12;
-    const cell = Math.max(17, Math.min(40, Math.floor((room - right) / shown.columns.length)));
+    const cell = Math.max(20, Math.min(40, Math.floor((room - right) / shown.columns.length)));
     const up = Math.sin(SLANT) * label + 22 + TITLE;
     const names = words.kinds[kind.id];
     const title = left + width(names.columns) + 4, rows = cell * shown.rows.length;

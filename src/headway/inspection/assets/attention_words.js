@@ -74,7 +74,7 @@ export const WORDS = {
     help: "Auf ein Feld zeigen, oder mit den Pfeiltasten wandern, wenn die Matrix den Fokus hat.",
     all: "Alle Schichten und Heads",
     allAbout: "Zeilen sind Queries und Spalten Keys, wie in der großen Matrix. Jedes kleine Bild hat seine eigene " +
-      "Farbskala, von 0 bis zu seinem größten Gewicht. Ausgewählte werden vergrößert.",
+      "Farbskala, von 0 bis zu seinem größten Gewicht. Wählen Sie eines, um es zu vergrößern.",
     cell: "{row} (Zeile {rowNumber}) blickt auf {column} (Spalte {columnNumber}) mit Gewicht {weight}.",
     row: "{row} (Zeile {number}) blickt vor allem auf: {found}.",
     column: "Auf {column} (Spalte {number}) blicken vor allem: {found}.", nothing: "nichts",

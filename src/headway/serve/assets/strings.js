@@ -25,12 +25,16 @@ export function t(key, values = {}) {
 export function serviceMessage(message) {
   for (const [form, text] of MESSAGES[chosen]) {
     const found = message.match(form);
-    if (found) return sentence(filled(text, found.groups ?? {}));
+    if (found) return sentence(filled(text, quoted(found.groups ?? {})));
   }
   return sentence(message);
 }
 
 const filled = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
+
+/** Returns values with the quotation marks of the page's language in the place of straight ones. */
+const quoted = (values) => Object.fromEntries(Object.entries(values).map(
+  ([name, value]) => [name, value.replace(/^'(.*)'$/s, (_, text) => t("quoted", { text }))]));
 
 /** Returns the pattern of the messages that have a form. */
 function pattern(form) {

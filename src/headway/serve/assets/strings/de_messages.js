@@ -18,8 +18,8 @@ export const germanMessages = {
   // Why
   "a text of {count} tokens is too long to be inspected; at most {most} are accepted: give one of its sentences":
     "ein Text von {count} Token ist für diese Ansicht zu lang; höchstens {most} sind möglich: geben Sie einen seiner Sätze ein",
-  "a translation of {count} tokens is too long to be inspected; at most {most} are accepted: give one of its sentences":
-    "eine Übersetzung von {count} Token ist für diese Ansicht zu lang; höchstens {most} sind möglich: geben Sie einen Satz des Textes ein",
+  "a translation of {count} tokens is too long to be inspected; at most {most} are accepted: shorten it":
+    "eine Übersetzung von {count} Token ist für diese Ansicht zu lang; höchstens {most} sind möglich: kürzen Sie sie",
   "a text of more than {most} tokens is translated in {parts} parts; give one of its sentences":
     "ein Text von mehr als {most} Token wird in {parts} Teilen übersetzt; geben Sie einen seiner Sätze ein",
   "prefix: {phrase} contains characters or words that the vocabulary lacks; leave it out or respell it":

@@ -12,7 +12,8 @@ export class AlternativesMenu {
   /**
    * @param {HTMLElement} parent An element with a position, in which the menu is shown.
    * @param context The context of the view.
-   * @param {(place: object, translation: object, position: number) => void} choose Is called with another translation.
+   * @param {(place: object, translation: object, span: [number, number]) => void} choose Is called with another translation,
+   *   and with the place of the chosen word in it.
    */
   constructor(parent, context, choose) {
     Object.assign(this, { parent, context, choose });
@@ -124,7 +125,7 @@ export class AlternativesMenu {
     item.addEventListener("click", () => {
       if (!word) return;
       this.close(isCurrent);
-      if (!isCurrent) this.choose(place, translation, span[0]);
+      if (!isCurrent) this.choose(place, translation, span);
     });
     return item;
   }

@@ -93,7 +93,7 @@ export class Documents {
       if (found.status !== "done") throw Object.assign(new Error(found.error ?? found.status), { status: 400 });
       progress.remove();
       remove.textContent = t("documents.remove");
-      said.textContent = "";
+      said.textContent = found.num_texts ? "" : t("documents.empty");
       const save = make("button", { type: "button", class: "primary" }, t("documents.save"));
       const target = found.name.replace(/(?=\.[^.]*$)|$/, `.${entry.fields.target}`); // report.docx becomes report.de.docx
       save.addEventListener("click", () => this.#save(`${path}/result`, target).catch((error) => {

@@ -10,7 +10,7 @@ export class GlossaryTable {
   /** `changed()` is called when the entries of the present languages have changed. */
   constructor(context, changed) {
     Object.assign(this, { context, changed, timer: null, ending: new AbortController(), rows: [] });
-    this.lines = new Map(); // row -> its inputs, and the cell in which a problem is shown
+    this.lines = new Map(); // row -> its line of the table, and its inputs
     this.refused = new Set(); // rows that the service has refused
     const { t } = context;
     this.body = make("tbody");
@@ -49,6 +49,7 @@ export class GlossaryTable {
     this.lines.clear();
     this.rows = this.#saved.map((row) => [...row]);
     this.body.replaceChildren(...this.rows.map((row) => this.#line(row)));
+    this.rows.forEach((row) => this.#showIncomplete(row));
     this.#addEmpty();
     this.#showCount();
   }
@@ -60,14 +61,14 @@ export class GlossaryTable {
 
   /** Shows the entries of the present pair that another tab has changed. */
   #useOtherTab() {
-    if (!this.pair || this.timer !== null || JSON.stringify(this.#saved) === JSON.stringify(this.#complete)) return;
+    if (!this.pair || this.timer !== null || JSON.stringify(this.#saved) === JSON.stringify(this.#written)) return;
     this.#show();
     this.changed();
   }
 
-  /** The complete entries. */
-  get #complete() {
-    return this.rows.map((row) => row.map((each) => each.trim())).filter((row) => row.every(Boolean));
+  /** The rows with text, of which one side may be missing. */
+  get #written() {
+    return this.rows.map((row) => row.map((each) => each.trim())).filter((row) => row.some(Boolean));
   }
 
   /** The rows that are used: complete ones that the service has not refused. */
@@ -91,19 +92,30 @@ export class GlossaryTable {
     if (!row) return false;
     this.refused.add(row);
     this.element.open = true;
-    this.#showProblem(row, problem);
+    this.#showProblem(row, this.context.t("glossary.refused", { message: this.context.serviceMessage(problem) }));
+    this.#showCount();
     return true;
   }
 
   #forgetRefusals() {
     for (const row of this.refused) this.#showProblem(row, "");
     this.refused.clear();
+    this.#showCount();
+  }
+
+  /** Says that a side of a row is missing, if that is so. */
+  #showIncomplete(row) {
+    if (!this.rows.includes(row) || this.refused.has(row)) return;
+    const isIncomplete = row.some((each) => each.trim()) && !row.every((each) => each.trim());
+    this.#showProblem(row, isIncomplete ? this.context.t("glossary.incomplete") : "");
   }
 
   #showProblem(row, problem) {
-    const { inputs, cell } = this.lines.get(row), { t, serviceMessage } = this.context;
-    cell.querySelector("p")?.remove();
-    if (problem) cell.append(make("p", { class: "error", role: "alert" }, t("glossary.refused", { message: serviceMessage(problem) })));
+    const { line, inputs } = this.lines.get(row);
+    if (line.nextSibling?.className === "problem") line.nextSibling.remove();
+    if (problem) {
+      line.after(make("tr", { class: "problem" }, make("td", { colspan: 3 }, make("p", { class: "error", role: "alert" }, problem))));
+    }
     for (const input of inputs) input.setAttribute("aria-invalid", String(Boolean(problem)));
   }
 
@@ -112,7 +124,8 @@ export class GlossaryTable {
     const saved = this.context.settings.get(SETTING, {});
     return pairs.map(({ source, target }) => {
       const pair = `${source}-${target}`;
-      return { source, target, entries: (pair === this.pair ? this.entries : saved[pair]) ?? [] };
+      const entries = (pair === this.pair ? this.entries : saved[pair]) ?? [];
+      return { source, target, entries: entries.filter((row) => row.every(Boolean)) };
     }).filter((each) => each.entries.length);
   }
 
@@ -126,6 +139,7 @@ export class GlossaryTable {
       input.addEventListener("input", () => {
         row[at] = input.value;
         this.#forgetRefusals(); // also of rows that contradicted this one
+        this.#showProblem(row, "");
         if (row === this.rows.at(-1) && input.value) this.#addEmpty();
         this.#later();
       });
@@ -134,8 +148,9 @@ export class GlossaryTable {
     const remove = make("button", { type: "button", class: "plain", "aria-label": t("glossary.remove") }, "✕");
     remove.addEventListener("click", () => {
       if (row === this.rows.at(-1)) return;
-      const next = line.nextSibling.querySelector("input");
       this.#forgetRefusals();
+      this.#showProblem(row, "");
+      const next = line.nextSibling.querySelector("input");
       this.rows.splice(this.rows.indexOf(row), 1);
       this.lines.delete(row);
       line.remove();
@@ -143,9 +158,9 @@ export class GlossaryTable {
       this.#save();
       this.changed();
     });
-    const [source, target] = inputs.map((input) => make("td", {}, input));
-    line.append(source, target, make("td", {}, remove));
-    this.lines.set(row, { inputs, cell: target });
+    line.append(...inputs.map((input) => make("td", {}, input)), make("td", {}, remove));
+    line.addEventListener("focusout", (event) => line.contains(event.relatedTarget) || this.#showIncomplete(row));
+    this.lines.set(row, { line, inputs });
     return line;
   }
 
@@ -167,7 +182,7 @@ export class GlossaryTable {
     clearTimeout(this.timer);
     this.timer = null;
     const { settings } = this.context;
-    settings.set(SETTING, { ...settings.get(SETTING, {}), [this.pair]: this.#complete });
+    settings.set(SETTING, { ...settings.get(SETTING, {}), [this.pair]: this.#written });
     this.#showCount();
   }
 
@@ -176,6 +191,6 @@ export class GlossaryTable {
   }
 
   #showCount() {
-    this.count.textContent = this.#complete.length || "";
+    this.count.textContent = this.#used.length || "";
   }
 }

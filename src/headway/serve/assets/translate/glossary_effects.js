@@ -4,11 +4,12 @@ import { differences } from "../why/differences.js";
 import { wordSpans } from "./words.js";
 
 const MAX_COMPARED = 20; // sentences of a text
+const LETTER = /[\p{L}\p{N}]/u;
 
 export class GlossaryEffects {
   /** Translations without the glossary are remembered by the translator, which often knows them already. */
   constructor(api, translator) {
-    Object.assign(this, { api, translator, others: new WeakMap() }); // translation -> the one without the glossary
+    Object.assign(this, { api, translator, effects: new WeakMap() }); // translation -> its effect
   }
 
   /** Compares the sentences in which the glossary has put phrases with their translations without it. */
@@ -21,21 +22,26 @@ export class GlossaryEffects {
       translations.forEach((translation, at) => this.translator.remember(free, text[at], translation));
     }
     for (const { text, result } of forced) {
-      const other = this.translator.result(free, text);
-      if (other.error === undefined && isMoreChanged(result, other, free.target)) this.others.set(result, other);
+      const other = this.translator.result(free, text), kind = other.error === undefined && effectOf(result, other, free.target);
+      if (kind) this.effects.set(result, { kind, other });
     }
   }
 
-  /** Returns the translation without the glossary of a sentence in which other words differ as well, or null. */
-  translationWithout({ result }) {
-    return this.others.get(result) ?? null;
+  /**
+   * Returns what the glossary has done to a sentence: `kind` and the `other` translation, without it; or null if it has
+   * only replaced words by its own.
+   */
+  effect({ result }) {
+    return this.effects.get(result) ?? null;
   }
 }
 
-/** Returns whether a translation differs from another one in more words than those of its glossary entries. */
-function isMoreChanged(translation, other, language) {
-  const words = (text) => wordSpans(text, language).map((span) => text.slice(...span).toLowerCase());
+/** "added" if the words of the glossary stand beside those that they should replace, "changed" if other words differ. */
+function effectOf(translation, other, language) {
+  const words = (text) => wordSpans(text, language).map((span) => text.slice(...span).toLowerCase()).filter((word) => LETTER.test(word));
   const ours = words(translation.text), theirs = words(other.text), [isOurs, isTheirs] = differences(ours, theirs);
   const phrases = translation.glossary.filter(({ met }) => met).flatMap(({ targets }) => targets.flatMap(words));
-  return ours.some((word, at) => isOurs[at] && !phrases.includes(word)) || isTheirs.filter(Boolean).length > phrases.length;
+  const numGone = isTheirs.filter(Boolean).length;
+  if (numGone === 0) return isOurs.some(Boolean) ? "added" : null;
+  return numGone > phrases.length || ours.some((word, at) => isOurs[at] && !phrases.includes(word)) ? "changed" : null;
 }

@@ -10,8 +10,8 @@ export class Notices {
   /**
    * @param context The context of the view.
    * @param {GlossaryEffects} effects What the glossary has changed.
-   * @param {object} hooks `undo(slot)` and `use(slot, translation)` are called when a person goes back to the model's own
-   *   translation of a sentence, or uses the one without the glossary.
+   * @param {object} hooks `undo(slot)` and `use(slot, translation)` are called when a person goes back by one change of
+   *   a sentence's translation, or uses the translation without the glossary.
    */
   constructor(context, effects, hooks) {
     Object.assign(this, { context, effects, hooks });
@@ -57,11 +57,14 @@ export class Notices {
   #changes(slots) {
     const { t } = this.context;
     const current = [...new Map(slots.filter((slot) => !slot.isStale).map((slot) => [slot.text, slot])).values()];
-    const chosen = current.filter((slot) => slot.result.chosen).map((slot) => this.#item(
-      t("notice.chosen", { text: this.#quoted(slot.text) }), t("notice.undo"), () => this.hooks.undo(slot)));
-    const affected = current.map((slot) => [slot, this.effects.translationWithout(slot)]).filter(([, other]) => other);
-    return [...chosen, ...affected.slice(0, MAX_SENTENCES).map(([slot, other]) => this.#item(
-      t("notice.effect", { text: this.#quoted(slot.text), other: this.#quoted(other.text, QUOTED_TRANSLATION) }),
+    const chosen = current.filter((slot) => slot.result.chosen).map((slot) => {
+      const said = [t("notice.chosen", { text: this.#quoted(slot.text) })], { lost = [] } = slot.result;
+      if (lost.length) said.push(t("notice.lost", { words: lost.map((word) => this.#quoted(word)).join(", ") }));
+      return this.#item(said.join(" "), t("notice.undo"), () => this.hooks.undo(slot));
+    });
+    const affected = current.map((slot) => [slot, this.effects.effect(slot)]).filter(([, effect]) => effect);
+    return [...chosen, ...affected.slice(0, MAX_SENTENCES).map(([slot, { kind, other }]) => this.#item(
+      t(`notice.${kind}`, { text: this.#quoted(slot.text), other: this.#quoted(other.text, QUOTED_TRANSLATION) }),
       t("notice.use"), () => this.hooks.use(slot, other)))];
   }
 

@@ -9,14 +9,17 @@ const DOUBTFUL = 0.2;
 
 /** Returns the class of a word by its probability. */
 export const confidenceClass = (probability) =>
-  probability === null || probability >= SURE ? "" : probability >= UNSURE ? "shade-1" : probability >= DOUBTFUL ? "shade-2" : "shade-3";
+  probability === null || isAtLeast(probability, SURE) ? "" : isAtLeast(probability, UNSURE) ? "shade-1" : isAtLeast(probability, DOUBTFUL) ? "shade-2" : "shade-3";
 
-/** Returns a line that explains the classes of words. */
-export function confidenceLegend({ t, language }) {
+/** Compares percentages, as they are shown: 89.6 % is shown as 90 %. */
+const isAtLeast = (probability, limit) => Math.round(100 * probability) >= 100 * limit;
+
+/** Returns a line that explains the classes of words, or of tokens. */
+export function confidenceLegend({ t, language }, title = "confidence.word") {
   const limits = [[SURE, "shade-1"], [UNSURE, "shade-2"], [DOUBTFUL, "shade-3"]];
   const signs = limits.flatMap(([most, shade]) =>
     [" ", make("span", { class: `sign ${shade}` }, t("confidence.below", { percent: percent(most, language) }))]);
-  return make("p", { class: "quiet confidence" }, t("confidence"), ...signs);
+  return make("p", { class: "quiet confidence" }, t(title), ...signs);
 }
 
 export class Output {
@@ -35,14 +38,15 @@ export class Output {
   constructor(container, hooks) {
     Object.assign(this, { container, hooks, lines: [], places: new WeakMap(), incomplete: new Set() });
     container.addEventListener("pointerover", (event) => this.#point(event.target));
-    container.addEventListener("pointerleave", () => this.#point(document.activeElement));
+    container.addEventListener("pointerleave", () => this.#point(this.#open ?? document.activeElement));
     container.addEventListener("focusin", (event) => this.#point(event.target));
-    container.addEventListener("focusout", () => this.#point(null));
+    container.addEventListener("focusout", () => this.#point(this.#open ?? container.querySelector(".word:hover")));
     container.addEventListener("click", (event) => {
       const place = this.places.get(event.target);
       if (place && getSelection().isCollapsed) {
         this.#activate(place.element);
         hooks.choose(place);
+        this.#point(place.element);
       }
     });
     container.addEventListener("keydown", (event) => this.#key(event));
@@ -141,7 +145,7 @@ export class Output {
     let from = 0;
     slot.words.forEach((word, index) => {
       element.append(result.text.slice(from, word.start));
-      const look = confidenceClass(word.probability);
+      const look = word.isRequired ? "required" : confidenceClass(word.probability);
       const shown = make("span", { class: look ? `word ${look}` : "word" }, result.text.slice(word.start, word.end));
       this.places.set(shown, { slot, words: slot.words, index, element: shown });
       element.append(shown);
@@ -184,6 +188,16 @@ export class Output {
     return this.lines.find(({ line }) => (end += line.length) >= position)?.element ?? null;
   }
 
+  /** Returns the position of a line in the source text. */
+  startOf(element) {
+    let start = 0;
+    for (const { line, element: own } of this.lines) {
+      if (own === element) break;
+      start += line.length;
+    }
+    return start;
+  }
+
   /** Returns the position of a sentence in the source text. */
   position(slot) {
     let position = slot.offset;
@@ -192,6 +206,11 @@ export class Output {
       position += entry.line.length;
     }
     return position;
+  }
+
+  /** The word whose menu is open, or null. */
+  get #open() {
+    return this.container.querySelector(".word.open");
   }
 
   focus(element) {

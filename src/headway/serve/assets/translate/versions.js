@@ -7,8 +7,7 @@ const COUNT = 4;
 
 export class Versions {
   /**
-   * @param {(sentence: object, translation: object) => void} use Is called with a version that is chosen, and with the
-   *   `text` and the `result` of the sentence for which the versions were asked.
+   * @param {(sentence: string, translation: object) => void} use Is called with the sentence and the chosen version.
    */
   constructor(context, use) {
     const { t } = context;
@@ -40,7 +39,7 @@ export class Versions {
       this.list.replaceChildren(); // they belong to another sentence
       if (key === null) return; // the sentence is translated first
       try {
-        await this.#ask({ text: slot.text, result: slot.result }, request);
+        await this.#ask(slot.text, request);
       } catch (error) {
         if (isAbort(error)) return;
         this.shown = null; // so that they are asked for again
@@ -54,11 +53,15 @@ export class Versions {
 
   async #ask(sentence, request) {
     const { signal } = (this.asking = new AbortController());
-    const body = { ...request, text: sentence.text, options: { n_best: COUNT, beam_size: COUNT } };
+    const body = { ...request, text: sentence, options: { n_best: COUNT, beam_size: COUNT } };
     const { translations: [{ alternatives, ...best }] } = await this.context.api.post("translate", body, { signal });
     this.list.replaceChildren(...[best, ...alternatives].map((version) => {
       const button = make("button", { type: "button", class: "plain", dir: "auto" }, version.text);
-      button.addEventListener("click", () => this.use(sentence, { ...version, unlikely: best.unlikely }));
+      button.addEventListener("click", () => {
+        const { top } = button.getBoundingClientRect();
+        this.use(sentence, { ...version, unlikely: best.unlikely });
+        scrollBy(0, button.getBoundingClientRect().top - top); // a notice above may be new
+      });
       return make("li", {}, button);
     }));
   }

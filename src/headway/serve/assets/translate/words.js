@@ -47,11 +47,20 @@ export function tokenSpans(tokens, text) {
 
 const overlap = ([start, end], [from, to]) => start < to && from < end;
 
+/** Returns where phrases of a glossary are in a translation, as [start, end). */
+function requiredSpans({ text, glossary = [] }) {
+  const lower = text.toLowerCase();
+  return glossary.flatMap(({ met, targets }) => (met ? targets : [])).flatMap((phrase) => {
+    const start = lower.indexOf(phrase.toLowerCase());
+    return start < 0 ? [] : [[start, start + phrase.length]];
+  });
+}
+
 /**
  * Returns the words of a translation of the API.
  *
- * Each has start, end, the probability of its tokens given what comes before (null if unknown), and `source`: the spans
- * of the source's words whose tokens its tokens are aligned to.
+ * Each has start, end, the probability of its tokens given what comes before (null if unknown), `source`: the spans of
+ * the source's words whose tokens its tokens are aligned to, and `isRequired`: whether the glossary requires it.
  */
 export function wordsOf(translation, source, targetLanguage, sourceLanguage) {
   const { text, tokens, alignment } = translation;
@@ -61,7 +70,7 @@ export function wordsOf(translation, source, targetLanguage, sourceLanguage) {
   const logProbabilities = translation.token_log_probabilities;
   // A text in several parts has the end of each part among its probabilities, which do not fit the tokens then.
   const hasProbabilities = logProbabilities.length === tokens.length + 1;
-  const aligned = new Map();
+  const aligned = new Map(), required = requiredSpans(translation);
   for (const [from, to] of alignment?.pairs ?? []) {
     if (inSource[from]) aligned.set(to, inSource[from]);
   }
@@ -77,6 +86,9 @@ export function wordsOf(translation, source, targetLanguage, sourceLanguage) {
       if (from) sourceWords.filter((word) => overlap(word, from)).forEach((word) => source.add(word));
     }
     const probability = sum === null ? null : Math.exp(sum);
-    return { start: span[0], end: span[1], probability, source: [...source].sort((one, other) => one[0] - other[0]) };
+    return {
+      start: span[0], end: span[1], probability, source: [...source].sort((one, other) => one[0] - other[0]),
+      isRequired: required.some((each) => overlap(each, span)),
+    };
   });
 }

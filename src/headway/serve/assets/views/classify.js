@@ -7,6 +7,8 @@ import { TextView } from "../text_view.js";
 const MAX_STRENGTH = 42; // percent of the color of the strongest word: more would hide its letters
 const MIN_EFFECT = 0.02; // change of the probability that has the full color, if no word has a larger one
 
+const MAX_NAMED = 20; // labels
+
 /** Names of labels often have underscores in the place of spaces. */
 const readable = (label) => label.replaceAll("_", " ");
 
@@ -20,6 +22,7 @@ class Classify {
     const { t } = context;
     this.status = make("p", { class: "note", role: "status", hidden: true });
     this.labels = make("div", { class: "labels", role: "group", "aria-label": t("classify.result") });
+    this.named = make("p", { class: "quiet" });
     this.why = make("h2", {});
     this.words = make("p", { class: "words", dir: "auto" });
     this.word = make("p", { class: "quiet", "aria-live": "polite" });
@@ -29,10 +32,19 @@ class Classify {
     for (const type of ["pointerover", "focusin"]) this.words.addEventListener(type, (event) => this.#point(event.target));
     this.words.addEventListener("keydown", (event) => this.#key(event));
     this.view = new TextView(container, context, state, {
-      name: "classify", kind: "classification", rows: 4, results: [this.status, this.labels, this.reasons],
+      name: "classify", kind: "classification", rows: 4, controls: [this.named], results: [this.status, this.labels, this.reasons],
       show: (text, signal) => this.#show(text, signal), clear: () => this.#clear(),
     });
+    this.view.select.addEventListener("change", () => this.#nameLabels());
+    this.#nameLabels();
     this.view.update();
+  }
+
+  /** Names the labels of the model, if they are few. */
+  #nameLabels() {
+    const { t, models } = this.context, { labels } = models.find(({ name }) => name === this.view.model);
+    const some = labels.slice(0, MAX_NAMED).map(readable).join(", ");
+    this.named.textContent = t("classify.labels", { list: some + (labels.length > MAX_NAMED ? ", …" : "") });
   }
 
   #clear() {

@@ -5,6 +5,7 @@ import { meter } from "../meter.js";
 import { TextView } from "../text_view.js";
 
 const MASK = "[MASK]";
+const ANY_MASK = /\[mask\]/gi; // as people type it
 const COUNT = 8;
 const IN_WORD = /[\p{L}\p{N}\p{M}]/u;
 
@@ -26,29 +27,52 @@ class Fill {
       show: (text, signal) => this.#show(text, signal), clear: () => this.#clear(""),
     });
     this.hide.addEventListener("click", () => this.#hideSelection());
-    this.undo.addEventListener("click", () => this.#use(this.before, false));
+    this.history = []; // texts before each change by a button
+    this.undo.addEventListener("click", () => this.#undo());
+    this.view.input.addEventListener("input", () => {
+      this.history = []; // the browser undoes what is typed
+      this.undo.hidden = true;
+    });
     this.view.update();
   }
 
   /** Puts a mask in the place of the selected text, or of the word at the caret. */
   #hideSelection() {
-    const { input } = this.view, { value } = input;
+    const { t } = this.context, { input } = this.view, { value } = input;
     let { selectionStart: start, selectionEnd: end } = input;
     if (start === end) {
       while (start > 0 && IN_WORD.test(value[start - 1])) start -= 1;
       while (end < value.length && IN_WORD.test(value[end])) end += 1;
     }
-    if (start < end) input.setRangeText(MASK, start, end, "end"); // otherwise the status says what to do
+    if (start < end) {
+      this.#keep();
+      input.setRangeText(MASK, start, end, "end");
+      this.view.update();
+    } else {
+      this.view.results.hidden = false;
+      this.#clear(t("fill.none"));
+    }
     input.focus();
-    this.view.update();
   }
 
-  #use(text, keep = true) {
-    this.before = keep ? this.view.text : null;
-    this.undo.hidden = !keep;
+  #keep() {
+    this.history.push(this.view.text);
+    this.undo.hidden = false;
+  }
+
+  #use(text) {
+    this.#keep();
     this.context.announce(text);
     this.view.use(text);
-    (keep ? this.undo : this.view.input).focus();
+    this.undo.focus();
+  }
+
+  #undo() {
+    const text = this.history.pop();
+    this.undo.hidden = !this.history.length;
+    this.context.announce(text);
+    this.view.use(text);
+    (this.undo.hidden ? this.view.input : this.undo).focus();
   }
 
   #clear(status) {
@@ -56,8 +80,8 @@ class Fill {
     this.status.textContent = status;
   }
 
-  async #show(text, signal) {
-    const { t, api } = this.context;
+  async #show(typed, signal) {
+    const { t, api } = this.context, text = typed.replace(ANY_MASK, MASK);
     if (!text.includes(MASK)) {
       this.#clear(t("fill.none"));
       return;

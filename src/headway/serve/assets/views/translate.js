@@ -10,7 +10,7 @@ import { GlossaryTable } from "../translate/glossary.js";
 import { GlossaryEffects } from "../translate/glossary_effects.js";
 import { LanguageChoice } from "../translate/language_choice.js";
 import { Notices } from "../translate/notices.js";
-import { Output } from "../translate/output.js";
+import { Output, confidenceLegend } from "../translate/output.js";
 import { SentenceTranslator, splitLines } from "../translate/sentence_translator.js";
 import { SourceMarks } from "../translate/source_marks.js";
 import { Versions } from "../translate/versions.js";
@@ -18,6 +18,7 @@ import { browserCode } from "../translate/words.js";
 
 const DELAY_MS = 120; // after the last key
 const MAX_DELAY_MS = 700; // of somebody who types on
+const SLOW_MS = 250; // a translation that takes longer is said to be in progress
 
 export function mount(container, context, state = {}) {
   return new TranslateView(container, context, state);
@@ -75,14 +76,16 @@ class TranslateView {
     this.status = make("span", { class: "quiet", role: "status" });
     this.copy = copyButton(context, () => this.output.text,
       () => t(this.output.isTranslationOf(this.input.value) ? "copied" : "translate.copiedPart"));
-    this.word = make("p", { class: "word-info quiet", "aria-live": "polite" });
+    this.word = make("span", { "aria-live": "polite" });
+    this.help = make("span", { hidden: true }, ...confidenceLegend(context).childNodes, " ", t("word.help"));
     this.notices = new Notices(context, this.effects, {
-      undo: (slot) => this.#undo(slot), use: (slot, translation) => this.#use(slot, translation),
+      undo: (slot) => this.#undo(slot), use: ({ text }, translation) => this.#use(text, translation),
     });
     this.versions = new Versions(context, (sentence, translation) => this.#use(sentence, translation));
+    this.scrolled = make("div", { class: "scroll" }, this.hint, this.outputBox);
     const targetPane = make("section", { class: "card pane", "aria-label": t("translate.result") },
-      make("div", { class: "scroll" }, this.hint, this.outputBox),
-      make("div", { class: "bar" }, this.word, this.status, this.copy));
+      this.scrolled,
+      make("div", { class: "bar" }, make("p", { class: "word-info quiet" }, this.word, this.help), this.status, this.copy));
     const inputBox = make("div", { class: "input" }, this.input);
     const sourcePane = make("section", { class: "card pane", "aria-label": t("translate.text") },
       inputBox, make("div", { class: "bar" }, this.count, this.clear));
@@ -105,11 +108,12 @@ class TranslateView {
       choose: (place) => this.menu.open(place, this.request, this.#lastStep(place.slot)),
       undo: ({ slot }) => slot.result.chosen && this.#undo(slot),
     });
-    this.menu = new AlternativesMenu(targetPane, context, (place, translation, position) =>
-      this.#choose(place, translation, position));
+    this.menu = new AlternativesMenu(targetPane, context, (place, translation, span) =>
+      this.#choose(place, translation, span));
 
     this.input.addEventListener("input", () => this.#later());
     this.input.addEventListener("scroll", () => this.#follow());
+    this.scrolled.addEventListener("scroll", () => this.#lead());
     this.clear.addEventListener("click", () => {
       this.input.value = "";
       this.input.focus();
@@ -192,7 +196,7 @@ class TranslateView {
       this.#useRequest(lines);
       const isNew = !this.output.isTranslationOf(text);
       this.status.textContent = "";
-      const slow = setTimeout(() => turn === this.turn && (this.status.textContent = t("translate.working")), 500);
+      const slow = setTimeout(() => turn === this.turn && (this.status.textContent = t("translate.working")), SLOW_MS);
       try {
         await Promise.all([this.translator.translate(lines, this.request, () => this.#refreshSoon()), detecting]);
       } finally {
@@ -238,12 +242,24 @@ class TranslateView {
 
   /** Scrolls the translation to the lines of the source that are in sight, while a person writes or reads there. */
   #follow() {
-    const { input } = this, room = input.scrollHeight - input.clientHeight, pane = this.outputBox.parentElement;
-    if (document.activeElement !== input || pane.matches(":hover") || room <= 0) return;
+    const { input, scrolled } = this, room = input.scrollHeight - input.clientHeight;
+    const isRead = input.matches(":hover") || document.activeElement === input;
+    if (!isRead || scrolled.matches(":hover") || room <= 0) return;
     const share = input.scrollTop / room, line = this.output.lineAt(share * input.value.length);
     if (!line) return;
-    const own = line.getBoundingClientRect(), outer = pane.getBoundingClientRect();
-    pane.scrollTop += (1 - share) * (own.top - outer.top) + share * (own.bottom - outer.bottom);
+    const own = line.getBoundingClientRect(), outer = scrolled.getBoundingClientRect();
+    scrolled.scrollTop += (1 - share) * (own.top - outer.top) + share * (own.bottom - outer.bottom);
+  }
+
+  /** Scrolls the source to the lines of the translation that are in sight, while a person reads there. */
+  #lead() {
+    const { input, scrolled } = this, room = scrolled.scrollHeight - scrolled.clientHeight;
+    if (!scrolled.matches(":hover") || room <= 0) return;
+    const share = scrolled.scrollTop / room, { top, left, width, height } = scrolled.getBoundingClientRect();
+    const line = document.elementFromPoint(left + width / 2, top + share * (height - 1))?.closest(".output p");
+    if (!line) return;
+    const position = this.output.startOf(line) / input.value.length; // of the line, which is at the same share of the pane
+    input.scrollTop = position * input.scrollHeight - share * input.clientHeight;
   }
 
   #refreshSoon() {
@@ -260,18 +276,22 @@ class TranslateView {
     this.#showVersions();
   }
 
-  #choose({ slot, words, index }, translation, position) {
-    this.#use(slot, { ...translation, position: words[index].start });
-    this.#focusWord(slot, position);
+  /** Uses a translation with another word, and names the words chosen earlier that it does not contain any more. */
+  #choose({ slot, words, index }, translation, [start, end]) {
+    const { text } = translation, position = words[index].start, earlier = slot.result.choices ?? [];
+    const lost = earlier.filter((choice) => choice.start > position && !text.slice(end).includes(choice.word));
+    const choices = [...earlier.filter((choice) => choice.start < position), { start, word: text.slice(start, end) }];
+    this.#use(slot.text, { ...translation, position, choices, lost: lost.map(({ word }) => word) });
+    this.#focusWord(slot, start);
   }
 
   /** Uses another translation of a sentence. */
-  #use({ text, result }, translation) {
-    const { before = result } = result;
-    this.#replace(text, { ...translation, before, chosen: true });
+  #use(sentence, translation) {
+    const before = this.translator.result(this.request, sentence);
+    this.#replace(sentence, { ...translation, before, chosen: true });
   }
 
-  /** Goes back to the model's own translation of a sentence. */
+  /** Goes back to the translation of a sentence before the last change. */
   #undo(slot) {
     const { before, position = 0 } = slot.result;
     this.#replace(slot.text, before);
@@ -296,8 +316,9 @@ class TranslateView {
   #point(place) {
     const { t, language } = this.context;
     this.marks.show([]);
+    this.help.hidden = Boolean(place) || !this.outputBox.querySelector(".word");
     if (!place) {
-      this.word.textContent = this.outputBox.querySelector(".word") ? t("word.help") : "";
+      this.word.textContent = "";
       return;
     }
     if (this.slot !== place.slot) {
@@ -308,7 +329,8 @@ class TranslateView {
     const start = this.output.position(slot);
     this.marks.show(word.source.map(([from, to]) => [start + from, start + to]));
     const said = [isolated(slot.result.text.slice(word.start, word.end))];
-    if (word.probability !== null) said.push(t("word.probability", { percent: percent(word.probability, language) }));
+    if (word.isRequired) said.push(t("word.required"));
+    else if (word.probability !== null) said.push(t("word.probability", { percent: percent(word.probability, language) }));
     if (word.source.length) {
       const from = word.source.map((span) => t("quoted", { text: isolated(slot.text.slice(...span)) })).join(", ");
       said.push(t("word.from", { words: from }));

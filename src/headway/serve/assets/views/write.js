@@ -19,7 +19,7 @@ class WriteView {
   constructor(container, context, state) {
     this.context = context;
     this.models = context.models.filter((model) => model.kind === "language_model");
-    this.history = []; // what was replaced: { begun, pieces }
+    this.history = state.history ?? []; // what was there before: { begun, pieces }
     this.#build(container, state);
     this.#restore({ begun: state.begun ?? null, pieces: state.pieces ?? [] });
     this.#show();
@@ -29,7 +29,7 @@ class WriteView {
   state() {
     return {
       prompt: this.prompt.value, model: this.model.value, begun: this.begun, pieces: this.story.pieces,
-      options: this.options.state,
+      options: this.options.state, history: this.history,
     };
   }
 
@@ -47,6 +47,7 @@ class WriteView {
     this.options = new WritingOptions(this.context, state.options);
     this.go = make("button", { type: "button", class: "primary" });
     this.stop = make("button", { type: "button", class: "stop" }, t("write.stop"));
+    this.again = make("button", { type: "button" }, t("write.again"));
     this.undo = make("button", { type: "button" }, t("write.undo"));
     this.clear = make("button", { type: "button", class: "plain" }, t("write.clear"));
     this.status = make("span", { class: "quiet", role: "status" });
@@ -55,7 +56,7 @@ class WriteView {
     this.text = make("div", { class: "text", dir: "auto", role: "group", "aria-label": t("write.result") });
     this.hint = make("p", { class: "quiet" }, t("write.hint"));
     this.copy = copyButton(this.context, () => this.begun + this.story.text);
-    this.legend = make("div", { class: "row legend" }, confidenceLegend(this.context), this.copy);
+    this.legend = make("div", { class: "row legend" }, confidenceLegend(this.context, "confidence.token"), this.copy);
     const page = make("section", { class: "card page", "aria-label": t("write.result") },
       this.hint, this.text, this.info, this.legend);
     const models = make("label", { class: "field" }, make("span", {}, t("write.model")), this.model);
@@ -66,7 +67,7 @@ class WriteView {
       make("div", { class: "columns" },
         make("section", { class: "card controls", "aria-label": t("write.settings") },
           make("label", { class: "field" }, make("span", {}, t("write.prompt")), this.prompt),
-          models, make("div", { class: "row" }, this.go, this.stop, this.undo, this.clear), this.status, this.failure,
+          models, make("div", { class: "row" }, this.go, this.stop, this.again, this.undo, this.clear), this.status, this.failure,
           this.options.element),
         page));
     this.story = new Story(this.text, this.context, {
@@ -76,6 +77,11 @@ class WriteView {
     this.menu = new TokenMenu(page, this.context, this.story, (index, alternative) => this.#branch(index, alternative));
     this.go.addEventListener("click", () => this.#write());
     this.stop.addEventListener("click", () => this.running?.abort());
+    this.again.addEventListener("click", () => {
+      this.#keep();
+      this.#restore({ begun: this.prompt.value, pieces: [] });
+      this.#write();
+    });
     this.undo.addEventListener("click", () => this.#undo());
     this.clear.addEventListener("click", () => {
       this.#keep();
@@ -102,15 +108,15 @@ class WriteView {
     shown.hidden = false;
     hidden.hidden = true;
     if (hadFocus) shown.focus();
-    this.undo.hidden = isRunning || !this.history.length;
-    this.clear.hidden = isRunning || !this.story.pieces.length;
+    // They keep their places, so that a second click never meets another button.
+    this.undo.disabled = isRunning || !this.history.length;
+    this.again.disabled = isRunning || !this.#fits;
+    this.clear.disabled = isRunning || !this.story.pieces.length;
     this.hint.hidden = this.story.pieces.length > 0 || isRunning;
     this.legend.hidden = this.info.hidden = !this.hint.hidden;
     this.copy.hidden = isRunning || !this.story.pieces.length;
     if (!isRunning && !this.#fits) this.status.textContent = ""; // it is about a text with another beginning
     this.text.setAttribute("aria-busy", String(isRunning));
-    if (!this.story.pieces.length) this.info.textContent = "";
-    else if (!this.info.textContent) this.#describe(null);
   }
 
   /** Lets Undo come back to the present text. */
@@ -122,6 +128,7 @@ class WriteView {
     this.begun = begun; // the prompt of the text on the page, which the field may no longer show
     this.story.begin(begun ?? "");
     this.story.use(pieces);
+    this.#describe(null);
   }
 
   #undo() {
@@ -129,18 +136,16 @@ class WriteView {
     this.#restore(kept);
     this.prompt.value = kept.begun;
     this.#show();
-    (this.undo.hidden ? this.go : this.undo).focus();
+    (this.undo.disabled ? this.go : this.undo).focus();
     this.context.announce(this.story.text);
   }
 
-  /** Continues the text from its end. */
-  async #write() {
+  /** Continues the text from its end. With `isUndoable`, Undo comes back to it. */
+  async #write(isUndoable = true) {
     if (this.running) return;
     const { api, t, describe, announce } = this.context;
-    if (!this.#fits) {
-      this.#keep();
-      this.#restore({ begun: this.prompt.value, pieces: [] });
-    }
+    if (isUndoable) this.#keep();
+    if (!this.#fits) this.#restore({ begun: this.prompt.value, pieces: [] });
     const start = this.story.text.length;
     this.running = new AbortController();
     const { signal } = this.running;
@@ -176,7 +181,7 @@ class WriteView {
     this.story.replaceFrom(index, alternative);
     this.prompt.value = this.begun;
     this.story.focus(index);
-    setTimeout(() => this.#write()); // after the end of what was running
+    setTimeout(() => this.#write(false)); // after the end of what was running
   }
 
   #describe(piece) {

@@ -1,7 +1,7 @@
 // Two models side by side: the words in which their translations differ, and which translation each finds more probable.
 
 import { isAbort } from "../api.js";
-import { make } from "../dom.js";
+import { isolated, make } from "../dom.js";
 import { marked } from "./differences.js";
 import { factorText } from "./factor.js";
 
@@ -9,11 +9,14 @@ export class ModelComparison {
   constructor(context) {
     const { t } = (this.context = context);
     this.other = make("select", {});
+    this.about = make("p", { class: "quiet" });
     this.columns = make("div", { class: "side-by-side" });
+    this.same = make("p", { class: "quiet" });
     this.failure = make("p", { class: "error", role: "alert" });
     this.element = make("section", { class: "card", "aria-label": t("why.models") },
       make("h2", {}, t("why.models")),
-      make("label", { class: "row" }, make("span", {}, t("why.models.other")), this.other), this.columns, this.failure);
+      make("label", { class: "row" }, make("span", {}, t("why.models.other")), this.other), this.about, this.columns, this.same,
+      this.failure);
     this.element.hidden = true;
     this.other.addEventListener("change", () => this.#compare());
   }
@@ -35,6 +38,7 @@ export class ModelComparison {
     this.other.replaceChildren(...others.map((name) => make("option", { value: name }, name)));
     if (others.includes(value)) this.other.value = value;
     this.element.hidden = false;
+    this.about.textContent = this.context.t("why.models.about", { text: isolated(request.text) });
     this.#compare();
   }
 
@@ -45,6 +49,7 @@ export class ModelComparison {
     const { text, source, target } = this.request;
     this.failure.textContent = "";
     this.columns.replaceChildren();
+    this.same.textContent = "";
     try {
       const body = { text, source, target, model: other, protect: false };
       const { translations: [found] } = await api.post("translate", body, { signal });
@@ -55,6 +60,7 @@ export class ModelComparison {
       this.columns.replaceChildren(
         this.#column(model, translation, found.text, ours.scores, this.isChanged),
         this.#column(other, found.text, translation, [...theirs.scores].reverse(), false));
+      if (translation === found.text) this.same.textContent = t("why.models.same");
     } catch (error) {
       if (!isAbort(error)) this.failure.textContent = describe(error);
     }
@@ -65,7 +71,7 @@ export class ModelComparison {
     const factor = Math.exp(own.log_probability - others.log_probability);
     const shown = (value) => factorText(value, language);
     const [more, less] = isChanged ? ["why.models.yours.more", "why.models.yours.less"] : ["why.models.prefers", "why.models.doubts"];
-    const said = text === otherText ? t("why.models.same")
+    const said = text === otherText ? ""
       : factor >= 1 ? t(more, { factor: shown(factor) }) : t(less, { factor: shown(1 / factor) });
     const title = isChanged ? make("span", {}, ` (${t("why.models.yours")})`)
       : make("span", { class: "visually-hidden" }, `: ${t("why.models.own")}`);

@@ -35,7 +35,7 @@ function itemOf(first, about) {
   const last = chain.at(-1), end = ends.get(last), next = children.get(last) ?? [];
   const text = chain.map((at) => tree.nodes[at].token).filter((token) => token !== END).join("");
   const isDropped = !end && !next.length;
-  const label = make("span", { class: "node" }, make("bdi", {}, text === "" ? t("why.end") : visible(text.trim() || text)),
+  const label = make("span", { class: "node" }, make("bdi", {}, text === "" ? t("why.end") : visible(text)),
     make("small", {}, percent(Math.exp(tree.nodes[first].log_probability), language)));
   if (onBest.has(first)) label.classList.add("best");
   if (isDropped) label.classList.add("dropped");

@@ -8,7 +8,7 @@ const SHOWN = 4; // alternatives in the description of a piece
 export const SPACE = "␣"; // what a space looks like at the beginning and at the end of a token
 
 /** A readable form of white space. */
-export const visible = (text) => text.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/^ +| +$/g, (spaces) => SPACE.repeat(spaces.length));
+export const visible = (text) => text.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/^\s+|\s+$/g, (spaces) => SPACE.repeat(spaces.length));
 
 export class Story {
   /**

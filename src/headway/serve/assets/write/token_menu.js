@@ -61,6 +61,7 @@ export class TokenMenu {
         make("span", { class: "name", dir: "auto" }, name),
         make("span", { class: "share" }, meter(alternative.probability), percent(alternative.probability, language)));
       item.addEventListener("click", () => {
+        if (isCurrent) this.close();
         if (!usable) return;
         this.close(false);
         this.choose(index, alternative);
