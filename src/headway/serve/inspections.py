@@ -54,7 +54,8 @@ def _check_length(translator: Translator, text: str, *translations: str | None) 
         count = len(tokenizer.encode(own))
         if count > MAX_DRAWN_TOKENS:
             raise LengthError(
-                f"a {what} of {count:,} tokens is too long to be inspected; at most {MAX_DRAWN_TOKENS} are accepted: {hint}"
+                f"a {what} of {count:,} tokens is too long to be inspected; at most {MAX_DRAWN_TOKENS} are accepted: "
+                f"{hint}"
             )
 
 

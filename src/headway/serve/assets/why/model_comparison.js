@@ -34,11 +34,12 @@ export class ModelComparison {
       return;
     }
     Object.assign(this, { request, translation, isChanged, model });
+    const { t } = this.context;
     const { value } = this.other;
     this.other.replaceChildren(...others.map((name) => make("option", { value: name }, name)));
     if (others.includes(value)) this.other.value = value;
     this.element.hidden = false;
-    this.about.textContent = this.context.t("why.models.about", { text: isolated(request.text) });
+    this.about.textContent = t("why.models.about", { text: t("quoted", { text: isolated(request.text) }) });
     this.#compare();
   }
 
