@@ -129,6 +129,20 @@ def test_an_alternative_continues_the_translation_by_mouse(page: Page, service: 
     expect(page.locator(".word").first).to_be_focused()
 
 
+def test_another_word_is_typed_into_the_menu(page: Page, service: RunningService) -> None:
+    before = type_and_wait(page, service)
+    output(page).locator(".word").first.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".alternatives [role=menuitemradio]").first).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.type("Mio")
+    page.keyboard.press("Enter")
+    expected = translation(service, TEXT, prefix="Mio")["text"]
+    assert expected != before
+    expect(output(page)).to_have_text(expected)
+    expect(output(page).locator(".word").first).to_be_focused()
+
+
 def test_changes_are_undone_one_by_one_and_lost_choices_are_named(page: Page, service: RunningService) -> None:
     texts_shown = [type_and_wait(page, service)]
     chosen = ""
@@ -375,6 +389,23 @@ def test_words_that_a_glossary_adds_to_those_that_it_should_replace_are_shown(
     page.locator("textarea").fill(TEXT)
     notice = page.locator(".notices li", has_text="the glossary's words were added, and nothing was replaced")
     expect(notice).to_contain_text(free["text"])
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase", "found"),
+    [
+        ("Party likes Art.", "art", [12, 15]),  # a whole word
+        ("Die Hauses sind", "Haus*", [4, 10]),
+        ("das Rathaus", "*haus", [4, 11]),
+        ("um 5 o'clock (A/B)", "o'clock (a/b)", [5, 18]),
+        ("C:\\Haus [1]", "c:\\haus [1]", [0, 11]),
+        ("Haus", "Hau", None),
+        ("我喜欢红茶", "红茶", [3, 5]),  # no spaces between words
+    ],
+)
+def test_phrases_are_found_as_whole_words(page: Page, text: str, phrase: str, found: list[int] | None) -> None:
+    find = "async ([text, phrase]) => (await import('./page/translate/words.js')).findPhrase(text, phrase)"
+    assert page.evaluate(find, [text, phrase]) == found
 
 
 def test_an_incomplete_row_of_the_glossary_is_marked_and_kept(page: Page) -> None:
@@ -628,7 +659,7 @@ def test_a_long_text_is_translated_from_its_beginning_on(page: Page) -> None:
     page.keyboard.insert_text("\n".join(f"{number} tins. a nest is an art." for number in range(3500))[:100_000])
     page.locator(".word").first.wait_for(timeout=120_000)
     first = requests.index("translate")
-    assert "sentences" in requests[first:], "the first sentences do not wait until all lines are split"
+    wait_until(page, lambda: "sentences" in requests[first:])  # the first sentences do not wait until all are split
 
 
 def test_parts_of_a_very_long_line_are_joined_by_spaces(browser: Browser, service: RunningService) -> None:

@@ -6,6 +6,7 @@ import { english } from "./strings/en.js";
 
 const TABLES = { en: english, de: german };
 const MESSAGES = { en: [], de: Object.entries(germanMessages).map(([form, text]) => [pattern(form), text]) };
+const ABOUT_ROW = /^glossary, row (\d+): (.*)$/s;
 let chosen = "en";
 
 /** Chooses a language. An unknown one becomes English. Returns its code. */
@@ -23,18 +24,21 @@ export function t(key, values = {}) {
 
 /** Returns a message of the service as a sentence, in the language of the page if there is a translation. */
 export function serviceMessage(message) {
+  const [, row, problem] = message.match(ABOUT_ROW) ?? [];
+  if (row) return t("glossary.row", { row, message: serviceMessage(problem) });
   for (const [form, text] of MESSAGES[chosen]) {
     const found = message.match(form);
-    if (found) return sentence(filled(text, quoted(found.groups ?? {})));
+    if (found) return sentence(filled(text, localized(found.groups ?? {})));
   }
   return sentence(message);
 }
 
 const filled = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
 
-/** Returns values with the quotation marks of the page's language in the place of straight ones. */
-const quoted = (values) => Object.fromEntries(Object.entries(values).map(
-  ([name, value]) => [name, value.replace(/^'(.*)'$/s, (_, text) => t("quoted", { text }))]));
+/** Returns values with the quotation marks and the form of numbers of the page's language. */
+const localized = (values) => Object.fromEntries(Object.entries(values).map(([name, value]) => [name, value
+  .replace(/^(['"])(.*)\1$/s, (_, mark, text) => t("quoted", { text }))
+  .replace(/^\d{1,3}(,\d{3})+$/, (digits) => Number(digits.replaceAll(",", "")).toLocaleString(chosen))]));
 
 /** Returns the pattern of the messages that have a form. */
 function pattern(form) {
@@ -45,5 +49,5 @@ function pattern(form) {
 /** Begins with a capital letter, unless that is the name of a file or of a field, and ends with a period. */
 function sentence(text) {
   const begun = /^\p{Ll}[\p{L}'’]*[\s,]/u.test(text) ? text[0].toUpperCase() + text.slice(1) : text;
-  return /[.!?…]$/.test(begun) ? begun : `${begun}.`;
+  return !text || /[.!?…]$/.test(begun) ? begun : `${begun}.`;
 }

@@ -58,10 +58,10 @@ export const germanMessages = {
     "das Dokument ist von einer Art, die Makros enthalten kann; speichern Sie es in einem Format ohne Makros",
   "the document is encrypted; save it without a password": "das Dokument ist verschlüsselt; speichern Sie es ohne Kennwort",
   "the document is encrypted, or in a format from before 2007; save it without a password":
-    "das Dokument ist verschlüsselt, oder in einem Format aus der Zeit vor 2007; speichern Sie es ohne Kennwort",
+    "das Dokument ist verschlüsselt oder in einem Format aus der Zeit vor 2007; speichern Sie es ohne Kennwort",
   "the file is not an office document, or it is damaged (no valid zip archive)":
     "die Datei ist kein Office-Dokument, oder sie ist beschädigt (kein gültiges ZIP-Archiv)",
-  "the file is not a {kind}": "die Datei ist kein {kind}",
+  "the file is not a {kind}": "die Datei ist nicht von dieser Art: {kind}",
   "the {kind} is in the variant Strict Open XML; save it as an ordinary .docx or .pptx file":
     "das Dokument ist in der Variante Strict Open XML; speichern Sie es als gewöhnliche Datei in .docx oder .pptx",
   "the file is not an OpenDocument text": "die Datei ist kein OpenDocument-Text",
@@ -69,7 +69,7 @@ export const germanMessages = {
   "the document has too much text": "das Dokument hat zu viel Text",
   "the document takes too long to process": "das Dokument zu verarbeiten dauert zu lange",
   "the document cannot be processed; it is damaged, or needs too much memory":
-    "das Dokument kann nicht verarbeitet werden; es ist beschädigt, oder braucht zu viel Speicher",
+    "das Dokument kann nicht verarbeitet werden; es ist beschädigt oder braucht zu viel Speicher",
   "the document is nested too deeply": "das Dokument ist zu tief verschachtelt",
   "the file is not valid {encoding} (byte {place}); convert it to UTF-8":
     "die Datei ist kein gültiges {encoding} (Byte {place}); wandeln Sie sie in UTF-8 um",

@@ -4,7 +4,7 @@ import { tokenSpans, wordsOf } from "./words.js";
 
 const MIN_PROBABILITY = 0.001; // of the first tokens beyond the first few
 const FEW = 3;
-const SPECIAL = /^<(\w+|0x[0-9A-F]{2})>$/; // the end of the text, or a byte of a character
+const SPECIAL = /^<\w+>$/; // the end of the text, or a byte of a character
 
 /**
  * Finds the words. The model names tokens; the translation that continues each one shows the word that it begins.

@@ -1,6 +1,6 @@
-// The menu of a word: what the model could have written there instead, and how probable each is.
+// The menu of a word: what the model could have written there instead, how probable each is, and a field for any other word.
 
-import { isAbort } from "../api.js";
+import { ApiError, isAbort } from "../api.js";
 import { isolated, make, moveFocus, percent } from "../dom.js";
 import { meter } from "../meter.js";
 import { findAlternativeWords, firstToken, mergedByWord } from "./alternative_words.js";
@@ -17,14 +17,10 @@ export class AlternativesMenu {
    */
   constructor(parent, context, choose) {
     Object.assign(this, { parent, context, choose });
-    this.element = make("div", { class: "alternatives", role: "menu", hidden: true });
+    this.menu = make("div", { role: "menu" });
+    this.element = make("div", { class: "alternatives", hidden: true }, this.menu);
     parent.append(this.element);
-    this.element.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" || event.key === "Tab") {
-        event.preventDefault();
-        this.close(true);
-      } else moveFocus(event, this.#items());
-    });
+    this.element.addEventListener("keydown", (event) => this.#key(event));
     this.listening = new AbortController();
     document.addEventListener("pointerdown", (event) => {
       if (!this.element.hidden && !this.element.contains(event.target)) this.close(false);
@@ -60,11 +56,12 @@ export class AlternativesMenu {
     const current = text.slice(word.start, word.end);
     place.element.classList.add("open");
     const title = make("p", { class: "title" }, t("alternatives.title", { word: isolated(current) }));
-    this.element.setAttribute("aria-label", title.textContent);
+    this.menu.setAttribute("aria-label", title.textContent);
     this.list = make("div");
     const waiting = make("p", { class: "quiet", tabindex: -1, role: "menuitem", "aria-disabled": "true" }, t("loading"));
     this.list.append(waiting);
-    this.element.replaceChildren(title, this.list, ...this.#whyButton(place, sentence));
+    this.menu.replaceChildren(this.list, ...this.#whyButton(place, sentence));
+    this.element.replaceChildren(title, this.menu, this.#wordForm(place, request));
     this.element.hidden = false;
     this.#place();
     waiting.focus();
@@ -96,6 +93,29 @@ export class AlternativesMenu {
       navigate("why", { ...sentence, translation, position: start });
     });
     return [button];
+  }
+
+  /** Returns a field for a word that the model has not named. */
+  #wordForm(place, request) {
+    const { t, api, describe } = this.context, { slot, words, index } = place, { start } = words[index];
+    const input = make("input", { "aria-label": t("alternatives.own"), placeholder: t("alternatives.own"), autocomplete: "off", dir: "auto" });
+    const failure = make("p", { class: "error", role: "alert" });
+    const form = make("form", {}, input, make("button", {}, t("notice.use")), failure);
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      const word = input.value.trim(), { signal } = this.running;
+      if (!word) return;
+      try {
+        const body = { ...request, text: slot.text, prefix: slot.result.text.slice(0, start) + word };
+        const { translations: [found] } = await api.post("translate", body, { signal, retryWhenBusy: true });
+        if (found.error !== undefined) throw new ApiError(400, found.error);
+        this.close(false);
+        this.choose(place, found, [start, start + word.length]);
+      } catch (error) {
+        if (!isAbort(error)) failure.textContent = describe(error);
+      }
+    });
+    return form;
   }
 
   /** Shows the entries; those with the same word are one. An entry without a word waits for its translation. */
@@ -130,8 +150,18 @@ export class AlternativesMenu {
     return item;
   }
 
-  #items() {
-    return [...this.element.querySelectorAll("[role^=menuitem]")];
+  // The Tab key leads from the menu to the field, and from there out; the arrow keys lead through all of them.
+  #key(event) {
+    const items = [...this.menu.querySelectorAll("[role^=menuitem]")], field = this.element.querySelector("input");
+    const isInMenu = this.menu.contains(event.target);
+    if (event.key === "Escape" || (event.key === "Tab" && (event.shiftKey || event.target.matches("form button")))) {
+      event.preventDefault();
+      this.close(true);
+    } else if (event.key === "Tab" && isInMenu) {
+      event.preventDefault();
+      field.focus();
+    } else if (["ArrowUp", "ArrowDown"].includes(event.key)) moveFocus(event, [...items, field]);
+    else if (isInMenu) moveFocus(event, items);
   }
 
   /** Places the menu below its word, inside of the parent and of the window. */

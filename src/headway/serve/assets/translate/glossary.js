@@ -4,6 +4,7 @@ import { make } from "../dom.js";
 
 const SETTING = "glossaries";
 const DELAY_MS = 400;
+const ROW = /glossary, row (\d+)/g;
 const ABOUT_ROW = /^glossary, row (\d+): (.*)$/s; // a message of the service
 
 export class GlossaryTable {
@@ -84,15 +85,17 @@ export class GlossaryTable {
 
   /**
    * Marks the row that a message of the service is about. It is not used until the table is edited. Returns whether
-   * there is such a row.
+   * the message is about a row.
    */
   refuse(message) {
     const [, number, problem] = message.match(ABOUT_ROW) ?? [];
-    const row = this.#used[number - 1];
+    if (number === undefined || this.timer !== null) return number !== undefined; // the rows have been edited meanwhile
+    const used = this.#used, row = used[number - 1], { t, serviceMessage } = this.context;
     if (!row) return false;
     this.refused.add(row);
     this.element.open = true;
-    this.#showProblem(row, this.context.t("glossary.refused", { message: this.context.serviceMessage(problem) }));
+    const inTable = problem.replace(ROW, (_, other) => `row ${this.rows.indexOf(used[other - 1]) + 1}`);
+    this.#showProblem(row, t("glossary.refused", { message: serviceMessage(inTable) }));
     this.#showCount();
     return true;
   }

@@ -1,7 +1,7 @@
 // What a glossary changes beyond its own words: a model that must use a phrase may also write the rest differently.
 
 import { differences } from "../why/differences.js";
-import { wordSpans } from "./words.js";
+import { overlap, requiredSpans, wordSpans } from "./words.js";
 
 const MAX_COMPARED = 20; // sentences of a text
 const LETTER = /[\p{L}\p{N}]/u;
@@ -15,7 +15,7 @@ export class GlossaryEffects {
   /** Compares the sentences in which the glossary has put phrases with their translations without it. */
   async compare({ glossary, ...free }, slots, signal) {
     if (!glossary) return;
-    const forced = slots.filter(({ result }) => result?.glossary?.some(({ met }) => met)).slice(0, MAX_COMPARED);
+    const forced = slots.filter(({ result }) => !result?.chosen && result?.glossary?.some(({ met }) => met)).slice(0, MAX_COMPARED);
     const text = [...new Set(forced.map((slot) => slot.text))].filter((each) => !this.translator.result(free, each));
     if (text.length) {
       const { translations } = await this.api.post("translate", { ...free, text }, { signal, retryWhenBusy: true });
@@ -38,10 +38,12 @@ export class GlossaryEffects {
 
 /** "added" if the words of the glossary stand beside those that they should replace, "changed" if other words differ. */
 function effectOf(translation, other, language) {
-  const words = (text) => wordSpans(text, language).map((span) => text.slice(...span).toLowerCase()).filter((word) => LETTER.test(word));
-  const ours = words(translation.text), theirs = words(other.text), [isOurs, isTheirs] = differences(ours, theirs);
-  const phrases = translation.glossary.filter(({ met }) => met).flatMap(({ targets }) => targets.flatMap(words));
-  const numGone = isTheirs.filter(Boolean).length;
+  const spans = (text) => wordSpans(text, language).filter((span) => LETTER.test(text.slice(...span)));
+  const words = (text) => spans(text).map((span) => text.slice(...span).toLowerCase());
+  const required = requiredSpans(translation);
+  const isRequired = spans(translation.text).map((span) => required.some((each) => overlap(each, span)));
+  const [isOurs, isTheirs] = differences(words(translation.text), words(other.text)), numGone = isTheirs.filter(Boolean).length;
   if (numGone === 0) return isOurs.some(Boolean) ? "added" : null;
-  return numGone > phrases.length || ours.some((word, at) => isOurs[at] && !phrases.includes(word)) ? "changed" : null;
+  const hasOther = isOurs.some((isNew, at) => isNew && !isRequired[at]);
+  return hasOther || numGone > isRequired.filter(Boolean).length ? "changed" : null;
 }

@@ -2,7 +2,7 @@
 
 import { isolated, make } from "../dom.js";
 
-const MAX_SENTENCES = 3; // that share a notice
+const MAX_SENTENCES = 3; // of a kind of notice
 const QUOTED = 50; // characters of a source sentence
 const QUOTED_TRANSLATION = 200;
 
@@ -10,7 +10,7 @@ export class Notices {
   /**
    * @param context The context of the view.
    * @param {GlossaryEffects} effects What the glossary has changed.
-   * @param {object} hooks `undo(slot)` and `use(slot, translation)` are called when a person goes back by one change of
+   * @param {object} hooks `undo(sentence)` and `use(sentence, translation)` are called when a person goes back by one change of
    *   a sentence's translation, or uses the translation without the glossary.
    */
   constructor(context, effects, hooks) {
@@ -23,7 +23,10 @@ export class Notices {
     const known = slots.filter((slot) => slot.result);
     const about = known.length && pivot !== null
       ? [make("li", { class: "about" }, this.context.t("notice.pivot", { language: pivot }))] : [];
-    this.element.replaceChildren(...about, ...this.#warnings(known), ...this.#changes(known));
+    const items = [...about, ...this.#warnings(known), ...this.#changes(known)], said = items.map((item) => item.textContent);
+    if (said.join("\n") === this.said) return; // the buttons stay, and with them the focus
+    this.said = said.join("\n");
+    this.element.replaceChildren(...items);
   }
 
   #quoted(text, most = QUOTED) {
@@ -60,12 +63,12 @@ export class Notices {
     const chosen = current.filter((slot) => slot.result.chosen).map((slot) => {
       const said = [t("notice.chosen", { text: this.#quoted(slot.text) })], { lost = [] } = slot.result;
       if (lost.length) said.push(t("notice.lost", { words: lost.map((word) => this.#quoted(word)).join(", ") }));
-      return this.#item(said.join(" "), t("notice.undo"), () => this.hooks.undo(slot));
+      return this.#item(said.join(" "), t("notice.undo"), () => this.hooks.undo(slot.text));
     });
     const affected = current.map((slot) => [slot, this.effects.effect(slot)]).filter(([, effect]) => effect);
     return [...chosen, ...affected.slice(0, MAX_SENTENCES).map(([slot, { kind, other }]) => this.#item(
       t(`notice.${kind}`, { text: this.#quoted(slot.text), other: this.#quoted(other.text, QUOTED_TRANSLATION) }),
-      t("notice.use"), () => this.hooks.use(slot, other)))];
+      t("notice.use"), () => this.hooks.use(slot.text, other)))];
   }
 
   #item(about, label, action) {

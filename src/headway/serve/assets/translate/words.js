@@ -45,15 +45,25 @@ export function tokenSpans(tokens, text) {
   });
 }
 
-const overlap = ([start, end], [from, to]) => start < to && from < end;
+export const overlap = ([start, end], [from, to]) => start < to && from < end;
+
+// A letter of a script that has spaces between words.
+const LETTER = "[[\\p{L}\\p{N}]--[\\p{sc=Han}\\p{sc=Hira}\\p{sc=Kana}\\p{sc=Thai}\\p{sc=Laoo}\\p{sc=Khmr}\\p{sc=Mymr}]]";
+
+/** Returns where a phrase stands as whole words, as [start, end), or null. An asterisk at its edge means any letters. */
+export function findPhrase(text, phrase, from = 0) {
+  const core = phrase.replace(/^\*|\*$/g, "").replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&");
+  const begin = phrase.startsWith("*") ? `${LETTER}*` : `(?<!${LETTER})`, end = phrase.endsWith("*") ? `${LETTER}*` : `(?!${LETTER})`;
+  const pattern = new RegExp(begin + core + end, "ivg");
+  pattern.lastIndex = from;
+  const found = pattern.exec(text);
+  return found && [found.index, found.index + found[0].length];
+}
 
 /** Returns where phrases of a glossary are in a translation, as [start, end). */
-function requiredSpans({ text, glossary = [] }) {
-  const lower = text.toLowerCase();
-  return glossary.flatMap(({ met, targets }) => (met ? targets : [])).flatMap((phrase) => {
-    const start = lower.indexOf(phrase.toLowerCase());
-    return start < 0 ? [] : [[start, start + phrase.length]];
-  });
+export function requiredSpans({ text, glossary = [] }) {
+  const phrases = glossary?.flatMap(({ met, targets }) => (met ? targets : [])) ?? [];
+  return phrases.map((phrase) => findPhrase(text, phrase)).filter(Boolean);
 }
 
 /**

@@ -40,7 +40,7 @@ class Classify {
     this.view.update();
   }
 
-  /** Names the labels of the model, if they are few. */
+  /** Names the labels of the model, or the first ones of many. */
   #nameLabels() {
     const { t, models } = this.context, { labels } = models.find(({ name }) => name === this.view.model);
     const some = labels.slice(0, MAX_NAMED).map(readable).join(", ");

@@ -14,7 +14,7 @@ import { Output, confidenceLegend } from "../translate/output.js";
 import { SentenceTranslator, splitLines } from "../translate/sentence_translator.js";
 import { SourceMarks } from "../translate/source_marks.js";
 import { Versions } from "../translate/versions.js";
-import { browserCode } from "../translate/words.js";
+import { browserCode, findPhrase } from "../translate/words.js";
 
 const DELAY_MS = 120; // after the last key
 const MAX_DELAY_MS = 700; // of somebody who types on
@@ -79,7 +79,11 @@ class TranslateView {
     this.word = make("span", { "aria-live": "polite" });
     this.help = make("span", { hidden: true }, ...confidenceLegend(context).childNodes, " ", t("word.help"));
     this.notices = new Notices(context, this.effects, {
-      undo: (slot) => this.#undo(slot), use: ({ text }, translation) => this.#use(text, translation),
+      undo: (sentence) => this.#undo(sentence),
+      use: (sentence, translation) => {
+        this.#use(sentence, translation);
+        this.#focusWord(sentence, 0); // the button is gone
+      },
     });
     this.versions = new Versions(context, (sentence, translation) => this.#use(sentence, translation));
     this.scrolled = make("div", { class: "scroll" }, this.hint, this.outputBox);
@@ -105,8 +109,8 @@ class TranslateView {
       result: (sentence) => this.request && this.translator.result(this.request, sentence),
       languages: () => [this.request.source, this.request.target],
       point: (place) => this.#point(place),
-      choose: (place) => this.menu.open(place, this.request, this.#lastStep(place.slot)),
-      undo: ({ slot }) => slot.result.chosen && this.#undo(slot),
+      choose: (place) => place.slot.isStale || this.menu.open(place, this.request, this.#lastStep(place.slot)),
+      undo: ({ slot }) => slot.isStale || !slot.result.chosen || this.#undo(slot.text),
     });
     this.menu = new AlternativesMenu(targetPane, context, (place, translation, span) =>
       this.#choose(place, translation, span));
@@ -177,6 +181,7 @@ class TranslateView {
   async #update() {
     clearTimeout(this.timer);
     this.waitingSince = null;
+    this.comparing?.abort();
     const { t, language } = this.context;
     const text = this.input.value;
     this.count.textContent = text ? t("translate.characters", { count: text.length.toLocaleString(language) }) : "";
@@ -217,10 +222,13 @@ class TranslateView {
 
   /** Finds the sentences in which the glossary has changed more than its own words. */
   async #compareWithoutGlossary() {
-    this.comparing?.abort();
-    this.comparing = new AbortController();
-    await this.effects.compare(this.request, this.output.slots, this.comparing.signal);
-    this.#showNotices();
+    const { signal } = (this.comparing = new AbortController());
+    try {
+      await this.effects.compare(this.request, this.output.slots, signal);
+      this.#showNotices();
+    } catch {
+      // the translation is complete; only what is said about it is missing
+    }
   }
 
   /** Forms the request of the present settings. Everything is shown anew if they have changed. */
@@ -279,27 +287,30 @@ class TranslateView {
   /** Uses a translation with another word, and names the words chosen earlier that it does not contain any more. */
   #choose({ slot, words, index }, translation, [start, end]) {
     const { text } = translation, position = words[index].start, earlier = slot.result.choices ?? [];
-    const lost = earlier.filter((choice) => choice.start > position && !text.slice(end).includes(choice.word));
-    const choices = [...earlier.filter((choice) => choice.start < position), { start, word: text.slice(start, end) }];
-    this.#use(slot.text, { ...translation, position, choices, lost: lost.map(({ word }) => word) });
-    this.#focusWord(slot, start);
+    const before = earlier.filter((choice) => choice.start < position);
+    const after = earlier.filter((choice) => choice.start > position)
+      .map(({ word }) => ({ word, start: findPhrase(text, word, end)?.[0] ?? null }));
+    const choices = [...before, { start, word: text.slice(start, end) }, ...after.filter((choice) => choice.start !== null)];
+    const lost = after.filter((choice) => choice.start === null).map(({ word }) => word);
+    this.#use(slot.text, { ...translation, position, choices, lost });
+    this.#focusWord(slot.text, start);
   }
 
   /** Uses another translation of a sentence. */
   #use(sentence, translation) {
     const before = this.translator.result(this.request, sentence);
-    this.#replace(sentence, { ...translation, before, chosen: true });
+    if (translation.text !== before.text) this.#replace(sentence, { ...translation, before, chosen: true });
   }
 
   /** Goes back to the translation of a sentence before the last change. */
-  #undo(slot) {
-    const { before, position = 0 } = slot.result;
-    this.#replace(slot.text, before);
-    this.#focusWord(slot, position); // the button is gone
+  #undo(sentence) {
+    const { before, position = 0 } = this.translator.result(this.request, sentence);
+    this.#replace(sentence, before);
+    this.#focusWord(sentence, position); // the button may be gone
   }
 
-  #focusWord(slot, position) {
-    const element = this.output.wordAt(slot, position);
+  #focusWord(sentence, position) {
+    const slot = this.output.slots.find(({ text }) => text === sentence), element = slot && this.output.wordAt(slot, position);
     if (element) this.output.focus(element);
   }
 

@@ -95,7 +95,7 @@ class WhyView {
       this.#later(0);
     };
     this.input.addEventListener("input", () => {
-      this.given = null;
+      Object.assign(this, { given: null, position: null, showsModels: false });
       this.#later(DELAY_MS);
     });
     this.source.addEventListener("change", () => {
@@ -194,7 +194,7 @@ class WhyView {
   }
 
   /**
-   * Shows the words of the translation, each of which asks for another one. `isChanged`: a person has changed it. Returns
+   * Shows the words of the translation, each of which asks for another one. `isChanged`: it is not the model's own. Returns
    * the word that the view was opened for.
    */
   #showWords(request, { target: text, steps, log_probability: total }, isChanged) {

@@ -104,7 +104,7 @@ class WriteView {
     const { t } = this.context, isRunning = Boolean(this.running);
     this.go.textContent = t(this.#fits ? "write.on" : "write.go");
     const [shown, hidden] = isRunning ? [this.stop, this.go] : [this.go, this.stop];
-    const hadFocus = document.activeElement === hidden;
+    const hadFocus = [hidden, this.again].includes(document.activeElement);
     shown.hidden = false;
     hidden.hidden = true;
     if (hadFocus) shown.focus();
@@ -167,6 +167,7 @@ class WriteView {
       else this.failure.textContent = describe(error);
     } finally {
       this.story.finish();
+      if (isUndoable && start && this.story.text.length === start) this.history.pop(); // nothing has changed
       this.running = null;
       this.status.textContent = said;
       announce(this.story.text.slice(start)); // as one text: a screen reader cannot follow single tokens

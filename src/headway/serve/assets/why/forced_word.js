@@ -21,7 +21,8 @@ export class ForcedWordPanel {
       make("label", { class: "row" }, make("span", {}, t("why.other")), this.word), this.send);
     this.result = make("div", { class: "forced", role: "status" });
     this.failure = make("p", { class: "error", role: "alert" });
-    this.element = make("div", { class: "forced-word" }, this.title, this.suggestions, this.form, this.failure, this.result);
+    this.about = make("p", { class: "quiet" }, t("why.suggestions"));
+    this.element = make("div", { class: "forced-word" }, this.title, this.about, this.suggestions, this.form, this.failure, this.result);
     this.element.hidden = true;
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -48,6 +49,7 @@ export class ForcedWordPanel {
     this.word.value = "";
     this.result.replaceChildren();
     this.suggestions.replaceChildren();
+    this.about.hidden = true;
     this.failure.textContent = "";
     this.element.hidden = false;
     const { signal } = (this.suggesting = new AbortController());
@@ -64,6 +66,7 @@ export class ForcedWordPanel {
   /** Shows words that the model could have written. */
   #suggest(entries) {
     const { language } = this.context;
+    this.about.hidden = !entries.length;
     this.suggestions.replaceChildren(...mergedByWord(entries).map(({ name, probability }) => {
       const button = make("button", { type: "button" },
         make("bdi", {}, name), " ", meter(probability), " ", percent(probability, language));

@@ -2,6 +2,7 @@
 
 import { isAbort } from "../api.js";
 import { isolated, make } from "../dom.js";
+import { fillModels } from "../lists.js";
 import { marked } from "./differences.js";
 import { factorText } from "./factor.js";
 
@@ -26,7 +27,7 @@ export class ModelComparison {
     this.element.hidden = true;
   }
 
-  /** Compares a translation by `model` with that of another of `models`. `isChanged`: the person has changed it. */
+  /** Compares a translation by `model` with that of another of `models`. `isChanged`: it is not the model's own. */
   show(request, translation, isChanged, model, models) {
     const others = models.filter((name) => name !== model);
     if (!others.length) {
@@ -35,9 +36,7 @@ export class ModelComparison {
     }
     Object.assign(this, { request, translation, isChanged, model });
     const { t } = this.context;
-    const { value } = this.other;
-    this.other.replaceChildren(...others.map((name) => make("option", { value: name }, name)));
-    if (others.includes(value)) this.other.value = value;
+    fillModels(this.other, others);
     this.element.hidden = false;
     this.about.textContent = t("why.models.about", { text: t("quoted", { text: isolated(request.text) }) });
     this.#compare();

@@ -92,7 +92,7 @@ export class Story {
   /** Returns what is said about a piece. */
   describe({ text, probability, alternatives }) {
     const { t, language } = this.context;
-    const quoted = (each) => t("write.quote", { text: isolated(visible(each)) });
+    const quoted = (each) => t("quoted", { text: isolated(visible(each)) });
     const said = [quoted(text)];
     if (probability !== null) said.push(t("word.probability", { percent: percent(probability, language) }));
     const others = alternatives.filter((each) => each.text !== text).slice(0, SHOWN);
