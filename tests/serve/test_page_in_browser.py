@@ -157,7 +157,7 @@ def test_changes_are_undone_one_by_one_and_lost_choices_are_named(page: Page, se
         texts_shown.append((output(page).text_content() or "").strip())
     notice = page.locator(".notices .change")
     assert chosen not in texts_shown[-1], "the test needs a model that does not repeat the choice"
-    expect(notice).to_contain_text(f"without your earlier choice: “\u2068{chosen}\u2069”")
+    expect(notice).to_contain_text(f"no longer contains your earlier choice: “\u2068{chosen}\u2069”")
     for text in reversed(texts_shown[:-1]):
         notice.get_by_role("button", name="Undo").click()
         expect(output(page)).to_have_text(text)
@@ -659,7 +659,10 @@ def test_a_long_text_is_translated_from_its_beginning_on(page: Page) -> None:
     page.keyboard.insert_text("\n".join(f"{number} tins. a nest is an art." for number in range(3500))[:100_000])
     page.locator(".word").first.wait_for(timeout=120_000)
     first = requests.index("translate")
-    wait_until(page, lambda: "sentences" in requests[first:])  # the first sentences do not wait until all are split
+    wait_until(page, lambda: "sentences" in requests[first:])
+    assert requests.index("translate") < len(requests) - 1 - requests[::-1].index("sentences"), (
+        "the first sentences do not wait until all lines are split"
+    )
 
 
 def test_parts_of_a_very_long_line_are_joined_by_spaces(browser: Browser, service: RunningService) -> None:

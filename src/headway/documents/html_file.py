@@ -27,7 +27,7 @@ _CHARSET = re.compile(
     rb"""<meta\s[^>]*?charset\s*=\s*["']?\s*([\w.:-]+)|<\?xml\s[^>]*?encoding\s*=\s*["']([\w.:-]+)""", re.IGNORECASE
 )
 _NOT_OF_PAGES = ("unicode-escape", "raw-unicode-escape", "idna", "punycode")  # encodings that Python also has
-# Browsers read some labels as larger encodings (Encoding Standard, section 4.2).
+# For some labels, browsers use an encoding with more characters (Encoding Standard, section 4.2).
 _READ_AS_WINDOWS_1252 = ("iso8859-1", "ascii")
 _LARGER = {"gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949", "big5": "big5hkscs"}
 _HEAD_BYTES = 4096  # in which a page declares its encoding

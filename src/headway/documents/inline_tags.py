@@ -126,7 +126,7 @@ class InlineText:
 
 
 def parse_tags(text: str, tags: re.Pattern[str], read: Callable[[str], str] = str) -> InlineText:
-    """Return a text with its tags as inline tags. Their payloads are the tag and its closing tag, as they are written.
+    """Parse a text into text and inline tags. The payload of a tag is its source and the source of its closing tag.
 
     Args:
         text: The text.
@@ -157,7 +157,7 @@ def parse_tags(text: str, tags: re.Pattern[str], read: Callable[[str], str] = st
 
 
 def write_tags(inline: InlineText, translation: str, write: Callable[[str], str] = str) -> str:
-    """Return a translation of a text of :func:`parse_tags` with its tags as written. ``write`` reverses ``read``.
+    """Return a translation with its inline tags replaced by their source. ``write`` is the inverse of ``read``.
 
     Raises:
         DocumentError: The translation does not contain each tag exactly once, or its pairs are not nested.

@@ -1,4 +1,4 @@
-"""Break a translation into lines like those of its source.
+"""Insert line breaks into a translation so that it is laid out like its source.
 
 A source whose lines are as long as a common width allows was wrapped, and the translation is wrapped at the same width.
 Other translations get as many lines as their sources, with breaks at about the same relative positions. Breaking an

@@ -1,4 +1,4 @@
-"""Messages of programs: plain text that may contain HTML tags and printf directives."""
+"""Messages in software catalogs: plain text that may contain HTML tags and printf directives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headway.documents.inline_tags import parse_tags, write_tags
 
 _TAG = r"<(?P<closing>/?)(?P<name>[A-Za-z0-9][\w:-]*)(?:\s[^<>]*)?/?>"
 _TAGS = re.compile(_TAG)
-# A directive of C or Python has flags, a width, a precision, a length modifier and a conversion.
+# A printf directive of C or Python: flags, width, precision, length modifier, conversion.
 _TAGS_AND_DIRECTIVES = re.compile(
     _TAG + r"|%(?:\(\w+\)|\d+\$)?[-+ 0#']*(?:\d+|\*)?(?:\.(?:\d+|\*)?)?(?:hh?|ll?|[jztLq])?[diouxXeEfFgGaAcspn%]"
 )
@@ -17,7 +17,7 @@ _LINE_BREAK = re.compile(r"(\r\n|\n|\r)")
 
 
 class Message:
-    """A message whose translation keeps its HTML tags and, if it ``has_directives``, its printf directives.
+    """A message. Its translation keeps the HTML tags and, with ``has_directives``, the printf directives.
 
     Each line of a message with tags or directives is a text of its own.
 
@@ -32,7 +32,7 @@ class Message:
         self.texts = [line.source for line in self._lines if line.has_words]
 
     def fill(self, translations: Iterator[str]) -> str:
-        """Return the translated message. Takes as many ``translations`` as the message has texts.
+        """Return the translated message. Takes one item of ``translations`` for each text.
 
         Raises:
             DocumentError: A translation does not contain each tag exactly once, or its pairs are not nested.

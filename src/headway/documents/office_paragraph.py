@@ -194,7 +194,7 @@ class OfficeParagraph:
         if local_name(container) == "fldSimple":
             return bool(_TRANSLATED_FIELD.match(container.get(WORD + "instr", "")))
         if local_name(container) == "sdt":
-            return not _is_choice(container)
+            return not _has_fixed_choices(container)
         return True
 
     def _merged_fields(self, parts: Sequence[_Part]) -> list[_Part]:
@@ -380,14 +380,14 @@ def office_paragraphs(root: _Element) -> Iterator[OfficeParagraph]:
     """
     for control in root.iter(WORD + "sdt"):
         for properties in control[:1]:
-            for binding in [] if _is_choice(control) else properties.findall(WORD + "dataBinding"):
+            for binding in [] if _has_fixed_choices(control) else properties.findall(WORD + "dataBinding"):
                 properties.remove(binding)
     for element in root.iter(WORD + "p", DRAWING + "p"):
-        if not any(map(_is_choice, element.iterancestors(WORD + "sdt"))):
+        if not any(map(_has_fixed_choices, element.iterancestors(WORD + "sdt"))):
             yield OfficeParagraph(element)
 
 
-def _is_choice(control: _Element) -> bool:
+def _has_fixed_choices(control: _Element) -> bool:
     """Return whether the text of a content control is chosen from a list or a calendar."""
     return any(local_name(each) in _CONTROLS for properties in control[:1] for each in properties)
 

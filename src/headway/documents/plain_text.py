@@ -94,12 +94,12 @@ def _paragraphs(block: Sequence[_Line]) -> Iterator[str | _TextParagraph]:
         lines = block[start:]
         width = wrapped_width([line.text for line in lines], lines[0].indent, lines[1].indent, _any_word)
         if width is not None:
-            yield from map(_text_or_line, block[:start])
+            yield from map(_parse_line, block[:start])
             yield _TextParagraph(lines, width)
             return
-    yield from map(_text_or_line, block)
+    yield from map(_parse_line, block)
 
 
-def _text_or_line(line: _Line) -> str | _TextParagraph:
+def _parse_line(line: _Line) -> str | _TextParagraph:
     """Return a line that is a text of its own, or the line itself if there is nothing to translate, as in a date."""
     return _TextParagraph([line], None) if has_words(line.text) else line.indent + line.text + line.end

@@ -78,7 +78,7 @@ def _parts(text: str, is_vtt: bool) -> Iterator[str | _CueText]:
             cue.append((line, end))
         else:
             yield from _cue_texts(cue, is_vtt)
-            # In SubRip, an empty line does not end a cue: the number and the time of the next one do.
+            # A SubRip cue may contain empty lines; it ends before the number and time of the next cue.
             cue, in_cue = [], in_cue and not is_vtt and not is_number
             yield line + end
     yield from _cue_texts(cue, is_vtt)

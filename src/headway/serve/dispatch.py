@@ -1,4 +1,4 @@
-"""Route each request to its API or to the page. APIs that share a path are told apart by query, headers or body.
+"""Route each request to its API or to the page. The query, headers or body decide between APIs that share a path.
 
 This is the only place that decides it: routes, errors, metrics and the refusals before a route use its result. Every
 API but the native one also has a prefix of its own, such as ``/deepl/v2/translate``, which its routes do not contain.

@@ -58,7 +58,7 @@ STATUSES: dict[type[Exception], tuple[int, str]] = {
 
 @dataclass(frozen=True)
 class HttpError:
-    """The status, the message and the headers of the reply to a failed request.
+    """An error reply: its HTTP status, message and headers.
 
     Attributes:
         kind: The class of the error in :data:`STATUSES`.
@@ -74,7 +74,7 @@ class HttpError:
 
 
 def http_error(error: Exception) -> HttpError:
-    """Return the status, the message and the headers of the reply to a request that has failed with this error."""
+    """Return the reply to a request that failed with this error."""
     kind = next(kind for kind in STATUSES if isinstance(error, kind))
     status, template = STATUSES[kind]
     headers = {}

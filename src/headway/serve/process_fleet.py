@@ -124,7 +124,7 @@ class ProcessFleet(Fleet):
             await self.close()
             raise
         for number in range(self.num_workers):
-            self._spawn(self._supervise(number))
+            self._spawn(self._supervise_worker(number))
 
     async def close(self) -> None:
         """End all processes at once."""
@@ -229,7 +229,7 @@ class ProcessFleet(Fleet):
         self._workers[number] = worker
         worker.send(Ping())
 
-    async def _supervise(self, number: int) -> None:
+    async def _supervise_worker(self, number: int) -> None:
         """Watch a worker, and start another one when it has ended."""
         failures = 0
         while True:
@@ -263,7 +263,7 @@ class ProcessFleet(Fleet):
                 await asyncio.wait_for(worker.ended.wait(), _PING_S)
                 return
             # Pings are counted, because time also passes while this process is busy with something else.
-            used_s.append(worker.processor_seconds())
+            used_s.append(worker.cpu_seconds())
             limit_s = self._silence_s if used_s[-1] == used_s[0] else self._step_s
             if worker.unanswered * _PING_S > limit_s or worker.state.stalled_s > self._step_s:
                 _log.warning("worker process %d hangs, and is killed", worker.pid)
@@ -359,10 +359,10 @@ class ProcessFleet(Fleet):
         if self._closing:
             raise UnavailableError
         pending = PendingJob(job, asyncio.get_running_loop().create_future())
-        self._assign(pending)
+        self._assign_job(pending)
         return pending
 
-    def _assign(self, pending: PendingJob) -> None:
+    def _assign_job(self, pending: PendingJob) -> None:
         """Give a job to the worker with the fewest jobs."""
         ready = [worker for worker in self._workers if worker is not None and worker.is_ready]
         if not ready:
@@ -379,7 +379,7 @@ class ProcessFleet(Fleet):
         waiting, self._waiting = self._waiting, []
         for pending in waiting:
             if not pending.future.done():
-                self._assign(pending)
+                self._assign_job(pending)
 
     def _reassign_jobs(self, worker: WorkerProcess) -> None:
         """Give no more jobs to a worker that has ended, and its jobs to others."""
@@ -390,7 +390,7 @@ class ProcessFleet(Fleet):
                 self._fail(pending)
             elif not pending.future.done():
                 pending.was_retried = True
-                self._assign(pending)
+                self._assign_job(pending)
 
     def _fail(self, pending: PendingJob) -> None:
         if not pending.future.done():
@@ -416,7 +416,7 @@ class ProcessFleet(Fleet):
         for worker in filter(None, self._workers):
             if number in worker.pending:
                 worker.send(Cancel(number))
-                limits = worker.processor_seconds() + _CANCEL_S, time.monotonic() + self._step_s
+                limits = worker.cpu_seconds() + _CANCEL_S, time.monotonic() + self._step_s
                 asyncio.get_running_loop().call_later(_CANCEL_S, self._expect_end, worker, number, *limits)
         if pending in self._waiting:
             self._waiting.remove(pending)
@@ -425,7 +425,7 @@ class ProcessFleet(Fleet):
         """Kill a worker that has not ended a canceled job when it has used this processor time, or at the deadline."""
         if number not in worker.pending:
             return
-        if worker.processor_seconds() < used_s and time.monotonic() < deadline:
+        if worker.cpu_seconds() < used_s and time.monotonic() < deadline:
             asyncio.get_running_loop().call_later(_PING_S, self._expect_end, worker, number, used_s, deadline)
         else:
             _log.warning("worker process %d did not end a canceled job, and is killed", worker.pid)

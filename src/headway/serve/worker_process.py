@@ -62,8 +62,8 @@ class WorkerProcess:
         unsent, self._unsent = self._unsent, []
         self.transport.write(b"".join(unsent))
 
-    def processor_seconds(self) -> float:
-        """Return the processor time that the process has used, in seconds."""
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of the process in seconds."""
         with contextlib.suppress(OSError):  # it has ended
             return time.clock_gettime(~self.pid << 3 | _PROCESS_CLOCK)
         return 0.0

@@ -134,9 +134,9 @@ class _Google:
 
 class _V2Api(_Google):
     async def _read(self, request: Request) -> tuple[dict[str, Any], Client]:
-        fields = _without_nulls(await read_fields(request))
+        fields = _drop_nulls(await read_fields(request))
         if isinstance(fields.get("data"), dict):  # Google's API clients wrap the body
-            fields |= _without_nulls(fields.pop("data"))
+            fields |= _drop_nulls(fields.pop("data"))
         return fields, self._client(request, fields.get("key"))
 
     async def translate(self, request: Request) -> Response:
@@ -176,8 +176,8 @@ class _V2Api(_Google):
         return JSONResponse({"data": {"languages": languages}})
 
 
-def _without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that are not null. In Google's JSON, null means the same as a missing field."""
+def _drop_nulls(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields without those that are null. Google treats null like a missing field."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -188,8 +188,8 @@ class _Fields(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _remove_nulls(cls, fields: Any) -> Any:
-        return _without_nulls(fields) if isinstance(fields, dict) else fields
+    def _drop_null_fields(cls, fields: Any) -> Any:
+        return _drop_nulls(fields) if isinstance(fields, dict) else fields
 
 
 class _GlossaryConfig(_Fields):

@@ -6,7 +6,7 @@ import { english } from "./strings/en.js";
 
 const TABLES = { en: english, de: german };
 const MESSAGES = { en: [], de: Object.entries(germanMessages).map(([form, text]) => [pattern(form), text]) };
-const ABOUT_ROW = /^glossary, row (\d+): (.*)$/s;
+export const ABOUT_ROW = /^glossary, row (\d+): (.*)$/s; // a message about an entry of a glossary
 let chosen = "en";
 
 /** Chooses a language. An unknown one becomes English. Returns its code. */

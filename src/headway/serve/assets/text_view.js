@@ -3,6 +3,7 @@
 
 import { UnreachableError, isAbort } from "./api.js";
 import { focusField, make } from "./dom.js";
+import { choose, fillModels } from "./lists.js";
 
 const DELAY_MS = 300; // after the last key
 
@@ -23,8 +24,9 @@ export class TextView {
     const { t } = context, models = context.models.filter((model) => model.kind === kind);
     this.input = make("textarea", { dir: "auto", rows, placeholder: t(`${name}.placeholder`, values) });
     this.input.value = state.text ?? "";
-    this.select = make("select", {}, ...models.map((model) => make("option", { value: model.name }, model.name)));
-    if (state.model) this.select.value = state.model;
+    this.select = make("select", {});
+    fillModels(this.select, models.map((model) => model.name));
+    if (state.model) choose(this.select, state.model);
     this.failure = make("p", { class: "error", role: "alert" });
     this.results = make("section", { class: "card results", "aria-label": t(`${name}.result`) }, this.failure, ...results);
     const choice = make("label", { class: "field" }, make("span", {}, t(`${name}.model`)), this.select);

@@ -1,4 +1,4 @@
-// What the service says when it refuses something, in German. {…} stands for a value, which is kept.
+// German translations of the error messages of the service. {…} is a placeholder; its value is kept.
 
 export const germanMessages = {
   // The service

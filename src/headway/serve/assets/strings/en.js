@@ -76,7 +76,7 @@ export const english = {
   "documents.empty": "There is no text to translate in it.",
   "documents.done": "{name} is translated.",
   "glossary.title": "Glossary",
-  "glossary.about": "Where the text has a word or phrase of the left column, its translation must have that of the right one, also in documents. The model may write other words differently, too; then you are told below the translation. The table is kept in this browser only.",
+  "glossary.about": "If a word or phrase of the left column is in the text, the translation must contain the one beside it. This applies to documents, too. The model may then translate other words differently; a note below the translation shows this. The table is kept in this browser only.",
   "glossary.cell": "{language}, row {row}",
   "glossary.incomplete": "Not used, because one side is empty.",
   "glossary.row": "Glossary, row {row}: {message}",
@@ -96,7 +96,7 @@ export const english = {
   "notice.use": "Use this",
   "notice.more": " and {count} more",
   "notice.chosen": "You have changed the translation of {text}.",
-  "notice.lost": "The rest was translated anew, without your earlier choice: {words}.",
+  "notice.lost": "The rest was translated again and no longer contains your earlier choice: {words}.",
   "notice.undo": "Undo",
 
   // Why

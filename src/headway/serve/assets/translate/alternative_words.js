@@ -13,7 +13,7 @@ const SPECIAL = /^<\w+>$/; // the end of the text, or a byte of a character
  * @param {object} sentence What the model has read: its text, source, target and model.
  * @param {object} request The fields of /api/v1/translate for the continuations.
  * @param {object} translation Its text and tokens.
- * @param {number} start Where the word begins that stands there now.
+ * @param {number} start The position of the current word in the translation.
  * @param {number} count How many tokens are asked for.
  * @param {AbortSignal} signal Ends the requests.
  * @param {(entries: object[]) => void} changed Is called with the entries, first with their tokens and probabilities,

@@ -1,11 +1,11 @@
 // The glossary: a table of required translations for a pair of languages, which is edited in place and kept in the browser.
 
 import { make } from "../dom.js";
+import { ABOUT_ROW } from "../strings.js";
 
 const SETTING = "glossaries";
 const DELAY_MS = 400;
 const ROW = /glossary, row (\d+)/g;
-const ABOUT_ROW = /^glossary, row (\d+): (.*)$/s; // a message of the service
 
 export class GlossaryTable {
   /** `changed()` is called when the entries of the present languages have changed. */

@@ -36,7 +36,7 @@ export class GlossaryEffects {
   }
 }
 
-/** "added" if the words of the glossary stand beside those that they should replace, "changed" if other words differ. */
+/** Returns "added" if the glossary phrases replace no words, "changed" if other words differ, too, and otherwise null. */
 function effectOf(translation, other, language) {
   const spans = (text) => wordSpans(text, language).filter((span) => LETTER.test(text.slice(...span)));
   const words = (text) => spans(text).map((span) => text.slice(...span).toLowerCase());

@@ -19,7 +19,7 @@ export function confidenceLegend({ t, language }, title = "confidence.word") {
   const limits = [[SURE, "shade-1"], [UNSURE, "shade-2"], [DOUBTFUL, "shade-3"]];
   const signs = limits.flatMap(([most, shade]) =>
     [" ", make("span", { class: `sign ${shade}` }, t("confidence.below", { percent: percent(most, language) }))]);
-  return make("p", { class: "quiet confidence" }, t(title), ...signs);
+  return make("p", { class: "quiet" }, t(title), ...signs);
 }
 
 export class Output {
@@ -199,13 +199,8 @@ export class Output {
   }
 
   /** Returns the position of a sentence in the source text. */
-  position(slot) {
-    let position = slot.offset;
-    for (const entry of this.lines) {
-      if (entry === slot.entry) return position;
-      position += entry.line.length;
-    }
-    return position;
+  position({ entry, offset }) {
+    return this.startOf(entry.element) + offset;
   }
 
   /** The word whose menu is open, or null. */

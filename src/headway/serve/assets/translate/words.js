@@ -50,7 +50,10 @@ export const overlap = ([start, end], [from, to]) => start < to && from < end;
 // A letter of a script that has spaces between words.
 const LETTER = "[[\\p{L}\\p{N}]--[\\p{sc=Han}\\p{sc=Hira}\\p{sc=Kana}\\p{sc=Thai}\\p{sc=Laoo}\\p{sc=Khmr}\\p{sc=Mymr}]]";
 
-/** Returns where a phrase stands as whole words, as [start, end), or null. An asterisk at its edge means any letters. */
+/**
+ * Returns the span [start, end) of the first match of a phrase as whole words, or null. A leading or trailing asterisk
+ * matches any letters.
+ */
 export function findPhrase(text, phrase, from = 0) {
   const core = phrase.replace(/^\*|\*$/g, "").replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&");
   const begin = phrase.startsWith("*") ? `${LETTER}*` : `(?<!${LETTER})`, end = phrase.endsWith("*") ? `${LETTER}*` : `(?!${LETTER})`;
@@ -60,7 +63,7 @@ export function findPhrase(text, phrase, from = 0) {
   return found && [found.index, found.index + found[0].length];
 }
 
-/** Returns where phrases of a glossary are in a translation, as [start, end). */
+/** Returns the spans [start, end) of the glossary phrases in a translation. */
 export function requiredSpans({ text, glossary = [] }) {
   const phrases = glossary?.flatMap(({ met, targets }) => (met ? targets : [])) ?? [];
   return phrases.map((phrase) => findPhrase(text, phrase)).filter(Boolean);

@@ -194,7 +194,7 @@ class WhyView {
   }
 
   /**
-   * Shows the words of the translation, each of which asks for another one. `isChanged`: it is not the model's own. Returns
+   * Shows the words of the translation, each of which asks for another one. `isChanged`: it differs from the model's own. Returns
    * the word that the view was opened for.
    */
   #showWords(request, { target: text, steps, log_probability: total }, isChanged) {

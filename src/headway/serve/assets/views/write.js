@@ -4,6 +4,7 @@
 import { isAbort } from "../api.js";
 import { copyButton } from "../copy_button.js";
 import { focusField, make } from "../dom.js";
+import { choose, fillModels } from "../lists.js";
 import { confidenceLegend } from "../translate/output.js";
 import { Story } from "../write/story.js";
 import { TokenMenu } from "../write/token_menu.js";
@@ -42,8 +43,9 @@ class WriteView {
     const { t } = this.context;
     this.prompt = make("textarea", { dir: "auto", rows: 3, placeholder: t("write.placeholder") });
     this.prompt.value = state.prompt ?? "";
-    this.model = make("select", {}, ...this.models.map(({ name }) => make("option", { value: name }, name)));
-    if (state.model) this.model.value = state.model;
+    this.model = make("select", {});
+    fillModels(this.model, this.models.map(({ name }) => name));
+    if (state.model) choose(this.model, state.model);
     this.options = new WritingOptions(this.context, state.options);
     this.go = make("button", { type: "button", class: "primary" });
     this.stop = make("button", { type: "button", class: "stop" }, t("write.stop"));

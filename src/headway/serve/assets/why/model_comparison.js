@@ -27,7 +27,7 @@ export class ModelComparison {
     this.element.hidden = true;
   }
 
-  /** Compares a translation by `model` with that of another of `models`. `isChanged`: it is not the model's own. */
+  /** Compares a translation by `model` with the one by another model. `isChanged`: it differs from the model's own. */
   show(request, translation, isChanged, model, models) {
     const others = models.filter((name) => name !== model);
     if (!others.length) {
