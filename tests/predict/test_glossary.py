@@ -172,6 +172,13 @@ class TestTranslations:
                     words = [*term.targets, *(target.capitalize() for target in term.targets)]
                     assert any(WordPhrase(word).occurs_in(candidate.text) for word in words)
 
+    def test_begin_without_a_space(self, make_translator: Make) -> None:
+        model = make_translator("bpe")
+        found = [model.translate("das", glossary=Glossary([("das", word)])) for word in ("Baum", "Haus", "ein", "und")]
+        raw = [model.bundle.target_tokenizer.decode(each.candidates[0].ids) for each in found]
+        assert any(text.startswith(" ") for text in raw), "the test needs a search that begins with ' Baum'"
+        assert [each.text for each in found] == [text.strip() for text in raw]
+
     def test_without_a_glossary_have_none(self, make_translator: Make) -> None:
         assert make_translator().translate("das").glossary is None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,7 @@ def test_requests_for_an_earlier_text_are_ended(page: Page, service: RunningServ
     assert texts(waiting[0].request) == ["red"]
     page.keyboard.insert_text(" tea")
     wait_until(page, lambda: len(waiting) == 2)
+    wait_until(page, lambda: bool(failed))
     assert [texts(request) for request in failed] == [["red"]]
     waiting[1].continue_()
     expect(output(page)).to_have_text(translation(service, TEXT)["text"])
@@ -135,6 +137,8 @@ def test_another_word_is_typed_into_the_menu(page: Page, service: RunningService
     page.keyboard.press("Enter")
     expect(page.locator(".alternatives [role=menuitemradio]").first).to_be_focused()
     page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator(".alternatives").get_by_role("alert")).to_have_text("Enter a word.")
     page.keyboard.type("Mio")
     page.keyboard.press("Enter")
     expected = translation(service, TEXT, prefix="Mio")["text"]
@@ -151,6 +155,8 @@ def test_changes_are_undone_one_by_one_and_lost_choices_are_named(page: Page, se
         word.click()
         item = page.locator(".alternatives [role=menuitemradio]:not([aria-disabled])[aria-checked=false]").first
         expect(page.locator(".alternatives [aria-disabled]")).to_have_count(0)
+        warning = page.locator(".alternatives").get_by_text(f"may then be lost: “\u2068{chosen}\u2069”")
+        expect(warning).to_have_count(1 if chosen else 0)
         chosen = chosen or item.get_attribute("data-word") or ""
         item.click()
         expect(output(page)).not_to_have_text(texts_shown[-1])
@@ -249,6 +255,25 @@ def test_pointing_at_a_word_marks_its_source_and_names_its_probability(page: Pag
     assert page.locator(".boxes i").count() >= 1
 
 
+def test_pointing_at_a_word_of_the_source_marks_its_translation(page: Page, service: RunningService) -> None:
+    type_and_wait(page, service)
+    words = page.locator(".word")
+    words.first.hover()
+    marked = page.locator(".boxes i").first.bounding_box()
+    assert marked is not None
+    place = marked["x"] + marked["width"] / 2, marked["y"] + marked["height"] / 2
+    page.mouse.move(*place)
+    expect(words.first).to_have_class(re.compile("related"))
+    expect(page.locator(".boxes i").first).to_be_visible()
+    page.mouse.move(place[0], place[1] + 150)
+    expect(page.locator(".related")).to_have_count(0)
+    page.locator("textarea").focus()
+    page.keyboard.press("Home")
+    expect(page.locator(".related").first).to_be_visible()
+    page.keyboard.press("End")
+    expect(page.locator(".related")).to_have_count(0)
+
+
 def test_words_are_shaded_by_their_probability(page: Page, service: RunningService) -> None:
     plain = (text for text in ("red tea", "a tin", "ice", "nest") if translation(service, text)["text"].isalpha())
     text = next(plain)  # its translation is one word
@@ -316,8 +341,11 @@ def test_a_glossary_is_edited_in_place_and_kept(page: Page, service: RunningServ
     expect(page.get_by_label("German, row 1")).to_have_value("anger")
     page.locator("textarea").fill(TEXT)
     expect(output(page)).to_have_text(expected)
-    page.get_by_role("button", name="Remove this row").first.click()
+    page.get_by_role("button", name="Remove row 1").click()
     expect(output(page)).to_have_text(before)
+    expect(page.get_by_label("English, row 1")).to_have_value("")
+    expect(page.get_by_label("English, row 2")).to_have_count(0)
+    expect(page.get_by_role("button", name="Remove row")).to_have_count(0)  # the last row is for a new entry
 
 
 def fill_glossary(page: Page, *rows: tuple[str, str]) -> None:
@@ -328,7 +356,7 @@ def fill_glossary(page: Page, *rows: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize(
     ("locale", "message"),
-    [("en-US", "Not used: 'tea' is translated as 'rot'"), ("de-DE", "Nicht benutzt: Für „tea“ steht hier „rot“")],
+    [("en-US", "Not used: “tea” is translated as “rot”"), ("de-DE", "Nicht benutzt: Für „tea“ steht hier „rot“")],
 )
 def test_a_glossary_entry_that_is_refused_is_marked_and_the_others_are_used(
     browser: Browser, service: RunningService, locale: str, message: str
@@ -353,6 +381,11 @@ def test_a_glossary_entry_that_is_refused_is_marked_and_the_others_are_used(
         page.reload()
         page.locator(".glossary summary").click()
         expect(rows).to_have_count(4)
+        rows.nth(0).locator("input").last.fill("anger")
+        expect(page.locator(".glossary .badge")).to_have_text("2")
+        page.reload()  # the entries are checked although there is no text
+        expect(page.locator(".glossary").get_by_role("alert")).to_contain_text(message)
+        expect(page.locator(".glossary .badge")).to_have_text("2")
 
 
 def test_other_words_that_a_glossary_changes_are_shown_and_can_be_undone(page: Page, service: RunningService) -> None:
@@ -364,7 +397,8 @@ def test_other_words_that_a_glossary_changes_are_shown_and_can_be_undone(page: P
     assert len(set(free.split()) - set(expected.split())) > 1, "the test needs a model that changes other words"
     notice = page.locator(".notices li", has_text="the glossary has also changed other words")
     expect(notice).to_contain_text(free)
-    notice.get_by_role("button", name="Use this").click()
+    expect(page.get_by_text("required by the glossary")).to_be_visible()  # in the legend
+    notice.get_by_role("button", name="Use the version without it").click()
     expect(output(page)).to_have_text(free)
     page.get_by_role("button", name="Undo").click()
     expect(output(page)).to_have_text(expected)
@@ -414,7 +448,7 @@ def test_an_incomplete_row_of_the_glossary_is_marked_and_kept(page: Page) -> Non
     page.get_by_label("English, row 1").fill("tea")
     page.keyboard.press("Tab")
     expect(page.locator(".glossary").get_by_role("alert")).to_have_count(0)  # it is still being edited
-    page.locator("textarea").focus()
+    page.keyboard.press("Tab")  # to the button that removes the row
     expect(page.locator(".glossary").get_by_role("alert")).to_contain_text("one side is empty")
     expect(page.locator(".glossary .badge")).to_have_text("")
     wait_until(page, lambda: "tea" in page.evaluate("localStorage.getItem('headway') ?? ''"))
@@ -481,6 +515,7 @@ def test_a_document_without_text_is_named(page: Page) -> None:
     document = FilePayload(name="empty.txt", mimeType="text/plain", buffer=b"\n")
     page.locator("input[type=file]").set_input_files(document)
     expect(page.locator(".documents li")).to_contain_text("no text to translate", timeout=60_000)
+    expect(page.get_by_role("button", name="Save the translation")).to_have_count(0)
 
 
 def test_the_glossary_applies_to_documents(page: Page, service: RunningService) -> None:
@@ -493,6 +528,21 @@ def test_the_glossary_applies_to_documents(page: Page, service: RunningService) 
         page.get_by_role("button", name="Save the translation").click(timeout=60_000)
     expected = translation(service, "red tea", glossary=[["tea", "anger"]])["text"]
     assert download.value.path().read_text(encoding="utf-8") == f"{expected}\n"
+
+
+def test_what_may_be_wrong_with_a_document_is_said_beside_it(page: Page) -> None:
+    warnings = [{"kind": "unlikely", "num_texts": 5, "examples": ["red tea", "ice", "a tin"]}]
+
+    def warn(route: Route) -> None:
+        reply = route.fetch()
+        route.fulfill(response=reply, json=reply.json() | {"warnings": warnings, "num_texts": 7})
+
+    page.route("**/api/v1/documents/*", warn)
+    document = FilePayload(name="letter.txt", mimeType="text/plain", buffer=b"red tea\n")
+    page.locator("input[type=file]").set_input_files(document)
+    said = page.locator(".documents .warnings li")
+    expect(said).to_contain_text("may be made up (5 of 7 texts)", timeout=60_000)
+    expect(said).to_contain_text(re.compile("“\u2068red tea\u2069”.* and 2 more"))
 
 
 def test_words_of_a_translation_through_a_third_language_have_alternatives(page: Page, service: RunningService) -> None:

@@ -143,6 +143,22 @@ def test_native_documents_are_those_of_python(
     assert http.get(f"/api/v1/documents/{created['id']}").status_code == 404
 
 
+def test_what_may_be_wrong_is_counted_by_kind(http: UploadingClient) -> None:
+    texts = ["a b", "c d", "<b>a & b</b> " * 40, *(f"a b c {number}" for number in range(4))]
+    body = {"text": texts, "source": "en", "target": "de"}
+    translations = http.post("/api/v1/translate", json=body).json()["translations"]
+    expected: dict[str, list[str]] = {}
+    for text, translation in zip(texts, translations, strict=True):
+        for kind in translation["flags"]:
+            expected.setdefault(kind, []).append(text)
+    assert expected, "the test needs a text whose translation has a flag"
+    found = finished(http, upload(http, "a.txt", "\n\n".join(texts).encode()).json()["id"])
+    assert found["warnings"] == [
+        {"kind": kind, "num_texts": len(own), "examples": [text.strip()[:100] for text in own[:3]]}
+        for kind, own in expected.items()
+    ]
+
+
 def test_documents_belong_to_their_key(http: UploadingClient, service: RunningService, folder: Path) -> None:
     identifier = upload(http, "page.html", (folder / "page.html").read_bytes()).json()["id"]
     for path in ("", "/result"):

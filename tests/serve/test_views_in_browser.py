@@ -149,6 +149,35 @@ def test_translate_leads_to_the_comparison_of_models(page: Page) -> None:
     expect(view.locator(".side-by-side h3").first).to_be_in_viewport()
 
 
+def test_any_sentence_of_the_text_is_compared(page: Page) -> None:
+    page.get_by_label("Text to translate").get_by_role("textbox").fill(f"{TEXT}\nein haus")
+    expect(page.locator(".output p").last.locator(".word").first).to_be_visible()
+    page.get_by_role("button", name="Compare the models").click()
+    view = page.locator(".view-why")
+    expect(view.locator(".side-by-side h3").first).to_be_in_viewport()
+    view.get_by_label("Sentence of your text").select_option(label="2. ein haus")
+    expect(view.locator("textarea")).to_have_value("ein haus")
+    expect(view.get_by_text("Translations of “\u2068ein haus\u2069”")).to_be_visible()
+    view.get_by_label("Sentence", exact=True).fill("haus")
+    expect(view.get_by_label("Sentence of your text")).to_be_hidden()
+
+
+def test_without_a_text_why_says_how_to_compare_models(page: Page) -> None:
+    page.get_by_role("button", name="Compare the models").click()
+    view = page.locator(".view-why")
+    expect(view.get_by_text("Enter a sentence to see how two models translate it")).to_be_visible()
+    view.locator("textarea").fill(TEXT)
+    expect(view.locator(".side-by-side h3").first).to_be_in_viewport()
+
+
+def test_buttons_lead_to_the_sections_of_why(page: Page) -> None:
+    view = opened(page, "why")
+    page.keyboard.type(TEXT)
+    view.get_by_role("button", name="What the model attends to").click()
+    expect(view.get_by_role("heading", name="What the model attends to")).to_be_focused()
+    expect(view.get_by_role("heading", name="What the model attends to")).to_be_in_viewport()
+
+
 def test_the_attention_section_is_german_in_the_german_page(browser: Browser, service: RunningService) -> None:
     with open_page(browser, service.url, locale="de-DE") as page:
         view = opened(page, "why")
@@ -216,7 +245,7 @@ def test_a_text_is_written_and_continued_from_another_token(page: Page, service:
     page.keyboard.press("Enter")
     other = view.locator("[role=menuitemradio]:not([aria-disabled])").first
     other.focus()
-    name = (other.locator(".name").text_content() or "").replace("␣", " ")
+    name = (other.locator("b").text_content() or "").replace("␣", " ")
     first = whole["tokens"][0]
     page.keyboard.press("Enter")
     expect(view.locator(".token.chosen")).to_have_count(1)
@@ -225,6 +254,21 @@ def test_a_text_is_written_and_continued_from_another_token(page: Page, service:
     expect(view.locator(".text")).to_have_text("ein" + first + name + more["text"])
     view.get_by_role("button", name="Undo").click()
     expect(view.locator(".text")).to_have_text("ein" + whole["text"])
+
+
+def test_the_menu_of_a_token_shows_how_the_text_would_go_on(page: Page, service: RunningService) -> None:
+    view = opened(page, "write")
+    page.keyboard.type("ein")
+    start_writing(view, Temperature="0", Tokens_to_write="8")
+    view.get_by_role("button", name="Write", exact=True).click()
+    expect(view.locator(".token")).to_have_count(8)
+    view.locator(".token").first.click()
+    other = view.locator("[role=menuitemradio]:not([aria-disabled])").first
+    name = (other.locator("b").text_content() or "").replace("␣", " ")
+    (more,) = api(service, "generate", prompt="ein" + name, options={"temperature": 0, "max_new_tokens": 12})[
+        "continuations"
+    ][0]
+    expect(other.locator(".name")).to_have_text(f"{name.replace(' ', '␣')}{more['text']}")
 
 
 def test_the_probabilities_of_tokens_are_shown(page: Page) -> None:
@@ -259,6 +303,14 @@ def test_a_continuation_is_undone_or_written_again(page: Page) -> None:
     expect(undo).to_be_disabled()
     view.get_by_role("button", name="Write", exact=True).click()
     expect(view.locator(".token")).to_have_count(4)
+    undo.click()
+    expect(view.locator(".token")).to_have_count(0)
+    expect(undo).to_be_disabled()
+    view.get_by_role("button", name="Write", exact=True).click()
+    expect(view.locator(".token")).to_have_count(4)
+    view.get_by_role("button", name="Clear").click()
+    undo.click()
+    expect(view.get_by_role("status")).to_contain_text("adds more")
     first = text.text_content() or ""
     view.get_by_role("button", name="Continue").click()
     expect(view.locator(".token")).to_have_count(8)
@@ -341,7 +393,7 @@ def test_without_a_word_at_the_caret_nothing_is_hidden(page: Page) -> None:
     page.keyboard.type("ein haus, ")
     view.get_by_role("button", name="Hide this word").click()
     expect(view.locator("textarea")).to_have_value("ein haus, ")
-    expect(view.get_by_role("status")).to_contain_text("Place the cursor in a word")
+    expect(view.get_by_role("status")).to_contain_text("The cursor is not in a word")
 
 
 def test_labels_and_what_they_rest_on(page: Page, service: RunningService) -> None:

@@ -7,6 +7,7 @@ are in a temporary folder, belong to the key that uploaded them, and are deleted
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import logging
 import math
@@ -20,14 +21,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headway.documents import DocumentError, DocumentLimits, DocumentText, document_format
 from headway.documents.formats import DocumentFormat
 from headway.documents.isolated import SOURCE, TARGET, read_isolated, write_isolated
 from headway.documents.translation import MARKUP
 from headway.errors import HeadwayError
-from headway.predict import Source
+from headway.predict import Source, Translation
 from headway.serve.admission import RetryLaterError
 from headway.serve.bulk_jobs import BulkJob, BulkWork
 from headway.serve.glossaries import StoredGlossary, UnknownDictionaryError
@@ -41,6 +42,8 @@ _DETECTED_CHARACTERS = 10_000
 _MAX_PROCESSES = 2  # that read or write documents at a time
 _RETRY_S = 60
 _MAX_NAME = 200  # characters
+_MAX_EXAMPLES = 3
+_EXAMPLE_CHARACTERS = 100
 _TAG = re.compile(r"<[^<>]*>")
 _SYNTAX_LETTERS = {syntax[0]: syntax for syntax in MARKUP}  # of a job's texts, each of which begins with a letter
 
@@ -55,6 +58,22 @@ class DocumentNotDoneError(Exception):
 
 class DocumentsFullError(RetryLaterError):
     """The key has as many documents as the service keeps."""
+
+
+@dataclass
+class DocumentWarning:
+    """What may be wrong with translations of a document.
+
+    Attributes:
+        kind: A flag (see :mod:`headway.predict.quality`), "unlikely" (see :mod:`headway.predict.calibration`),
+            "glossary" (an entry is not met), or "failed" (the text is not translated).
+        num_texts: The number of texts that it applies to.
+        examples: The beginnings of the first ones.
+    """
+
+    kind: str
+    num_texts: int = 0
+    examples: list[str] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -76,6 +95,7 @@ class ServedDocument:
         created: Time of the upload, in seconds since 1970.
         ended: Time of the end of the translation.
         error: Why it has failed.
+        warnings: What may be wrong with its translation, when it is done.
         was_fetched: Whether the client has got the result.
     """
 
@@ -93,6 +113,7 @@ class ServedDocument:
     created: float = field(default_factory=time.time)
     ended: float | None = None
     error: str | None = None
+    warnings: list[DocumentWarning] = field(default_factory=list)
     was_fetched: bool = False
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     writing: asyncio.Task[None] | None = None
@@ -295,7 +316,7 @@ class ServedDocuments:
         beginning, size = list[str](), 0
         most = min(_DETECTED_CHARACTERS, self._service.config.limits.characters)
         for text in texts:
-            beginning.append(text.text if text.syntax == "plain" else _TAG.sub(" ", text.text))
+            beginning.append(_as_plain(text))
             size += len(text.text)
             if size > most:
                 break
@@ -319,7 +340,7 @@ class ServedDocuments:
                     background, sources, source, target, model, glossary, markup=MARKUP[syntax]
                 )
                 for number, each in zip(numbers, found, strict=True):
-                    results[number] = json.dumps(None if isinstance(each, HeadwayError) else each.text).encode()
+                    results[number] = json.dumps(_result(each)).encode()
             return [results[number] for number in range(len(encoded))]
 
         return work
@@ -334,8 +355,8 @@ class ServedDocuments:
                 raise DocumentError(job.error)
             found = [json.loads(result) for result in job.results()]
             # A text that could not be translated stays as it is.
-            pairs = zip(texts, found, strict=True)
-            translations = [each if isinstance(each, str) else text.text for text, each in pairs]
+            translations = [each.get("text", text.text) for text, each in zip(texts, found, strict=True)]
+            document.warnings = _warnings(texts, found)
             async with self._processes:
                 await write_isolated(document.folder, document.format.name, limits, translations)
         except HeadwayError as error:
@@ -358,7 +379,34 @@ class ServedDocuments:
 
 
 async def _unchanged(encoded: Sequence[str]) -> list[bytes]:
-    return [json.dumps(text[1:]).encode() for text in encoded]
+    return [json.dumps({"text": text[1:]}).encode() for text in encoded]
+
+
+def _result(translation: Translation | HeadwayError) -> dict[str, Any]:
+    """Return what is kept of a translation: its text, and the kinds of its warnings."""
+    if isinstance(translation, HeadwayError):
+        return {"error": str(translation)}
+    kinds: list[str] = [*(["unlikely"] if translation.unlikely else []), *translation.flags]
+    if any(not term.met for term in translation.glossary or ()):
+        kinds.append("glossary")
+    return {"text": translation.text, "warnings": kinds}
+
+
+def _warnings(texts: Sequence[DocumentText], results: Sequence[dict[str, Any]]) -> list[DocumentWarning]:
+    """Return the warnings about the results of texts, one of each kind."""
+    found: dict[str, DocumentWarning] = {}
+    for text, result in zip(texts, results, strict=True):
+        for kind in ["failed"] if "text" not in result else result.get("warnings", []):
+            warning = found.setdefault(kind, DocumentWarning(kind))
+            warning.num_texts += 1
+            if len(warning.examples) < _MAX_EXAMPLES:
+                warning.examples.append(_as_plain(text).strip()[:_EXAMPLE_CHARACTERS])
+    return list(found.values())
+
+
+def _as_plain(text: DocumentText) -> str:
+    """Return a text of a document without its tags."""
+    return text.text if text.syntax == "plain" else html.unescape(_TAG.sub("", text.text))
 
 
 def _file_name(name: str) -> str:

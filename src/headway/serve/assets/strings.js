@@ -6,6 +6,7 @@ import { english } from "./strings/en.js";
 
 const TABLES = { en: english, de: german };
 const MESSAGES = { en: [], de: Object.entries(germanMessages).map(([form, text]) => [pattern(form), text]) };
+const QUOTED = /(?<![\p{L}\p{N}])'([^']*)'(?![\p{L}\p{N}])/gu; // in the messages of the service
 export const ABOUT_ROW = /^glossary, row (\d+): (.*)$/s; // a message about an entry of a glossary
 let chosen = "en";
 
@@ -30,7 +31,7 @@ export function serviceMessage(message) {
     const found = message.match(form);
     if (found) return sentence(filled(text, localized(found.groups ?? {})));
   }
-  return sentence(message);
+  return sentence(message.replace(QUOTED, (_, text) => t("quoted", { text })));
 }
 
 const filled = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -63,7 +64,12 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
     @api.get("/documents/{identifier}")
     async def document(identifier: str, request: Request) -> dict[str, Any]:
-        """Return the progress of a document."""
+        """Return the progress of a document.
+
+        When it is done, ``warnings`` says what may be wrong: its ``kind`` is a flag of a translation, "unlikely",
+        "glossary" (an entry is not met) or "failed" (the text is not translated). It has the number of the texts, and
+        the beginnings of some as ``examples``.
+        """
         return _document(service.documents.get(client_of(service, request).name, identifier))
 
     @api.get("/documents/{identifier}/result", response_model=None, response_class=FileResponse)
@@ -98,4 +104,5 @@ def _document(document: ServedDocument) -> dict[str, Any]:
     }
     languages = {"source": document.source_language}
     head = {"id": document.id, "name": document.name, "status": document.status}
-    return {**head, **languages, **sizes, **times, "error": document.error}
+    warnings = [asdict(each) for each in document.warnings]
+    return {**head, **languages, **sizes, **times, "error": document.error, "warnings": warnings}

@@ -6,7 +6,7 @@ import { meter } from "../meter.js";
 import { findAlternativeWords, firstToken, mergedByWord } from "./alternative_words.js";
 
 const COUNT = 7;
-const MAX_PREVIEW = 40; // characters
+const MAX_PREVIEW = 80; // characters
 
 export class AlternativesMenu {
   /**
@@ -61,7 +61,10 @@ export class AlternativesMenu {
     const waiting = make("p", { class: "quiet", tabindex: -1, role: "menuitem", "aria-disabled": "true" }, t("loading"));
     this.list.append(waiting);
     this.menu.replaceChildren(this.list, ...this.#whyButton(place, sentence));
-    this.element.replaceChildren(title, this.menu, this.#wordForm(place, request));
+    const later = (slot.result.choices ?? []).filter((choice) => choice.start > word.start);
+    const risk = t("alternatives.later", { words: later.map((choice) => t("quoted", { text: isolated(choice.word) })).join(", ") });
+    this.element.replaceChildren(title, this.menu, this.#wordForm(place, request),
+      ...(later.length ? [make("p", { class: "quiet" }, risk)] : []));
     this.element.hidden = false;
     this.#place();
     waiting.focus();
@@ -100,11 +103,15 @@ export class AlternativesMenu {
     const { t, api, describe } = this.context, { slot, words, index } = place, { start } = words[index];
     const input = make("input", { "aria-label": t("alternatives.own"), placeholder: t("alternatives.own"), autocomplete: "off", dir: "auto" });
     const failure = make("p", { class: "error", role: "alert" });
-    const form = make("form", {}, input, make("button", {}, t("notice.use")), failure);
+    const form = make("form", {}, input, make("button", {}, t("alternatives.use")), failure);
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
       const word = input.value.trim(), { signal } = this.running;
-      if (!word) return;
+      failure.textContent = word ? "" : t("word.empty");
+      if (!word) {
+        input.focus();
+        return;
+      }
       try {
         const body = { ...request, text: slot.text, prefix: slot.result.text.slice(0, start) + word };
         const { translations: [found] } = await api.post("translate", body, { signal, retryWhenBusy: true });

@@ -61,6 +61,16 @@ export class Documents {
     for (const file of files) this.#translate({ file, fields: this.fields(), path: null, error: null, isDone: false });
   }
 
+  /** Returns what may be wrong with the translation of a document. */
+  #warnings({ warnings, num_texts: all }) {
+    const { t } = this.context;
+    return make("ul", { class: "warnings" }, ...warnings.map(({ kind, num_texts: count, examples }) => {
+      const some = examples.map((each) => t("quoted", { text: isolated(each) })).join(", ");
+      const more = count > examples.length ? t("notice.more", { count: count - examples.length }) : "";
+      return make("li", {}, t(`documents.${kind}`, { count, all }), make("span", { class: "quiet" }, ` ${some}${more}`));
+    }));
+  }
+
   /** Translates a document, or continues with it. Its `path` in the API is null until it has been sent. */
   async #translate(entry) {
     const { file } = entry;
@@ -93,15 +103,20 @@ export class Documents {
       if (found.status !== "done") throw Object.assign(new Error(found.error ?? found.status), { status: 400 });
       progress.remove();
       remove.textContent = t("documents.remove");
-      said.textContent = found.num_texts ? "" : t("documents.empty");
+      if (!entry.isDone) announce(t("documents.done", { name: file.name }));
+      entry.isDone = true;
+      if (!found.num_texts) {
+        said.textContent = t("documents.empty");
+        return;
+      }
+      said.textContent = "";
       const save = make("button", { type: "button", class: "primary" }, t("documents.save"));
       const target = found.name.replace(/(?=\.[^.]*$)|$/, `.${entry.fields.target}`); // report.docx becomes report.de.docx
       save.addEventListener("click", () => this.#save(`${path}/result`, target).catch((error) => {
         said.textContent = describe(error);
       }));
       remove.before(save);
-      if (!entry.isDone) announce(t("documents.done", { name: file.name }));
-      entry.isDone = true;
+      if (found.warnings.length) item.append(this.#warnings(found));
     } catch (error) {
       if (isAbort(error)) return;
       entry.error = error;
@@ -109,6 +124,7 @@ export class Documents {
       said.className = "error";
       said.textContent = describe(error);
       remove.textContent = t("documents.remove");
+      item.append(said); // below the name
     }
   }
 

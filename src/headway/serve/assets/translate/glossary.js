@@ -15,8 +15,7 @@ export class GlossaryTable {
     this.refused = new Set(); // rows that the service has refused
     const { t } = context;
     this.body = make("tbody");
-    const head = make("tr", {}, ...["source", "target"].map((side) => make("th", { scope: "col" }, "")),
-      make("td"));
+    const head = make("tr", {}, make("td"), ...["source", "target"].map(() => make("th", { scope: "col" })), make("td"));
     this.heads = head.querySelectorAll("th");
     this.count = make("span", { class: "badge" });
     this.element = make("details", { class: "card glossary" },
@@ -52,6 +51,7 @@ export class GlossaryTable {
     this.body.replaceChildren(...this.rows.map((row) => this.#line(row)));
     this.rows.forEach((row) => this.#showIncomplete(row));
     this.#addEmpty();
+    this.#number();
     this.#showCount();
   }
 
@@ -117,7 +117,8 @@ export class GlossaryTable {
     const { line, inputs } = this.lines.get(row);
     if (line.nextSibling?.className === "problem") line.nextSibling.remove();
     if (problem) {
-      line.after(make("tr", { class: "problem" }, make("td", { colspan: 3 }, make("p", { class: "error", role: "alert" }, problem))));
+      const said = make("p", { class: "error", role: "alert" }, problem);
+      line.after(make("tr", { class: "problem" }, make("td"), make("td", { colspan: 3 }, said)));
     }
     for (const input of inputs) input.setAttribute("aria-invalid", String(Boolean(problem)));
   }
@@ -133,38 +134,52 @@ export class GlossaryTable {
   }
 
   #line(row) {
-    const { t } = this.context;
-    const line = make("tr");
+    const line = make("tr"), number = make("td", { class: "quiet" });
     const inputs = [0, 1].map((at) => {
-      const label = t("glossary.cell", { language: this.heads[at].textContent, row: this.rows.indexOf(row) + 1 });
-      const input = make("input", { type: "text", dir: "auto", "aria-label": label, spellcheck: "false" });
+      const input = make("input", { type: "text", dir: "auto", spellcheck: "false" });
       input.value = row[at];
       input.addEventListener("input", () => {
         row[at] = input.value;
         this.#forgetRefusals(); // also of rows that contradicted this one
         this.#showProblem(row, "");
-        if (row === this.rows.at(-1) && input.value) this.#addEmpty();
+        if (row === this.rows.at(-1) && input.value) {
+          this.#addEmpty();
+          this.#number();
+        }
         this.#later();
       });
       return input;
     });
-    const remove = make("button", { type: "button", class: "plain", "aria-label": t("glossary.remove") }, "✕");
+    const remove = make("button", { type: "button", class: "plain" }, "✕");
     remove.addEventListener("click", () => {
-      if (row === this.rows.at(-1)) return;
       this.#forgetRefusals();
       this.#showProblem(row, "");
       const next = line.nextSibling.querySelector("input");
       this.rows.splice(this.rows.indexOf(row), 1);
       this.lines.delete(row);
       line.remove();
+      this.#number();
       next.focus();
       this.#save();
       this.changed();
     });
-    line.append(...inputs.map((input) => make("td", {}, input)), make("td", {}, remove));
-    line.addEventListener("focusout", (event) => line.contains(event.relatedTarget) || this.#showIncomplete(row));
-    this.lines.set(row, { line, inputs });
+    line.append(number, ...inputs.map((input) => make("td", {}, input)), make("td", {}, remove));
+    line.addEventListener("focusout", (event) => inputs.includes(event.relatedTarget) || this.#showIncomplete(row));
+    this.lines.set(row, { line, number, inputs, remove });
     return line;
+  }
+
+  /** Numbers the rows. The last one is empty, and cannot be removed. */
+  #number() {
+    const { t } = this.context;
+    this.rows.forEach((row, at) => {
+      const { number, inputs, remove } = this.lines.get(row);
+      number.textContent = at + 1;
+      inputs.forEach((input, side) =>
+        input.setAttribute("aria-label", t("glossary.cell", { language: this.heads[side].textContent, row: at + 1 })));
+      remove.setAttribute("aria-label", t("glossary.remove", { row: at + 1 }));
+      remove.hidden = row === this.rows.at(-1);
+    });
   }
 
   #addEmpty() {

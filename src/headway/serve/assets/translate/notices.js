@@ -68,7 +68,7 @@ export class Notices {
     const affected = current.map((slot) => [slot, this.effects.effect(slot)]).filter(([, effect]) => effect);
     return [...chosen, ...affected.slice(0, MAX_SENTENCES).map(([slot, { kind, other }]) => this.#item(
       t(`notice.${kind}`, { text: this.#quoted(slot.text), other: this.#quoted(other.text, QUOTED_TRANSLATION) }),
-      t("notice.use"), () => this.hooks.use(slot.text, other)))];
+      t("notice.free"), () => this.hooks.use(slot.text, other)))];
   }
 
   #item(about, label, action) {

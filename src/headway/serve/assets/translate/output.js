@@ -188,6 +188,29 @@ export class Output {
     return this.lines.find(({ line }) => (end += line.length) >= position)?.element ?? null;
   }
 
+  /**
+   * Marks the words that come from the word at a position of the source text, or none without a position. Returns the spans
+   * of that word and of others that they come from, too, in the source text.
+   */
+  markFrom(position) {
+    for (const element of this.container.querySelectorAll(".related")) element.classList.remove("related");
+    const found = [];
+    let start = 0;
+    for (const { line, slots } of position === null ? [] : this.lines) {
+      for (const { element, words, offset, isStale } of position < start + line.length ? slots : []) {
+        const at = position - start - offset, elements = element.querySelectorAll(".word");
+        (isStale ? [] : words ?? []).forEach(({ source }, index) => {
+          if (!source.some(([from, to]) => from <= at && at < to)) return;
+          elements[index].classList.add("related");
+          found.push(...source.map(([from, to]) => [start + offset + from, start + offset + to]));
+        });
+      }
+      start += line.length;
+      if (start > position) break;
+    }
+    return found;
+  }
+
   /** Returns the position of a line in the source text. */
   startOf(element) {
     let start = 0;

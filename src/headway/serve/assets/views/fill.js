@@ -50,7 +50,7 @@ class Fill {
       this.view.update();
     } else {
       this.view.results.hidden = false;
-      this.#clear(t("fill.none"));
+      this.#clear(t("fill.noWord"));
     }
     input.focus();
   }

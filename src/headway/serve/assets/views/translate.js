@@ -20,6 +20,14 @@ const DELAY_MS = 120; // after the last key
 const MAX_DELAY_MS = 700; // of somebody who types on
 const SLOW_MS = 250; // a translation that takes longer is said to be in progress
 
+const CARET_KEYS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"];
+
+/** Returns the position of the character at a place of the window in the text of a textarea, or null if browsers cannot say it. */
+function positionAt(textarea, x, y) {
+  const found = document.caretPositionFromPoint?.(x, y);
+  return found?.offsetNode === textarea ? found.offset : null;
+}
+
 export function mount(container, context, state = {}) {
   return new TranslateView(container, context, state);
 }
@@ -77,7 +85,8 @@ class TranslateView {
     this.copy = copyButton(context, () => this.output.text,
       () => t(this.output.isTranslationOf(this.input.value) ? "copied" : "translate.copiedPart"));
     this.word = make("span", { "aria-live": "polite" });
-    this.help = make("span", { hidden: true }, ...confidenceLegend(context).childNodes, " ", t("word.help"));
+    this.fromGlossary = make("span", { class: "sign required" }, t("word.required"));
+    this.help = make("span", { hidden: true }, ...confidenceLegend(context).childNodes, this.fromGlossary, " ", t("word.help"));
     this.notices = new Notices(context, this.effects, {
       undo: (sentence) => this.#undo(sentence),
       use: (sentence, translation) => {
@@ -116,6 +125,9 @@ class TranslateView {
       this.#choose(place, translation, span));
 
     this.input.addEventListener("input", () => this.#later());
+    this.input.addEventListener("pointermove", ({ clientX, clientY }) => this.#pointAtSource(positionAt(this.input, clientX, clientY)));
+    this.input.addEventListener("pointerleave", () => this.#pointAtSource(null));
+    this.input.addEventListener("keyup", ({ key }) => CARET_KEYS.includes(key) && this.#pointAtSource(this.input.selectionStart));
     this.input.addEventListener("scroll", () => this.#follow());
     this.scrolled.addEventListener("scroll", () => this.#lead());
     this.clear.addEventListener("click", () => {
@@ -138,9 +150,14 @@ class TranslateView {
 
   /** Shows in the view Why how the models translate the sentence that was pointed at last, or the first one. */
   #compareModels() {
-    const slots = this.output.slots.filter((slot) => slot.text), slot = slots.includes(this.slot) ? this.slot : slots[0];
+    const { sentences } = this, text = sentences.includes(this.slot?.text) ? this.slot.text : sentences[0] ?? "";
     const { sourceCode: source, targetCode: target, model } = this.languages;
-    this.context.navigate("why", { source, target, model, text: slot?.text ?? "", showsModels: true });
+    this.context.navigate("why", { source, target, model, text, sentences, showsModels: true });
+  }
+
+  /** The different sentences of the text. */
+  get sentences() {
+    return [...new Set(this.output.slots.map((slot) => slot.text).filter(Boolean))];
   }
 
   /** Swaps the languages, and the texts if the translation is complete. */
@@ -187,6 +204,7 @@ class TranslateView {
     this.count.textContent = text ? t("translate.characters", { count: text.length.toLocaleString(language) }) : "";
     this.clear.hidden = this.copy.hidden = !text;
     this.hint.hidden = Boolean(text.trim());
+    this.#pointAtSource(null);
     this.marks.show([]);
     this.menu.close(false);
     this.#report(null);
@@ -203,6 +221,7 @@ class TranslateView {
       this.status.textContent = "";
       const slow = setTimeout(() => turn === this.turn && (this.status.textContent = t("translate.working")), SLOW_MS);
       try {
+        if (!lines.length && this.request.glossary) await this.context.api.post("translate", { ...this.request, text: [""] }); // is it accepted?
         await Promise.all([this.translator.translate(lines, this.request, () => this.#refreshSoon()), detecting]);
       } finally {
         clearTimeout(slow);
@@ -324,10 +343,18 @@ class TranslateView {
 
   // ---- what is said about the translation
 
+  /** Marks the word at a position of the source, and the words of the translation that come from it. */
+  #pointAtSource(position) {
+    if (position === this.sourcePosition) return;
+    this.sourcePosition = position;
+    if (!this.output.pointed) this.marks.show(this.output.markFrom(position));
+  }
+
   #point(place) {
     const { t, language } = this.context;
     this.marks.show([]);
     this.help.hidden = Boolean(place) || !this.outputBox.querySelector(".word");
+    this.fromGlossary.hidden = !this.outputBox.querySelector(".word.required");
     if (!place) {
       this.word.textContent = "";
       return;

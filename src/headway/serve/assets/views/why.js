@@ -13,6 +13,7 @@ import { SPACE } from "../write/story.js";
 
 const DELAY_MS = 400;
 const BEAM_SIZE = 4;
+const MAX_OPTION = 80; // characters of a sentence in the list
 
 export function mount(container, context, state = {}) {
   return new WhyView(container, context, state);
@@ -24,6 +25,7 @@ class WhyView {
     this.given = state.translation ?? null; // by the view Translate, where it may have been changed
     this.position = state.position ?? null; // of the word that Translate asks about
     this.showsModels = state.showsModels ?? false; // Translate asks how the models differ
+    this.sentences = state.sentences ?? []; // of the text in Translate
     this.#build(container, state);
     this.onTheme = () => this.attention?.recolor();
     this.onBack = () => this.isInterrupted && this.#inspect();
@@ -34,8 +36,8 @@ class WhyView {
   }
 
   state() {
-    const { text, source, target, model } = this.#request;
-    return { text, source, target, model, translation: this.given };
+    const { given: translation, sentences } = this;
+    return { ...this.#request, translation, sentences };
   }
 
   unmount() {
@@ -54,10 +56,16 @@ class WhyView {
     this.pairs = this.context.languages.filter((each) => each.pivot === null); // two models cannot be inspected
     this.input = make("textarea", { dir: "auto", rows: 2, placeholder: t("why.placeholder") });
     this.input.value = state.text ?? "";
+    this.sentence = make("select", {});
     this.source = make("select", {});
     this.target = make("select", {});
     this.model = make("select", {});
-    const field = (title, select) => make("label", { class: "field" }, make("span", {}, title), select);
+    const field = (title, control) => make("label", { class: "field" }, make("span", {}, title), control);
+    this.sentenceField = field(t("why.sentence"), this.sentence);
+    this.sentenceField.hidden = this.sentences.length < 2;
+    const shortened = (text) => (text.length > MAX_OPTION ? `${text.slice(0, MAX_OPTION - 1)}…` : text);
+    this.sentence.append(...this.sentences.map((text, at) => make("option", { value: at }, `${at + 1}. ${shortened(text)}`)));
+    choose(this.sentence, String(this.sentences.indexOf(this.input.value)));
     this.languagesRow = make("div", { class: "row" }, field(t("translate.from"), this.source), field(t("translate.to"), this.target));
     this.modelField = field(t("why.model"), this.model);
     fillLanguages(this.source, this.pairs.map((each) => each.source), state.source ?? settings.get("source"), this.context);
@@ -66,6 +74,8 @@ class WhyView {
     this.failure = make("p", { class: "error", role: "alert" });
     this.translation = make("p", { class: "translation", role: "toolbar", "aria-label": t("translate.result"), dir: "auto" });
     this.probability = make("p", { class: "quiet" });
+    this.hint = make("p", { class: "quiet" });
+    this.parts = make("nav", { class: "row parts", "aria-label": t("why.parts") });
     this.forced = new ForcedWordPanel(this.context);
     this.own = make("button", { type: "button", hidden: true }, t("why.own"));
     this.tree = make("div", { class: "tree", tabindex: 0, role: "group", "aria-label": t("why.tree") });
@@ -77,6 +87,7 @@ class WhyView {
     const section = (title, about, ...children) => make("section", { class: "card", "aria-label": title },
       make("h2", {}, title), make("p", { class: "quiet" }, about), ...children);
     this.results = make("div", { class: "results" },
+      this.parts,
       section(t("why.words"), t("why.words.about"), this.translation, this.probability, confidenceLegend(this.context),
         this.own, this.forced.element),
       this.comparison.element,
@@ -87,16 +98,22 @@ class WhyView {
     container.append(
       make("h1", {}, t("view.why")), make("p", { class: "quiet about" }, t("why.about")),
       make("section", { class: "card" },
-        make("label", { class: "field" }, make("span", {}, t("why.text")), this.input),
-        make("div", { class: "row" }, this.languagesRow, this.modelField), this.failure),
+        this.sentenceField, field(t("why.text"), this.input),
+        make("div", { class: "row" }, this.languagesRow, this.modelField), this.hint, this.failure),
       this.results);
     const again = () => {
       this.given = null;
       this.#later(0);
     };
     this.input.addEventListener("input", () => {
-      Object.assign(this, { given: null, position: null, showsModels: false });
+      Object.assign(this, { given: null, position: null, sentences: [] });
+      this.sentenceField.hidden = true;
       this.#later(DELAY_MS);
+    });
+    this.sentence.addEventListener("change", () => {
+      this.input.value = this.sentences[this.sentence.value];
+      this.position = null;
+      again();
     });
     this.source.addEventListener("change", () => {
       this.#fillTargets(this.target.value);
@@ -160,6 +177,8 @@ class WhyView {
     const request = this.#request, { api, describe } = this.context;
     this.failure.textContent = "";
     this.isInterrupted = false;
+    this.hint.hidden = Boolean(request.text);
+    this.hint.textContent = this.context.t(this.showsModels ? "why.hint.models" : "why.hint");
     if (!request.text) {
       this.results.hidden = true;
       return;
@@ -183,6 +202,7 @@ class WhyView {
         this.forced.element.scrollIntoView({ block: "nearest" });
       }
       this.comparison.show(request, seen.target, isChanged, request.model, this.#models);
+      this.#showParts();
       if (this.showsModels) this.comparison.element.scrollIntoView({ block: "start" });
       this.showsModels = false;
     } catch (error) {
@@ -224,10 +244,26 @@ class WhyView {
     this.translation.lang = request.target;
     this.translation.replaceChildren(...children, text.slice(from));
     const mean = Math.exp(total / own.length);
-    this.probability.textContent = t(isChanged ? "why.given" : "why.found", { percent: percent(mean, language) });
+    const said = t(isChanged ? "why.given" : "why.found", { percent: percent(mean, language) });
+    this.probability.textContent = `${said} ${t("why.words.exact")}`;
     this.own.hidden = !isChanged;
     this.position = null;
     return asked;
+  }
+
+  /** Shows buttons that lead to the sections below the first one. */
+  #showParts() {
+    const [, ...sections] = [...this.results.querySelectorAll(":scope > section")].filter((section) => !section.hidden);
+    const buttons = sections.map((section) => {
+      const heading = section.querySelector("h2"), button = make("button", { type: "button", class: "plain" }, heading.textContent);
+      button.addEventListener("click", () => {
+        section.scrollIntoView();
+        heading.tabIndex = -1;
+        heading.focus({ preventScroll: true });
+      });
+      return button;
+    });
+    this.parts.replaceChildren(make("span", { class: "quiet" }, `${this.context.t("why.parts")}:`), ...buttons);
   }
 
   /** Shows what a token of the translation attends to. */

@@ -20,7 +20,7 @@ class WriteView {
   constructor(container, context, state) {
     this.context = context;
     this.models = context.models.filter((model) => model.kind === "language_model");
-    this.history = state.history ?? []; // what was there before: { begun, pieces }
+    this.history = state.history ?? []; // what was there before: { begun, pieces, said }
     this.#build(container, state);
     this.#restore({ begun: state.begun ?? null, pieces: state.pieces ?? [] });
     this.#show();
@@ -69,20 +69,23 @@ class WriteView {
       make("div", { class: "columns" },
         make("section", { class: "card controls", "aria-label": t("write.settings") },
           make("label", { class: "field" }, make("span", {}, t("write.prompt")), this.prompt),
-          models, make("div", { class: "row" }, this.go, this.stop, this.again, this.undo, this.clear), this.status, this.failure,
-          this.options.element),
+          models, make("div", { class: "row" }, this.go, this.stop, this.status),
+          make("div", { class: "row changes" }, this.again, this.undo, this.clear), this.failure, this.options.element),
         page));
     this.story = new Story(this.text, this.context, {
       point: (piece) => this.#describe(piece),
       choose: (index) => this.menu.open(index),
     });
-    this.menu = new TokenMenu(page, this.context, this.story, (index, alternative) => this.#branch(index, alternative));
+    this.menu = new TokenMenu(page, this.context, this.story, {
+      request: () => ({ model: this.model.value, begun: this.begun }),
+      choose: (index, alternative) => this.#branch(index, alternative),
+    });
     this.go.addEventListener("click", () => this.#write());
     this.stop.addEventListener("click", () => this.running?.abort());
     this.again.addEventListener("click", () => {
       this.#keep();
       this.#restore({ begun: this.prompt.value, pieces: [] });
-      this.#write();
+      this.#write(false);
     });
     this.undo.addEventListener("click", () => this.#undo());
     this.clear.addEventListener("click", () => {
@@ -123,7 +126,7 @@ class WriteView {
 
   /** Lets Undo come back to the present text. */
   #keep() {
-    if (this.story.pieces.length) this.history.push({ begun: this.begun, pieces: [...this.story.pieces] });
+    this.history.push({ begun: this.begun, pieces: [...this.story.pieces], said: this.status.textContent });
   }
 
   #restore({ begun, pieces }) {
@@ -136,7 +139,8 @@ class WriteView {
   #undo() {
     const kept = this.history.pop();
     this.#restore(kept);
-    this.prompt.value = kept.begun;
+    if (kept.begun !== null) this.prompt.value = kept.begun;
+    this.status.textContent = kept.said;
     this.#show();
     (this.undo.disabled ? this.go : this.undo).focus();
     this.context.announce(this.story.text);
@@ -147,6 +151,7 @@ class WriteView {
     if (this.running) return;
     const { api, t, describe, announce } = this.context;
     if (isUndoable) this.#keep();
+    const replaces = this.story.pieces.length > 0 && !this.#fits; // a text with another beginning
     if (!this.#fits) this.#restore({ begun: this.prompt.value, pieces: [] });
     const start = this.story.text.length;
     this.running = new AbortController();
@@ -169,7 +174,7 @@ class WriteView {
       else this.failure.textContent = describe(error);
     } finally {
       this.story.finish();
-      if (isUndoable && start && this.story.text.length === start) this.history.pop(); // nothing has changed
+      if (isUndoable && !replaces && this.story.text.length === start) this.history.pop(); // nothing has changed
       this.running = null;
       this.status.textContent = said;
       announce(this.story.text.slice(start)); // as one text: a screen reader cannot follow single tokens

@@ -83,7 +83,7 @@ export class ForcedWordPanel {
     this.running?.abort();
     if (!word) {
       this.result.replaceChildren(); // it belongs to another word
-      this.failure.textContent = t("why.empty");
+      this.failure.textContent = t("word.empty");
       this.word.focus();
       return;
     }

@@ -1,8 +1,11 @@
-// The menu of a token: what the model could have written there instead, and how probable each is.
+// The menu of a token: what the model could have written there instead, how probable each is, and what would follow.
 
 import { make, moveFocus, percent } from "../dom.js";
 import { meter } from "../meter.js";
 import { visible } from "./story.js";
+
+const PREVIEWED = 12; // tokens that follow an alternative
+const oneLine = (text) => text.replace(/\s+/g, " ");
 
 const isPart = (token) => /^<0x[0-9A-F]{2}>$/.test(token); // one byte of a character
 const isSpecial = (token) => /^<\w+>$/.test(token);
@@ -12,10 +15,11 @@ export class TokenMenu {
    * @param {HTMLElement} parent An element with a position, in which the menu is shown.
    * @param context The context of the view.
    * @param {Story} story The text.
-   * @param {(index: number, alternative: object) => void} choose Is called with another token for a place.
+   * @param {object} hooks `choose(index, alternative)` is called with another token for a place, and `request()` returns the
+   *   model, and what the text begins with.
    */
-  constructor(parent, context, story, choose) {
-    Object.assign(this, { parent, context, story, choose, index: null });
+  constructor(parent, context, story, hooks) {
+    Object.assign(this, { parent, context, story, hooks, index: null });
     this.title = make("p", { class: "quiet" });
     this.menu = make("div", { role: "menu" });
     this.element = make("div", { class: "token-menu" }, this.title, this.menu);
@@ -35,9 +39,11 @@ export class TokenMenu {
 
   remove() {
     this.listening.abort();
+    this.previewing?.abort();
   }
 
   close(returnFocus = true) {
+    this.previewing?.abort();
     this.element.hidden = true;
     const element = this.story.element(this.index);
     element?.classList.remove("open");
@@ -48,23 +54,27 @@ export class TokenMenu {
     const { t, language } = this.context, piece = this.story.pieces[index];
     if (!this.element.hidden) this.close(false);
     this.index = index;
-    this.title.textContent = t("alternatives.title", { word: visible(piece.text) });
+    this.title.textContent = t("write.instead", { word: visible(piece.text) });
     this.menu.setAttribute("aria-label", this.title.textContent);
+    const previews = new Map(); // alternative -> where its preview is shown
     const items = piece.alternatives.map((alternative) => {
       const isCurrent = alternative.text === piece.text;
       const usable = !isCurrent && !isPart(alternative.text) && !isSpecial(alternative.text);
       const name = alternative.text === "<eos>" ? t("write.eos") : visible(alternative.text);
+      const preview = make("span", { class: "quiet" });
+      if (isCurrent) preview.textContent = oneLine(this.story.pieces.slice(index + 1, index + 1 + PREVIEWED).map(({ text }) => text).join(""));
+      if (usable) previews.set(alternative, preview);
       const item = make("button", {
         type: "button", role: "menuitemradio", "aria-checked": String(isCurrent), "aria-disabled": usable ? null : "true",
       },
         make("span", { class: "tick", "aria-hidden": "true" }, isCurrent ? "✓" : ""),
-        make("span", { class: "name", dir: "auto" }, name),
+        make("span", { class: "name", dir: "auto" }, make("b", {}, name), preview),
         make("span", { class: "share" }, meter(alternative.probability), percent(alternative.probability, language)));
       item.addEventListener("click", () => {
         if (isCurrent) this.close();
         if (!usable) return;
         this.close(false);
-        this.choose(index, alternative);
+        this.hooks.choose(index, alternative);
       });
       return item;
     });
@@ -74,6 +84,25 @@ export class TokenMenu {
     this.story.element(index).classList.add("open");
     this.#place(index);
     items[0]?.focus();
+    this.#preview(index, previews);
+  }
+
+  /** Shows how the text would most probably go on after each alternative. */
+  async #preview(index, previews) {
+    const { begun, model } = this.hooks.request(), alternatives = [...previews.keys()];
+    if (!alternatives.length) return;
+    const { signal } = (this.previewing = new AbortController());
+    const before = begun + this.story.pieces.slice(0, index).map(({ text }) => text).join("");
+    const body = {
+      prompt: alternatives.map(({ text }) => before + text), model,
+      options: { temperature: 0, max_new_tokens: PREVIEWED, beyond_context: "slide" },
+    };
+    try {
+      const { continuations } = await this.context.api.post("generate", body, { signal });
+      continuations.forEach(([{ text }], at) => (previews.get(alternatives[at]).textContent = oneLine(text)));
+    } catch {
+      // the alternatives can be chosen without it
+    }
   }
 
   /** Places the menu below its token, inside of the parent. */
