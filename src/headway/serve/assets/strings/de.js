@@ -160,7 +160,7 @@ export const german = {
   // Write
   "view.write": "Schreiben",
   "write.about": "Ein Sprachmodell setzt Ihren Text fort, Token für Token.",
-  "write.settings": "Anfang und Einstellungen",
+  "write.settings": "Einstellungen",
   "write.prompt": "Anfang des Textes",
   "write.placeholder": "Geben Sie den Anfang eines Textes ein, oder lassen Sie das Feld leer",
   "write.model": "Modell",

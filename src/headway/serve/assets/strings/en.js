@@ -160,7 +160,7 @@ export const english = {
   // Write
   "view.write": "Write",
   "write.about": "A language model continues your text, one token at a time.",
-  "write.settings": "Beginning and settings",
+  "write.settings": "Settings",
   "write.prompt": "Beginning of the text",
   "write.placeholder": "Type the beginning of a text, or leave this empty",
   "write.model": "Model",

@@ -77,7 +77,7 @@ export class Documents {
     const { api, t, describe, announce } = this.context;
     const name = make("b", { dir: "auto" }, file.name), said = make("span", { class: "quiet" }, t("documents.sending"));
     const progress = make("progress", { max: 1, value: 0, "aria-label": t("documents.progress", { name: isolated(file.name) }) });
-    const remove = make("button", { type: "button", class: "plain" }, t("documents.cancel"));
+    const remove = make("button", { type: "button" }, t("documents.cancel"));
     const item = make("li", {}, name, progress, said, remove);
     this.list.append(item);
     this.entries.add(entry);

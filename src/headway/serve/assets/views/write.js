@@ -51,7 +51,7 @@ class WriteView {
     this.stop = make("button", { type: "button", class: "stop" }, t("write.stop"));
     this.again = make("button", { type: "button" }, t("write.again"));
     this.undo = make("button", { type: "button" }, t("write.undo"));
-    this.clear = make("button", { type: "button", class: "plain" }, t("write.clear"));
+    this.clear = make("button", { type: "button" }, t("write.clear"));
     this.status = make("span", { class: "quiet", role: "status" });
     this.failure = make("p", { class: "error", role: "alert" });
     this.info = make("p", { class: "quiet token-info" });
@@ -67,11 +67,12 @@ class WriteView {
       make("h1", {}, t("view.write")),
       make("p", { class: "quiet about" }, t("write.about")),
       make("div", { class: "columns" },
-        make("section", { class: "card controls", "aria-label": t("write.settings") },
+        make("section", { class: "card controls", "aria-label": t("write.prompt") },
           make("label", { class: "field" }, make("span", {}, t("write.prompt")), this.prompt),
           models, make("div", { class: "row" }, this.go, this.stop, this.status),
-          make("div", { class: "row changes" }, this.again, this.undo, this.clear), this.failure, this.options.element),
-        page));
+          make("div", { class: "row" }, this.again, this.undo, this.clear), this.failure),
+        page,
+        make("section", { class: "card settings", "aria-label": t("write.settings") }, this.options.element)));
     this.story = new Story(this.text, this.context, {
       point: (piece) => this.#describe(piece),
       choose: (index) => this.menu.open(index),
