@@ -236,7 +236,7 @@ def turns(row: Row, tree: Path, space: Workspace, name: str, threads: int) -> It
     elif row.kind == "start":
         folder = space.model(row.model)
         command = [sys.executable, "-m", "headway", "translate", str(folder), "Ein Mann schläft.", "--max-length", "8"]
-        yield lambda: processor_seconds(command, environment(tree, threads))
+        yield lambda: processor_seconds_of_command(command, environment(tree, threads))
     else:
         with calling(row, tree, space, threads) as turn:
             yield turn
@@ -319,7 +319,7 @@ def seconds_per_1000_tokens(records: Sequence[dict[str, Any]]) -> float:
     return 1_000 * seconds / tokens
 
 
-def processor_seconds(command: list[str], env: dict[str, str]) -> float:
+def processor_seconds_of_command(command: list[str], env: dict[str, str]) -> float:
     """Run a command to its end and return its processor time, including that of child processes it waited for."""
     process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)

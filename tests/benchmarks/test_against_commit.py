@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from against_commit import Result, all_rows, median_interval, processor_seconds, seconds_per_1000_tokens
+from against_commit import Result, all_rows, median_interval, processor_seconds_of_command, seconds_per_1000_tokens
 
 
 def test_the_interval_contains_the_median_and_narrows_with_more_pairs() -> None:
@@ -38,6 +38,6 @@ def test_the_record_after_a_pause_is_not_counted() -> None:
 
 def test_processor_time_leaves_out_waiting() -> None:
     waiting = [sys.executable, "-S", "-c", "import time; time.sleep(1)"]
-    assert processor_seconds(waiting, dict(os.environ)) < 0.9
+    assert processor_seconds_of_command(waiting, dict(os.environ)) < 0.9
     with pytest.raises(AssertionError, match="ended with 3"):
-        processor_seconds([sys.executable, "-c", "raise SystemExit(3)"], dict(os.environ))
+        processor_seconds_of_command([sys.executable, "-c", "raise SystemExit(3)"], dict(os.environ))

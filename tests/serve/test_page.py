@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from in_process import application
@@ -15,6 +16,7 @@ from starlette.testclient import TestClient
 import headway
 import headway.inspection
 import headway.serve.page
+from headway.predict import Flag
 
 PACKAGE = Path(headway.__file__).parent
 ASSETS = Path(headway.serve.page.__file__).parent / "assets"
@@ -65,6 +67,13 @@ def test_both_languages_have_the_same_texts_with_the_same_values() -> None:
     assert english == texts("de")
     code = "".join(path.read_text(encoding="utf-8") for path in FILES if path.suffix == ".js")
     assert set(re.findall(r'\bt\("([\w.]+)"', code)) <= english.keys()
+
+
+def test_each_flag_has_a_text_for_sentences_and_for_documents() -> None:
+    english = (ASSETS / "strings" / "en.js").read_text(encoding="utf-8")
+    for kind in (*get_args(Flag), "unlikely", "glossary", "failed"):
+        assert f'"notice.{kind}":' in english
+        assert f'"documents.{kind}":' in english
 
 
 def test_the_translated_messages_are_those_of_the_code() -> None:

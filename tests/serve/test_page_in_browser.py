@@ -285,7 +285,7 @@ def test_words_are_shaded_by_their_probability(page: Page, service: RunningServi
 
 def test_other_versions_are_the_n_best_list(page: Page, service: RunningService) -> None:
     type_and_wait(page, service)
-    page.get_by_text("Other versions of this sentence").click()
+    page.get_by_text("Other versions of").click()
     found = translation(service, TEXT, options={"n_best": 4, "beam_size": 4})
     texts = [found["text"], *(each["text"] for each in found["alternatives"])]
     buttons = page.locator(".versions li button")
@@ -299,7 +299,7 @@ def test_other_versions_are_the_n_best_list(page: Page, service: RunningService)
 
 def test_a_version_is_never_used_for_another_sentence(page: Page, service: RunningService) -> None:
     type_and_wait(page, service)
-    page.get_by_text("Other versions of this sentence").click()
+    page.get_by_text("Other versions of").click()
     old = page.locator(".versions li button").nth(2).element_handle()
     waiting: list[Route] = []
     page.route("**/api/v1/translate", lambda route: waiting.append(route))
@@ -312,13 +312,48 @@ def test_a_version_is_never_used_for_another_sentence(page: Page, service: Runni
     expect(output(page)).to_have_text(translation(service, "ice")["text"])
 
 
+def test_versions_belong_to_the_sentence_that_was_clicked_last(page: Page) -> None:
+    page.locator("textarea").fill("red tea\nice")
+    words = [page.locator(".output p").nth(line).locator(".word").first for line in (0, 1)]
+    title = page.locator(".versions summary")
+    expect(title).to_have_text("Other versions of “\u2068red tea\u2069”")
+    words[1].hover()
+    expect(page.locator(".word-info")).to_contain_text("from “\u2068ice\u2069”")
+    expect(title).to_have_text("Other versions of “\u2068red tea\u2069”")
+    words[1].click()
+    expect(title).to_have_text("Other versions of “\u2068ice\u2069”")
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowUp")
+    expect(words[0]).to_be_focused()
+    expect(title).to_have_text("Other versions of “\u2068red tea\u2069”")
+
+
+def test_an_alternative_that_continues_a_number_says_what_it_replaces(page: Page, service: RunningService) -> None:
+    candidates = [f"{first} {second}" for first in ("a", "red", "ice") for second in ("b", "tea", "tin", "nest")]
+    found = {text: translation(service, text)["text"] for text in candidates}
+    text = next(text for text in candidates if re.fullmatch(r"(.* )?\d \w+", found[text]))
+    number, word = found[text].split()[-2:]
+    reply = {"alternatives": [{"token": "7", "log_probability": -1.0}]}
+    page.route("**/api/v1/alternatives", lambda route: route.fulfill(json=reply))
+    type_and_wait(page, service, text)
+    page.locator(".word").last.click()
+    item = page.get_by_role("menuitemradio", name=f"{number}7")
+    expect(item).to_contain_text(f"instead of “\u2068{number} {word}\u2069”")
+    page.get_by_role("menuitem", name="Why").click()
+    suggestion = page.locator(".suggestions button", has_text=f"{number}7")
+    expect(suggestion).to_contain_text(f"instead of “\u2068{number} {word}\u2069”")
+    suggestion.click()
+    expect(page.locator(".forced .translation")).to_contain_text(f"{number}7")
+    expect(page.locator(".forced .translation")).not_to_contain_text(f"{number} {number}7")
+
+
 def test_versions_are_asked_for_again_after_an_error(browser: Browser, service: RunningService) -> None:
     with open_page(browser, service.url, requests_fail=True) as page:
         page.get_by_label("Translate from").select_option("en")
         page.locator("textarea").focus()
         type_and_wait(page, service)
         page.route("**/api/v1/translate", lambda route: route.fulfill(status=500, json={}), times=1)
-        summary = page.get_by_text("Other versions of this sentence")
+        summary = page.get_by_text("Other versions of")
         summary.click()
         expect(page.locator(".versions .error")).to_be_visible()
         summary.click()
@@ -388,6 +423,27 @@ def test_a_glossary_entry_that_is_refused_is_marked_and_the_others_are_used(
         expect(page.locator(".glossary .badge")).to_have_text("2")
 
 
+def test_a_late_check_of_the_glossary_does_not_stop_a_translation(page: Page, service: RunningService) -> None:
+    page.locator(".glossary summary").click()
+    fill_glossary(page, ("tea", "anger"))
+    wait_until(page, lambda: "anger" in page.evaluate("localStorage.getItem('headway') ?? ''"))
+    waiting: list[Route] = []
+
+    def hold_checks(route: Route) -> None:
+        if texts(route.request) == "":
+            waiting.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/api/v1/translate", hold_checks)
+    page.reload()
+    wait_until(page, lambda: bool(waiting))
+    page.locator("textarea").fill(TEXT)
+    expected = translation(service, TEXT, glossary=[["tea", "anger"]])["text"]
+    expect(output(page)).to_have_text(expected)
+    expect(page.locator(".word-info")).to_contain_text("required by the glossary")
+
+
 def test_other_words_that_a_glossary_changes_are_shown_and_can_be_undone(page: Page, service: RunningService) -> None:
     free = type_and_wait(page, service)
     page.locator(".glossary summary").click()
@@ -398,7 +454,7 @@ def test_other_words_that_a_glossary_changes_are_shown_and_can_be_undone(page: P
     notice = page.locator(".notices li", has_text="the glossary has also changed other words")
     expect(notice).to_contain_text(free)
     expect(page.get_by_text("required by the glossary")).to_be_visible()  # in the legend
-    notice.get_by_role("button", name="Use the version without it").click()
+    notice.get_by_role("button", name="Use it without the glossary").click()
     expect(output(page)).to_have_text(free)
     page.get_by_role("button", name="Undo").click()
     expect(output(page)).to_have_text(expected)
@@ -460,6 +516,51 @@ def test_an_incomplete_row_of_the_glossary_is_marked_and_kept(page: Page) -> Non
     expect(page.locator(".glossary .badge")).to_have_text("1")
 
 
+def test_a_removed_row_of_the_glossary_comes_back(page: Page, service: RunningService) -> None:
+    before = type_and_wait(page, service)
+    page.locator(".glossary summary").click()
+    fill_glossary(page, ("tea", "anger"), ("red", "haus"))
+    for name in ("tea", "red"):
+        expect(page.get_by_label("English, row 1")).to_have_value(name)
+        page.get_by_role("button", name="Remove row 1").click()
+    expect(output(page)).to_have_text(before)
+    page.keyboard.press("Control+z")
+    page.keyboard.press("Control+z")
+    for number, name in enumerate(("tea", "red", ""), start=1):
+        expect(page.get_by_label(f"English, row {number}")).to_have_value(name)
+    expect(page.locator("textarea")).to_have_value(TEXT)
+    expected = translation(service, TEXT, glossary=[["tea", "anger"], ["red", "haus"]])["text"]
+    expect(output(page)).to_have_text(expected)
+
+
+@pytest.mark.parametrize("locale", ["en-US", "de-DE"])
+def test_on_a_phone_a_glossary_fits_and_a_tap_meets_its_button(
+    browser: Browser, service: RunningService, locale: str
+) -> None:
+    phone: Any = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
+    with open_page(browser, service.url, locale=locale, **phone) as page:
+        page.locator(".languages select").first.select_option("en")
+        page.locator("textarea").fill(TEXT)
+        page.locator(".glossary summary").tap()
+        for input_, text in zip(page.locator(".glossary input").all(), ("tea", "anger"), strict=False):
+            input_.fill(text)
+        wait_until(page, lambda: "anger" in page.evaluate("localStorage.getItem('headway') ?? ''"))
+        before = translation(service, TEXT, glossary=[["tea", "anger"]])["text"]
+        expect(output(page)).to_have_text(before)
+        expect(page.locator(".notices button")).to_be_visible()
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= 360
+        page.locator(".word").first.tap()
+        expect(page.locator(".alternatives [aria-disabled]")).to_have_count(0)
+        page.locator(".alternatives [aria-checked=false]").first.tap()
+        expect(output(page)).not_to_have_text(before)
+        undo = page.locator(".notices .change button").first
+        undo.scroll_into_view_if_needed()
+        place = undo.bounding_box()
+        assert place is not None
+        page.touchscreen.tap(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
+        expect(output(page)).to_have_text(before)
+
+
 def test_two_tabs_share_a_glossary(page: Page) -> None:
     other = page.context.new_page()
     other.goto(page.url)
@@ -508,13 +609,13 @@ def test_a_document_is_translated_and_saved(page: Page, service: RunningService)
     expected = [translation(service, text)["text"] for text in ("red tea", "ice")]
     assert download.value.path().read_text(encoding="utf-8").split("\n\n") == [expected[0], f"{expected[1]}\n"]
     page.get_by_role("button", name="Remove", exact=True).click()
-    expect(page.locator(".documents li")).to_have_count(0)
+    expect(page.locator(".documents > li")).to_have_count(0)
 
 
 def test_a_document_without_text_is_named(page: Page) -> None:
     document = FilePayload(name="empty.txt", mimeType="text/plain", buffer=b"\n")
     page.locator("input[type=file]").set_input_files(document)
-    expect(page.locator(".documents li")).to_contain_text("no text to translate", timeout=60_000)
+    expect(page.locator(".documents > li")).to_contain_text("no text to translate", timeout=60_000)
     expect(page.get_by_role("button", name="Save the translation")).to_have_count(0)
 
 
@@ -540,9 +641,11 @@ def test_what_may_be_wrong_with_a_document_is_said_beside_it(page: Page) -> None
     page.route("**/api/v1/documents/*", warn)
     document = FilePayload(name="letter.txt", mimeType="text/plain", buffer=b"red tea\n")
     page.locator("input[type=file]").set_input_files(document)
-    said = page.locator(".documents .warnings li")
-    expect(said).to_contain_text("may be made up (5 of 7 texts)", timeout=60_000)
-    expect(said).to_contain_text(re.compile("“\u2068red tea\u2069”.* and 2 more"))
+    said = page.locator(".documents .warnings > li")
+    expect(said.locator("summary")).to_contain_text("may be made up (texts: 5 of 7)", timeout=60_000)
+    said.locator("summary").click()
+    examples = [f"“\u2068{text}\u2069”" for text in ("red tea", "ice", "a tin")]
+    expect(said.locator("li")).to_have_text([*examples, "and 2 more"])
 
 
 def test_words_of_a_translation_through_a_third_language_have_alternatives(page: Page, service: RunningService) -> None:
@@ -670,7 +773,7 @@ def test_a_change_of_the_language_of_the_page_keeps_documents_and_chosen_version
     page: Page, service: RunningService
 ) -> None:
     before = type_and_wait(page, service)
-    page.get_by_text("Other versions of this sentence").click()
+    page.get_by_text("Other versions of").click()
     versions = page.locator(".versions li button")
     chosen = versions.nth(2).inner_text()
     versions.nth(2).click()

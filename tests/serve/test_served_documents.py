@@ -11,7 +11,7 @@ import struct
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,11 @@ from running_clients import HERE, call, install_node
 from running_service import RunningService, running, unpack_model, wait_until
 
 from headway.documents import FORMATS, document_extensions, translate_document
-from headway.predict import Glossary, Translator, load_translator
+from headway.errors import ConfigError
+from headway.predict import Candidate, Glossary, GlossaryTerm, Source, Translation, Translator, load_translator
 from headway.serve.config import LimitsConfig
 from headway.serve.documents import ServedDocuments
-from headway.serve.service import Client
+from headway.serve.service import Client, Service
 
 KEYS = ("first", "second")
 BODY = "a b <b>c d</b> e"
@@ -154,7 +155,11 @@ def test_what_may_be_wrong_is_counted_by_kind(http: UploadingClient) -> None:
     assert expected, "the test needs a text whose translation has a flag"
     found = finished(http, upload(http, "a.txt", "\n\n".join(texts).encode()).json()["id"])
     assert found["warnings"] == [
-        {"kind": kind, "num_texts": len(own), "examples": [text.strip()[:100] for text in own[:3]]}
+        {
+            "kind": kind,
+            "num_texts": len(own),
+            "examples": [text if len(text) < 100 else f"{text[:99]}…" for text in own],
+        }
         for kind, own in expected.items()
     ]
 
@@ -395,6 +400,38 @@ def test_an_upload_that_is_canceled_leaves_nothing(translator: Translator) -> No
                 await adding
         document = await documents.add(client, "a.txt", b"a b", "en", "de")
         assert [path.name for path in document.folder.parent.iterdir()] == [document.id]
+        documents.close()
+
+    asyncio.run(run())
+
+
+def test_warnings_name_the_texts_without_their_tags(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    unmet = (GlossaryTerm("a", ("x",), met=False),)
+    results: dict[str, Translation | ConfigError] = {
+        "a <b>": Translation("", (Candidate("x", 0.0, 0.0, (), (), glossary=unmet),), unlikely=True),
+        "c d": ConfigError("it cannot be translated"),
+        "long": Translation("", (Candidate("y", 0.0, 0.0, (), (), flags=("repeated",)),)),
+    }
+
+    async def translate(
+        _service: Service, _client: Client, sources: Sequence[Source], *_: object, **_how: object
+    ) -> tuple[list[Translation | ConfigError], None]:
+        return [
+            next(own for begin, own in results.items() if source.text.startswith(begin)) for source in sources
+        ], None
+
+    monkeypatch.setattr(Service, "translate", translate)
+
+    async def run() -> None:
+        documents, client = served_documents(translator)
+        html = f"<p>a <b>&amp; b</b>,<img src='c.png'>c</p><p>c d</p><p>long {'word ' * 40}</p>"
+        document = await documents.add(client, "a.html", html.encode(), "en", "de")
+        await asyncio.wait_for(document.finished.wait(), 30)
+        found = {each.kind: (each.num_texts, each.examples) for each in document.warnings}
+        long = f"long {'word ' * 40}"[:99] + "…"
+        marked = (1, ["a & b, c"])
+        assert found == {"unlikely": marked, "glossary": marked, "failed": (1, ["c d"]), "repeated": (1, [long])}
+        assert "c d" in document.fetch().read_text(encoding="utf-8")
         documents.close()
 
     asyncio.run(run())

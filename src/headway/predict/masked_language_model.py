@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -146,7 +146,12 @@ class MaskedLanguageModel:
             else:
                 words = [self._candidate(each, spaced) for each in candidates]
                 found = self._best_candidates(found, words, beam)
-        return [self._filling(each) for each in found[:top]]
+        fillings = [self._filling(each) for each in found[:top]]
+        if text.startswith(" "):
+            return fillings
+        return [
+            replace(each, text=each.text.lstrip(" ")) for each in fillings
+        ]  # a first word may be filled in with a space
 
     def score(self, texts: Sequence[str]) -> list[ScoredText]:
         """Return the log-probability of each token of each text given all its other tokens, in nats.

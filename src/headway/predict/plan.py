@@ -23,7 +23,7 @@ from headway.predict.phrases import (
     prefix_ids,
     word_boundaries,
 )
-from headway.predict.results import Alignment, Candidate, Flag, Source, Translation
+from headway.predict.results import Alignment, Candidate, Flag, GlossaryTerm, Source, Translation
 from headway.predict.segment import TextPart, split_text
 from headway.text.base import EOS, TextTokenizer
 from headway.text.special_tokens import SpecialTokens
@@ -205,7 +205,7 @@ def _merge(plan: TranslationPlan, parts: list[Candidate]) -> Candidate:
             token_log_probabilities=tuple(each for part in parts for each in part.token_log_probabilities),
             ids=tuple(token for part in parts for token in part.ids),
             banned=tuple(dict.fromkeys(phrase for part in parts for phrase in part.banned)),
-            glossary=None if whole.glossary is None else tuple(term for part in parts for term in part.glossary or ()),
+            glossary=_merge_glossaries([part.glossary for part in parts if part.glossary is not None]),
             alignment=_merge_alignments(plan, parts),
             pivot=_merge_pivots(plan, [part.pivot for part in parts if part.pivot is not None]),
         )
@@ -215,6 +215,11 @@ def _merge(plan: TranslationPlan, parts: list[Candidate]) -> Candidate:
         flags.add("split")
     ordered = tuple(flag for flag in get_args(Flag) if flag in flags)
     return replace(whole, text=text + plan.trailing_whitespace, flags=ordered)
+
+
+def _merge_glossaries(glossaries: Sequence[tuple[GlossaryTerm, ...]]) -> tuple[GlossaryTerm, ...] | None:
+    """Return the terms of all parts that have a glossary; None if there is no glossary."""
+    return tuple(term for terms in glossaries for term in terms) if glossaries else None
 
 
 def _merge_pivots(plan: TranslationPlan, pivots: Sequence[str]) -> str | None:

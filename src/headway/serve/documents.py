@@ -42,9 +42,10 @@ _DETECTED_CHARACTERS = 10_000
 _MAX_PROCESSES = 2  # that read or write documents at a time
 _RETRY_S = 60
 _MAX_NAME = 200  # characters
-_MAX_EXAMPLES = 3
+_MAX_EXAMPLES = 20
 _EXAMPLE_CHARACTERS = 100
 _TAG = re.compile(r"<[^<>]*>")
+_EMPTY_TAG = re.compile(r"<(?:(?:br|img)\b[^<>]*|[^<>]*/)>")
 _SYNTAX_LETTERS = {syntax[0]: syntax for syntax in MARKUP}  # of a job's texts, each of which begins with a letter
 
 
@@ -379,13 +380,13 @@ class ServedDocuments:
 
 
 async def _unchanged(encoded: Sequence[str]) -> list[bytes]:
-    return [json.dumps({"text": text[1:]}).encode() for text in encoded]
+    return [json.dumps({"text": text[1:], "warnings": []}).encode() for text in encoded]
 
 
 def _result(translation: Translation | HeadwayError) -> dict[str, Any]:
-    """Return what is kept of a translation: its text, and the kinds of its warnings."""
+    """Return what is kept of a translation: its text, and the kinds of its warnings. An error has neither."""
     if isinstance(translation, HeadwayError):
-        return {"error": str(translation)}
+        return {}
     kinds: list[str] = [*(["unlikely"] if translation.unlikely else []), *translation.flags]
     if any(not term.met for term in translation.glossary or ()):
         kinds.append("glossary")
@@ -396,17 +397,19 @@ def _warnings(texts: Sequence[DocumentText], results: Sequence[dict[str, Any]]) 
     """Return the warnings about the results of texts, one of each kind."""
     found: dict[str, DocumentWarning] = {}
     for text, result in zip(texts, results, strict=True):
-        for kind in ["failed"] if "text" not in result else result.get("warnings", []):
+        for kind in result.get("warnings", ["failed"]):
             warning = found.setdefault(kind, DocumentWarning(kind))
             warning.num_texts += 1
             if len(warning.examples) < _MAX_EXAMPLES:
-                warning.examples.append(_as_plain(text).strip()[:_EXAMPLE_CHARACTERS])
+                example = " ".join(_as_plain(text).split())
+                is_long = len(example) > _EXAMPLE_CHARACTERS
+                warning.examples.append(f"{example[: _EXAMPLE_CHARACTERS - 1]}…" if is_long else example)
     return list(found.values())
 
 
 def _as_plain(text: DocumentText) -> str:
-    """Return a text of a document without its tags."""
-    return text.text if text.syntax == "plain" else html.unescape(_TAG.sub("", text.text))
+    """Return a text of a document without its tags. A tag that stands for something, such as <br/>, becomes a space."""
+    return text.text if text.syntax == "plain" else html.unescape(_TAG.sub("", _EMPTY_TAG.sub(" ", text.text)))
 
 
 def _file_name(name: str) -> str:

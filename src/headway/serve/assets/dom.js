@@ -29,6 +29,9 @@ export function focusField(field) {
   if (document.activeElement?.id !== "language") field.focus({ preventScroll: true });
 }
 
+/** Whether a key undoes a change: Ctrl+Z, or Command+Z. */
+export const isUndo = ({ key, ctrlKey, metaKey, shiftKey }) => key === "z" && (ctrlKey || metaKey) && !shiftKey;
+
 /** Moves the focus with the arrow keys, Home and End among `items`. Returns the element that has the focus then. */
 export function moveFocus(event, items, { vertical = true, horizontal = false, rightToLeft = false } = {}) {
   const at = items.indexOf(document.activeElement), forward = rightToLeft ? -1 : 1;

@@ -24,13 +24,15 @@ const api = new Api({ key: () => settings.get("key"), askForKey, onUnreachable }
  *   announce(text)         says something to people who use a screen reader
  *   navigate(view, state)  opens a view anew with a state
  *   offers(view)           tells whether a view is shown
+ *   sentence()             the sentence of the view Translate as a state of the view Why, or null
  * `document` has the events "themechange" and "serviceback".
  *
  * mount(container, context, state) builds the view in an empty container. It may return `{ state, unmount }`:
  * `state()` returns what another mount needs to look the same (the language of the page may change), and `unmount()`
- * ends requests and listeners. A view that is not in sight stays mounted in a hidden container.
+ * ends requests and listeners. A view that is not in sight stays mounted in a hidden container; when it comes into sight again,
+ * its `shown()` is called.
  */
-const context = { api, t, serviceMessage, settings, describe, announce, navigate, offers, language: "en", models: [], languages: [] };
+const context = { api, t, serviceMessage, settings, describe, announce, navigate, offers, sentence, language: "en", models: [], languages: [] };
 const mounted = new Map(); // name of a view -> its container and what its mount has returned
 
 // ---- views
@@ -41,7 +43,12 @@ function offers(name) {
   return offered().some((view) => view.name === name);
 }
 
+function sentence() {
+  return mounted.get("translate")?.handle.sentence ?? null;
+}
+
 async function show(view) {
+  const wasHidden = mounted.get(view.name)?.container.hidden;
   for (const [name, { container }] of mounted) container.hidden = name !== view.name;
   for (const link of $("views").children) {
     if (link.hash === `#${view.name}`) link.setAttribute("aria-current", "page");
@@ -49,6 +56,7 @@ async function show(view) {
   }
   document.title = `${t(`view.${view.name}`)} · Headway`;
   if (!mounted.has(view.name)) await open(view);
+  else if (wasHidden) mounted.get(view.name).handle.shown?.();
 }
 
 async function open(view, state) {

@@ -66,9 +66,9 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def document(identifier: str, request: Request) -> dict[str, Any]:
         """Return the progress of a document.
 
-        When it is done, ``warnings`` says what may be wrong: its ``kind`` is a flag of a translation, "unlikely",
-        "glossary" (an entry is not met) or "failed" (the text is not translated). It has the number of the texts, and
-        the beginnings of some as ``examples``.
+        When it is done, ``warnings`` says what may be wrong. The ``kind`` of a warning is a flag of a translation,
+        "unlikely", "glossary" (an entry is not met) or "failed" (the text is not translated). ``num_texts`` is the
+        number of texts that it applies to, and ``examples`` are the beginnings of some of them.
         """
         return _document(service.documents.get(client_of(service, request).name, identifier))
 

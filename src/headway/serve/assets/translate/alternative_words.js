@@ -13,16 +13,17 @@ const SPECIAL = /^<\w+>$/; // the end of the text, or a byte of a character
  * @param {object} sentence What the model has read: its text, source, target and model.
  * @param {object} request The fields of /api/v1/translate for the continuations.
  * @param {object} translation Its text and tokens.
- * @param {number} start The position of the current word in the translation.
+ * @param {[number, number]} span The place of the current word in the translation.
  * @param {number} count How many tokens are asked for.
  * @param {AbortSignal} signal Ends the requests.
  * @param {(entries: object[]) => void} changed Is called with the entries, first with their tokens and probabilities,
  *   and whenever one is complete: then it has `word`, the `translation` that contains it, and its place there, `span`.
- *   An entry without a word is removed.
+ *   If it also replaces text before the current word (a number that goes on), `replaced` is all that it replaces. An entry
+ *   without a word is removed.
  *
  * Returns the entries.
  */
-export async function findAlternativeWords(api, sentence, request, { translation, start, count, signal, changed = () => {} }) {
+export async function findAlternativeWords(api, sentence, request, { translation, span: [start, end], count, signal, changed = () => {} }) {
   const { text, tokens } = translation, prefix = text.slice(0, start).trimEnd();
   const { alternatives } = await api.post("alternatives", { ...sentence, prefix, count }, { signal });
   const ownToken = firstToken(translation, start);
@@ -41,7 +42,8 @@ export async function findAlternativeWords(api, sentence, request, { translation
       wordsOf(found, request.text, request.target, request.source).find(({ end }) => end > prefix.length);
     if (word) {
       const span = [word.start, word.end], probability = word.probability ?? entry.probability;
-      Object.assign(entry, { translation: found, span, word: found.text.slice(...span), probability });
+      const replaced = span[0] < start ? text.slice(span[0], end) : null;
+      Object.assign(entry, { translation: found, span, word: found.text.slice(...span), probability, replaced });
     } else entries = entries.filter((each) => each !== entry);
     if (!signal.aborted) changed(entries);
   }));

@@ -8,6 +8,10 @@ import { findAlternativeWords, firstToken, mergedByWord } from "./alternative_wo
 const COUNT = 7;
 const MAX_PREVIEW = 80; // characters
 
+/** Returns what says that an alternative replaces more than its word, or nothing. */
+export const insteadOf = (replaced, t) =>
+  replaced === null ? "" : make("span", { class: "quiet" }, ` (${t("alternatives.instead", { text: isolated(replaced) })})`);
+
 export class AlternativesMenu {
   /**
    * @param {HTMLElement} parent An element with a position, in which the menu is shown.
@@ -61,10 +65,11 @@ export class AlternativesMenu {
     const waiting = make("p", { class: "quiet", tabindex: -1, role: "menuitem", "aria-disabled": "true" }, t("loading"));
     this.list.append(waiting);
     this.menu.replaceChildren(this.list, ...this.#whyButton(place, sentence));
-    const later = (slot.result.choices ?? []).filter((choice) => choice.start > word.start);
-    const risk = t("alternatives.later", { words: later.map((choice) => t("quoted", { text: isolated(choice.word) })).join(", ") });
-    this.element.replaceChildren(title, this.menu, this.#wordForm(place, request),
-      ...(later.length ? [make("p", { class: "quiet" }, risk)] : []));
+    const later = (slot.result.choices ?? []).filter((choice) => choice.start > word.start)
+      .map((choice) => t("quoted", { text: isolated(choice.word) }));
+    const risk = make("p", { class: "quiet", id: "risk" }, later.length ? t("alternatives.later", { words: later.join(", ") }) : "");
+    this.menu.setAttribute("aria-describedby", risk.id);
+    this.element.replaceChildren(title, this.menu, this.#wordForm(place, request), risk);
     this.element.hidden = false;
     this.#place();
     waiting.focus();
@@ -75,7 +80,7 @@ export class AlternativesMenu {
         word: current, translation: slot.result, isCurrent: true,
       };
       const others = await findAlternativeWords(api, sentence, { ...request, text: slot.text }, {
-        translation: slot.result, start: word.start, count: COUNT, signal,
+        translation: slot.result, span: [word.start, word.end], count: COUNT, signal,
         changed: (entries) => this.#show(place, [ours, ...entries]),
       });
       if (!others.length) this.list.append(make("p", { class: "quiet" }, t("alternatives.none")));
@@ -137,7 +142,7 @@ export class AlternativesMenu {
     (items.find((item) => word !== undefined && item.dataset.word === word) ?? items[0]).focus();
   }
 
-  #item({ name, word, span, translation, probability, isCurrent = false }, place) {
+  #item({ name, word, span, translation, probability, replaced = null, isCurrent = false }, place) {
     const { t, language } = this.context;
     const rest = translation?.text.slice(span[1]) ?? "";
     const preview = rest.length > MAX_PREVIEW ? `${rest.slice(0, MAX_PREVIEW)}…` : rest;
@@ -145,7 +150,7 @@ export class AlternativesMenu {
       type: "button", role: "menuitemradio", "aria-checked": String(isCurrent), "aria-disabled": word ? null : "true",
     },
       make("span", { class: "tick", "aria-hidden": "true" }, isCurrent ? "✓" : ""),
-      make("span", { class: "text", dir: "auto" }, make("b", {}, name), make("span", { class: "quiet" }, preview)),
+      make("span", { class: "text", dir: "auto" }, make("b", {}, name), make("span", { class: "quiet" }, preview), insteadOf(replaced, t)),
       make("span", { class: "share" }, meter(probability), percent(probability, language)));
     item.dataset.word = name;
     item.title = isCurrent ? t("alternatives.current") : translation?.text ?? "";
@@ -178,5 +183,6 @@ export class AlternativesMenu {
     const left = Math.max(8, Math.min(word.left - outer.left, outer.width - element.offsetWidth - 8));
     element.style.left = `${left}px`;
     element.style.top = `${word.bottom - outer.top + 6}px`;
+    element.scrollIntoView({ block: "nearest" });
   }
 }

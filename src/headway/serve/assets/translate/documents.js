@@ -65,9 +65,9 @@ export class Documents {
   #warnings({ warnings, num_texts: all }) {
     const { t } = this.context;
     return make("ul", { class: "warnings" }, ...warnings.map(({ kind, num_texts: count, examples }) => {
-      const some = examples.map((each) => t("quoted", { text: isolated(each) })).join(", ");
-      const more = count > examples.length ? t("notice.more", { count: count - examples.length }) : "";
-      return make("li", {}, t(`documents.${kind}`, { count, all }), make("span", { class: "quiet" }, ` ${some}${more}`));
+      const quoted = examples.map((each) => t("quoted", { text: isolated(each) })), left = count - examples.length;
+      const texts = [...quoted, ...(left ? [t("documents.left", { count: left })] : [])].map((each) => make("li", { dir: "auto" }, each));
+      return make("li", {}, make("details", {}, make("summary", {}, t(`documents.${kind}`, { count, all })), make("ul", { class: "quiet" }, ...texts)));
     }));
   }
 
@@ -103,7 +103,9 @@ export class Documents {
       if (found.status !== "done") throw Object.assign(new Error(found.error ?? found.status), { status: 400 });
       progress.remove();
       remove.textContent = t("documents.remove");
-      if (!entry.isDone) announce(t("documents.done", { name: file.name }));
+      const problems = found.warnings.map(({ kind, num_texts: count }) => t(`documents.${kind}`, { count, all: found.num_texts }));
+      const result = found.num_texts ? [t("documents.done", { name: file.name }), ...problems] : [file.name, t("documents.empty")];
+      if (!entry.isDone) announce(result.join(" "));
       entry.isDone = true;
       if (!found.num_texts) {
         said.textContent = t("documents.empty");

@@ -1,6 +1,6 @@
 // The glossary: a table of required translations for a pair of languages, which is edited in place and kept in the browser.
 
-import { make } from "../dom.js";
+import { isUndo, make } from "../dom.js";
 import { ABOUT_ROW } from "../strings.js";
 
 const SETTING = "glossaries";
@@ -13,6 +13,7 @@ export class GlossaryTable {
     Object.assign(this, { context, changed, timer: null, ending: new AbortController(), rows: [] });
     this.lines = new Map(); // row -> its line of the table, and its inputs
     this.refused = new Set(); // rows that the service has refused
+    this.removed = []; // rows that were removed since the last edit, and where they were
     const { t } = context;
     this.body = make("tbody");
     const head = make("tr", {}, make("td"), ...["source", "target"].map(() => make("th", { scope: "col" })), make("td"));
@@ -22,6 +23,11 @@ export class GlossaryTable {
       make("summary", {}, t("glossary.title"), " ", this.count),
       make("p", { class: "quiet" }, t("glossary.about")),
       make("table", {}, make("thead", {}, head), this.body));
+    this.body.addEventListener("keydown", (event) => {
+      if (!isUndo(event) || !this.removed.length) return;
+      event.preventDefault(); // the browser would change another field
+      this.#restore(...this.removed.pop());
+    });
     addEventListener("storage", () => this.#useOtherTab(), { signal: this.ending.signal });
   }
 
@@ -47,6 +53,7 @@ export class GlossaryTable {
   #show() {
     this.#forgetRefusals();
     this.lines.clear();
+    this.removed = [];
     this.rows = this.#saved.map((row) => [...row]);
     this.body.replaceChildren(...this.rows.map((row) => this.#line(row)));
     this.rows.forEach((row) => this.#showIncomplete(row));
@@ -140,6 +147,7 @@ export class GlossaryTable {
       input.value = row[at];
       input.addEventListener("input", () => {
         row[at] = input.value;
+        this.removed = [];
         this.#forgetRefusals(); // also of rows that contradicted this one
         this.#showProblem(row, "");
         if (row === this.rows.at(-1) && input.value) {
@@ -155,7 +163,9 @@ export class GlossaryTable {
       this.#forgetRefusals();
       this.#showProblem(row, "");
       const next = line.nextSibling.querySelector("input");
-      this.rows.splice(this.rows.indexOf(row), 1);
+      const at = this.rows.indexOf(row);
+      this.removed.push([row, at]);
+      this.rows.splice(at, 1);
       this.lines.delete(row);
       line.remove();
       this.#number();
@@ -180,6 +190,18 @@ export class GlossaryTable {
       remove.setAttribute("aria-label", t("glossary.remove", { row: at + 1 }));
       remove.hidden = row === this.rows.at(-1);
     });
+  }
+
+  /** Puts a row that was removed in its place again. */
+  #restore(row, at) {
+    this.lines.get(this.rows[at]).line.before(this.#line(row));
+    this.rows.splice(at, 0, row);
+    this.#forgetRefusals();
+    this.#showIncomplete(row);
+    this.#number();
+    this.lines.get(row).inputs[0].focus();
+    this.#save();
+    this.changed();
   }
 
   #addEmpty() {

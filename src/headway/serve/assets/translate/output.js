@@ -1,6 +1,6 @@
 // The translation as it is shown: lines, sentences and words. Words are shaded by how sure the model is of them.
 
-import { make, percent } from "../dom.js";
+import { isUndo, make, percent } from "../dom.js";
 import { sentenceGap, wordsOf } from "./words.js";
 
 const SURE = 0.9; // words with at least this probability have no shade
@@ -182,10 +182,14 @@ export class Output {
     return this.lines.flatMap((entry) => entry.slots);
   }
 
+  #entryAt(position) {
+    let end = 0;
+    return this.lines.find(({ line }) => (end += line.length) > position) ?? null;
+  }
+
   /** Returns the element of the line at a position of the source text. */
   lineAt(position) {
-    let end = 0;
-    return this.lines.find(({ line }) => (end += line.length) >= position)?.element ?? null;
+    return (this.#entryAt(position) ?? this.lines.at(-1))?.element ?? null;
   }
 
   /**
@@ -194,19 +198,15 @@ export class Output {
    */
   markFrom(position) {
     for (const element of this.container.querySelectorAll(".related")) element.classList.remove("related");
-    const found = [];
-    let start = 0;
-    for (const { line, slots } of position === null ? [] : this.lines) {
-      for (const { element, words, offset, isStale } of position < start + line.length ? slots : []) {
-        const at = position - start - offset, elements = element.querySelectorAll(".word");
-        (isStale ? [] : words ?? []).forEach(({ source }, index) => {
-          if (!source.some(([from, to]) => from <= at && at < to)) return;
-          elements[index].classList.add("related");
-          found.push(...source.map(([from, to]) => [start + offset + from, start + offset + to]));
-        });
-      }
-      start += line.length;
-      if (start > position) break;
+    const entry = position === null ? null : this.#entryAt(position), found = [];
+    if (!entry) return found;
+    for (const slot of entry.slots.filter(({ words, isStale }) => words && !isStale)) {
+      const start = this.position(slot), at = position - start, elements = slot.element.querySelectorAll(".word");
+      slot.words.forEach(({ source }, index) => {
+        if (!source.some(([from, to]) => from <= at && at < to)) return;
+        elements[index].classList.add("related");
+        found.push(...source.map(([from, to]) => [start + from, start + to]));
+      });
     }
     return found;
   }
@@ -258,7 +258,7 @@ export class Output {
 
   #key(event) {
     const place = this.places.get(event.target);
-    if (place && event.key === "z" && (event.ctrlKey || event.metaKey) && !event.shiftKey) {
+    if (place && isUndo(event)) {
       event.preventDefault(); // the browser would change the source
       this.hooks.undo(place);
     }

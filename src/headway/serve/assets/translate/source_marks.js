@@ -13,8 +13,8 @@ export class SourceMarks {
     textarea.addEventListener("input", () => this.show([]));
   }
 
-  /** Marks the characters of some spans [start, end), and scrolls to the first one if it is out of sight. */
-  show(spans) {
+  /** Marks the characters of some spans [start, end). If it `scrolls`, the first one comes into sight. */
+  show(spans, scrolls = true) {
     this.boxes.replaceChildren();
     if (!spans.length) return;
     const { textarea, copy } = this;
@@ -37,7 +37,7 @@ export class SourceMarks {
         top ??= rect.top - origin.top;
       }
     }
-    if (top !== null && (top < textarea.scrollTop || top > textarea.scrollTop + textarea.clientHeight - 24)) {
+    if (scrolls && top !== null && (top < textarea.scrollTop || top > textarea.scrollTop + textarea.clientHeight - 24)) {
       textarea.scrollTop = top - textarea.clientHeight / 3;
     }
     this.#scroll();

@@ -1,9 +1,10 @@
 // Other translations of a sentence: the n-best list.
 
 import { isAbort } from "../api.js";
-import { make } from "../dom.js";
+import { isolated, make } from "../dom.js";
 
 const COUNT = 4;
+const QUOTED = 60; // characters of the sentence
 
 export class Versions {
   /**
@@ -13,8 +14,9 @@ export class Versions {
     const { t } = context;
     Object.assign(this, { context, use, shown: null }); // what the list belongs to
     this.list = make("ol");
+    this.title = make("summary");
     this.element = make("details", { class: "card versions", hidden: true },
-      make("summary", {}, t("versions.title")), make("p", { class: "quiet" }, t("versions.about")), this.list);
+      this.title, make("p", { class: "quiet" }, t("versions.about")), this.list);
     this.element.addEventListener("toggle", () => this.#fill());
   }
 
@@ -26,6 +28,11 @@ export class Versions {
   show(slot, request) {
     Object.assign(this, { slot, request });
     this.element.hidden = !slot;
+    if (slot) {
+      const { t } = this.context, { text } = slot;
+      const shown = text.length > QUOTED ? `${text.slice(0, QUOTED - 1)}…` : text;
+      this.title.textContent = t("versions.title", { text: t("quoted", { text: isolated(shown) }) });
+    }
     this.#fill();
   }
 
@@ -55,7 +62,8 @@ export class Versions {
     const { signal } = (this.asking = new AbortController());
     const body = { ...request, text: sentence, options: { n_best: COUNT, beam_size: COUNT } };
     const { translations: [{ alternatives, ...best }] } = await this.context.api.post("translate", body, { signal });
-    this.list.replaceChildren(...[best, ...alternatives].map((version) => {
+    const versions = new Map([best, ...alternatives].map((version) => [version.text, version]).reverse()); // without duplicates
+    this.list.replaceChildren(...[...versions.values()].reverse().map((version) => {
       const button = make("button", { type: "button", class: "plain", dir: "auto" }, version.text);
       button.addEventListener("click", () => {
         const { top } = button.getBoundingClientRect();

@@ -1,6 +1,6 @@
 // The view Fill: a masked language model fills in the hidden words of a text.
 
-import { make, percent } from "../dom.js";
+import { isUndo, make, percent } from "../dom.js";
 import { meter } from "../meter.js";
 import { TextView } from "../text_view.js";
 
@@ -27,6 +27,11 @@ class Fill {
       show: (text, signal) => this.#show(text, signal), clear: () => this.#clear(""),
     });
     this.hide.addEventListener("click", () => this.#hideSelection());
+    container.addEventListener("keydown", (event) => {
+      if (!isUndo(event) || !this.history.length) return;
+      event.preventDefault();
+      this.#undo();
+    });
     this.history = []; // texts before each change by a button
     this.undo.addEventListener("click", () => this.#undo());
     this.view.input.addEventListener("input", () => {

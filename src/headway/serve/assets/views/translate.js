@@ -9,24 +9,18 @@ import { Documents } from "../translate/documents.js";
 import { GlossaryTable } from "../translate/glossary.js";
 import { GlossaryEffects } from "../translate/glossary_effects.js";
 import { LanguageChoice } from "../translate/language_choice.js";
+import { LinkedScrolling } from "../translate/linked_scrolling.js";
 import { Notices } from "../translate/notices.js";
 import { Output, confidenceLegend } from "../translate/output.js";
 import { SentenceTranslator, splitLines } from "../translate/sentence_translator.js";
 import { SourceMarks } from "../translate/source_marks.js";
+import { SourcePointing } from "../translate/source_pointing.js";
 import { Versions } from "../translate/versions.js";
 import { browserCode, findPhrase } from "../translate/words.js";
 
 const DELAY_MS = 120; // after the last key
 const MAX_DELAY_MS = 700; // of somebody who types on
 const SLOW_MS = 250; // a translation that takes longer is said to be in progress
-
-const CARET_KEYS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"];
-
-/** Returns the position of the character at a place of the window in the text of a textarea, or null if browsers cannot say it. */
-function positionAt(textarea, x, y) {
-  const found = document.caretPositionFromPoint?.(x, y);
-  return found?.offsetNode === textarea ? found.offset : null;
-}
 
 export function mount(container, context, state = {}) {
   return new TranslateView(container, context, state);
@@ -59,6 +53,7 @@ class TranslateView {
     cancelAnimationFrame(this.frame);
     this.turn = null; // of an update that waits for a reply
     this.comparing?.abort();
+    this.checking?.abort();
     this.languages.close();
     this.versions.close();
     this.translator.stop();
@@ -84,9 +79,9 @@ class TranslateView {
     this.status = make("span", { class: "quiet", role: "status" });
     this.copy = copyButton(context, () => this.output.text,
       () => t(this.output.isTranslationOf(this.input.value) ? "copied" : "translate.copiedPart"));
-    this.word = make("span", { "aria-live": "polite" });
+    this.word = make("p", { "aria-live": "polite" });
     this.fromGlossary = make("span", { class: "sign required" }, t("word.required"));
-    this.help = make("span", { hidden: true }, ...confidenceLegend(context).childNodes, this.fromGlossary, " ", t("word.help"));
+    this.help = make("p", { class: "help away" }, ...confidenceLegend(context).childNodes, this.fromGlossary, " ", t("word.help"));
     this.notices = new Notices(context, this.effects, {
       undo: (sentence) => this.#undo(sentence),
       use: (sentence, translation) => {
@@ -95,10 +90,10 @@ class TranslateView {
       },
     });
     this.versions = new Versions(context, (sentence, translation) => this.#use(sentence, translation));
-    this.scrolled = make("div", { class: "scroll" }, this.hint, this.outputBox);
+    const scrolled = make("div", { class: "scroll" }, this.hint, this.outputBox);
     const targetPane = make("section", { class: "card pane", "aria-label": t("translate.result") },
-      this.scrolled,
-      make("div", { class: "bar" }, make("p", { class: "word-info quiet" }, this.word, this.help), this.status, this.copy));
+      scrolled,
+      make("div", { class: "bar" }, make("div", { class: "word-info quiet" }, this.word, this.help), this.status, this.copy));
     const inputBox = make("div", { class: "input" }, this.input);
     const sourcePane = make("section", { class: "card pane", "aria-label": t("translate.text") },
       inputBox, make("div", { class: "bar" }, this.count, this.clear));
@@ -118,18 +113,18 @@ class TranslateView {
       result: (sentence) => this.request && this.translator.result(this.request, sentence),
       languages: () => [this.request.source, this.request.target],
       point: (place) => this.#point(place),
-      choose: (place) => place.slot.isStale || this.menu.open(place, this.request, this.#lastStep(place.slot)),
+      choose: (place) => {
+        this.#selectSentence(place.slot);
+        if (!place.slot.isStale) this.menu.open(place, this.request, this.#lastStep(place.slot));
+      },
       undo: ({ slot }) => slot.isStale || !slot.result.chosen || this.#undo(slot.text),
     });
+    this.sourcePointing = new SourcePointing(this.input, this.marks, this.output);
+    this.scrolling = new LinkedScrolling(this.input, scrolled, this.output);
     this.menu = new AlternativesMenu(targetPane, context, (place, translation, span) =>
       this.#choose(place, translation, span));
 
     this.input.addEventListener("input", () => this.#later());
-    this.input.addEventListener("pointermove", ({ clientX, clientY }) => this.#pointAtSource(positionAt(this.input, clientX, clientY)));
-    this.input.addEventListener("pointerleave", () => this.#pointAtSource(null));
-    this.input.addEventListener("keyup", ({ key }) => CARET_KEYS.includes(key) && this.#pointAtSource(this.input.selectionStart));
-    this.input.addEventListener("scroll", () => this.#follow());
-    this.scrolled.addEventListener("scroll", () => this.#lead());
     this.clear.addEventListener("click", () => {
       this.input.value = "";
       this.input.focus();
@@ -148,16 +143,18 @@ class TranslateView {
 
   // ---- languages
 
-  /** Shows in the view Why how the models translate the sentence that was pointed at last, or the first one. */
+  /** Shows in the view Why how the models translate a sentence. */
   #compareModels() {
-    const { sentences } = this, text = sentences.includes(this.slot?.text) ? this.slot.text : sentences[0] ?? "";
     const { sourceCode: source, targetCode: target, model } = this.languages;
-    this.context.navigate("why", { source, target, model, text, sentences, showsModels: true });
+    this.context.navigate("why", { source, target, model, ...this.sentence, showsModels: true });
   }
 
-  /** The different sentences of the text. */
-  get sentences() {
-    return [...new Set(this.output.slots.map((slot) => slot.text).filter(Boolean))];
+  /** The sentence that was selected last, or the first one, as a state of the view Why; null if there is none, or if it needs two models. */
+  get sentence() {
+    const sentences = [...new Set(this.output.slots.map((slot) => slot.text).filter(Boolean))];
+    if (!sentences.length || this.#pair.pivot !== null) return null;
+    const { sourceCode: source, targetCode: target, model } = this.languages;
+    return { source, target, model, text: sentences.includes(this.slot?.text) ? this.slot.text : sentences[0], sentences };
   }
 
   /** Swaps the languages, and the texts if the translation is complete. */
@@ -199,12 +196,13 @@ class TranslateView {
     clearTimeout(this.timer);
     this.waitingSince = null;
     this.comparing?.abort();
+    this.checking?.abort();
     const { t, language } = this.context;
     const text = this.input.value;
     this.count.textContent = text ? t("translate.characters", { count: text.length.toLocaleString(language) }) : "";
     this.clear.hidden = this.copy.hidden = !text;
     this.hint.hidden = Boolean(text.trim());
-    this.#pointAtSource(null);
+    this.sourcePointing.clear();
     this.marks.show([]);
     this.menu.close(false);
     this.#report(null);
@@ -217,11 +215,12 @@ class TranslateView {
       if (this.languages.sourceCode === null) return;
       const lines = text.trim() ? splitLines(text) : [];
       this.#useRequest(lines);
+      if (!lines.length) await this.#checkGlossary();
+      if (turn !== this.turn) return;
       const isNew = !this.output.isTranslationOf(text);
       this.status.textContent = "";
       const slow = setTimeout(() => turn === this.turn && (this.status.textContent = t("translate.working")), SLOW_MS);
       try {
-        if (!lines.length && this.request.glossary) await this.context.api.post("translate", { ...this.request, text: [""] }); // is it accepted?
         await Promise.all([this.translator.translate(lines, this.request, () => this.#refreshSoon()), detecting]);
       } finally {
         clearTimeout(slow);
@@ -237,6 +236,13 @@ class TranslateView {
       if (this.glossary.refuse(error.message)) this.#update(); // without the entry that it is about
       else this.#report(error);
     }
+  }
+
+  /** Asks whether the model accepts the glossary. Throws the error if it does not. */
+  async #checkGlossary() {
+    if (!this.request.glossary) return;
+    const { signal } = (this.checking = new AbortController());
+    await this.context.api.post("translate", { ...this.request, text: "" }, { signal, retryWhenBusy: true });
   }
 
   /** Finds the sentences in which the glossary has changed more than its own words. */
@@ -267,28 +273,6 @@ class TranslateView {
     this.#showVersions();
   }
 
-  /** Scrolls the translation to the lines of the source that are in sight, while a person writes or reads there. */
-  #follow() {
-    const { input, scrolled } = this, room = input.scrollHeight - input.clientHeight;
-    const isRead = input.matches(":hover") || document.activeElement === input;
-    if (!isRead || scrolled.matches(":hover") || room <= 0) return;
-    const share = input.scrollTop / room, line = this.output.lineAt(share * input.value.length);
-    if (!line) return;
-    const own = line.getBoundingClientRect(), outer = scrolled.getBoundingClientRect();
-    scrolled.scrollTop += (1 - share) * (own.top - outer.top) + share * (own.bottom - outer.bottom);
-  }
-
-  /** Scrolls the source to the lines of the translation that are in sight, while a person reads there. */
-  #lead() {
-    const { input, scrolled } = this, room = scrolled.scrollHeight - scrolled.clientHeight;
-    if (!scrolled.matches(":hover") || room <= 0) return;
-    const share = scrolled.scrollTop / room, { top, left, width, height } = scrolled.getBoundingClientRect();
-    const line = document.elementFromPoint(left + width / 2, top + share * (height - 1))?.closest(".output p");
-    if (!line) return;
-    const position = this.output.startOf(line) / input.value.length; // of the line, which is at the same share of the pane
-    input.scrollTop = position * input.scrollHeight - share * input.clientHeight;
-  }
-
   #refreshSoon() {
     this.frame ??= requestAnimationFrame(() => this.#refresh());
   }
@@ -297,7 +281,7 @@ class TranslateView {
     cancelAnimationFrame(this.frame);
     this.frame = null;
     this.output.refresh();
-    this.#follow();
+    this.scrolling.follow();
     if (!this.output.pointed) this.#point(null);
     this.#showNotices();
     this.#showVersions();
@@ -343,26 +327,18 @@ class TranslateView {
 
   // ---- what is said about the translation
 
-  /** Marks the word at a position of the source, and the words of the translation that come from it. */
-  #pointAtSource(position) {
-    if (position === this.sourcePosition) return;
-    this.sourcePosition = position;
-    if (!this.output.pointed) this.marks.show(this.output.markFrom(position));
-  }
-
   #point(place) {
     const { t, language } = this.context;
     this.marks.show([]);
-    this.help.hidden = Boolean(place) || !this.outputBox.querySelector(".word");
+    this.sourcePointing.clear();
+    // It keeps its place, so that nothing below moves while somebody is about to click there.
+    this.help.classList.toggle("away", Boolean(place) || !this.outputBox.querySelector(".word"));
     this.fromGlossary.hidden = !this.outputBox.querySelector(".word.required");
     if (!place) {
       this.word.textContent = "";
       return;
     }
-    if (this.slot !== place.slot) {
-      this.slot = place.slot;
-      this.#showVersions();
-    }
+    if (place.element === document.activeElement) this.#selectSentence(place.slot);
     const { slot, words, index } = place, word = words[index];
     const start = this.output.position(slot);
     this.marks.show(word.source.map(([from, to]) => [start + from, start + to]));
@@ -373,8 +349,15 @@ class TranslateView {
       const from = word.source.map((span) => t("quoted", { text: isolated(slot.text.slice(...span)) })).join(", ");
       said.push(t("word.from", { words: from }));
     }
-    said.push(t("word.click"));
+    said.push(t("word.choose"));
     this.word.textContent = said.join(" · ");
+  }
+
+  /** Makes a sentence the one whose other versions are shown. */
+  #selectSentence(slot) {
+    if (slot === this.slot) return;
+    this.slot = slot;
+    this.#showVersions();
   }
 
   #showNotices() {
@@ -390,7 +373,7 @@ class TranslateView {
     this.notices.element.before(this.failure);
   }
 
-  /** Shows other translations of the sentence that was pointed at last, or of the first one. */
+  /** Shows other translations of the sentence that was selected last, or of the first one. */
   #showVersions() {
     const slots = this.output.slots.filter((slot) => slot.result?.text);
     this.versions.show(slots.includes(this.slot) ? this.slot : slots[0], this.request);

@@ -15,7 +15,7 @@ const DELAY_MS = 400;
 const BEAM_SIZE = 4;
 const MAX_OPTION = 80; // characters of a sentence in the list
 
-export function mount(container, context, state = {}) {
+export function mount(container, context, state = context.sentence() ?? {}) {
   return new WhyView(container, context, state);
 }
 
@@ -36,8 +36,14 @@ class WhyView {
   }
 
   state() {
-    const { given: translation, sentences } = this;
-    return { ...this.#request, translation, sentences };
+    const { given: translation, sentences, showsModels } = this;
+    return { ...this.#request, translation, sentences, showsModels };
+  }
+
+  /** Takes the sentence of the view Translate if this one has none. */
+  shown() {
+    const sentence = this.input.value.trim() ? null : this.context.sentence();
+    if (sentence) this.context.navigate("why", sentence);
   }
 
   unmount() {
@@ -106,7 +112,7 @@ class WhyView {
       this.#later(0);
     };
     this.input.addEventListener("input", () => {
-      Object.assign(this, { given: null, position: null, sentences: [] });
+      Object.assign(this, { given: null, position: null, sentences: [], showsModels: false });
       this.sentenceField.hidden = true;
       this.#later(DELAY_MS);
     });
@@ -199,7 +205,7 @@ class WhyView {
         for (const each of this.translation.querySelectorAll("[role=button]")) each.tabIndex = each === word ? 0 : -1;
         word.focus();
         word.click();
-        this.forced.element.scrollIntoView({ block: "nearest" });
+        this.forced.element.scrollIntoView({ block: "start" });
       }
       this.comparison.show(request, seen.target, isChanged, request.model, this.#models);
       this.#showParts();
@@ -234,7 +240,7 @@ class WhyView {
       button.addEventListener("click", () => {
         this.translation.querySelector(".open")?.classList.remove("open");
         button.classList.add("open");
-        this.forced.open(request, { text, tokens }, [start, end]);
+        this.forced.open(request, { text, tokens }, { start, end, probability });
         this.#showRow(firstRow + spans.findIndex((span) => span && span[1] > start));
       });
       children.push(text.slice(from, start), button);

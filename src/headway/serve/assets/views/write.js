@@ -3,7 +3,7 @@
 
 import { isAbort } from "../api.js";
 import { copyButton } from "../copy_button.js";
-import { focusField, make } from "../dom.js";
+import { focusField, isUndo, make } from "../dom.js";
 import { choose, fillModels } from "../lists.js";
 import { confidenceLegend } from "../translate/output.js";
 import { Story } from "../write/story.js";
@@ -20,7 +20,8 @@ class WriteView {
   constructor(container, context, state) {
     this.context = context;
     this.models = context.models.filter((model) => model.kind === "language_model");
-    this.history = state.history ?? []; // what was there before: { begun, pieces, said }
+    this.history = [...(state.history ?? [])]; // what was there before: { begun, pieces, said }
+    this.said = state.said ?? null; // key of the text that is shown as the status
     this.#build(container, state);
     this.#restore({ begun: state.begun ?? null, pieces: state.pieces ?? [] });
     this.#show();
@@ -30,7 +31,7 @@ class WriteView {
   state() {
     return {
       prompt: this.prompt.value, model: this.model.value, begun: this.begun, pieces: this.story.pieces,
-      options: this.options.state, history: this.history,
+      options: this.options.state, history: this.history, said: this.said,
     };
   }
 
@@ -52,7 +53,7 @@ class WriteView {
     this.again = make("button", { type: "button" }, t("write.again"));
     this.undo = make("button", { type: "button" }, t("write.undo"));
     this.clear = make("button", { type: "button" }, t("write.clear"));
-    this.status = make("span", { class: "quiet", role: "status" });
+    this.status = make("p", { class: "quiet", role: "status" });
     this.failure = make("p", { class: "error", role: "alert" });
     this.info = make("p", { class: "quiet token-info" });
     this.text = make("div", { class: "text", dir: "auto", role: "group", "aria-label": t("write.result") });
@@ -69,8 +70,8 @@ class WriteView {
       make("div", { class: "columns" },
         make("section", { class: "card controls", "aria-label": t("write.prompt") },
           make("label", { class: "field" }, make("span", {}, t("write.prompt")), this.prompt),
-          models, make("div", { class: "row" }, this.go, this.stop, this.status),
-          make("div", { class: "row" }, this.again, this.undo, this.clear), this.failure),
+          models, make("div", { class: "row" }, this.go, this.stop), make("div", { class: "row" }, this.again, this.undo, this.clear),
+          this.status, this.failure),
         page,
         make("section", { class: "card settings", "aria-label": t("write.settings") }, this.options.element)));
     this.story = new Story(this.text, this.context, {
@@ -78,7 +79,7 @@ class WriteView {
       choose: (index) => this.menu.open(index),
     });
     this.menu = new TokenMenu(page, this.context, this.story, {
-      request: () => ({ model: this.model.value, begun: this.begun }),
+      request: () => (this.running ? null : { model: this.model.value, begun: this.begun }),
       choose: (index, alternative) => this.#branch(index, alternative),
     });
     this.go.addEventListener("click", () => this.#write());
@@ -94,6 +95,11 @@ class WriteView {
       this.#restore({ begun: null, pieces: [] });
       this.#show();
       this.prompt.focus();
+    });
+    container.addEventListener("keydown", (event) => {
+      if (!isUndo(event) || event.target.matches("input, textarea")) return;
+      event.preventDefault(); // the browser would change the prompt
+      if (!this.undo.disabled) this.#undo();
     });
     this.prompt.addEventListener("input", () => this.#show());
     this.prompt.addEventListener("keydown", (event) => {
@@ -121,13 +127,15 @@ class WriteView {
     this.hint.hidden = this.story.pieces.length > 0 || isRunning;
     this.legend.hidden = this.info.hidden = !this.hint.hidden;
     this.copy.hidden = isRunning || !this.story.pieces.length;
-    if (!isRunning && !this.#fits) this.status.textContent = ""; // it is about a text with another beginning
+    if (!isRunning && !this.#fits) this.said = null; // it is about a text with another beginning
+    const said = isRunning ? "writing" : this.said;
+    this.status.textContent = said === null ? "" : t(`write.${said}`);
     this.text.setAttribute("aria-busy", String(isRunning));
   }
 
   /** Lets Undo come back to the present text. */
   #keep() {
-    this.history.push({ begun: this.begun, pieces: [...this.story.pieces], said: this.status.textContent });
+    this.history.push({ begun: this.begun, pieces: [...this.story.pieces], said: this.running ? "stopped" : this.said });
   }
 
   #restore({ begun, pieces }) {
@@ -141,7 +149,7 @@ class WriteView {
     const kept = this.history.pop();
     this.#restore(kept);
     if (kept.begun !== null) this.prompt.value = kept.begun;
-    this.status.textContent = kept.said;
+    this.said = kept.said;
     this.#show();
     (this.undo.disabled ? this.go : this.undo).focus();
     this.context.announce(this.story.text);
@@ -150,7 +158,7 @@ class WriteView {
   /** Continues the text from its end. With `isUndoable`, Undo comes back to it. */
   async #write(isUndoable = true) {
     if (this.running) return;
-    const { api, t, describe, announce } = this.context;
+    const { api, describe, announce } = this.context;
     if (isUndoable) this.#keep();
     const replaces = this.story.pieces.length > 0 && !this.#fits; // a text with another beginning
     if (!this.#fits) this.#restore({ begun: this.prompt.value, pieces: [] });
@@ -158,26 +166,24 @@ class WriteView {
     this.running = new AbortController();
     const { signal } = this.running;
     this.failure.textContent = "";
-    this.status.textContent = t("write.writing");
+    this.said = null;
     this.#show();
-    let said = "";
     try {
       const body = {
         prompt: this.begun + this.story.text, model: this.model.value, alternatives: ALTERNATIVES,
         options: { ...this.options.values, beyond_context: "slide" }, // a text may be longer than what the model reads at once
       };
       for await (const event of api.stream("generate", body, { signal })) {
-        if (event.continuation) said = t(`write.${event.continuation.finish_reason}`);
+        if (event.continuation) this.said = event.continuation.finish_reason;
         else this.story.add(event);
       }
     } catch (error) {
-      if (isAbort(error)) said = t("write.stopped");
+      if (isAbort(error)) this.said = "stopped";
       else this.failure.textContent = describe(error);
     } finally {
       this.story.finish();
       if (isUndoable && !replaces && this.story.text.length === start) this.history.pop(); // nothing has changed
       this.running = null;
-      this.status.textContent = said;
       announce(this.story.text.slice(start)); // as one text: a screen reader cannot follow single tokens
       this.#show();
     }

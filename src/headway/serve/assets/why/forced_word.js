@@ -4,7 +4,9 @@ import { isAbort } from "../api.js";
 import { isolated, make, percent } from "../dom.js";
 import { meter } from "../meter.js";
 import { findAlternativeWords, mergedByWord } from "../translate/alternative_words.js";
+import { insteadOf } from "../translate/alternatives.js";
 import { marked } from "./differences.js";
+import { visible } from "../write/story.js";
 import { factorText } from "./factor.js";
 
 const COUNT = 7; // tokens that the model is asked for
@@ -14,6 +16,7 @@ export class ForcedWordPanel {
   constructor(context) {
     const { t } = (this.context = context);
     this.title = make("p", {});
+    this.own = make("p", { class: "quiet" });
     this.suggestions = make("div", { class: "row suggestions", role: "group", "aria-label": t("why.suggestions") });
     this.word = make("input", { autocomplete: "off", autocapitalize: "off", spellcheck: "false", dir: "auto" });
     this.send = make("button", { class: "primary" }, t("why.force"));
@@ -22,7 +25,7 @@ export class ForcedWordPanel {
     this.result = make("div", { class: "forced", role: "status" });
     this.failure = make("p", { class: "error", role: "alert" });
     this.about = make("p", { class: "quiet" }, t("why.suggestions"));
-    this.element = make("div", { class: "forced-word" }, this.title, this.about, this.suggestions, this.form, this.failure, this.result);
+    this.element = make("div", { class: "forced-word" }, this.title, this.own, this.about, this.suggestions, this.form, this.failure, this.result);
     this.element.hidden = true;
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -37,15 +40,16 @@ export class ForcedWordPanel {
   }
 
   /**
-   * Opens the panel for the word from `start` to `end` of a translation, which has `text` and `tokens`. `request` says of
-   * which text.
+   * Opens the panel for a word of a translation, which has `text` and `tokens`. The word has `start`, `end` and
+   * `probability`. `request` says of which text.
    */
-  async open(request, { text: translation, tokens }, [start, end]) {
+  async open(request, { text: translation, tokens }, { start, end, probability }) {
     this.close();
-    const { t, api, describe } = this.context;
+    const { t, api, describe, language } = this.context;
     const before = translation.slice(0, start), current = translation.slice(start, end);
-    Object.assign(this, { request, translation, before });
+    Object.assign(this, { request, translation, before, prefixes: new Map() }); // word -> what comes before it, if that is other text
     this.title.textContent = t("why.title", { word: isolated(current) });
+    this.own.textContent = probability === null ? "" : t("why.sure", { percent: percent(probability, language) });
     this.word.value = "";
     this.result.replaceChildren();
     this.suggestions.replaceChildren();
@@ -55,7 +59,7 @@ export class ForcedWordPanel {
     const { signal } = (this.suggesting = new AbortController());
     try {
       const found = await findAlternativeWords(api, request, { ...request, protect: false }, {
-        translation: { text: translation, tokens }, start, count: COUNT, signal,
+        translation: { text: translation, tokens }, span: [start, end], count: COUNT, signal,
       });
       this.#suggest(found.filter(({ word }) => word !== current));
     } catch (error) {
@@ -65,11 +69,12 @@ export class ForcedWordPanel {
 
   /** Shows words that the model could have written. */
   #suggest(entries) {
-    const { language } = this.context;
+    const { language, t } = this.context;
     this.about.hidden = !entries.length;
-    this.suggestions.replaceChildren(...mergedByWord(entries).map(({ name, probability }) => {
+    this.suggestions.replaceChildren(...mergedByWord(entries).map(({ name, probability, replaced, translation, span }) => {
       const button = make("button", { type: "button" },
-        make("bdi", {}, name), " ", meter(probability), " ", percent(probability, language));
+        make("bdi", {}, name), insteadOf(replaced, t), " ", meter(probability), " ", percent(probability, language));
+      if (replaced !== null) this.prefixes.set(name, translation.text.slice(0, span[0]));
       button.addEventListener("click", () => {
         this.word.value = name;
         this.#force(name);
@@ -91,10 +96,11 @@ export class ForcedWordPanel {
     this.failure.textContent = "";
     this.result.replaceChildren(t("loading"));
     try {
-      const { request, before: prefix, translation } = this;
-      const body = { ...request, prefix, word, translation };
+      const { request, before, prefixes, translation } = this;
+      const body = { ...request, prefix: prefixes.get(word) ?? before, word, translation };
       const found = await api.post("force-word", body, { signal });
-      this.result.replaceChildren(...this.#answer(found, word));
+      this.result.replaceChildren(...this.#answer(found));
+      this.result.scrollIntoView({ block: "nearest" });
     } catch (error) {
       if (isAbort(error)) return;
       this.result.replaceChildren();
@@ -102,7 +108,7 @@ export class ForcedWordPanel {
     }
   }
 
-  #answer({ cost, chosen, forced }, word) {
+  #answer({ cost, chosen, forced }) {
     const { t, language } = this.context, factor = Math.exp(Math.abs(cost));
     const key = factor < NEARLY ? "why.cost.same" : cost > 0 ? "why.cost.less" : "why.cost.more";
     const said = t(key, {
@@ -111,9 +117,9 @@ export class ForcedWordPanel {
     });
     // Where the tokens begin to differ, the word itself was chosen or not; what follows is its consequence.
     const at = forced.steps.findIndex((step, place) => step.token !== chosen.steps[place]?.token);
-    const { probability, rank } = forced.steps[Math.max(at, 0)];
+    const { token, probability, rank } = forced.steps[Math.max(at, 0)];
     const here = at < 0 ? [] : [make("p", { class: "quiet" },
-      t("why.place", { word: isolated(word), percent: percent(probability, language), rank: rank.toLocaleString(language) }))];
+      t("why.place", { token: isolated(visible(token)), percent: percent(probability, language), rank: rank.toLocaleString(language) }))];
     return [
       make("p", { class: "translation", dir: "auto", lang: this.request.target }, ...marked(forced.text, chosen.text, this.request.target)),
       make("p", { class: "cost" }, said), ...here,

@@ -5,6 +5,7 @@ import { meter } from "../meter.js";
 import { visible } from "./story.js";
 
 const PREVIEWED = 12; // tokens that follow an alternative
+const MAX_READ = 2000; // characters before it that are read for this
 const oneLine = (text) => text.replace(/\s+/g, " ");
 
 const isPart = (token) => /^<0x[0-9A-F]{2}>$/.test(token); // one byte of a character
@@ -16,7 +17,7 @@ export class TokenMenu {
    * @param context The context of the view.
    * @param {Story} story The text.
    * @param {object} hooks `choose(index, alternative)` is called with another token for a place, and `request()` returns the
-   *   model, and what the text begins with.
+   *   model, and what the text begins with, or null while it writes.
    */
   constructor(parent, context, story, hooks) {
     Object.assign(this, { parent, context, story, hooks, index: null });
@@ -83,18 +84,18 @@ export class TokenMenu {
     this.element.hidden = false;
     this.story.element(index).classList.add("open");
     this.#place(index);
-    items[0]?.focus();
+    (items.find((item) => item.getAttribute("aria-checked") === "true") ?? items[0])?.focus();
     this.#preview(index, previews);
   }
 
   /** Shows how the text would most probably go on after each alternative. */
   async #preview(index, previews) {
-    const { begun, model } = this.hooks.request(), alternatives = [...previews.keys()];
-    if (!alternatives.length) return;
+    const request = this.hooks.request(), alternatives = [...previews.keys()];
+    if (!request || !alternatives.length) return;
     const { signal } = (this.previewing = new AbortController());
-    const before = begun + this.story.pieces.slice(0, index).map(({ text }) => text).join("");
+    const before = request.begun + this.story.pieces.slice(0, index).map(({ text }) => text).join("");
     const body = {
-      prompt: alternatives.map(({ text }) => before + text), model,
+      prompt: alternatives.map(({ text }) => before.slice(-MAX_READ) + text), model: request.model,
       options: { temperature: 0, max_new_tokens: PREVIEWED, beyond_context: "slide" },
     };
     try {
@@ -112,5 +113,6 @@ export class TokenMenu {
     const left = Math.max(8, Math.min(word.left - outer.left, outer.width - element.offsetWidth - 8));
     element.style.left = `${left}px`;
     element.style.top = `${word.bottom - outer.top + 6}px`;
+    element.scrollIntoView({ block: "nearest" });
   }
 }
