@@ -26,6 +26,7 @@ class WhyView {
     this.position = state.position ?? null; // of the word that Translate asks about
     this.showsModels = state.showsModels ?? false; // Translate asks how the models differ
     this.sentences = state.sentences ?? []; // of the text in Translate
+    this.isTyped = state.isTyped ?? false; // here
     this.#build(container, state);
     this.onTheme = () => this.attention?.recolor();
     this.onBack = () => this.isInterrupted && this.#inspect();
@@ -36,14 +37,14 @@ class WhyView {
   }
 
   state() {
-    const { given: translation, sentences, showsModels } = this;
-    return { ...this.#request, translation, sentences, showsModels };
+    const { given: translation, sentences, showsModels, isTyped } = this;
+    return { ...this.#request, translation, sentences, showsModels, isTyped };
   }
 
-  /** Takes the sentence of the view Translate if this one has none. */
+  /** Takes the sentence of the view Translate, unless a person has typed another one here, or this one is still in its text. */
   shown() {
-    const sentence = this.input.value.trim() ? null : this.context.sentence();
-    if (sentence) this.context.navigate("why", sentence);
+    const text = this.input.value.trim(), sentence = text && this.isTyped ? null : this.context.sentence();
+    if (sentence && !sentence.sentences.includes(text)) this.context.navigate("why", sentence);
   }
 
   unmount() {
@@ -112,7 +113,7 @@ class WhyView {
       this.#later(0);
     };
     this.input.addEventListener("input", () => {
-      Object.assign(this, { given: null, position: null, sentences: [], showsModels: false });
+      Object.assign(this, { given: null, position: null, sentences: [], showsModels: false, isTyped: true });
       this.sentenceField.hidden = true;
       this.#later(DELAY_MS);
     });
