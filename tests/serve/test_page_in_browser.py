@@ -163,6 +163,7 @@ def test_changes_are_undone_one_by_one_and_lost_choices_are_named(page: Page, se
         texts_shown.append((output(page).text_content() or "").strip())
     notice = page.locator(".notices .change")
     assert chosen not in texts_shown[-1], "the test needs a model that does not repeat the choice"
+    expect(notice).to_contain_text("Everything after the changed word was translated again.")
     expect(notice).to_contain_text(f"no longer contains your earlier choice: “\u2068{chosen}\u2069”")
     for text in reversed(texts_shown[:-1]):
         notice.get_by_role("button", name="Undo").click()
@@ -451,7 +452,7 @@ def test_other_words_that_a_glossary_changes_are_shown_and_can_be_undone(page: P
     expected = translation(service, TEXT, glossary=[["tea", "anger"]])["text"]
     expect(output(page)).to_have_text(expected)
     assert len(set(free.split()) - set(expected.split())) > 1, "the test needs a model that changes other words"
-    notice = page.locator(".notices li", has_text="the glossary has also changed other words")
+    notice = page.locator(".notices li", has_text="the glossary has also changed other parts")
     expect(notice).to_contain_text(free)
     expect(page.get_by_text("required by the glossary")).to_be_visible()  # in the legend
     notice.get_by_role("button", name="Use it without the glossary").click()
@@ -477,7 +478,7 @@ def test_words_that_a_glossary_adds_to_those_that_it_should_replace_are_shown(
     page.locator(".glossary summary").click()
     fill_glossary(page, ("tea", "anger"))
     page.locator("textarea").fill(TEXT)
-    notice = page.locator(".notices li", has_text="the glossary's words were added, and nothing was replaced")
+    notice = page.locator(".notices li", has_text="words of the glossary were added, and did not replace others")
     expect(notice).to_contain_text(free["text"])
 
 
@@ -496,6 +497,40 @@ def test_words_that_a_glossary_adds_to_those_that_it_should_replace_are_shown(
 def test_phrases_are_found_as_whole_words(page: Page, text: str, phrase: str, found: list[int] | None) -> None:
     find = "async ([text, phrase]) => (await import('./page/translate/words.js')).findPhrase(text, phrase)"
     assert page.evaluate(find, [text, phrase]) == found
+
+
+@pytest.mark.parametrize(
+    ("phrases", "text", "free", "effect"),
+    [
+        (["BRD"], "BRD, 3 Kilometer", "Deutschland, 3 Kilometer", None),
+        (["Bundesrepublik Deutschland"], "Bundesrepublik Deutschland, 3 Meter", "Deutschland, 3 Meter", None),
+        (["BRD"], "Deutschland BRD, 3 Meter", "Deutschland, 3 Meter", "added"),
+        (["BRD", "Std"], "Deutschland, Std 3 Meter pro BRD", "Deutschland, 3 Meter pro Stunde", "added"),
+        (["BRD"], "BRD, 3 Meter", "Deutschland, 3 Kilometer", "changed"),
+        (["BRD"], "BRD", "Deutschland, 3 Kilometer", "changed"),
+        (["BRD"], "BRD 3 Kilometer", "Deutschland, 3 Kilometer", "changed"),  # the comma
+    ],
+)
+def test_what_a_glossary_does_beyond_its_words(
+    page: Page, phrases: list[str], text: str, free: str, effect: str | None
+) -> None:
+    find = """async ([phrases, text, free]) => {
+        const { effectOf } = await import("./page/translate/glossary_effects.js");
+        const glossary = phrases.map((each) => ({ met: true, targets: [each] }));
+        return effectOf({ text, glossary }, { text: free }, "de");
+    }"""
+    assert page.evaluate(find, [phrases, text, free]) == effect
+
+
+def test_the_line_about_a_word_ends_with_its_translation(page: Page, service: RunningService) -> None:
+    type_and_wait(page, service)
+    output(page).locator(".word").first.focus()
+    expect(page.locator(".word-info")).to_contain_text("sure of it")
+    page.evaluate("document.activeElement.blur()")
+    output(page).locator(".word").first.hover()
+    page.locator("textarea").fill("ice")
+    expect(output(page)).to_have_text(translation(service, "ice")["text"])
+    expect(page.locator(".word-info p").first).to_be_empty()
 
 
 def test_an_incomplete_row_of_the_glossary_is_marked_and_kept(page: Page) -> None:
@@ -520,12 +555,15 @@ def test_a_removed_row_of_the_glossary_comes_back(page: Page, service: RunningSe
     before = type_and_wait(page, service)
     page.locator(".glossary summary").click()
     fill_glossary(page, ("tea", "anger"), ("red", "haus"))
+    undo = page.get_by_role("button", name="Undo the removal")
+    expect(undo).to_be_hidden()
     for name in ("tea", "red"):
         expect(page.get_by_label("English, row 1")).to_have_value(name)
         page.get_by_role("button", name="Remove row 1").click()
     expect(output(page)).to_have_text(before)
     page.keyboard.press("Control+z")
-    page.keyboard.press("Control+z")
+    undo.click()
+    expect(undo).to_be_hidden()
     for number, name in enumerate(("tea", "red", ""), start=1):
         expect(page.get_by_label(f"English, row {number}")).to_have_value(name)
     expect(page.locator("textarea")).to_have_value(TEXT)

@@ -272,7 +272,9 @@ def test_a_text_is_written_and_continued_from_another_token(page: Page, service:
     expect(view.get_by_role("button", name="Continue")).to_be_visible()
     (more,) = api(service, "generate", prompt="ein" + first + name, options=options)["continuations"][0]
     expect(view.locator(".text")).to_have_text("ein" + first + name + more["text"])
+    view.locator(".token.chosen").focus()
     page.keyboard.press("Control+z")  # the prompt stays
+    expect(view.locator(".token").nth(1)).to_be_focused()
     expect(view.locator(".text")).to_have_text("ein" + whole["text"])
     expect(view.locator("textarea")).to_have_value("ein")
 
@@ -416,7 +418,9 @@ def test_without_a_word_at_the_caret_nothing_is_hidden(page: Page) -> None:
     page.keyboard.type("ein haus, ")
     view.get_by_role("button", name="Hide the word at the cursor").click()
     expect(view.locator("textarea")).to_have_value("ein haus, ")
-    expect(view.get_by_role("status")).to_contain_text("The cursor is not in a word")
+    expect(view.get_by_text("The cursor is not in a word")).to_be_visible()
+    page.keyboard.press("Backspace")
+    expect(view.get_by_text("The cursor is not in a word")).to_have_count(0)
 
 
 def test_labels_and_what_they_rest_on(page: Page, service: RunningService) -> None:

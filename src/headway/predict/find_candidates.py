@@ -171,10 +171,9 @@ class CandidateFinder:
     def _candidate(self, part: PartRequest, hypothesis: Hypothesis) -> Candidate:
         tokenizer, forced = self.bundle.target_tokenizer, len(self.special_tokens.target_prefix)
         tokens, log_probs = hypothesis.tokens[forced:], hypothesis.token_log_probabilities[forced:]
-        text, source = (
-            tokenizer.decode(tokens).strip(" "),
-            part.source,
-        )  # the search may use a phrase with the space before it
+        text, source = tokenizer.decode(tokens), part.source
+        if source.include or part.glossary_entries:
+            text = text.strip(" ")  # the search may begin with a phrase and the space before it
         terms = [
             GlossaryTerm(term.source, term.targets, contains_any_phrase(tokenizer, text, term.phrases))
             for term in part.glossary_entries or ()

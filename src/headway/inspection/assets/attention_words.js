@@ -71,7 +71,7 @@ export const WORDS = {
     whole: "Farbskala von 0 bis 1 für alle Bilder", rows: "Zeilen: {name}", columns: "Spalten: {name}",
     title: "{kind}, Schicht {layer} von {count}, {head}", thumbnail: "Schicht {layer}, {head}",
     scale: "Gewicht (jede Zeile hat die Summe 1)",
-    help: "Auf ein Feld zeigen, oder mit den Pfeiltasten wandern, wenn die Matrix den Fokus hat.",
+    help: "Wählen Sie ein Feld, oder wandern Sie mit den Pfeiltasten, wenn die Matrix den Fokus hat.",
     all: "Alle Schichten und Heads",
     allAbout: "Zeilen sind Queries und Spalten Keys, wie in der großen Matrix. Jedes kleine Bild hat seine eigene " +
       "Farbskala, von 0 bis zu seinem größten Gewicht. Wählen Sie eines, um es zu vergrößern.",

@@ -42,7 +42,7 @@ export async function findAlternativeWords(api, sentence, request, { translation
       wordsOf(found, request.text, request.target, request.source).find(({ end }) => end > prefix.length);
     if (word) {
       const span = [word.start, word.end], probability = word.probability ?? entry.probability;
-      const replaced = span[0] < start ? text.slice(span[0], end) : null;
+      const replaced = text.slice(span[0], start).trim() ? text.slice(span[0], end) : null;
       Object.assign(entry, { translation: found, span, word: found.text.slice(...span), probability, replaced });
     } else entries = entries.filter((each) => each !== entry);
     if (!signal.aborted) changed(entries);

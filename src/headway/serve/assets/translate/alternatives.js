@@ -150,7 +150,7 @@ export class AlternativesMenu {
       type: "button", role: "menuitemradio", "aria-checked": String(isCurrent), "aria-disabled": word ? null : "true",
     },
       make("span", { class: "tick", "aria-hidden": "true" }, isCurrent ? "✓" : ""),
-      make("span", { class: "text", dir: "auto" }, make("b", {}, name), make("span", { class: "quiet" }, preview), insteadOf(replaced, t)),
+      make("span", { class: "text", dir: "auto" }, make("b", {}, name), insteadOf(replaced, t), make("span", { class: "quiet" }, preview)),
       make("span", { class: "share" }, meter(probability), percent(probability, language)));
     item.dataset.word = name;
     item.title = isCurrent ? t("alternatives.current") : translation?.text ?? "";

@@ -111,7 +111,7 @@ export class Documents {
         said.textContent = t("documents.empty");
         return;
       }
-      said.textContent = "";
+      said.textContent = entry.fields.model === undefined ? "" : t("documents.by", { model: entry.fields.model });
       const save = make("button", { type: "button", class: "primary" }, t("documents.save"));
       const target = found.name.replace(/(?=\.[^.]*$)|$/, `.${entry.fields.target}`); // report.docx becomes report.de.docx
       save.addEventListener("click", () => this.#save(`${path}/result`, target).catch((error) => {

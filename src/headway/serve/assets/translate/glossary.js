@@ -19,14 +19,16 @@ export class GlossaryTable {
     const head = make("tr", {}, make("td"), ...["source", "target"].map(() => make("th", { scope: "col" })), make("td"));
     this.heads = head.querySelectorAll("th");
     this.count = make("span", { class: "badge" });
+    this.undo = make("button", { type: "button", hidden: true }, t("glossary.restore"));
+    this.undo.addEventListener("click", () => this.#restore());
     this.element = make("details", { class: "card glossary" },
       make("summary", {}, t("glossary.title"), " ", this.count),
       make("p", { class: "quiet" }, t("glossary.about")),
-      make("table", {}, make("thead", {}, head), this.body));
+      make("table", {}, make("thead", {}, head), this.body), this.undo);
     this.body.addEventListener("keydown", (event) => {
       if (!isUndo(event) || !this.removed.length) return;
       event.preventDefault(); // the browser would change another field
-      this.#restore(...this.removed.pop());
+      this.#restore();
     });
     addEventListener("storage", () => this.#useOtherTab(), { signal: this.ending.signal });
   }
@@ -53,7 +55,7 @@ export class GlossaryTable {
   #show() {
     this.#forgetRefusals();
     this.lines.clear();
-    this.removed = [];
+    this.#forgetRemoved();
     this.rows = this.#saved.map((row) => [...row]);
     this.body.replaceChildren(...this.rows.map((row) => this.#line(row)));
     this.rows.forEach((row) => this.#showIncomplete(row));
@@ -147,7 +149,7 @@ export class GlossaryTable {
       input.value = row[at];
       input.addEventListener("input", () => {
         row[at] = input.value;
-        this.removed = [];
+        this.#forgetRemoved();
         this.#forgetRefusals(); // also of rows that contradicted this one
         this.#showProblem(row, "");
         if (row === this.rows.at(-1) && input.value) {
@@ -164,7 +166,8 @@ export class GlossaryTable {
       this.#showProblem(row, "");
       const next = line.nextSibling.querySelector("input");
       const at = this.rows.indexOf(row);
-      this.removed.push([row, at]);
+      this.removed.push({ row, at });
+      this.undo.hidden = false;
       this.rows.splice(at, 1);
       this.lines.delete(row);
       line.remove();
@@ -192,8 +195,15 @@ export class GlossaryTable {
     });
   }
 
-  /** Puts a row that was removed in its place again. */
-  #restore(row, at) {
+  #forgetRemoved() {
+    this.removed = [];
+    this.undo.hidden = true;
+  }
+
+  /** Puts the row that was removed last in its place again. */
+  #restore() {
+    const { row, at } = this.removed.pop();
+    this.undo.hidden = !this.removed.length;
     this.lines.get(this.rows[at]).line.before(this.#line(row));
     this.rows.splice(at, 0, row);
     this.#forgetRefusals();

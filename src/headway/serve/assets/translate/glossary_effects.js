@@ -36,14 +36,21 @@ export class GlossaryEffects {
   }
 }
 
-/** Returns "added" if the glossary phrases replace no words, "changed" if other words differ, too, and otherwise null. */
-function effectOf(translation, other, language) {
+/**
+ * Returns "added" if not every new glossary phrase replaces a word, "changed" if other words or signs differ, too, and otherwise
+ * null.
+ */
+export function effectOf(translation, other, language) {
   const spans = (text) => wordSpans(text, language).filter((span) => LETTER.test(text.slice(...span)));
   const words = (text) => spans(text).map((span) => text.slice(...span).toLowerCase());
   const required = requiredSpans(translation);
-  const isRequired = spans(translation.text).map((span) => required.some((each) => overlap(each, span)));
+  const ours = spans(translation.text), isRequired = ours.map((span) => required.some((each) => overlap(each, span)));
   const [isOurs, isTheirs] = differences(words(translation.text), words(other.text)), numGone = isTheirs.filter(Boolean).length;
-  if (numGone === 0) return isOurs.some(Boolean) ? "added" : null;
-  const hasOther = isOurs.some((isNew, at) => isNew && !isRequired[at]);
+  const isNew = (phrase) => ours.every((span, at) => isOurs[at] || !overlap(phrase, span));
+  if (numGone < required.filter(isNew).length) return "added";
+  const hasOther = isOurs.some((isOther, at) => isOther && !isRequired[at]) || signs(translation.text) !== signs(other.text);
   return hasOther || numGone > isRequired.filter(Boolean).length ? "changed" : null;
 }
+
+/** Returns what is no letter, digit or space. */
+const signs = (text) => text.replace(/[\p{L}\p{M}\p{N}\s]/gu, "");

@@ -62,6 +62,7 @@ export class Notices {
     const current = [...new Map(slots.filter((slot) => !slot.isStale).map((slot) => [slot.text, slot])).values()];
     const chosen = current.filter((slot) => slot.result.chosen).map((slot) => {
       const said = [t("notice.chosen", { text: this.#quoted(slot.text) })], { lost = [] } = slot.result;
+      if (slot.result.position !== undefined) said.push(t("notice.anew"));
       if (lost.length) said.push(t("notice.lost", { words: lost.map((word) => this.#quoted(word)).join(", ") }));
       return this.#item(said.join(" "), t("notice.undo"), () => this.hooks.undo(slot.text));
     });

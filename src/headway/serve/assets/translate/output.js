@@ -82,6 +82,7 @@ export class Output {
     for (const entry of this.incomplete) {
       if (this.#refreshLine(entry)) this.incomplete.delete(entry);
     }
+    if (this.pointed && !this.pointed.isConnected) this.#point(null); // the word has another translation
     if (!this.active?.isConnected) {
       this.active = null;
       const first = this.container.querySelector(".word");

@@ -19,11 +19,12 @@ class Fill {
     const { t } = context;
     this.hide = make("button", { type: "button" }, t("fill.hide"));
     this.undo = make("button", { type: "button", hidden: true }, t("fill.undo"));
+    this.problem = make("span", { class: "quiet", role: "status" });
     this.status = make("p", { class: "quiet", role: "status" });
     this.list = make("ol", { class: "fillings", "aria-label": t("fill.result") });
     this.view = new TextView(container, context, state, {
       name: "fill", kind: "masked_language_model", rows: 3, values: { mask: MASK },
-      controls: [make("div", { class: "row" }, this.hide, this.undo)], results: [this.status, this.list],
+      controls: [make("div", { class: "row" }, this.hide, this.undo, this.problem)], results: [this.status, this.list],
       show: (text, signal) => this.#show(text, signal), clear: () => this.#clear(""),
     });
     this.hide.addEventListener("click", () => this.#hideSelection());
@@ -37,6 +38,7 @@ class Fill {
     this.view.input.addEventListener("input", () => {
       this.history = []; // the browser undoes what is typed
       this.undo.hidden = true;
+      this.problem.textContent = "";
     });
     this.view.update();
   }
@@ -53,10 +55,8 @@ class Fill {
       this.#keep();
       input.setRangeText(MASK, start, end, "end");
       this.view.update();
-    } else {
-      this.view.results.hidden = false;
-      this.#clear(t("fill.noWord"));
     }
+    this.problem.textContent = start < end ? "" : t("fill.noWord");
     input.focus();
   }
 

@@ -93,11 +93,11 @@ class WhyView {
     this.comparison = new ModelComparison(this.context);
     const section = (title, about, ...children) => make("section", { class: "card", "aria-label": title },
       make("h2", {}, title), make("p", { class: "quiet" }, about), ...children);
+    const words = section(t("why.words"), t("why.words.about"), this.translation, this.probability,
+      confidenceLegend(this.context), this.own, this.forced.element);
     this.results = make("div", { class: "results" },
       this.parts,
-      section(t("why.words"), t("why.words.about"), this.translation, this.probability, confidenceLegend(this.context),
-        this.own, this.forced.element),
-      this.comparison.element,
+      ...(this.showsModels ? [this.comparison.element, words] : [words, this.comparison.element]),
       section(t("why.tree"), t("why.tree.about", { beam: BEAM_SIZE }), this.treeAbout,
         make("label", { class: "row" }, this.showDropped, t("why.showDropped")), this.tree),
       section(t("why.attention"), t("why.attention.about"), this.attentionPlace));
@@ -206,11 +206,11 @@ class WhyView {
         for (const each of this.translation.querySelectorAll("[role=button]")) each.tabIndex = each === word ? 0 : -1;
         word.focus();
         word.click();
-        this.forced.element.scrollIntoView({ block: "start" });
+        this.translation.scrollIntoView();
       }
       this.comparison.show(request, seen.target, isChanged, request.model, this.#models);
       this.#showParts();
-      if (this.showsModels) this.comparison.element.scrollIntoView({ block: "start" });
+      if (this.showsModels) this.comparison.element.scrollIntoView({ block: "nearest" });
       this.showsModels = false;
     } catch (error) {
       if (isAbort(error)) return;

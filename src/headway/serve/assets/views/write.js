@@ -99,7 +99,9 @@ class WriteView {
     container.addEventListener("keydown", (event) => {
       if (!isUndo(event) || event.target.matches("input, textarea")) return;
       event.preventDefault(); // the browser would change the prompt
+      const { focused } = this.story;
       if (!this.undo.disabled) this.#undo();
+      if (focused >= 0 && this.story.pieces.length) this.story.focus(Math.min(focused, this.story.pieces.length - 1));
     });
     this.prompt.addEventListener("input", () => this.#show());
     this.prompt.addEventListener("keydown", (event) => {

@@ -41,7 +41,7 @@ function itemOf(first, about) {
   if (isDropped) label.classList.add("dropped");
   if (end) {
     label.classList.add("end");
-    const score = end.score.toLocaleString(language, { maximumFractionDigits: 2 });
+    const score = end.score.toLocaleString(language, { maximumFractionDigits: 2 }).replace("-", "−");
     label.append(make("small", { class: "rank" }, t("why.rank", { place: end.place + 1, score })));
   }
   if (isDropped) label.append(make("span", { class: "visually-hidden" }, t("why.dropped")));

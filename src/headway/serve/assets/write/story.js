@@ -40,6 +40,11 @@ export class Story {
     return this.pieces.map((piece) => piece.text).join("");
   }
 
+  /** The index of the piece that has the focus, or -1. */
+  get focused() {
+    return [...this.#elements()].indexOf(document.activeElement);
+  }
+
   #elements() {
     return this.place.querySelectorAll(".token");
   }
