@@ -509,6 +509,9 @@ def test_phrases_are_found_as_whole_words(page: Page, text: str, phrase: str, fo
         (["BRD"], "BRD, 3 Meter", "Deutschland, 3 Kilometer", "changed"),
         (["BRD"], "BRD", "Deutschland, 3 Kilometer", "changed"),
         (["BRD"], "BRD 3 Kilometer", "Deutschland, 3 Kilometer", "changed"),  # the comma
+        (["T-Shirt"], "Das T-Shirt ist rot.", "Das Hemd ist rot.", None),
+        (["Hemd"], "Das Hemd ist rot.", "Das T-Shirt ist rot.", None),
+        (["€"], "3 €", "3 €", None),
     ],
 )
 def test_what_a_glossary_does_beyond_its_words(

@@ -22,7 +22,9 @@ export class GlossaryEffects {
       translations.forEach((translation, at) => this.translator.remember(free, text[at], translation));
     }
     for (const { text, result } of forced) {
-      const other = this.translator.result(free, text), kind = other.error === undefined && effectOf(result, other, free.target);
+      let other = this.translator.result(free, text);
+      while (other.chosen) other = other.before; // as the model has written it
+      const kind = other.error === undefined && effectOf(result, other, free.target);
       if (kind) this.effects.set(result, { kind, other });
     }
   }
@@ -44,13 +46,34 @@ export function effectOf(translation, other, language) {
   const spans = (text) => wordSpans(text, language).filter((span) => LETTER.test(text.slice(...span)));
   const words = (text) => spans(text).map((span) => text.slice(...span).toLowerCase());
   const required = requiredSpans(translation);
-  const ours = spans(translation.text), isRequired = ours.map((span) => required.some((each) => overlap(each, span)));
-  const [isOurs, isTheirs] = differences(words(translation.text), words(other.text)), numGone = isTheirs.filter(Boolean).length;
-  const isNew = (phrase) => ours.every((span, at) => isOurs[at] || !overlap(phrase, span));
+  const ours = spans(translation.text), theirs = spans(other.text);
+  const isRequired = ours.map((span) => required.some((each) => overlap(each, span)));
+  const [isOurs, isTheirs] = differences(words(translation.text), words(other.text));
+  const isJoined = (at) => at > 0 && /^\S+$/.test(other.text.slice(theirs[at - 1][1], theirs[at][0])); // by a hyphen
+  const numGone = isTheirs.filter((isGone, at) => isGone && !(isTheirs[at - 1] && isJoined(at))).length;
+  const isNew = (phrase) => {
+    const flags = isOurs.filter((_, at) => overlap(phrase, ours[at]));
+    return flags.length > 0 && flags.every(Boolean);
+  };
   if (numGone < required.filter(isNew).length) return "added";
-  const hasOther = isOurs.some((isOther, at) => isOther && !isRequired[at]) || signs(translation.text) !== signs(other.text);
+  const ourSigns = signs(translation.text, [...required, ...stretches(ours, isOurs)]);
+  const alreadyThere = requiredSpans({ text: other.text, glossary: translation.glossary });
+  const theirSigns = signs(other.text, [...alreadyThere, ...stretches(theirs, isTheirs)]);
+  const hasOther = ourSigns !== theirSigns || isOurs.some((isOther, at) => isOther && !isRequired[at]);
   return hasOther || numGone > isRequired.filter(Boolean).length ? "changed" : null;
 }
 
-/** Returns what is no letter, digit or space. */
-const signs = (text) => text.replace(/[\p{L}\p{M}\p{N}\s]/gu, "");
+/** Returns the stretches of words that differ, as [start, end). */
+function stretches(spans, isDifferent) {
+  const found = [];
+  spans.forEach(([start, end], at) => {
+    if (isDifferent[at]) found.push(isDifferent[at - 1] ? [found.pop()[0], end] : [start, end]);
+  });
+  return found;
+}
+
+/** Returns what is no letter, digit or space in a text outside of some spans. */
+function signs(text, spans) {
+  const outside = Array.from({ length: text.length }, (_, at) => (spans.some(([start, end]) => start <= at && at < end) ? "" : text[at]));
+  return outside.join("").replace(/[\p{L}\p{M}\p{N}\s]/gu, "");
+}

@@ -200,7 +200,7 @@ export class Output {
   markFrom(position) {
     for (const element of this.container.querySelectorAll(".related")) element.classList.remove("related");
     const entry = position === null ? null : this.#entryAt(position), found = [];
-    if (!entry) return found;
+    if (!entry || entry.element.classList.contains("stale")) return found;
     for (const slot of entry.slots.filter(({ words, isStale }) => words && !isStale)) {
       const start = this.position(slot), at = position - start, elements = slot.element.querySelectorAll(".word");
       slot.words.forEach(({ source }, index) => {

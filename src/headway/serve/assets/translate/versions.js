@@ -62,8 +62,8 @@ export class Versions {
     const { signal } = (this.asking = new AbortController());
     const body = { ...request, text: sentence, options: { n_best: COUNT, beam_size: COUNT } };
     const { translations: [{ alternatives, ...best }] } = await this.context.api.post("translate", body, { signal });
-    const versions = new Map([best, ...alternatives].map((version) => [version.text, version]).reverse()); // without duplicates
-    this.list.replaceChildren(...[...versions.values()].reverse().map((version) => {
+    const versions = [best, ...alternatives].filter(({ text }, at, all) => all.findIndex((each) => each.text === text) === at);
+    this.list.replaceChildren(...versions.map((version) => {
       const button = make("button", { type: "button", class: "plain", dir: "auto" }, version.text);
       button.addEventListener("click", () => {
         const { top } = button.getBoundingClientRect();

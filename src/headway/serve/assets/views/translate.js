@@ -290,7 +290,7 @@ class TranslateView {
   /** Uses a translation with another word, and names the words chosen earlier that it does not contain any more. */
   #choose({ slot, words, index }, translation, [start, end]) {
     const { text } = translation, position = words[index].start, earlier = slot.result.choices ?? [];
-    const before = earlier.filter((choice) => choice.start < position);
+    const before = earlier.filter((choice) => choice.start < Math.min(start, position));
     const after = earlier.filter((choice) => choice.start > position)
       .map(({ word }) => ({ word, start: findPhrase(text, word, end)?.[0] ?? null }));
     const choices = [...before, { start, word: text.slice(start, end) }, ...after.filter((choice) => choice.start !== null)];

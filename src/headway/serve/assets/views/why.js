@@ -19,6 +19,8 @@ export function mount(container, context, state = context.sentence() ?? {}) {
   return new WhyView(container, context, state);
 }
 
+const keyOf = (sentence) => sentence && JSON.stringify([sentence.source, sentence.target, sentence.model, sentence.sentences]);
+
 class WhyView {
   constructor(container, context, state) {
     this.context = context;
@@ -27,6 +29,7 @@ class WhyView {
     this.showsModels = state.showsModels ?? false; // Translate asks how the models differ
     this.sentences = state.sentences ?? []; // of the text in Translate
     this.isTyped = state.isTyped ?? false; // here
+    this.key = keyOf(context.sentence()); // what Translate has shown
     this.#build(container, state);
     this.onTheme = () => this.attention?.recolor();
     this.onBack = () => this.isInterrupted && this.#inspect();
@@ -41,10 +44,11 @@ class WhyView {
     return { ...this.#request, translation, sentences, showsModels, isTyped };
   }
 
-  /** Takes the sentence of the view Translate, unless a person has typed another one here, or this one is still in its text. */
+  /** Takes what the view Translate shows if that has changed, unless a person has typed a sentence here. */
   shown() {
     const text = this.input.value.trim(), sentence = text && this.isTyped ? null : this.context.sentence();
-    if (sentence && !sentence.sentences.includes(text)) this.context.navigate("why", sentence);
+    if (!sentence || keyOf(sentence) === this.key) return;
+    this.context.navigate("why", sentence.sentences.includes(text) ? { ...sentence, text } : sentence);
   }
 
   unmount() {
@@ -253,7 +257,9 @@ class WhyView {
     const mean = Math.exp(total / own.length);
     const said = t(isChanged ? "why.given" : "why.found", { percent: percent(mean, language) });
     this.probability.textContent = `${said} ${t("why.words.exact")}`;
+    const hadFocus = this.own === document.activeElement;
     this.own.hidden = !isChanged;
+    if (hadFocus && !isChanged) this.translation.querySelector("[role=button]")?.focus();
     this.position = null;
     return asked;
   }

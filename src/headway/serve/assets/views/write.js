@@ -31,7 +31,8 @@ class WriteView {
   state() {
     return {
       prompt: this.prompt.value, model: this.model.value, begun: this.begun, pieces: this.story.pieces,
-      options: this.options.state, history: this.history, said: this.said,
+      options: this.options.state, history: this.history,
+      said: this.running ? "stopped" : this.said,
     };
   }
 
@@ -129,7 +130,7 @@ class WriteView {
     this.hint.hidden = this.story.pieces.length > 0 || isRunning;
     this.legend.hidden = this.info.hidden = !this.hint.hidden;
     this.copy.hidden = isRunning || !this.story.pieces.length;
-    if (!isRunning && !this.#fits) this.said = null; // it is about a text with another beginning
+    if (!isRunning && this.begun !== this.prompt.value) this.said = null; // it is about a text with another beginning
     const said = isRunning ? "writing" : this.said;
     this.status.textContent = said === null ? "" : t(`write.${said}`);
     this.text.setAttribute("aria-busy", String(isRunning));
