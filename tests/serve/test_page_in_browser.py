@@ -42,6 +42,7 @@ def service(folder: Path) -> Iterator[RunningService]:
         f'workers = 1\n[[models]]\nname = "there"\npath = "{folder}"\n'
         f'[[models]]\nname = "back"\npath = "{folder}"\nsource = ["de"]\ntarget = ["en"]\n'
         f'[[models]]\nname = "on"\npath = "{folder}"\nsource = ["de"]\ntarget = ["it"]\n'
+        "[limits]\ndocuments = 100\n"  # all tests together upload more than the default
     )
     with running(["--config", str(folder.parent / "serve.toml")]) as started:
         yield started
