@@ -149,9 +149,8 @@ class MaskedLanguageModel:
         fillings = [self._filling(each) for each in found[:top]]
         if text.startswith(" "):
             return fillings
-        return [
-            replace(each, text=each.text.lstrip(" ")) for each in fillings
-        ]  # a first word may be filled in with a space
+        # A token that fills in the first word may begin with a space.
+        return [replace(each, text=each.text.lstrip(" ")) for each in fillings]
 
     def score(self, texts: Sequence[str]) -> list[ScoredText]:
         """Return the log-probability of each token of each text given all its other tokens, in nats.

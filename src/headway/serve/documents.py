@@ -63,7 +63,7 @@ class DocumentsFullError(RetryLaterError):
 
 @dataclass
 class DocumentWarning:
-    """What may be wrong with translations of a document.
+    """A warning about some translations of a document.
 
     Attributes:
         kind: A flag (see :mod:`headway.predict.quality`), "unlikely" (see :mod:`headway.predict.calibration`),
@@ -317,7 +317,7 @@ class ServedDocuments:
         beginning, size = list[str](), 0
         most = min(_DETECTED_CHARACTERS, self._service.config.limits.characters)
         for text in texts:
-            beginning.append(_as_plain(text))
+            beginning.append(_remove_tags(text))
             size += len(text.text)
             if size > most:
                 break
@@ -341,7 +341,7 @@ class ServedDocuments:
                     background, sources, source, target, model, glossary, markup=MARKUP[syntax]
                 )
                 for number, each in zip(numbers, found, strict=True):
-                    results[number] = json.dumps(_result(each)).encode()
+                    results[number] = json.dumps(_summarize(each)).encode()
             return [results[number] for number in range(len(encoded))]
 
         return work
@@ -357,7 +357,7 @@ class ServedDocuments:
             found = [json.loads(result) for result in job.results()]
             # A text that could not be translated stays as it is.
             translations = [each.get("text", text.text) for text, each in zip(texts, found, strict=True)]
-            document.warnings = _warnings(texts, found)
+            document.warnings = _collect_warnings(texts, found)
             async with self._processes:
                 await write_isolated(document.folder, document.format.name, limits, translations)
         except HeadwayError as error:
@@ -383,8 +383,8 @@ async def _unchanged(encoded: Sequence[str]) -> list[bytes]:
     return [json.dumps({"text": text[1:], "warnings": []}).encode() for text in encoded]
 
 
-def _result(translation: Translation | HeadwayError) -> dict[str, Any]:
-    """Return what is kept of a translation: its text, and the kinds of its warnings. An error has neither."""
+def _summarize(translation: Translation | HeadwayError) -> dict[str, Any]:
+    """Return the text of a translation and the kinds of its warnings; nothing for an error."""
     if isinstance(translation, HeadwayError):
         return {}
     kinds: list[str] = [*(["unlikely"] if translation.unlikely else []), *translation.flags]
@@ -393,7 +393,7 @@ def _result(translation: Translation | HeadwayError) -> dict[str, Any]:
     return {"text": translation.text, "warnings": kinds}
 
 
-def _warnings(texts: Sequence[DocumentText], results: Sequence[dict[str, Any]]) -> list[DocumentWarning]:
+def _collect_warnings(texts: Sequence[DocumentText], results: Sequence[dict[str, Any]]) -> list[DocumentWarning]:
     """Return the warnings about the results of texts, one of each kind."""
     found: dict[str, DocumentWarning] = {}
     for text, result in zip(texts, results, strict=True):
@@ -401,14 +401,14 @@ def _warnings(texts: Sequence[DocumentText], results: Sequence[dict[str, Any]]) 
             warning = found.setdefault(kind, DocumentWarning(kind))
             warning.num_texts += 1
             if len(warning.examples) < _MAX_EXAMPLES:
-                example = " ".join(_as_plain(text).split())
+                example = " ".join(_remove_tags(text).split())
                 is_long = len(example) > _EXAMPLE_CHARACTERS
                 warning.examples.append(f"{example[: _EXAMPLE_CHARACTERS - 1]}…" if is_long else example)
     return list(found.values())
 
 
-def _as_plain(text: DocumentText) -> str:
-    """Return a text of a document without its tags. A tag that stands for something, such as <br/>, becomes a space."""
+def _remove_tags(text: DocumentText) -> str:
+    """Return a text of a document without its tags. Empty tags such as <br/> become spaces."""
     return text.text if text.syntax == "plain" else html.unescape(_TAG.sub("", _EMPTY_TAG.sub(" ", text.text)))
 
 

@@ -13,6 +13,9 @@ export function make(tag, attributes = {}, ...children) {
 /** Isolates text of any direction, so that it does not affect the words around it. */
 export const isolated = (text) => "\u2068" + text + "\u2069";
 
+/** Returns a text, cut with an ellipsis if it has more than `most` characters. */
+export const shortened = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
 /** Returns a probability as a percentage: 98%, 4.2%, 0.03%. Only certainty is 100%. */
 export function percent(probability, language) {
   const digits = probability >= 0.1 ? 0 : probability >= 0.01 ? 1 : 2;

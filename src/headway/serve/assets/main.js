@@ -29,8 +29,8 @@ const api = new Api({ key: () => settings.get("key"), askForKey, onUnreachable }
  *
  * mount(container, context, state) builds the view in an empty container. It may return `{ state, unmount }`:
  * `state()` returns what another mount needs to look the same (the language of the page may change), and `unmount()`
- * ends requests and listeners. A view that is not in sight stays mounted in a hidden container; when it comes into sight again,
- * its `shown()` is called.
+ * ends requests and listeners. A view that is not visible stays mounted in a hidden container; `shown()` is called when it
+ * becomes visible again.
  */
 const context = { api, t, serviceMessage, settings, describe, announce, navigate, offers, sentence, language: "en", models: [], languages: [] };
 const mounted = new Map(); // name of a view -> its container and what its mount has returned

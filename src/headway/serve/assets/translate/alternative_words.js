@@ -18,8 +18,8 @@ const SPECIAL = /^<\w+>$/; // the end of the text, or a byte of a character
  * @param {AbortSignal} signal Ends the requests.
  * @param {(entries: object[]) => void} changed Is called with the entries, first with their tokens and probabilities,
  *   and whenever one is complete: then it has `word`, the `translation` that contains it, and its place there, `span`.
- *   If it also replaces text before the current word (a number that goes on), `replaced` is all that it replaces. An entry
- *   without a word is removed.
+ *   `replaced` is the text that it replaces if that begins before the current word ("25 km" for "255"), and otherwise null.
+ *   An entry without a word is removed.
  *
  * Returns the entries.
  */

@@ -61,13 +61,13 @@ export class Documents {
     for (const file of files) this.#translate({ file, fields: this.fields(), path: null, error: null, isDone: false });
   }
 
-  /** Returns what may be wrong with the translation of a document. */
-  #warnings({ warnings, num_texts: all }) {
+  /** Returns the list of a document's warnings, whose `titles` are given, with the texts that each is about. */
+  #warningList(warnings, titles) {
     const { t } = this.context;
-    return make("ul", { class: "warnings" }, ...warnings.map(({ kind, num_texts: count, examples }) => {
+    return make("ul", { class: "warnings" }, ...warnings.map(({ num_texts: count, examples }, at) => {
       const quoted = examples.map((each) => t("quoted", { text: isolated(each) })), left = count - examples.length;
       const texts = [...quoted, ...(left ? [t("documents.left", { count: left })] : [])].map((each) => make("li", { dir: "auto" }, each));
-      return make("li", {}, make("details", {}, make("summary", {}, t(`documents.${kind}`, { count, all })), make("ul", { class: "quiet" }, ...texts)));
+      return make("li", {}, make("details", {}, make("summary", {}, titles[at]), make("ul", { class: "quiet" }, ...texts)));
     }));
   }
 
@@ -118,7 +118,7 @@ export class Documents {
         said.textContent = describe(error);
       }));
       remove.before(save);
-      if (found.warnings.length) item.append(this.#warnings(found));
+      if (found.warnings.length) item.append(this.#warningList(found.warnings, problems));
     } catch (error) {
       if (isAbort(error)) return;
       entry.error = error;

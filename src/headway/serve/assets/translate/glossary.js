@@ -60,7 +60,6 @@ export class GlossaryTable {
     this.body.replaceChildren(...this.rows.map((row) => this.#line(row)));
     this.rows.forEach((row) => this.#showIncomplete(row));
     this.#addEmpty();
-    this.#number();
     this.#showCount();
   }
 
@@ -152,10 +151,7 @@ export class GlossaryTable {
         this.#forgetRemoved();
         this.#forgetRefusals(); // also of rows that contradicted this one
         this.#showProblem(row, "");
-        if (row === this.rows.at(-1) && input.value) {
-          this.#addEmpty();
-          this.#number();
-        }
+        if (row === this.rows.at(-1) && input.value) this.#addEmpty();
         this.#later();
       });
       return input;
@@ -218,6 +214,7 @@ export class GlossaryTable {
     const row = ["", ""];
     this.rows.push(row);
     this.body.append(this.#line(row));
+    this.#number();
   }
 
   #later() {

@@ -1,4 +1,4 @@
-// Scrolling: the pane that a person does not read shows the lines that belong to those of the other one.
+// Linked scrolling: the source and its translation scroll together, line by line.
 
 export class LinkedScrolling {
   /**

@@ -1,6 +1,6 @@
 // What is said about the translation: what may be wrong, and what a person or the glossary has changed.
 
-import { isolated, make } from "../dom.js";
+import { isolated, make, shortened } from "../dom.js";
 
 const MAX_SENTENCES = 3; // of a kind of notice
 const QUOTED = 50; // characters of a source sentence
@@ -30,8 +30,7 @@ export class Notices {
   }
 
   #quoted(text, most = QUOTED) {
-    const shown = text.length > most ? `${text.slice(0, most - 1)}…` : text;
-    return this.context.t("quoted", { text: isolated(shown) });
+    return this.context.t("quoted", { text: isolated(shortened(text, most)) });
   }
 
   /** Sentences with the same warning share an item. */
@@ -62,7 +61,7 @@ export class Notices {
     const current = [...new Map(slots.filter((slot) => !slot.isStale).map((slot) => [slot.text, slot])).values()];
     const chosen = current.filter((slot) => slot.result.chosen).map((slot) => {
       const said = [t("notice.chosen", { text: this.#quoted(slot.text) })], { lost = [] } = slot.result;
-      if (slot.result.position !== undefined) said.push(t("notice.anew"));
+      if (slot.result.position !== undefined) said.push(t("notice.retranslated"));
       if (lost.length) said.push(t("notice.lost", { words: lost.map((word) => this.#quoted(word)).join(", ") }));
       return this.#item(said.join(" "), t("notice.undo"), () => this.hooks.undo(slot.text));
     });

@@ -36,7 +36,7 @@ export class Output {
    * A place has `slot` (a sentence: text; result, which is that of an earlier text if `isStale`), `words`, `index` and `element`.
    */
   constructor(container, hooks) {
-    Object.assign(this, { container, hooks, lines: [], places: new WeakMap(), incomplete: new Set() });
+    Object.assign(this, { container, hooks, lines: [], places: new WeakMap(), incomplete: new Set(), related: [] });
     container.addEventListener("pointerover", (event) => this.#point(event.target));
     container.addEventListener("pointerleave", () => this.#point(this.#open ?? document.activeElement));
     container.addEventListener("focusin", (event) => this.#point(event.target));
@@ -198,7 +198,8 @@ export class Output {
    * of that word and of others that they come from, too, in the source text.
    */
   markFrom(position) {
-    for (const element of this.container.querySelectorAll(".related")) element.classList.remove("related");
+    for (const element of this.related) element.classList.remove("related");
+    this.related = [];
     const entry = position === null ? null : this.#entryAt(position), found = [];
     if (!entry || entry.element.classList.contains("stale")) return found;
     for (const slot of entry.slots.filter(({ words, isStale }) => words && !isStale)) {
@@ -206,6 +207,7 @@ export class Output {
       slot.words.forEach(({ source }, index) => {
         if (!source.some(([from, to]) => from <= at && at < to)) return;
         elements[index].classList.add("related");
+        this.related.push(elements[index]);
         found.push(...source.map(([from, to]) => [start + from, start + to]));
       });
     }

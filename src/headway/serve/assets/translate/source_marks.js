@@ -13,7 +13,7 @@ export class SourceMarks {
     textarea.addEventListener("input", () => this.show([]));
   }
 
-  /** Marks the characters of some spans [start, end). If it `scrolls`, the first one comes into sight. */
+  /** Highlights spans [start, end) of the text. With `scrolls`, the first one is scrolled into view. */
   show(spans, scrolls = true) {
     this.boxes.replaceChildren();
     if (!spans.length) return;

@@ -31,7 +31,7 @@ export class SourcePointing {
 /** Returns the position of the character at a place of the window in the text of a textarea, or null if there is none. */
 function positionAt(textarea, x, y) {
   const caret = document.caretPositionFromPoint?.(x, y); // between two characters
-  if (caret?.offsetNode !== textarea) return null; // or the browser cannot tell
+  if (caret?.offsetNode !== textarea) return null; // not in the text, or not supported by the browser
   const { left, top, bottom, height } = caret.getClientRect();
   if (y < top || y > bottom || Math.abs(x - left) > height) return null; // beside the text
   const isRightToLeft = getComputedStyle(textarea).direction === "rtl";

@@ -1,7 +1,7 @@
 // Other translations of a sentence: the n-best list.
 
 import { isAbort } from "../api.js";
-import { isolated, make } from "../dom.js";
+import { isolated, make, shortened } from "../dom.js";
 
 const COUNT = 4;
 const QUOTED = 60; // characters of the sentence
@@ -29,9 +29,8 @@ export class Versions {
     Object.assign(this, { slot, request });
     this.element.hidden = !slot;
     if (slot) {
-      const { t } = this.context, { text } = slot;
-      const shown = text.length > QUOTED ? `${text.slice(0, QUOTED - 1)}…` : text;
-      this.title.textContent = t("versions.title", { text: t("quoted", { text: isolated(shown) }) });
+      const { t } = this.context;
+      this.title.textContent = t("versions.title", { text: t("quoted", { text: isolated(shortened(slot.text, QUOTED)) }) });
     }
     this.#fill();
   }

@@ -333,7 +333,7 @@ class TranslateView {
     this.sourcePointing.clear();
     // It keeps its place, so that nothing below moves while somebody is about to click there.
     this.help.classList.toggle("away", Boolean(place) || !this.outputBox.querySelector(".word"));
-    this.fromGlossary.hidden = !this.outputBox.querySelector(".word.required");
+    this.fromGlossary.hidden = !this.request?.glossary || !this.outputBox.querySelector(".word.required");
     if (!place) {
       this.word.textContent = "";
       return;

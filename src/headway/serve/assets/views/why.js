@@ -1,7 +1,7 @@
 // The view Why: what a model attends to, what its search has considered, and what another word would cost.
 
 import { UnreachableError, isAbort } from "../api.js";
-import { focusField, make, moveFocus, percent } from "../dom.js";
+import { focusField, make, moveFocus, percent, shortened } from "../dom.js";
 import { AttentionSection } from "../inspection/attention.js";
 import { choose, fillLanguages, fillModels } from "../lists.js";
 import { confidenceClass, confidenceLegend } from "../translate/output.js";
@@ -74,8 +74,7 @@ class WhyView {
     const field = (title, control) => make("label", { class: "field" }, make("span", {}, title), control);
     this.sentenceField = field(t("why.sentence"), this.sentence);
     this.sentenceField.hidden = this.sentences.length < 2;
-    const shortened = (text) => (text.length > MAX_OPTION ? `${text.slice(0, MAX_OPTION - 1)}…` : text);
-    this.sentence.append(...this.sentences.map((text, at) => make("option", { value: at }, `${at + 1}. ${shortened(text)}`)));
+    this.sentence.append(...this.sentences.map((text, at) => make("option", { value: at }, `${at + 1}. ${shortened(text, MAX_OPTION)}`)));
     choose(this.sentence, String(this.sentences.indexOf(this.input.value)));
     this.languagesRow = make("div", { class: "row" }, field(t("translate.from"), this.source), field(t("translate.to"), this.target));
     this.modelField = field(t("why.model"), this.model);

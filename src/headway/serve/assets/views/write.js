@@ -32,7 +32,7 @@ class WriteView {
     return {
       prompt: this.prompt.value, model: this.model.value, begun: this.begun, pieces: this.story.pieces,
       options: this.options.state, history: this.history,
-      said: this.running ? "stopped" : this.said,
+      said: this.#outcome,
     };
   }
 
@@ -110,6 +110,11 @@ class WriteView {
     });
   }
 
+  /** Key of the status of the present text if nothing more is written. */
+  get #outcome() {
+    return this.running ? "stopped" : this.said;
+  }
+
   /** Whether the continuation on the page belongs to the prompt in the field. */
   get #fits() {
     return this.story.pieces.length > 0 && this.begun === this.prompt.value;
@@ -138,7 +143,7 @@ class WriteView {
 
   /** Lets Undo come back to the present text. */
   #keep() {
-    this.history.push({ begun: this.begun, pieces: [...this.story.pieces], said: this.running ? "stopped" : this.said });
+    this.history.push({ begun: this.begun, pieces: [...this.story.pieces], said: this.#outcome });
   }
 
   #restore({ begun, pieces }) {

@@ -88,7 +88,7 @@ export class TokenMenu {
     this.#preview(index, previews);
   }
 
-  /** Shows how the text would most probably go on after each alternative. */
+  /** Shows the most probable continuation of the text after each alternative. */
   async #preview(index, previews) {
     const request = this.hooks.request(), alternatives = [...previews.keys()];
     if (!request || !alternatives.length) return;
