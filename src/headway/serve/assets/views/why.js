@@ -1,15 +1,15 @@
 // The view Why: what a model attends to, what its search has considered, and what another word would cost.
 
 import { UnreachableError, isAbort } from "../api.js";
-import { focusField, make, moveFocus, percent, shortened } from "../dom.js";
+import { focusField, make, percent, shortened } from "../dom.js";
 import { AttentionSection } from "../inspection/attention.js";
 import { choose, fillLanguages, fillModels } from "../lists.js";
-import { confidenceClass, confidenceLegend } from "../translate/output.js";
-import { tokenSpans, wordsOf } from "../translate/words.js";
+import { confidenceLegend } from "../translate/output.js";
 import { ForcedWordPanel } from "../why/forced_word.js";
 import { ModelComparison } from "../why/model_comparison.js";
-import { treeList } from "../why/search_tree.js";
-import { SPACE } from "../write/story.js";
+import { SearchTree } from "../why/search_tree.js";
+import { section } from "../why/section.js";
+import { TranslationWords } from "../why/translation_words.js";
 
 const DELAY_MS = 400;
 const BEAM_SIZE = 4;
@@ -57,7 +57,7 @@ class WhyView {
     this.forced.close();
     this.comparison.close();
     this.attention?.remove();
-    this.resizing.disconnect();
+    this.tree.close();
     document.removeEventListener("themechange", this.onTheme);
     document.removeEventListener("serviceback", this.onBack);
   }
@@ -82,27 +82,24 @@ class WhyView {
     this.#fillTargets(state.target ?? settings.get("target"));
     if (state.model) choose(this.model, state.model);
     this.failure = make("p", { class: "error", role: "alert" });
-    this.translation = make("p", { class: "translation", role: "toolbar", "aria-label": t("translate.result"), dir: "auto" });
     this.probability = make("p", { class: "quiet" });
     this.hint = make("p", { class: "quiet" });
     this.parts = make("nav", { class: "row parts", "aria-label": t("why.parts") });
     this.forced = new ForcedWordPanel(this.context);
+    this.words = new TranslationWords(this.context, (word, row) => {
+      this.forced.open(this.words.request, this.words.translation, word);
+      if (this.attention?.kind.rows === "target") this.attention.choose(row, null, true);
+    });
     this.own = make("button", { type: "button", hidden: true }, t("why.own"));
-    this.tree = make("div", { class: "tree", tabindex: 0, role: "group", "aria-label": t("why.tree") });
-    this.treeAbout = make("p", { class: "quiet" });
-    this.showDropped = make("input", { type: "checkbox" });
-    this.showDropped.checked = true;
+    this.tree = new SearchTree(this.context, BEAM_SIZE);
     this.attentionPlace = make("div");
     this.comparison = new ModelComparison(this.context);
-    const section = (title, about, ...children) => make("section", { class: "card", "aria-label": title },
-      make("h2", {}, title), make("p", { class: "quiet" }, about), ...children);
-    const words = section(t("why.words"), t("why.words.about"), this.translation, this.probability,
+    const words = section(t("why.words"), t("why.words.about"), this.words.element, this.probability,
       confidenceLegend(this.context), this.own, this.forced.element);
     this.results = make("div", { class: "results" },
       this.parts,
       ...(this.showsModels ? [this.comparison.element, words] : [words, this.comparison.element]),
-      section(t("why.tree"), t("why.tree.about", { beam: BEAM_SIZE }), this.treeAbout,
-        make("label", { class: "row" }, this.showDropped, t("why.showDropped")), this.tree),
+      this.tree.element,
       section(t("why.attention"), t("why.attention.about"), this.attentionPlace));
     this.results.hidden = true;
     container.append(
@@ -135,22 +132,6 @@ class WhyView {
     });
     this.model.addEventListener("change", again);
     this.own.addEventListener("click", again);
-    this.showDropped.addEventListener("change", () => {
-      this.tree.classList.toggle("hide-dropped", !this.showDropped.checked);
-      this.#fitTree();
-    });
-    this.resizing = new ResizeObserver(() => this.#fitTree());
-    this.resizing.observe(this.tree.parentElement);
-    this.translation.addEventListener("keydown", (event) => {
-      const words = [...this.translation.querySelectorAll("[role=button]")];
-      const options = { horizontal: true, rightToLeft: getComputedStyle(this.translation).direction === "rtl" };
-      const next = moveFocus(event, words, options);
-      if (next) words.forEach((word) => (word.tabIndex = word === next ? 0 : -1));
-      else if (event.key === "Enter" || event.key === " ") {
-        event.preventDefault();
-        event.target.click();
-      }
-    });
   }
 
   #fillTargets(chosen) {
@@ -202,15 +183,12 @@ class WhyView {
       ]);
       this.results.hidden = false;
       const isChanged = seen.target_given && tree.ends[0]?.text !== seen.target;
-      const word = this.#showWords(request, seen, isChanged);
-      this.#showTree(tree);
+      this.words.show(request, seen);
+      this.#showProbability(seen, isChanged);
+      this.tree.show(tree);
       this.#showAttention(seen);
-      if (word) {
-        for (const each of this.translation.querySelectorAll("[role=button]")) each.tabIndex = each === word ? 0 : -1;
-        word.focus();
-        word.click();
-        this.translation.scrollIntoView();
-      }
+      if (this.position !== null) this.words.choose(this.position);
+      this.position = null;
       this.comparison.show(request, seen.target, isChanged, request.model, this.#models);
       this.#showParts();
       if (this.showsModels) this.comparison.element.scrollIntoView({ block: "nearest" });
@@ -223,44 +201,14 @@ class WhyView {
     }
   }
 
-  /**
-   * Shows the words of the translation, each of which asks for another one. `isChanged`: it differs from the model's own. Returns
-   * the word that the view was opened for.
-   */
-  #showWords(request, { target: text, steps, log_probability: total }, isChanged) {
-    const { t, language } = this.context;
-    const own = steps.filter((step) => !step.forced);
-    const tokens = own.slice(0, -1).map((step) => step.token), values = own.map((step) => Math.log(step.probability));
-    const spans = tokenSpans(tokens, text), firstRow = steps.length - own.length;
-    const words = wordsOf({ text, tokens, token_log_probabilities: values }, request.text, request.target, request.source);
-    const children = [];
-    let from = 0, asked = null;
-    for (const { start, end, probability } of words) {
-      const word = text.slice(start, end);
-      const share = probability === null ? "" : `, ${percent(probability, language)}`;
-      const button = make("span", { class: `token ${confidenceClass(probability)}`, role: "button", tabindex: children.length ? -1 : 0 }, word);
-      button.setAttribute("aria-label", word + share);
-      button.title = probability === null ? "" : percent(probability, language);
-      button.addEventListener("click", () => {
-        this.translation.querySelector(".open")?.classList.remove("open");
-        button.classList.add("open");
-        this.forced.open(request, { text, tokens }, { start, end, probability });
-        this.#showRow(firstRow + spans.findIndex((span) => span && span[1] > start));
-      });
-      children.push(text.slice(from, start), button);
-      if (start === this.position) asked = button;
-      from = end;
-    }
-    this.translation.lang = request.target;
-    this.translation.replaceChildren(...children, text.slice(from));
-    const mean = Math.exp(total / own.length);
-    const said = t(isChanged ? "why.given" : "why.found", { percent: percent(mean, language) });
+  /** Says how probable the translation is. `isChanged`: it differs from the model's own. */
+  #showProbability({ steps, log_probability: total }, isChanged) {
+    const { t, language } = this.context, count = steps.filter((step) => !step.forced).length;
+    const said = t(isChanged ? "why.given" : "why.found", { percent: percent(Math.exp(total / count), language) });
     this.probability.textContent = `${said} ${t("why.words.exact")}`;
     const hadFocus = this.own === document.activeElement;
     this.own.hidden = !isChanged;
-    if (hadFocus && !isChanged) this.translation.querySelector("[role=button]")?.focus();
-    this.position = null;
-    return asked;
+    if (hadFocus && !isChanged) this.words.focus();
   }
 
   /** Shows buttons that lead to the sections below the first one. */
@@ -276,28 +224,6 @@ class WhyView {
       return button;
     });
     this.parts.replaceChildren(make("span", { class: "quiet" }, `${this.context.t("why.parts")}:`), ...buttons);
-  }
-
-  /** Shows what a token of the translation attends to. */
-  #showRow(row) {
-    if (this.attention?.kind.rows === "target") this.attention.choose(row, null, true);
-  }
-
-  #showTree(tree) {
-    const { list, dropped } = treeList(tree, this.context);
-    const { t } = this.context;
-    this.tree.replaceChildren(list);
-    const said = [t("why.tree.count", { ends: tree.ends.length, dropped }), t("why.tree.score")];
-    if (list.textContent.includes(SPACE)) said.push(t("why.tree.space"));
-    this.treeAbout.textContent = said.join(" ");
-    this.#fitTree();
-  }
-
-  /** Lets the tree grow to the right if there is room, and otherwise down. */
-  #fitTree() {
-    const { tree } = this;
-    tree.classList.remove("down");
-    tree.classList.toggle("down", tree.scrollWidth > tree.clientWidth);
   }
 
   #showAttention(seen) {

@@ -2,12 +2,51 @@
 // item.
 
 import { make, percent } from "../dom.js";
-import { visible } from "../write/story.js";
+import { SPACE, visible } from "../write/story.js";
+import { section } from "./section.js";
 
 const END = "<eos>";
 
+export class SearchTree {
+  constructor(context, beamSize) {
+    const { t } = (this.context = context);
+    this.about = make("p", { class: "quiet" });
+    this.showDropped = make("input", { type: "checkbox" });
+    this.showDropped.checked = true;
+    this.tree = make("div", { class: "tree", tabindex: 0, role: "group", "aria-label": t("why.tree") });
+    this.element = section(t("why.tree"), t("why.tree.about", { beam: beamSize }), this.about,
+      make("label", { class: "row" }, this.showDropped, t("why.showDropped")), this.tree);
+    this.showDropped.addEventListener("change", () => {
+      this.tree.classList.toggle("hide-dropped", !this.showDropped.checked);
+      this.#fit();
+    });
+    this.resizing = new ResizeObserver(() => this.#fit());
+    this.resizing.observe(this.element);
+  }
+
+  close() {
+    this.resizing.disconnect();
+  }
+
+  show(tree) {
+    const { t } = this.context, { list, dropped } = treeList(tree, this.context);
+    this.tree.replaceChildren(list);
+    const said = [t("why.tree.count", { ends: tree.ends.length, dropped }), t("why.tree.score")];
+    if (list.textContent.includes(SPACE)) said.push(t("why.tree.space"));
+    this.about.textContent = said.join(" ");
+    this.#fit();
+  }
+
+  /** Lets the tree grow to the right if there is room, and otherwise down. */
+  #fit() {
+    const { tree } = this;
+    tree.classList.remove("down");
+    tree.classList.toggle("down", tree.scrollWidth > tree.clientWidth);
+  }
+}
+
 /** Returns the list of a tree, and how many of its branches were dropped. */
-export function treeList(tree, context) {
+function treeList(tree, context) {
   const children = new Map(); // index of a node, or null -> its children
   tree.nodes.forEach(({ parent }, at) => children.set(parent, [...(children.get(parent) ?? []), at]));
   const ends = new Map(tree.ends.map((end, place) => [end.node, { ...end, place }]));
