@@ -244,6 +244,7 @@ class TestNothingIsTranslatedTwice:
         assert rows[1]["target"] == rows[3]["target"]
         assert rows[1]["original"] != rows[3]["original"]
 
+    @pytest.mark.slow_but_every(3)
     @pytest.mark.parametrize("limit", range(0, 11, 2))
     def test_after_an_interruption(self, data: Path, teacher: Path, tmp_path: Path, asked: Asked, limit: int) -> None:
         """The chunk that was in progress is translated again; finished chunks are not."""

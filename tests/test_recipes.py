@@ -81,6 +81,7 @@ def test_recipe_is_validated(path: Path) -> None:
     assert data.dev is not None or data.as_dict()["dev_fraction"] > 0
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_recipe_trains(path: Path, tmp_path: Path) -> None:
     written = load_recipe(path)

@@ -44,6 +44,7 @@ def test_sizes_and_categories() -> None:
     assert set(CATEGORIES) == {pair.category for pair in built.dev} == {pair.category for pair in built.train}
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize(
     ("source", "target"), [("en", "de"), ("de", "en"), ("en", "fr"), ("ja", "en"), ("pt-BR", "ru")]
 )

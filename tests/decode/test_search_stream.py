@@ -59,6 +59,7 @@ def varied(requests: Sequence[Request]) -> list[Request]:
     ]
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize(
     "options",
     [

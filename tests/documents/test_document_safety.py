@@ -264,11 +264,11 @@ def test_a_damaged_entry_is_named(word: Path) -> None:
     ("text", "extension"),
     [
         ("Great! " * 20_000, "md"),
-        ("[^" * 50_000, "md"),
+        pytest.param("[^" * 50_000, "md", marks=pytest.mark.slow),
         ("a" + " " * 100_000 + "b", "md"),
         ("1\n00:00:01,000 --> 00:00:02,000\n" + "a\n" * 20_000, "srt"),
         ("1\n00:00:01,000 --> 00:00:02,000\n<" + "a" * 100_000, "srt"),
-        ("<p>" + "<b>x</b> " * 30_000, "html"),
+        pytest.param("<p>" + "<b>x</b> " * 30_000, "html", marks=pytest.mark.slow),
     ],
     ids=["exclamation", "footnotes", "spaces", "lines", "tag", "pairs"],
 )

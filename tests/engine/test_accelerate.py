@@ -40,6 +40,7 @@ def test_accelerated_is_plain(config: Config) -> None:
     assert_equal_outcomes(config)
 
 
+@pytest.mark.slow_but_every(5)
 @EACH
 def test_every_layer_that_kernels_support_is_fast(config: Any) -> None:
     model = accelerate(build_model(config, VOCABULARY, VOCABULARY))

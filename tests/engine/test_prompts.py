@@ -69,6 +69,7 @@ def assert_near(found: Tensor, expected: Tensor, precision: Precision) -> None:
     assert errors.max() < TOLERANCES[precision]
 
 
+@pytest.mark.slow_but_every(5)
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_results_are_those_of_each_prompt_alone(precision: Precision, changes: dict[str, Any]) -> None:

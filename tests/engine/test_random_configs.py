@@ -71,7 +71,7 @@ def test_the_combinations_vary_each_option(config: type[Config]) -> None:
             assert len({getattr(each, name) for each in found}) > 1, name
 
 
-@pytest.mark.slow_but_every(2)
+@pytest.mark.slow_but_every(4)
 @EACH_COMBINATION
 def test_training_and_evaluation_are_plain_ones(config: Config) -> None:
     with shown(config):
@@ -141,7 +141,7 @@ def assert_equal_steps(plain: Any, search_model: Any, precision: Precision = "fl
     assert max(distances(plain, search_model)) < LIMITS[precision] + 3 * rounding
 
 
-@pytest.mark.slow_but_every(2)
+@pytest.mark.slow_but_every(4)
 @EACH_THAT_DECODES
 def test_decoding_step_by_step_is_the_plain_forward_pass(config: Config) -> None:
     plain = build(config).eval()

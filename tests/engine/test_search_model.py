@@ -64,6 +64,7 @@ def sources(*lengths: int) -> list[list[int]]:
     return [torch.randint(4, 150, (length,)).tolist() for length in lengths]
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
 def test_beams_that_split_swap_and_leave_have_the_logits_of_their_own_prefixes(changes: dict[str, Any]) -> None:
     model = make(**changes)
@@ -234,6 +235,7 @@ def test_damaged_weights_are_seen_in_the_ranking(precision: Precision, where: st
     assert engine.step(engine.start(sources(3)), torch.tensor([1])).top_k(4, (), 2).log_probs.isnan().any()
 
 
+@pytest.mark.slow_but_every(3)
 @needs_int8
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
 def test_in_integers_a_row_does_not_depend_on_what_is_beside_it(changes: dict[str, Any]) -> None:

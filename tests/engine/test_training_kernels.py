@@ -114,6 +114,7 @@ def plainly(query: Tensor, key: Tensor, mask: Tensor) -> Tensor:
     return scores.masked_fill(~mask, -math.inf).softmax(-1).nan_to_num(0.0)
 
 
+@pytest.mark.slow_but_every(7)
 @pytest.mark.usefixtures("by")
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("queries", "places"), [(1, 1), (3, 5), (7, 16), (20, 33), (40, 40)])
@@ -359,6 +360,7 @@ def _ancestors(x: Tensor) -> set[str]:
 # All kernels.
 
 
+@pytest.mark.slow_but_every(5)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("rows", "width"), [(5, 7), (150, 100), (64, 256)])
 def test_threads_that_share_a_loop_compute_what_one_does(
@@ -389,6 +391,7 @@ def test_threads_that_share_a_loop_compute_what_one_does(
     assert all(torch.equal(*pair) for pair in zip(together, results(), strict=True))
 
 
+@pytest.mark.slow_but_every(4)
 @pytest.mark.parametrize("width", [16, 24])
 def test_a_step_is_the_same_wherever_memory_lies(width: int) -> None:
     """Compiled loops that check whether arrays overlap could sum in a different order if arrays are close in memory."""

@@ -335,6 +335,7 @@ def test_one_head_is_compared_with_the_best_other_setting() -> None:
     assert "[0.715, " in verdict.reason
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("name", MAKERS)
 def test_the_figure_names_all_that_it_shows(name: str) -> None:
     experiment = load_experiment(name)

@@ -97,6 +97,7 @@ def test_the_loss_is_the_one_that_transformers_trains_with(family: str, home: Pa
     assert ours == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.slow_but_every(3)
 @each_family
 def test_it_learns_and_stays_what_it_was(family: str, home: Path, tmp_path: Path) -> None:
     """A fine-tuned model has the same special tokens, scores better on its text, and can be exported again."""

@@ -85,6 +85,7 @@ def assert_equal_logits(model: Any, imported: ImportedModel, lengths: tuple[int,
 # The same numbers.
 
 
+@pytest.mark.slow_but_every(7)
 @each_variant
 def test_logits_equal_those_of_transformers(family: str, options: dict[str, Any], tmp_path: Path) -> None:
     model = drawn(family, **options)

@@ -396,6 +396,7 @@ def headways(
     return Bundle(TaskConfig(source_language="de", target_language="en"), model, one, other)
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize(
     ("kind", "options"),
     [

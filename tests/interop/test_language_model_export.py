@@ -52,6 +52,7 @@ def test_logits_and_ids_are_the_same(name: str, tmp_path: Path) -> None:
     assert (logits(again.model, long) - logits(bundle.model, long)).abs().max() <= 1e-5
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("form", ["gpt2", "gpt_neox", "llama2", "llama3", "qwen2"])
 def test_an_imported_model_goes_back(form: str, tmp_path: Path) -> None:
     """Rows that stand for missing special tokens are not exported; the order of the ids may change."""

@@ -193,6 +193,7 @@ PROMPTS = [
 ]
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.filterwarnings("ignore:.*generation flags.*")
 @pytest.mark.parametrize("form", ["gpt2", "gpt_neox", "llama2", "llama3", "mistral", "qwen2", "qwen3"])
 def test_greedy_and_beam_text_are_the_same(form: str, tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ class Graph:
         return read
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_padded_prompts_and_steps_with_a_cache(name: str, tmp_path: Path) -> None:
     """Three rows: padding in front of prompts, then two calls with several tokens, then single tokens."""

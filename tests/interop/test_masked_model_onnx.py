@@ -61,6 +61,7 @@ def batches(tokenizer: Any, prefix: list[int]) -> list[Tensor]:
     return [pad_sequences(each, PAD, torch.device("cpu")) for each in (rows, rows[:1], [rows[1], long])]
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("name", MASKED)
 @torch.inference_mode()
 def test_masked_models(name: str, tmp_path: Path) -> None:

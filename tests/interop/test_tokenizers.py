@@ -412,6 +412,7 @@ def test_wrong_languages_are_named(template: SpecialTokenTemplate, asked: dict[s
         template.fill(**asked)
 
 
+@pytest.mark.slow_but_every(3)
 @each_kind
 @given(data=st.data())
 @settings(derandomize=True, max_examples=15)

@@ -318,6 +318,7 @@ def learned(steps: int, length: int, *, rate: float, **form: Any) -> float:
     return float((logits.argmax(-1) == expected).float().mean())
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_learns_to_turn_sequences_round(form: dict[str, Any]) -> None:
     assert learned(40, 2, rate=0.03, **{**form, "encoder_layers": 1, "decoder_layers": 1, "d_embedding": 32}) > 0.95

@@ -200,6 +200,7 @@ def test_memory_grows_with_the_length_and_not_with_its_square() -> None:
 # Decoding.
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
 @pytest.mark.parametrize("kind", ["plain", "converted", "ensemble"])
 @torch.no_grad()
@@ -225,6 +226,7 @@ class Converted(SearchTransformer):
 needs_int8 = pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("precision", ["plain", "float32", "bfloat16", pytest.param("int8", marks=needs_int8)])
 @pytest.mark.parametrize("beams", [1, 4])
 @torch.no_grad()

@@ -199,6 +199,7 @@ def test_step_by_step_equals_all_at_once(model: Transformer) -> None:
         torch.testing.assert_close(model.step(state, target[:, step]).logits(), expected[:, step], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow_but_every(5)
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_survive_every_reordering(model: Transformer, seed: int) -> None:
     random.seed(seed)

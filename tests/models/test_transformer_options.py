@@ -64,6 +64,7 @@ def check_a_life(model: Transformer) -> None:
     torch.testing.assert_close(found, torch.cat([old[:, -1], new[:, -1]]), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("score", SCORES)
 @torch.inference_mode()
 def test_step_by_step_equals_all_at_once(score: ScoreKind) -> None:

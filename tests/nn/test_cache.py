@@ -73,6 +73,7 @@ class Watched:
         ]
 
 
+@pytest.mark.slow_but_every(5)
 @pytest.mark.parametrize("window", [None, 1, 7])
 @pytest.mark.parametrize("seed", range(8))
 def test_beams_see_their_own_prefixes_through_any_history(seed: int, window: int | None) -> None:

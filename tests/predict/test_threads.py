@@ -53,6 +53,7 @@ def chunks(texts: Sequence[str], size: int) -> list[list[str]]:
     return [list(texts[start : start + size]) for start in range(0, len(texts), size)]
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_translations_and_alignments_equal_those_of_one_thread(

@@ -233,6 +233,7 @@ def test_the_client_describes(client: Callable[..., InferenceServerClient], pref
     assert own.get_model_metadata("model", headers=HEADERS)["outputs"][0]["name"] == "translation"
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize("binary", [True, False])
 @pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
 def test_the_client_translates(

@@ -112,6 +112,7 @@ def request(number: int, limit: int = 12) -> Request:
     return Request(source=(*source, EOS), limit=limit, seed=number)
 
 
+@pytest.mark.slow_but_every(3)
 @pytest.mark.parametrize(
     "options",
     [

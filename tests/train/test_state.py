@@ -309,6 +309,7 @@ class TestFullDisk:
 
 
 class TestDamage:
+    @pytest.mark.slow_but_every(3)
     @pytest.mark.parametrize("file", [*FILES, "ema.safetensors"])
     @pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "delete", "garbage"])
     def test_the_checkpoint_before_a_damaged_one_is_used(
