@@ -149,7 +149,7 @@ class MaskedLanguageModel:
         fillings = [self._filling(each) for each in found[:top]]
         if text.startswith(" "):
             return fillings
-        # A token that fills in the first word may begin with a space.
+        # The token predicted for the first word may begin with a space, which does not belong to the text.
         return [replace(each, text=each.text.lstrip(" ")) for each in fillings]
 
     def score(self, texts: Sequence[str]) -> list[ScoredText]:

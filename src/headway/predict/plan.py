@@ -218,7 +218,7 @@ def _merge(plan: TranslationPlan, parts: list[Candidate]) -> Candidate:
 
 
 def _merge_glossaries(glossaries: Sequence[tuple[GlossaryTerm, ...]]) -> tuple[GlossaryTerm, ...] | None:
-    """Return the glossary terms of all parts; None if no part has a glossary."""
+    """Concatenate the glossary terms of the parts of a text. Return None if no part has a glossary."""
     return tuple(term for terms in glossaries for term in terms) if glossaries else None
 
 

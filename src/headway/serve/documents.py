@@ -63,13 +63,13 @@ class DocumentsFullError(RetryLaterError):
 
 @dataclass
 class DocumentWarning:
-    """A warning about some translations of a document.
+    """A kind of warning about the translation of a document, and the texts that it concerns.
 
     Attributes:
         kind: A flag (see :mod:`headway.predict.quality`), "unlikely" (see :mod:`headway.predict.calibration`),
             "glossary" (an entry is not met), or "failed" (the text is not translated).
-        num_texts: The number of texts that it applies to.
-        examples: The beginnings of the first ones.
+        num_texts: The number of these texts.
+        examples: The beginnings of the first of them.
     """
 
     kind: str
@@ -341,7 +341,7 @@ class ServedDocuments:
                     background, sources, source, target, model, glossary, markup=MARKUP[syntax]
                 )
                 for number, each in zip(numbers, found, strict=True):
-                    results[number] = json.dumps(_summarize(each)).encode()
+                    results[number] = json.dumps(_summarize_translation(each)).encode()
             return [results[number] for number in range(len(encoded))]
 
         return work
@@ -383,8 +383,8 @@ async def _unchanged(encoded: Sequence[str]) -> list[bytes]:
     return [json.dumps({"text": text[1:], "warnings": []}).encode() for text in encoded]
 
 
-def _summarize(translation: Translation | HeadwayError) -> dict[str, Any]:
-    """Return the text of a translation and the kinds of its warnings; nothing for an error."""
+def _summarize_translation(translation: Translation | HeadwayError) -> dict[str, Any]:
+    """Return a dictionary with a translation's text and the kinds of its warnings, which is empty for an error."""
     if isinstance(translation, HeadwayError):
         return {}
     kinds: list[str] = [*(["unlikely"] if translation.unlikely else []), *translation.flags]
@@ -394,7 +394,7 @@ def _summarize(translation: Translation | HeadwayError) -> dict[str, Any]:
 
 
 def _collect_warnings(texts: Sequence[DocumentText], results: Sequence[dict[str, Any]]) -> list[DocumentWarning]:
-    """Return the warnings about the results of texts, one of each kind."""
+    """Group the warnings of all results (see :func:`_summarize_translation`) by kind."""
     found: dict[str, DocumentWarning] = {}
     for text, result in zip(texts, results, strict=True):
         for kind in result.get("warnings", ["failed"]):
@@ -408,7 +408,7 @@ def _collect_warnings(texts: Sequence[DocumentText], results: Sequence[dict[str,
 
 
 def _remove_tags(text: DocumentText) -> str:
-    """Return a text of a document without its tags. Empty tags such as <br/> become spaces."""
+    """Return a text without its markup. Line breaks, images and self-closing tags become spaces."""
     return text.text if text.syntax == "plain" else html.unescape(_TAG.sub("", _EMPTY_TAG.sub(" ", text.text)))
 
 

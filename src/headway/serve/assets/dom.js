@@ -35,6 +35,11 @@ export function focusField(field) {
 /** Whether a key undoes a change: Ctrl+Z, or Command+Z. */
 export const isUndo = ({ key, ctrlKey, metaKey, shiftKey }) => key === "z" && (ctrlKey || metaKey) && !shiftKey;
 
+/** Makes `item` the only one of `items` that the Tab key reaches (a roving tabindex). */
+export function makeTabStop(item, items) {
+  for (const each of items) each.tabIndex = each === item ? 0 : -1;
+}
+
 /** Moves the focus with the arrow keys, Home and End among `items`. Returns the element that has the focus then. */
 export function moveFocus(event, items, { vertical = true, horizontal = false, rightToLeft = false } = {}) {
   const at = items.indexOf(document.activeElement), forward = rightToLeft ? -1 : 1;

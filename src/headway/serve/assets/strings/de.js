@@ -127,7 +127,7 @@ export const german = {
   "why.model": "Modell",
   "why.words": "Die Übersetzung, Wort für Wort",
   "why.words.about": "Bei unterstrichenen Wörtern war das Modell weniger sicher. Wählen Sie ein Wort, um zu sehen, was ein anderes kosten würde. Ein Modell schreibt Token: Wörter oder Teile von Wörtern.",
-  "why.words.exact": "Diese Prozentwerte sind mit voller Genauigkeit berechnet. Die anderer Wörter, der Suche und der Ansicht Übersetzen können ein wenig abweichen, denn sie werden meist mit geringerer Genauigkeit berechnet, weil das schneller geht.",
+  "why.words.precision": "Diese Prozentwerte sind mit voller Genauigkeit berechnet. Die der Alternativen, der Suche unten und der Ansicht Übersetzen stammen meist aus einer schnelleren Berechnung mit geringerer Genauigkeit und können ein wenig abweichen.",
   "why.found": "Die eigene Übersetzung des Modells. Im Mittel gibt es jedem Token eine Wahrscheinlichkeit von {percent}.",
   "why.given": "Diese Fassung kommt aus der Ansicht Übersetzen. Es ist nicht die eigene Übersetzung des Modells: Sie oder das Glossar hatten diese geändert, oder sie sah falsch aus. Im Mittel gibt das Modell jedem Token eine Wahrscheinlichkeit von {percent}.",
   "why.own": "Die eigene Übersetzung des Modells zeigen",

@@ -127,7 +127,7 @@ export const english = {
   "why.model": "Model",
   "why.words": "The translation, word by word",
   "why.words.about": "The model was less sure of underlined words. Select a word to see what another word would cost. A model writes tokens: words, or pieces of words.",
-  "why.words.exact": "These percentages are computed in full precision. Those of other words, of the search and in Translate may differ slightly, because they are usually computed in lower precision, which is faster.",
+  "why.words.precision": "These percentages are computed in full precision. Those of alternatives, in the search below and in Translate usually come from a faster computation in lower precision, and may differ slightly.",
   "why.found": "The model's own translation. On average it gives each token a probability of {percent}.",
   "why.given": "This version comes from Translate. It is not the model's own translation: you or the glossary had changed that, or it looked wrong. On average the model gives each token a probability of {percent}.",
   "why.own": "Show the model's own translation",

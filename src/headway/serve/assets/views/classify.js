@@ -1,6 +1,6 @@
 // The view Classify: how probable each label of a text is, and how probable it would be without each word.
 
-import { isolated, make, moveFocus, percent } from "../dom.js";
+import { isolated, make, makeTabStop, moveFocus, percent } from "../dom.js";
 import { meter } from "../meter.js";
 import { TextView } from "../text_view.js";
 
@@ -84,7 +84,7 @@ class Classify {
     const strongest = Math.max(MIN_EFFECT, ...parts.map((part) => Math.abs(probability - part.probability)));
     this.why.textContent = t("classify.why", { label: readable(label) });
     this.words.replaceChildren(...parts.flatMap((part) => [this.#word(part, probability, strongest), " "]));
-    if (parts.length) this.words.firstElementChild.tabIndex = 0;
+    makeTabStop(this.words.firstElementChild, this.words.children);
     this.word.textContent = t("classify.point");
     this.reasons.hidden = !parts.length;
   }
@@ -99,7 +99,7 @@ class Classify {
     const words = [...this.words.children];
     const rightToLeft = getComputedStyle(this.words).direction === "rtl";
     const next = moveFocus(event, words, { horizontal: true, rightToLeft });
-    if (next) words.forEach((word) => (word.tabIndex = word === next ? 0 : -1));
+    if (next) makeTabStop(next, words);
   }
 
   #word({ text, probability: without }, probability, strongest) {

@@ -86,8 +86,8 @@ class WhyView {
     this.hint = make("p", { class: "quiet" });
     this.parts = make("nav", { class: "row parts", "aria-label": t("why.parts") });
     this.forced = new ForcedWordPanel(this.context);
-    this.words = new TranslationWords(this.context, (word, row) => {
-      this.forced.open(this.words.request, this.words.translation, word);
+    this.words = new TranslationWords(this.context, (request, translation, word, row) => {
+      this.forced.open(request, translation, word);
       if (this.attention?.kind.rows === "target") this.attention.choose(row, null, true);
     });
     this.own = make("button", { type: "button", hidden: true }, t("why.own"));
@@ -205,7 +205,7 @@ class WhyView {
   #showProbability({ steps, log_probability: total }, isChanged) {
     const { t, language } = this.context, count = steps.filter((step) => !step.forced).length;
     const said = t(isChanged ? "why.given" : "why.found", { percent: percent(Math.exp(total / count), language) });
-    this.probability.textContent = `${said} ${t("why.words.exact")}`;
+    this.probability.textContent = `${said} ${t("why.words.precision")}`;
     const hadFocus = this.own === document.activeElement;
     this.own.hidden = !isChanged;
     if (hadFocus && !isChanged) this.words.focus();

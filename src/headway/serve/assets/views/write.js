@@ -31,8 +31,7 @@ class WriteView {
   state() {
     return {
       prompt: this.prompt.value, model: this.model.value, begun: this.begun, pieces: this.story.pieces,
-      options: this.options.state, history: this.history,
-      said: this.#outcome,
+      options: this.options.state, history: this.history, said: this.#outcome,
     };
   }
 

@@ -1,14 +1,17 @@
-// The words of a translation as buttons, shaded by their probabilities. One of them is in the order of the Tab key; the arrow
-// keys move to the others.
+// The words of a translation as buttons, shaded by their probabilities. The Tab key reaches one of them, and the arrow keys
+// move to the others.
 
-import { make, moveFocus, percent } from "../dom.js";
+import { make, makeTabStop, moveFocus, percent } from "../dom.js";
 import { confidenceClass } from "../translate/output.js";
 import { tokenSpans, wordsOf } from "../translate/words.js";
 
 export class TranslationWords {
-  /** `onChosen(word, row)` is called with a word (`start`, `end` and `probability`) and the index of its first step. */
+  /**
+   * `onChosen(request, translation, word, row)` is called with the request of show(), the `text` and `tokens` of the
+   * translation, the word (`start`, `end` and `probability`), and the index of its first step.
+   */
   constructor(context, onChosen) {
-    Object.assign(this, { context, onChosen, request: null, translation: null });
+    Object.assign(this, { context, onChosen });
     this.element = make("p", { class: "translation", role: "toolbar", "aria-label": context.t("translate.result"), dir: "auto" });
     this.element.addEventListener("keydown", (event) => this.#key(event));
   }
@@ -27,20 +30,20 @@ export class TranslationWords {
     let from = 0;
     for (const word of words) {
       const row = firstRow + spans.findIndex((span) => span && span[1] > word.start);
-      children.push(text.slice(from, word.start), this.#button(word, text.slice(word.start, word.end), row));
+      const button = this.#button(word, text.slice(word.start, word.end), () => this.onChosen(request, { text, tokens }, word, row));
+      children.push(text.slice(from, word.start), button);
       from = word.end;
     }
-    Object.assign(this, { request, translation: { text, tokens } });
     this.element.lang = request.target;
     this.element.replaceChildren(...children, text.slice(from));
-    this.#include(this.#buttons[0]);
+    makeTabStop(this.#buttons[0], this.#buttons);
   }
 
   /** Chooses the word that begins at a position of the translation, if there is one, and brings it into sight. */
   choose(position) {
     const button = this.#buttons.find((each) => Number(each.dataset.start) === position);
     if (!button) return;
-    this.#include(button);
+    makeTabStop(button, this.#buttons);
     button.focus();
     button.click();
     this.element.scrollIntoView();
@@ -50,29 +53,24 @@ export class TranslationWords {
     this.#buttons[0]?.focus();
   }
 
-  #button(word, text, row) {
-    const { probability } = word, share = probability === null ? "" : percent(probability, this.context.language);
+  #button({ start, probability }, text, onClick) {
+    const share = probability === null ? "" : percent(probability, this.context.language);
     const button = make("span", {
       class: `token ${confidenceClass(probability)}`, role: "button", tabindex: -1, title: share,
-      "aria-label": share ? `${text}, ${share}` : text, "data-start": word.start,
+      "aria-label": share ? `${text}, ${share}` : text, "data-start": start,
     }, text);
     button.addEventListener("click", () => {
       this.element.querySelector(".open")?.classList.remove("open");
       button.classList.add("open");
-      this.onChosen(word, row);
+      onClick();
     });
     return button;
-  }
-
-  /** Lets the Tab key reach one of the words. */
-  #include(button) {
-    for (const each of this.#buttons) each.tabIndex = each === button ? 0 : -1;
   }
 
   #key(event) {
     const options = { horizontal: true, rightToLeft: getComputedStyle(this.element).direction === "rtl" };
     const next = moveFocus(event, this.#buttons, options);
-    if (next) this.#include(next);
+    if (next) makeTabStop(next, this.#buttons);
     else if (event.key === "Enter" || event.key === " ") {
       event.preventDefault();
       event.target.click();

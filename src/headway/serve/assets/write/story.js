@@ -1,6 +1,6 @@
 // The text that a language model writes, as pieces: mostly one token each. Pieces are shaded by their probability.
 
-import { isolated, make, percent } from "../dom.js";
+import { isolated, make, makeTabStop, percent } from "../dom.js";
 import { confidenceClass } from "../translate/output.js";
 
 const SHOWN = 4; // alternatives in the description of a piece
@@ -121,7 +121,8 @@ export class Story {
   }
 
   #activate(index) {
-    this.#elements().forEach((element, at) => (element.tabIndex = at === index ? 0 : -1));
+    const elements = this.#elements();
+    makeTabStop(elements[index], elements);
   }
 
   #key(event, at) {
