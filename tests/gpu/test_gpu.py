@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from headway.bundle import read_weights
 from headway.data.batching import PaddedBatch
@@ -19,6 +20,7 @@ from headway.decode.request import DecodingOptions
 from headway.engine.accelerate import accelerate
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
+from headway.nn import Causal, DocumentMask, MultiHeadAttention, causal_mask
 from headway.predict import LanguageModel, MaskedLanguageModel, load_translator
 from headway.predict.classifier import Classifier
 from headway.tasks import parse_recipe, train
@@ -171,3 +173,26 @@ def test_a_masked_model_fills_as_on_the_cpu(make_masked_language_model: Callable
     mine, yours = (model.fill("ein [MASK] Haus", top=3) for model in (there, here))
     assert [each.text for each in mine] == [each.text for each in yours]
     assert [each.probability for each in mine] == pytest.approx([each.probability for each in yours], abs=1e-5)
+
+
+@pytest.mark.parametrize("num_kv_heads", [4, 2])
+def test_causal_attention_is_flash_attention(num_kv_heads: int) -> None:
+    """PyTorch raises an error if attention needs any other form, as with a mask tensor or repeated heads in float32."""
+    torch.manual_seed(0)
+    plain = MultiHeadAttention(256, 4, num_kv_heads=num_kv_heads).cuda()
+    layer, x = accelerate(deepcopy(plain)), torch.randn(2, 64, 256, device="cuda")
+    expected = plain(x, mask=causal_mask(64, "cuda"))
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION]), torch.autocast("cuda", torch.bfloat16):
+        found = layer(x, mask=Causal())
+        found.float().sum().backward()
+    torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.02)
+
+
+@pytest.mark.parametrize("num_kv_heads", [4, 2])
+def test_attention_within_documents_equals_the_plain_form(num_kv_heads: int) -> None:
+    torch.manual_seed(0)
+    plain = MultiHeadAttention(64, 4, num_kv_heads=num_kv_heads).cuda()
+    layer, x = accelerate(deepcopy(plain)), torch.randn(3, 33, 64, device="cuda")
+    documents = DocumentMask.from_starts(torch.rand(3, 33, device="cuda") < 0.2)
+    for mask in (documents, documents.with_tensor()):
+        torch.testing.assert_close(layer(x, mask=mask), plain(x, mask=documents.to_tensor()), rtol=1e-3, atol=1e-3)

@@ -1,6 +1,6 @@
 import torch
 
-from headway.nn import DocumentMask, causal_mask, padding_mask
+from headway.nn import Causal, DocumentMask, causal_mask, padding_mask
 
 
 def test_padding_by_hand() -> None:
@@ -12,6 +12,11 @@ def test_padding_by_hand() -> None:
 def test_causal_by_hand() -> None:
     assert causal_mask(3).tolist() == [[[True, False, False], [True, True, False], [True, True, True]]]
     assert causal_mask(1).tolist() == [[[True]]]
+
+
+def test_the_marker_of_a_causal_mask_stands_for_its_tensor() -> None:
+    assert Causal() == Causal()
+    assert torch.equal(Causal().to_tensor(3), causal_mask(3))
 
 
 def test_masks_combine_by_and() -> None:
@@ -31,3 +36,7 @@ def test_a_document_mask_is_causal_within_documents() -> None:
         [0, 0, 0, 0, 1],
     ]
     assert documents.restrict_to_window(1).first_keys.tolist() == [[0, 0, 1, 3, 4], [0, 0, 2, 2, 3]]
+    with_tensor = documents.with_tensor()
+    assert with_tensor.to_tensor() is with_tensor.to_tensor()
+    assert torch.equal(with_tensor.to_tensor(), documents.to_tensor())
+    assert with_tensor.restrict_to_window(1).tensor is None

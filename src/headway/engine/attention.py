@@ -23,7 +23,7 @@ from headway.engine.linear import linear, trains_by_kernels
 from headway.nn import attention as plain
 from headway.nn.attention import KeysValues, MultiHeadAttention, add_head_dim, apply_observers, attention_is_observed
 from headway.nn.dropout import Dropout, draw_seed
-from headway.nn.masks import DocumentMask, Mask
+from headway.nn.masks import Causal, DocumentMask, Mask
 
 
 class KernelMultiHeadAttention(MultiHeadAttention):
@@ -71,15 +71,15 @@ class KernelMultiHeadAttention(MultiHeadAttention):
     ) -> Float[Tensor, "B T D"]:
         """Attend from projected queries to keys and values, concatenate the heads and project them."""
         if isinstance(mask, Tensor):
-            mask = add_head_dim(mask)
+            mask = add_head_dim(mask, query)
         needs_weights = self.score is not None or (self.training and self.dropout.p > 0)
-        kv = kv.for_queries(self.queries_per_key)
         if needs_weights or attention_is_observed():
+            repeated = kv.for_queries(self.queries_per_key)
             score = None if self.score is None else self.score.compare
-            weights = attention_weights(query, kv.keys, mask, score)
+            weights = attention_weights(query, repeated.keys, mask, score)
             used = apply_observers(self, weights)
             if used is not weights or needs_weights or not _fused_is_faster(query, kv.keys):
-                return self.merge_heads(self.dropout(used) @ kv.values)
+                return self.merge_heads(self.dropout(used) @ repeated.values)
         return self.merge_heads(scaled_dot_product_attention(query, kv.keys, kv.values, mask))
 
     def _is_one_operation(self, x: Tensor, source: Tensor, mask: Mask) -> bool:
@@ -101,6 +101,8 @@ class KernelMultiHeadAttention(MultiHeadAttention):
 
 def _kernels_support_mask(mask: Mask, x: Float[Tensor, "B T D"], source: Float[Tensor, "B S D"]) -> bool:
     """Return whether the mask has a shape that the training kernels support."""
+    if isinstance(mask, Causal):
+        return source is x
     if isinstance(mask, DocumentMask):
         return source is x and mask.first_keys.shape == x.shape[:2]
     sizes = (1, len(x)), (1, x.size(1)), (source.size(1),)
@@ -117,11 +119,11 @@ def attention_weights(
     if mask is None:
         return plain.attention_weights(query, key, None, score)
     scores = query * query.size(-1) ** -0.5 @ key.transpose(-2, -1) if score is None else score(query, key)
-    if isinstance(mask, DocumentMask):
+    if not isinstance(mask, Tensor):
         if kernels_support(scores):
-            arguments = (scores.contiguous(), mask.first_keys)
+            arguments = (scores.contiguous(), _mask_for_kernels(mask, len(scores), scores.size(2)))
             return cast(Tensor, _MaskedSoftmax.apply(*arguments))  # type: ignore[no-untyped-call]
-        return plain.masked_softmax(scores, add_head_dim(mask))
+        return plain.masked_softmax(scores, add_head_dim(mask, query))
     by_sentence = mask.unsqueeze(0) if mask.dim() == 3 else mask
     fits = scores.dim() == by_sentence.dim() == 4 and by_sentence.size(1) == 1 and by_sentence.size(3) == scores.size(3)
     if fits and kernels_support(scores):
@@ -132,22 +134,36 @@ def attention_weights(
 
 def scaled_dot_product_attention(
     query: Float[Tensor, "*b T K"],
-    key: Float[Tensor, "*b S K"],
-    value: Float[Tensor, "*b S U"],
+    key: Float[Tensor, "*g S K"],
+    value: Float[Tensor, "*g S U"],
     mask: Mask | None = None,
 ) -> Float[Tensor, "*b T U"]:
-    """Compute :func:`headway.nn.attention.scaled_dot_product_attention`, with PyTorch's fused kernels if faster."""
-    if not _fused_is_faster(query, key):
+    """Compute :func:`headway.nn.attention.scaled_dot_product_attention`, with PyTorch's fused kernels if faster.
+
+    Keys and values may have fewer heads than queries, each of which serves neighboring heads of queries. Without a mask
+    or with a :class:`~headway.nn.masks.Causal` mask, PyTorch can choose flash attention (Dao et al. 2022), which stores
+    no score and, on a GPU, accepts no tensor as mask.
+    """
+    fused = _fused_is_faster(query, key)
+    may_be_flash = fused and (mask is None or isinstance(mask, Causal))
+    queries_per_key = query.size(-3) // key.size(-3) if query.dim() > 3 else 1
+    # Where flash attention is impossible, PyTorch computes grouped heads in its slow form, which stores all scores.
+    is_grouped = queries_per_key > 1 and may_be_flash and not (query.is_cuda and query.dtype == torch.float32)
+    if queries_per_key > 1 and not is_grouped:
+        key, value = (x.repeat_interleave(queries_per_key, -3) for x in (key, value))
+    if may_be_flash:
+        causal = mask is not None
+        return F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=is_grouped)
+    if mask is None or not fused:
         return attention_weights(query, key, mask) @ value
-    if mask is None:
-        return F.scaled_dot_product_attention(query, key, value)
     if isinstance(mask, DocumentMask):
-        if not query.is_cuda and not torch.compiler.is_compiling():
-            documents = _document_bounds(mask)
-            if documents is None:
-                return attention_weights(query, key, mask) @ value
-            return _attend_by_document(query, key, value, documents)
-        mask = add_head_dim(mask)
+        if query.is_cuda or torch.compiler.is_compiling():
+            return F.scaled_dot_product_attention(query, key, value, attn_mask=add_head_dim(mask, query))
+        documents = _document_bounds(mask)
+        if documents is None:
+            return attention_weights(query, key, mask) @ value
+        return _attend_by_document(query, key, value, documents)
+    assert isinstance(mask, Tensor)
     mask = mask if mask.dim() > 1 else mask.unsqueeze(0)  # PyTorch requires at least two dimensions
     attends = mask.any(-1, keepdim=True)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask | ~attends) * attends
@@ -217,7 +233,7 @@ def attend_by_kernels(
     projected: Float[Tensor, "B T P"],
     memory: Float[Tensor, "B S M"] | None,
     bias: Float[Tensor, " W"],
-    mask: Bool[Tensor, "#B #T S"] | DocumentMask,
+    mask: Bool[Tensor, "#B #T S"] | Causal | DocumentMask,
     num_heads: int,
     dropout: Dropout | None = None,
 ) -> Float[Tensor, "B T C"]:
@@ -230,12 +246,14 @@ def attend_by_kernels(
     """
     threshold = dropout.threshold if dropout is not None and dropout.p else 0
     seed = int(draw_seed()) if threshold else 0
-    arguments = (projected, memory, bias, _mask_for_kernels(mask), num_heads, seed, threshold)
+    arguments = (projected, memory, bias, _mask_for_kernels(mask, *projected.shape[:2]), num_heads, seed, threshold)
     return cast(Tensor, _Attention.apply(*arguments))  # type: ignore[no-untyped-call]
 
 
-def _mask_for_kernels(mask: Mask) -> Tensor:
-    """Return the mask as the tensor that :mod:`headway.kernels.softmax` expects."""
+def _mask_for_kernels(mask: Mask, rows: int, length: int) -> Tensor:
+    """Return the mask of ``rows`` x ``length`` queries as the tensor that :mod:`headway.kernels.softmax` expects."""
+    if isinstance(mask, Causal):
+        return torch.zeros(rows, length, dtype=torch.int64)  # the first key of each query
     return mask.first_keys if isinstance(mask, DocumentMask) else mask
 
 
@@ -307,7 +325,7 @@ def _dropped(x: Tensor, seed: int, threshold: int) -> Tensor:
 def attend_in_bfloat16(
     projected: Float[Tensor, "B T P"],
     memory: Float[Tensor, "B S M"] | None,
-    mask: Bool[Tensor, "#B #T S"] | DocumentMask,
+    mask: Bool[Tensor, "#B #T S"] | Causal | DocumentMask,
     num_heads: int,
 ) -> Float[Tensor, "B T C"]:
     """Like :func:`attend_by_kernels`, but in bfloat16, with one kernel for each direction.
@@ -315,7 +333,7 @@ def attend_in_bfloat16(
     The projections already include their bias. :func:`~headway.kernels.bf16_gemm.supports_width` must be true for the
     width of a head.
     """
-    arguments = (projected, memory, _mask_for_kernels(mask), num_heads)
+    arguments = (projected, memory, _mask_for_kernels(mask, *projected.shape[:2]), num_heads)
     return cast(Tensor, _BFloat16Attention.apply(*arguments))  # type: ignore[no-untyped-call]
 
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from headway.engine.attention import KernelMultiHeadAttention, scaled_dot_product_attention
 from headway.nn.attention import KeysValues, attention_is_observed, restrict_to_window
-from headway.nn.masks import DocumentMask, Mask
+from headway.nn.masks import Causal, DocumentMask, Mask
 
 _MIN_BLOCK = 32  # with fewer queries, the matrix products would be too small
 # Sequences with at least this many times the keys of a block are divided into blocks. Measured forward and backward on
@@ -95,6 +95,8 @@ def _divide(
     if isinstance(mask, DocumentMask):
         first_keys = mask.first_keys[:, at.clamp(max=length - 1)]
         allowed = allowed & (of_key >= first_keys) & (of_key <= at)
+    elif isinstance(mask, Causal):
+        allowed = allowed & (of_key <= at)
     elif mask is not None:
         mask = mask[(None,) * (3 - mask.dim())]
         indices = [index.clamp(0, size - 1) for index, size in zip((at, of_key), mask.shape[1:], strict=True)]

@@ -29,7 +29,7 @@ from headway.nn.blocks import CausalStack, NormPlacement
 from headway.nn.cache import KVCache
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding, output_projection, pad_sequences
-from headway.nn.masks import DocumentMask, causal_mask
+from headway.nn.masks import Causal, DocumentMask
 from headway.nn.positions import make_positions
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -186,8 +186,7 @@ class DecoderOnly(nn.Module):
         self, embedded: Float[Tensor, "B T D"], tokens: Int[Tensor, "B T"], documents: DocumentMask | None = None
     ) -> Float[Tensor, "B T D"]:
         """Return the hidden states, given the output of :meth:`embed`."""
-        mask = causal_mask(tokens.size(1), tokens.device) if documents is None else documents
-        states: Tensor = self.decoder(self.embedding_dropout(embedded), mask)
+        states: Tensor = self.decoder(self.embedding_dropout(embedded), documents or Causal())
         return states
 
     def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
@@ -208,9 +207,7 @@ class DecoderOnly(nn.Module):
 
     def _prefill(self, sources: Sequence[Sequence[int]]) -> list[KeysValues]:
         tokens = pad_sequences(sources, self.pad, self.device)
-        return self.decoder.prefill(
-            self.embedding_dropout(self.embed(tokens)), causal_mask(tokens.size(1), self.device)
-        )
+        return self.decoder.prefill(self.embedding_dropout(self.embed(tokens)), Causal())
 
     def _admit(
         self, state: PrefixState, sources: Sequence[Sequence[int]], stored: Sequence[KeysValues], beams: int

@@ -41,7 +41,7 @@ from headway.nn.blocks import (
 from headway.nn.cache import KVCache
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import Tie, output_projection, pad_sequences, token_embeddings
-from headway.nn.masks import causal_mask, padding_mask
+from headway.nn.masks import Causal, padding_mask
 from headway.nn.norms import RMSNorm
 from headway.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions, make_positions
 
@@ -174,7 +174,7 @@ class Transformer(nn.Module):
         Each position attends to the memory and to the target positions up to and including itself.
         """
         x = self.embedding_dropout(self.embed_target(target))
-        hidden: Tensor = self.decoder(x, memory, causal_mask(target.size(1), target.device), source_mask)
+        hidden: Tensor = self.decoder(x, memory, Causal(), source_mask)
         return hidden
 
     def hidden(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:

@@ -32,7 +32,7 @@ from headway.nn.convolution import ResidualConvolution
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding
 from headway.nn.loss import label_smoothed_cross_entropy, projected_cross_entropy
-from headway.nn.masks import DocumentMask, causal_mask, padding_mask
+from headway.nn.masks import Causal, DocumentMask, causal_mask, padding_mask
 from headway.nn.pooling import AttentionPooling, Pooling
 from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions, sinusoids
 from headway.nn.recurrent import RecurrentEncoder, RecurrentLayer
@@ -43,6 +43,7 @@ __all__ = [
     "AttentionPooling",
     "BahdanauDecoder",
     "BlockConfig",
+    "Causal",
     "DecoderBlock",
     "DecoderStack",
     "DocumentMask",

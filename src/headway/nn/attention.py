@@ -40,7 +40,7 @@ from torch.nn import functional as F
 
 from headway.errors import ConfigError
 from headway.nn.dropout import Dropout
-from headway.nn.masks import DocumentMask, Mask
+from headway.nn.masks import Causal, DocumentMask, Mask
 from headway.nn.norms import RMSNorm
 from headway.nn.positions import RotaryPositions
 from headway.nn.scores import ScoreKind, make_score
@@ -230,7 +230,7 @@ class MultiHeadAttention(nn.Module):
         self, query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Mask | None = None
     ) -> Float[Tensor, "B T D"]:
         """Attend from projected queries to keys and values, concatenate the heads and project them."""
-        mask = None if mask is None else add_head_dim(mask)
+        mask = None if mask is None else add_head_dim(mask, query)
         kv = kv.for_queries(self.queries_per_key)
         score = None if self.score is None else self.score.compare
         weights = apply_observers(self, attention_weights(query, kv.keys, mask, score))
@@ -263,21 +263,27 @@ def restrict_to_window(
 def restrict_to_window(
     mask: Bool[Tensor, "..."] | None, window: tuple[int, int] | None, x: Float[Tensor, "B T D"]
 ) -> Bool[Tensor, "..."] | None: ...
+@overload
+def restrict_to_window(mask: Mask | None, window: tuple[int, int] | None, x: Float[Tensor, "B T D"]) -> Mask | None: ...
 def restrict_to_window(mask: Mask | None, window: tuple[int, int] | None, x: Float[Tensor, "B T D"]) -> Mask | None:
     """Return ``mask`` restricted to the keys inside the window around each position of ``x``."""
     if window is None:
         return mask
     if isinstance(mask, DocumentMask):
         return mask.restrict_to_window(window[0])
+    if isinstance(mask, Causal):
+        mask = mask.to_tensor(x.size(1), x.device)
     positions = torch.arange(x.size(1), device=x.device)
     distance = positions - positions.unsqueeze(1)
     inside = (distance >= -window[0]) & (distance <= window[1])
     return inside if mask is None else inside & mask
 
 
-def add_head_dim(mask: Mask) -> Bool[Tensor, "..."]:
-    """Return a mask that broadcasts to (B, T, S) as a tensor with the head dimension H."""
-    if isinstance(mask, DocumentMask):
+def add_head_dim(mask: Mask, query: Float[Tensor, "*b T K"]) -> Bool[Tensor, "..."]:
+    """Return the mask of ``query``, which broadcasts to (B, T, S), as a tensor with the head dimension H."""
+    if isinstance(mask, Causal):
+        mask = mask.to_tensor(query.size(-2), query.device)
+    elif isinstance(mask, DocumentMask):
         mask = mask.to_tensor()
     return (mask if mask.dim() > 1 else mask.unsqueeze(0)).unsqueeze(-3)
 

@@ -31,7 +31,7 @@ from headway.config import Config
 from headway.nn.attention import KeysValues, MultiHeadAttention, restrict_to_window
 from headway.nn.cache import KVCache, LayerSpec
 from headway.nn.dropout import Dropout
-from headway.nn.masks import DocumentMask
+from headway.nn.masks import Causal, DocumentMask, Mask
 from headway.nn.norms import RMSNorm
 from headway.nn.positions import RotaryPositions, RotaryScaling
 from headway.nn.scores import ScoreKind
@@ -385,9 +385,7 @@ class _SelfAttentionBlock(nn.Module):
         self.attention, self.attention_residual = _attention(config, to_itself=True, window=window), _residual(config)
         self.feed_forward, self.feed_forward_residual = _feed_forward(config), _residual(config)
 
-    def forward(
-        self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B #T T"] | DocumentMask | None = None
-    ) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Float[Tensor, "B T D"], mask: Mask | None = None) -> Float[Tensor, "B T D"]:
         """Apply the block. ``mask`` is True for the keys that a query may attend to."""
         x = self.attention_residual(x, partial(self.attention, mask=mask))
         transformed: Tensor = self.feed_forward_residual(x, self.feed_forward)
@@ -414,9 +412,7 @@ class CausalBlock(_SelfAttentionBlock):
         super().__init__(config, _causal_window(config))
         self.parallel = parallel
 
-    def forward(
-        self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B #T T"] | DocumentMask | None = None
-    ) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Float[Tensor, "B T D"], mask: Mask | None = None) -> Float[Tensor, "B T D"]:
         """Apply the block. ``mask`` is True for the keys that a query may attend to."""
         return self._run(x, partial(self.attention, mask=mask))
 
@@ -433,7 +429,7 @@ class CausalBlock(_SelfAttentionBlock):
         return total
 
     def prefill(
-        self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B T T"]
+        self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B T T"] | Causal
     ) -> tuple[Float[Tensor, "B T D"], KeysValues]:
         """Apply the block to whole prompts; return its output, and the keys and values that a cache stores."""
         stored: list[KeysValues] = []
@@ -484,7 +480,7 @@ class DecoderBlock(nn.Module):
         self,
         x: Float[Tensor, "B T D"],
         memory: Float[Tensor, "B S D"],
-        mask: Bool[Tensor, "#B T T"],
+        mask: Bool[Tensor, "#B T T"] | Causal,
         memory_mask: Bool[Tensor, "#B #T S"] | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Apply the block to all target positions at once. ``mask`` is causal."""
@@ -521,7 +517,7 @@ class _Stack(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.norm = make_norm(config) if config.norm == "pre" else nn.Identity()
 
-    def run(self, x: Float[Tensor, "B T D"], *context: Tensor | DocumentMask | None) -> Float[Tensor, "B T D"]:
+    def run(self, x: Float[Tensor, "B T D"], *context: Tensor | Causal | DocumentMask | None) -> Float[Tensor, "B T D"]:
         """Call each block with x and ``context``. Training may skip whole blocks (LayerDrop; Fan et al. 2020).
 
         Random numbers come from the CPU generator, so that they depend only on the step's seed and never wait for a
@@ -563,7 +559,7 @@ class DecoderStack(_Stack):
         self,
         x: Float[Tensor, "B T D"],
         memory: Float[Tensor, "B S D"],
-        mask: Bool[Tensor, "#B T T"],
+        mask: Bool[Tensor, "#B T T"] | Causal,
         memory_mask: Bool[Tensor, "#B #T S"] | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Return the hidden states from which the output projection predicts each next token."""
@@ -596,11 +592,13 @@ class CausalStack(_Stack):
         super().__init__([CausalBlock(config, parallel=parallel) for _ in range(num_layers)], config)
         self.window = config.decoder_window
 
-    def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B T T"] | DocumentMask) -> Float[Tensor, "B T D"]:
+    def forward(
+        self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B T T"] | Causal | DocumentMask
+    ) -> Float[Tensor, "B T D"]:
         """Return the hidden states from which the output projection predicts each next token. ``mask`` is causal."""
         return self.run(x, mask)
 
-    def prefill(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B T T"]) -> list[KeysValues]:
+    def prefill(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "#B T T"] | Causal) -> list[KeysValues]:
         """Return the keys and values of whole prompts for each block."""
         stored = []
         for block in self._blocks():

@@ -3,8 +3,9 @@
 The paper masks illegal connections by "setting to minus infinity" their scores; the attention layers do this wherever
 the mask is False. Masks broadcast over (B, T, S): batch, query position, key position. They combine with ``&``.
 
-:class:`DocumentMask` describes a causal mask by one number per query instead, so that fast attention needs no (B, T, T)
-tensor.
+Two classes describe masks of self-attention without a tensor of all pairs, so that fast attention needs none:
+:class:`Causal` is the mask of :func:`causal_mask`, and :class:`DocumentMask` a causal mask within documents, described
+by one number per query.
 """
 
 from __future__ import annotations
@@ -27,14 +28,25 @@ def causal_mask(length: int, device: torch.device | str | None = None) -> Bool[T
 
 
 @dataclass(frozen=True)
+class Causal:
+    """The mask of self-attention that lets each position attend to itself and to all earlier positions."""
+
+    def to_tensor(self, length: int, device: torch.device | str | None = None) -> Bool[Tensor, "1 T T"]:
+        """Return the mask of a sequence of ``length`` positions as a tensor."""
+        return causal_mask(length, device)
+
+
+@dataclass(frozen=True)
 class DocumentMask:
     """A causal mask for sequences of several documents: a position attends to the earlier ones of its own document.
 
     Attributes:
         first_keys: For each query, the position of the first key that it may attend to. The last one is its own.
+        tensor: The same mask as a tensor, if it has been computed already; see :meth:`with_tensor`.
     """
 
     first_keys: Int[Tensor, "B T"]
+    tensor: Bool[Tensor, "B T T"] | None = None
 
     @classmethod
     def from_starts(cls, starts: Bool[Tensor, "B T"]) -> DocumentMask:
@@ -56,8 +68,14 @@ class DocumentMask:
 
     def to_tensor(self) -> Bool[Tensor, "B T T"]:
         """Return the same mask as a tensor."""
+        if self.tensor is not None:
+            return self.tensor
         keys = self.query_positions
         return (keys >= self.first_keys.unsqueeze(2)) & (keys <= keys.unsqueeze(1))
 
+    def with_tensor(self) -> DocumentMask:
+        """Return the same mask with its tensor, so that layers that need it do not each compute it."""
+        return DocumentMask(self.first_keys, self.to_tensor())
 
-Mask = Bool[Tensor, "..."] | DocumentMask
+
+Mask = Bool[Tensor, "..."] | Causal | DocumentMask

@@ -285,6 +285,8 @@ class DocumentObjective(LanguageModelObjective):
         """Return a model's hidden states. BOS takes the place of each EOS, after which a document begins."""
         begins = (tokens == BOS) | (tokens == EOS)
         documents = DocumentMask.from_starts(begins)
+        if tokens.is_cuda:  # PyTorch's attention on a GPU needs a tensor, one for all layers
+            documents = documents.with_tensor()
         tokens = tokens.masked_fill(begins, BOS)
         states: Tensor = cast("DecoderOnly", model).hidden(tokens, documents, reset_positions=self.reset_positions)
         return states
