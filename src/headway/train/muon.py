@@ -31,7 +31,8 @@ class Muon(torch.optim.Optimizer):
     """Muon for the groups with ``orthogonal`` = True, which contain only matrices, and AdamW for all other groups.
 
     Args:
-        groups: Parameter groups, each with ``orthogonal`` and ``weight_decay``.
+        groups: Parameter groups, each with ``orthogonal`` and ``weight_decay``. A group with ``heights`` contains
+            matrices of several parts, one below the other, each of which gets an orthogonal update of its own.
         momentum: Muon: decay rate of the momentum, which is Nesterov's.
         betas: AdamW: decay rates of the two moments.
         epsilon: AdamW: constant added to the square root of the second moment.
@@ -47,7 +48,7 @@ class Muon(torch.optim.Optimizer):
     ) -> None:
         defaults = {"lr": 0.0, "momentum": momentum, "betas": betas, "eps": epsilon, "weight_decay": 0.0}
         # "capturable": the counters of steps are on the device of the weights, also after they are restored.
-        super().__init__(groups, defaults | {"orthogonal": False, "capturable": True})
+        super().__init__(groups, defaults | {"orthogonal": False, "heights": None, "capturable": True})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure is ever passed
@@ -60,14 +61,17 @@ class Muon(torch.optim.Optimizer):
                 self._step_adam(weights, group)
 
     def _step_orthogonal(self, weights: list[nn.Parameter], group: dict[str, Any]) -> None:
-        by_shape: dict[torch.Size, list[tuple[nn.Parameter, Tensor]]] = defaultdict(list)
+        by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         for weight in weights:
             state, gradient = self.state[weight], weight.grad
             assert gradient is not None
             if "momentum" not in state:
                 state["momentum"] = torch.zeros_like(weight)
             state["momentum"].lerp_(gradient, 1 - group["momentum"])
-            by_shape[weight.shape].append((weight, gradient.lerp(state["momentum"], group["momentum"])))
+            update = gradient.lerp(state["momentum"], group["momentum"])
+            heights = group["heights"] or [len(weight)]
+            for part in zip(weight.split(heights), update.split(heights), strict=True):
+                by_shape[part[0].shape].append(part)
         for shape, found in by_shape.items():
             in_bfloat16 = has_fast_bfloat16(weights[0].device) if self.uses_bfloat16 is None else self.uses_bfloat16
             updates = orthogonalize(torch.stack([update for _, update in found]), in_bfloat16=in_bfloat16)

@@ -45,6 +45,7 @@ from torch import Tensor, nn
 
 from headway.config import Config
 from headway.errors import ConfigError
+from headway.nn.attention import MultiHeadAttention
 from headway.train.muon import Muon
 
 # The paper's factor on equation 3 is 1. It gives the paper's base model a peak of 7e-4, which is therefore the default
@@ -172,7 +173,7 @@ def make_optimizer(
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     factors = {weight: config.layer_decay**depth for weight, depth in depths(model, blocks).items()}
-    orthogonal = _matrices(blocks) if config.kind == "muon" else frozenset[nn.Parameter]()
+    orthogonal = _orthogonal_parts(blocks) if config.kind == "muon" else {}
     groups: list[dict[str, Any]] = []
     for factor in sorted({factors[weight] for weight in trained}, reverse=True):
         own = [weight for weight in trained if factors[weight] == factor]
@@ -182,10 +183,9 @@ def make_optimizer(
             {"params": [weight for weight in matrices if weight not in orthogonal], **decaying},
             {"params": vectors, "weight_decay": 0.0, "rate_factor": factor},
         ]
-        if orthogonal:
-            groups.append(
-                {"params": [weight for weight in matrices if weight in orthogonal], "orthogonal": True, **decaying}
-            )
+        for heights in dict.fromkeys(orthogonal.values()):
+            parts = [weight for weight in matrices if orthogonal.get(weight) == heights]
+            groups.append({"params": parts, "orthogonal": True, "heights": heights, **decaying})
     betas = (config.beta1, config.beta2)
     match config.kind:
         case "adam":
@@ -196,12 +196,22 @@ def make_optimizer(
             return Muon(groups, momentum=config.momentum, betas=betas, epsilon=config.epsilon)
 
 
-def _matrices(blocks: Sequence[nn.Module]) -> frozenset[nn.Parameter]:
-    """Return the matrices of the blocks; raise :class:`ConfigError` if there are none."""
-    found = frozenset(weight for block in blocks for weight in block.parameters() if weight.dim() == 2)
-    if not found:
-        raise ConfigError("optimizer.kind = 'muon' trains a Transformer's blocks, but this model has none; use 'adam'")
-    return found
+def _orthogonal_parts(blocks: Sequence[nn.Module]) -> dict[nn.Parameter, tuple[int, ...]]:
+    """Return the matrices of the blocks with the heights of their parts; raise :class:`ConfigError` if there are none.
+
+    An attention layer has one matrix for queries, keys and values, which are three linear maps. One orthogonal update
+    of the whole matrix would tie their directions to each other.
+    """
+    heights = {
+        module.projection.weight: module.widths
+        for block in blocks
+        for module in block.modules()
+        if isinstance(module, MultiHeadAttention)
+    }
+    matrices = (weight for block in blocks for weight in block.parameters() if weight.dim() == 2)
+    if parts := {weight: heights.get(weight, (len(weight),)) for weight in matrices}:
+        return parts
+    raise ConfigError("optimizer.kind = 'muon' trains a Transformer's blocks, but this model has none; use 'adam'")
 
 
 @torch.no_grad()
