@@ -99,7 +99,9 @@ def start(run: Path, form: str, depth: int, seed: int, options: Iterable[str]) -
         own = (f"model.decoder_layers={depth}", f"training.seed={seed}", *options)
         command = [sys.executable, __file__, "--form", form, "--run", str(run), str(RECIPE)]
         with (run.parent / f"{run.name}.log").open("a", encoding="utf-8") as log:
-            subprocess.run([*command, *(x for each in own for x in ("--set", each))], check=True, stdout=log, stderr=log)
+            subprocess.run(
+                [*command, *(x for each in own for x in ("--set", each))], check=True, stdout=log, stderr=log
+            )
     loss: float = json.loads((run / "loss.json").read_text(encoding="utf-8"))["loss"]
     return loss
 
@@ -162,7 +164,8 @@ def main() -> None:
     if arguments.output:
         record = {"date": datetime.now(UTC).date().isoformat(), "command": " ".join(sys.argv), **machine()}
         arguments.output.write_text(
-            json.dumps(record | {"comparison": arguments.comparison, "results": found}, indent=1) + "\n", encoding="utf-8"
+            json.dumps(record | {"comparison": arguments.comparison, "results": found}, indent=1) + "\n",
+            encoding="utf-8",
         )
 
 

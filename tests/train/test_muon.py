@@ -72,6 +72,25 @@ def test_matrices_of_blocks_are_orthogonal_and_all_others_adam_s() -> None:
     assert in_blocks == 2 * 4
 
 
+def test_queries_keys_and_values_get_orthogonal_updates_of_their_own() -> None:
+    """The fused projection is three linear maps, here of 8 rows (queries) and of 4 (keys, values)."""
+    torch.manual_seed(0)
+    model = DecoderOnly(DecoderOnlyConfig.parse(SIZES | {"num_kv_heads": 1}, "test"), 11)
+    optimizer = optimizer_of(model)
+    weight = model.decoder.blocks[0].attention.projection.weight
+    before = weight.detach().clone()
+    for each in model.parameters():
+        each.grad = torch.randn(each.shape)
+    assert weight.grad is not None
+    weight.grad[8:] *= 100  # the keys' and values' gradients do not make the queries' update smaller
+    optimizer.step()
+    update = (weight.detach() - before) / 0.01
+    for part in update.split([8, 4, 4]):
+        values = torch.linalg.svdvals(part) / (0.2 * max(part.shape) ** 0.5)
+        assert values.min() > 0.6
+        assert values.max() < 1.3
+
+
 def test_momentum_is_nesterov_s_and_decay_is_decoupled() -> None:
     """The second gradient alone would be orthogonal to the first; with momentum the update leans to both."""
     weight = nn.Parameter(torch.full((2, 2), 3.0))

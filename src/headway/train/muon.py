@@ -4,6 +4,9 @@ The update of a matrix is its momentum U S V^T with all singular values replaced
 dominates. Five steps of a Newton-Schulz iteration compute it from matrix products only. It is scaled to 0.2 times the
 root mean square 1, which is that of a typical update of Adam (Liu et al. 2025, "Muon is Scalable for LLM Training",
 equation 4), so learning rates and weight decays that suit AdamW suit Muon, too.
+
+Queries, keys and values are three linear maps that share one matrix (see
+:class:`~headway.nn.attention.MultiHeadAttention`), and each gets an orthogonal update of its own.
 """
 
 from __future__ import annotations
