@@ -38,8 +38,8 @@ def main(
 ) -> None:
     """Measure both forms at all lengths."""
     if peak_of is not None:
-        form, length, heads, precision = peak_of.split(",")
-        _step(form, int(length), int(heads), precision, device)()
+        form, positions, kv_heads, precision = peak_of.split(",")
+        _step(form, int(positions), int(kv_heads), precision, device)()
         status = Path("/proc/self/status").read_text(encoding="utf-8")
         print(int(status.split("VmHWM:")[1].split()[0]) / 1024)
         return
@@ -80,7 +80,7 @@ def _step(form: str, length: int, kv_heads: int, precision: str, device: str) ->
         mask: Any = Causal() if form == "causal" else causal_mask(length, device)
         with autocast(torch.device(device), precision):
             out: Tensor = layer(x, mask=mask)
-        out.float().pow(2).mean().backward()
+        torch.autograd.backward(out.float().pow(2).mean())
 
     return step
 

@@ -86,7 +86,7 @@ def final_loss(run: Path) -> float:
     inputs = torch.tensor([BOS, *ids[: size - 1]]).view(-1, BLOCK)
     total = 0.0
     with torch.inference_mode():
-        for read, predicted in zip(inputs.split(16), targets.split(16), strict=True):
+        for read, predicted in zip(torch.split(inputs, 16), torch.split(targets, 16), strict=True):
             logits = model(read.to(device))
             total += float(F.cross_entropy(logits.flatten(0, 1), predicted.flatten().to(device), reduction="sum"))
     return total / size

@@ -92,6 +92,7 @@ def test_models_make_no_mask_of_all_pairs(architecture: str, monkeypatch: pytest
     """The decoders of both architectures, in training and evaluation, for short and for long sequences."""
     sizes = {"d_model": 16, "num_heads": 2, "d_ff": 32, "decoder_layers": 2}
     model: Any
+    inputs: tuple[Tensor, ...]
     if architecture == "decoder_only":
         model = DecoderOnly(DecoderOnlyConfig.parse(sizes | {"max_length": 8}, "test"), 11)
         inputs = (torch.randint(4, 11, (2, 8)),)

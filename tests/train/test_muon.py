@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 from headway.bundle import named_weights
 from headway.errors import ConfigError
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
+from headway.nn.blocks import CausalBlock
 from headway.train.muon import Muon, orthogonalize
 from headway.train.optim import OptimizerConfig, make_optimizer
 from headway.train.snapshot import Progress, Snapshot, load_snapshot, optimizer_moments, prefixed_tensors
@@ -77,7 +79,7 @@ def test_queries_keys_and_values_get_orthogonal_updates_of_their_own() -> None:
     torch.manual_seed(0)
     model = DecoderOnly(DecoderOnlyConfig.parse(SIZES | {"num_kv_heads": 1}, "test"), 11)
     optimizer = optimizer_of(model)
-    weight = model.decoder.blocks[0].attention.projection.weight
+    weight = cast("CausalBlock", model.decoder.blocks[0]).attention.projection.weight
     before = weight.detach().clone()
     for each in model.parameters():
         each.grad = torch.randn(each.shape)
@@ -85,7 +87,7 @@ def test_queries_keys_and_values_get_orthogonal_updates_of_their_own() -> None:
     weight.grad[8:] *= 100  # the keys' and values' gradients do not make the queries' update smaller
     optimizer.step()
     update = (weight.detach() - before) / 0.01
-    for part in update.split([8, 4, 4]):
+    for part in torch.split(update, [8, 4, 4]):
         values = torch.linalg.svdvals(part) / (0.2 * max(part.shape) ** 0.5)
         assert values.min() > 0.6
         assert values.max() < 1.3

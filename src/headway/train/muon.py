@@ -73,14 +73,14 @@ class Muon(torch.optim.Optimizer):
             state["momentum"].lerp_(gradient, 1 - group["momentum"])
             update = gradient.lerp(state["momentum"], group["momentum"])
             heights = group["heights"] or [len(weight)]
-            for part in zip(weight.split(heights), update.split(heights), strict=True):
-                by_shape[part[0].shape].append(part)
+            for both in zip(torch.split(weight, heights), torch.split(update, heights), strict=True):
+                by_shape[both[0].shape].append(both)
         for shape, found in by_shape.items():
             in_bfloat16 = has_fast_bfloat16(weights[0].device) if self.uses_bfloat16 is None else self.uses_bfloat16
             updates = orthogonalize(torch.stack([update for _, update in found]), in_bfloat16=in_bfloat16)
             rate = group["lr"] * _ADAM_UPDATE * math.sqrt(max(shape))
-            for (weight, _), update in zip(found, updates, strict=True):
-                weight.mul_(1 - group["lr"] * group["weight_decay"]).add_(update.to(weight.dtype), alpha=-rate)
+            for (part, _), update in zip(found, updates, strict=True):
+                part.mul_(1 - group["lr"] * group["weight_decay"]).add_(update.to(part.dtype), alpha=-rate)
 
     def _step_adam(self, weights: list[nn.Parameter], group: dict[str, Any]) -> None:
         states = [self.state[weight] for weight in weights]

@@ -209,7 +209,8 @@ def _orthogonal_parts(blocks: Sequence[nn.Module]) -> dict[nn.Parameter, tuple[i
         if isinstance(module, MultiHeadAttention)
     }
     matrices = (weight for block in blocks for weight in block.parameters() if weight.dim() == 2)
-    if parts := {weight: heights.get(weight, (len(weight),)) for weight in matrices}:
+    parts: dict[nn.Parameter, tuple[int, ...]] = {weight: heights.get(weight, (len(weight),)) for weight in matrices}
+    if parts:
         return parts
     raise ConfigError("optimizer.kind = 'muon' trains a Transformer's blocks, but this model has none; use 'adam'")
 
