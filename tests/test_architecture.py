@@ -17,8 +17,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # From the bottom up: a part may import itself and the parts on lower levels.
 LEVELS = [
-    {"errors"},
-    {"storage", "config", "cores", "hardware", "deprecation"},
+    {"errors", "cores"},
+    {"storage", "config", "contention", "hardware", "deprecation"},
     {"kernels"},
     {"nn", "text", "decode"},
     {"models", "data", "evaluate"},

@@ -20,6 +20,7 @@ import typer
 
 from headway.cli.decoding import DecodingCommand, GenerationCommand
 from headway.cli.processes import is_main_process, let_main_report_first
+from headway.contention import adapt_waiting
 from headway.errors import HeadwayError, MissingPackageError
 
 __all__ = ["COMMANDS", "app", "main", "repeat_lost_interrupts"]
@@ -84,7 +85,7 @@ def main() -> None:
     debug = len(arguments) < len(sys.argv) - 1
     warnings.showwarning = _warn
     try:
-        with repeat_lost_interrupts():
+        with repeat_lost_interrupts(), adapt_waiting():
             app(arguments)
     except (HeadwayError, OSError, ImportError, MemoryError, RuntimeError) as error:
         message = _message(error, next((word for word in arguments if not word.startswith("-")), ""))

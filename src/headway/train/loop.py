@@ -32,6 +32,7 @@ from torch import Tensor
 
 from headway.bundle import load_weights, named_weights
 from headway.config import to_toml
+from headway.contention import adapt_waiting
 from headway.engine.accelerate import accelerate, compile_blocks
 from headway.errors import ConfigError, DivergenceError
 from headway.hardware import autocast, keep_freed_memory, prepare_gpu, return_freed_memory
@@ -54,6 +55,7 @@ from headway.train.muon import Muon
 from headway.train.optim import clip_and_step, depths, learning_rate, learning_rate_warning
 from headway.train.recipe import Recipe, refuse_changes
 from headway.train.report import Listener, MetricsWriter, Scores
+from headway.train.slowdown import SlowdownNotice
 from headway.train.snapshot import average_weights, averageable_checkpoints, checkpoint_folders
 from headway.train.state import TrainingState
 from headway.train.stream import BatchStream, prefetch, to_device
@@ -109,6 +111,7 @@ def train(task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, *, listener
         recipe, world, state, objective = trainer.recipe, trainer.world, trainer.state, trainer.objective
         if world.is_main and not trainer.sharded:
             _check_memory(task, trainer)
+        slowdown = SlowdownNotice(trainer.listener.say)
         while not trainer.is_finished:
             start = time.perf_counter()
             objective.train()
@@ -134,6 +137,7 @@ def train(task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, *, listener
             state.finish_step(batches, total, taken)
             state.progress.elapsed_s += time.perf_counter() - start
 
+            slowdown.check()
             if trainer.is_due(recipe.training.log_every):
                 trainer.report(rate)
             if trainer.is_due(recipe.validation.every):
@@ -151,7 +155,7 @@ def _started(
 ) -> Iterator[tuple[_Trainer[RecipeT], threading.Event]]:
     """Prepare or restore a run. Yield the trainer, and an event that is set when training is interrupted."""
     keep_freed_memory()
-    with join_world(recipe.training.device) as world, ExitStack() as stack:
+    with join_world(recipe.training.device) as world, adapt_waiting(), ExitStack() as stack:
         world.on_main(lambda: stack.enter_context(lock_run_folder(run)))
         recipe = world.on_main(lambda: _resolved(recipe, run))
         if world.device.type == "cuda":

@@ -1,0 +1,176 @@
+"""How the threads of matrix products wait for each other while other processes use the same processors.
+
+PyTorch and Numba divide products among the threads of GNU OpenMP, which wait for each other hundreds of times per
+training step. A thread that waits repeats a test for several milliseconds before it sleeps. This is fastest on an idle
+machine: waking a sleeping thread takes longer than most of these waits. Beside a busy process, however, a waiting
+thread occupies the processor that the thread it waits for needs, and training becomes up to ten times slower.
+
+OpenMP reads the environment variables that shorten waiting (OMP_WAIT_POLICY, GOMP_SPINCOUNT) only when it is loaded,
+and no one setting is right for both cases. But as its manual describes (under GOMP_SPINCOUNT), threads also sleep
+almost at once if OpenMP has more threads than there are processors. :func:`adapt_waiting` therefore adds threads that
+do nothing, as long as other processes are busy. The number of threads that compute stays the same, and so do results.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from headway.cores import num_cores
+
+_INTERVAL_S = 0.5
+_MIN_OTHERS = 0.3  # processors; the measurement of half a second has an error of about 0.1
+_QUIET_INTERVALS = 2  # waiting is active again after so many intervals without contention
+_POLICIES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+_adapting = threading.Lock()
+
+
+class OtherProcesses:
+    """Measures how many processors other processes use, on average since the last call of :meth:`processors`.
+
+    In a virtual machine this includes the time that the host gives to other machines.
+    """
+
+    def __init__(self) -> None:
+        self._before = _times()
+
+    def processors(self) -> float:
+        """Return the average number of processors that other processes have used; 0.0 if the system does not say."""
+        before, now = self._before, _times()
+        self._before = now
+        if before is None or now is None or now[0] <= before[0]:
+            return 0.0
+        elapsed, busy, own = (end - begin for begin, end in zip(before, now, strict=True))
+        return max(0.0, (busy - own) / elapsed)
+
+
+def exceeds_processors(threads: int, others: float) -> bool:
+    """Return whether ``threads`` and the ``others`` processors that other processes use are more than there are."""
+    return others >= _MIN_OTHERS and threads + others >= num_cores() + _MIN_OTHERS
+
+
+def seconds_waited() -> float:
+    """Return how long this process's threads have waited for a processor in total; 0.0 if the system does not say.
+
+    Unlike processor time, this does not depend on how threads wait for each other.
+    """
+    total = 0
+    for path in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError, ValueError, IndexError):  # the thread has ended
+            total += int(path.read_text(encoding="ascii").split()[1])
+    return total / 1e9
+
+
+def waiting_advice() -> str:
+    """Return what the user should change where :func:`adapt_waiting` has no effect, otherwise ""."""
+    if policies := [name for name in _POLICIES if name in os.environ]:
+        return f"unset {' and '.join(policies)}"
+    return "" if _openmp_libraries() else "set OMP_WAIT_POLICY=passive before Python starts"
+
+
+@contextmanager
+def adapt_waiting() -> Iterator[None]:
+    """Let OpenMP's threads wait passively inside the block whenever other processes need the same processors.
+
+    Does nothing if the user has set a policy, or where other processes cannot be measured. At the end of the block,
+    threads wait as before.
+    """
+    if any(name in os.environ for name in _POLICIES) or _times() is None or not _adapting.acquire(blocking=False):
+        yield
+        return
+    stop = threading.Event()
+    thread = threading.Thread(target=_watch, args=(stop,), name="waiting", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        _adapting.release()
+
+
+def _watch(stop: threading.Event) -> None:
+    others, extra, quiet = OtherProcesses(), IdleThreads(), 0
+    while not stop.wait(_INTERVAL_S):
+        threads = _torch_threads()
+        is_contended = threads > 1 and exceeds_processors(threads, others.processors())
+        quiet = 0 if is_contended else quiet + 1
+        if is_contended:
+            extra.add(num_cores() - threads + 1)
+        elif quiet >= _QUIET_INTERVALS:
+            extra.remove()
+    extra.remove()
+
+
+def _torch_threads() -> int:
+    """Return PyTorch's number of threads, or 1 before PyTorch is imported."""
+    with suppress(KeyError, AttributeError):  # not imported, or not completely
+        threads: int = sys.modules["torch"].get_num_threads()
+        return threads
+    return 1
+
+
+class IdleThreads:
+    """Threads of OpenMP that do nothing, so that all of its threads sleep when they wait."""
+
+    def __init__(self) -> None:
+        self._end = threading.Event()
+        self._starters: dict[str, threading.Thread] = {}
+
+    def add(self, count: int) -> None:
+        """Add ``count`` threads to each OpenMP library in this process that does not have them yet."""
+        for path in _openmp_libraries() - self._starters.keys():
+            self._starters[path] = starter = threading.Thread(
+                target=_start_threads, args=(path, count, self._end), name="idle OpenMP", daemon=True
+            )
+            starter.start()
+
+    def remove(self) -> None:
+        """End all of these threads."""
+        self._end.set()
+        for starter in self._starters.values():
+            starter.join()
+        self._starters.clear()
+        self._end.clear()
+
+
+def _start_threads(path: str, count: int, end: threading.Event) -> None:
+    """Start OpenMP threads that belong to the current thread, and end them with it at ``end``."""
+    with suppress(OSError, AttributeError):  # unloaded meanwhile, or another library with this name
+        run_parallel = ctypes.CDLL(path, os.RTLD_NOLOAD | os.RTLD_LAZY).GOMP_parallel
+        run_parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+        run_parallel.restype = None
+        nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)  # free(NULL) does nothing
+        run_parallel(nothing, None, count + 1, 0)  # the current thread takes part, too
+        end.wait()
+
+
+def _openmp_libraries() -> set[str]:
+    """Return the files of GNU OpenMP that are loaded. PyTorch and Numba usually have their own."""
+    with suppress(OSError):
+        names = (line.split()[-1] for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines())
+        return {name for name in names if Path(name).name.startswith("libgomp")}
+    return set()
+
+
+def _times() -> tuple[float, float, float] | None:
+    """Return the wall time, the time that this process's processors have worked, and its own processor time."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    processors = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    try:
+        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+        ticks = [[int(word) for word in words[:8]] for name, *words in map(str.split, lines) if name in processors]
+        # Fields: user, nice, system, idle, iowait, irq, softirq, steal.
+        busy = sum(sum(each) - each[3] - each[4] for each in ticks)
+    except (OSError, ValueError, IndexError):
+        return None
+    if not busy:  # a sandbox that hides other processes
+        return None
+    return time.monotonic(), busy / os.sysconf("SC_CLK_TCK"), time.process_time()

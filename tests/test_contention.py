@@ -1,0 +1,155 @@
+"""Waiting of OpenMP's threads beside other processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from headway import contention
+from headway.contention import OtherProcesses, adapt_waiting, exceeds_processors, waiting_advice
+from headway.cores import num_cores
+
+# Prints the processor time that waiting took after products in two threads, before, with and without idle threads, and
+# the numbers of threads.
+_PROGRAM = """
+import threading, time, torch
+from statistics import median
+from headway.contention import IdleThreads, _openmp_libraries
+numbers = torch.rand(1 << 20)
+
+def waiting():
+    def once():
+        numbers.add_(1.0)
+        begin = time.process_time()
+        time.sleep(0.03)
+        return time.process_time() - begin
+    return median(once() for _ in range(5))
+
+idle, before = IdleThreads(), waiting()
+threads = threading.active_count()
+idle.add(1)
+idle.add(1)
+time.sleep(0.1)
+print(len(_openmp_libraries()), before, waiting(), threading.active_count() - threads)
+idle.remove()
+print(waiting(), threading.active_count() - threads)
+"""
+
+
+def _run_with_two_threads(program: str, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    for name in contention._POLICIES:
+        monkeypatch.delenv(name, raising=False)
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return [float(word) for word in found.stdout.split()]
+
+
+@pytest.mark.skipif(num_cores() != 2, reason="two threads wait actively only if there are two processors")
+def test_idle_threads_let_openmp_sleep_until_they_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that waits repeats its test 300,000 times by default, and 100 times if there are more threads."""
+    libraries, before, during, added, after, left = _run_with_two_threads(_PROGRAM, monkeypatch)
+    if not libraries:
+        pytest.skip("PyTorch uses another implementation of OpenMP")
+    assert added == libraries
+    assert during < before / 3
+    assert after > during * 3
+    assert left == 0
+
+
+@pytest.fixture
+def processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contention, "num_cores", lambda: 4)
+    for name in contention._POLICIES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("processors")
+@pytest.mark.parametrize(
+    ("threads", "others", "exceeds"),
+    [
+        (4, 1.0, True),
+        (4, 0.1, False),
+        (4, 0.0, False),
+        (2, 1.9, False),
+        (2, 3.0, True),
+        (1, 3.0, False),
+        (8, 0.0, False),
+    ],
+)
+def test_threads_and_others_exceed_four_processors(threads: int, others: float, exceeds: bool) -> None:
+    assert exceeds_processors(threads, others) is exceeds
+
+
+def test_other_processes_use_what_is_busy_and_not_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In 2 s, 3.0 s of all processors were used, 1.0 s of them by this process. Then nothing more is known."""
+    readings = iter([(10.0, 50.0, 5.0), (12.0, 53.0, 6.0), None])
+    monkeypatch.setattr(contention, "_times", lambda: next(readings))
+    others = OtherProcesses()
+    assert others.processors() == pytest.approx((3.0 - 1.0) / 2.0)
+    assert others.processors() == 0.0
+
+
+class _Recorder:
+    """Takes the place of IdleThreads and records how many threads there are."""
+
+    def __init__(self) -> None:
+        self.count, self.history = 0, list[int]()
+
+    def add(self, count: int) -> None:
+        self.count = count
+        self.history.append(count)
+
+    def remove(self) -> None:
+        self.count = 0
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch, processors: None) -> Iterator[_Recorder]:
+    found = _Recorder()
+    monkeypatch.setattr(contention, "IdleThreads", lambda: found)
+    monkeypatch.setattr(contention, "_INTERVAL_S", 0.005)
+    monkeypatch.setattr(contention, "_times", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(contention, "_torch_threads", lambda: 3)
+    yield found
+    assert found.count == 0
+    assert all(thread.name != "waiting" for thread in threading.enumerate())
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_waiting_follows_the_other_processes(recorder: _Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    use = 0.0
+    monkeypatch.setattr(OtherProcesses, "processors", lambda _: use)
+    with adapt_waiting(), adapt_waiting():
+        time.sleep(0.03)
+        assert recorder.history == []
+        use = 2.0
+        _wait_for(lambda: recorder.count == 4 - 3 + 1)  # one more than there are processors, with the three
+        use = 0.0
+        _wait_for(lambda: recorder.count == 0)
+        use = 2.0
+        _wait_for(lambda: recorder.count > 0)
+
+
+@pytest.mark.parametrize("name", contention._POLICIES)
+def test_the_users_own_policy_stays(recorder: _Recorder, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "1")
+    with adapt_waiting():
+        assert all(thread.name != "waiting" for thread in threading.enumerate())
+    assert waiting_advice() == f"unset {name}"
+
+
+@pytest.mark.usefixtures("processors")
+def test_another_openmp_is_set_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contention, "_openmp_libraries", set)
+    assert waiting_advice() == "set OMP_WAIT_POLICY=passive before Python starts"
