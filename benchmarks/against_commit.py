@@ -20,6 +20,8 @@ Workloads, all on sentences of Multi30k:
     classify  a list of texts
     start     processor time of `headway translate MODEL "one sentence"` from start to end, with warm caches
 
+Rows named "... beside N" run while N other processes keep one processor each busy.
+
 Only the command line, recipes and public names are used, so every commit that has these can be compared.
 """
 
@@ -65,8 +67,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "learned": {"preset": "small", "positions": "learned"},
     "recurrent": {"kind": "recurrent", "d_model": 256},
     "classifier": {"kind": "classifier", "d_model": 128, "num_heads": 4, "d_ff": 256, "encoder_layers": 2},
+    # Small products, so that threads wait for each other often.
+    "language model": {"d_model": 192, "num_heads": 3, "d_ff": 512, "decoder_layers": 4, "max_length": 256},
 }
 VARIANTS = ("gated", "rotary", "pre-norm", "learned", "recurrent", "classifier")
+TASKS = {"classifier": "classification", "language model": "language_model"}  # other models translate
 TRAINED = "trained"  # the folder of --model
 
 
@@ -84,6 +89,7 @@ class Row:
     shortlist: bool = False
     long: bool = False
     workers: int = 1
+    neighbors: int = 0
 
 
 @dataclass(frozen=True)
@@ -146,6 +152,12 @@ def all_rows(*, trained: bool) -> list[Row]:
     rows.append(Row("file with two processes", "decode", "small", "int8", 1_000, 1_000, workers=2))
     rows.append(Row("classify", "classify", "classifier", sentences=512))
     rows.append(Row("start", "start", "small", "auto"))
+    rows += [Row(f"train {model}", "train", model) for model in ("language model",)]
+    rows += [Row(f"train {model} beside 1", "train", model, neighbors=1) for model in ("small", "language model")]
+    for precision in ("int8", "bfloat16", "float32"):
+        for batch, sentences in ((1, 6), (16, 32), (64, 64)):
+            title = f"decode {precision} greedy batch {batch} beside 1"
+            rows.append(Row(title, "decode", "small", precision, batch, sentences, neighbors=1))
     return rows
 
 
@@ -176,15 +188,16 @@ class Workspace:
 
     def recipe(self, model: str, steps: int) -> Path:
         """Write a recipe that trains ``model`` without validation."""
-        classifies = MODELS[model].get("kind") == "classifier"
-        files = '["train.tsv"]' if classifies else '["train.de", "train.en"]'
+        task = TASKS.get(model, "translation")
+        files = {"classification": ["train.tsv"], "language_model": ["train.en"]}.get(task, ["train.de", "train.en"])
+        tokenizer = 'kind = "characters"' if task == "language_model" else f"vocab_size = {VOCABULARY}"
         options = "\n".join(f"{key} = {json.dumps(value)}" for key, value in MODELS[model].items())
         path = self.folder / f"{model}-{steps}.toml"
         path.write_text(
-            f'[task]\nkind = "{"classification" if classifies else "translation"}"\n'
-            f'[data]\nfolder = "{self.folder / "corpus"}"\ntrain = [{{ files = {files} }}]\n'
+            f'[task]\nkind = "{task}"\n'
+            f'[data]\nfolder = "{self.folder / "corpus"}"\ntrain = [{{ files = {json.dumps(files)} }}]\n'
             f"max_tokens = {self._max_tokens}\n"
-            f"[tokenizer]\nvocab_size = {VOCABULARY}\n[model]\n{options}\n"
+            f"[tokenizer]\n{tokenizer}\n[model]\n{options}\n"
             f"[training]\nsteps = {steps}\nlog_every = 1\n[checkpoints]\nevery = {steps}\nkeep = 1\naverage = 0\n",
             encoding="utf-8",
         )
@@ -309,13 +322,25 @@ def training(recipe: Path, run: Path, tree: Path, threads: int) -> Iterator[Turn
         process.wait()
 
 
+@contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """Run ``count`` processes that each keep one processor busy."""
+    processes = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 def seconds_per_1000_tokens(records: Sequence[dict[str, Any]]) -> float:
     """Return the seconds per 1,000 source and target tokens, over all records after the first."""
     seconds = tokens = 0.0
     for before, record in pairwise(records):
         step_s = record["elapsed_s"] - before["elapsed_s"]
         seconds += step_s
-        tokens += step_s * (record["source_tokens_per_s"] + record["target_tokens_per_s"])
+        tokens += step_s * (record.get("source_tokens_per_s", 0.0) + record["target_tokens_per_s"])
     return 1_000 * seconds / tokens
 
 
@@ -337,6 +362,7 @@ def compare(row: Row, trees: tuple[Path, Path], space: Workspace, pairs: int, th
         ]
         for turn in both:
             turn()
+        stack.enter_context(busy_processes(row.neighbors))
         seconds: tuple[list[float], list[float]] = ([], [])
         for pair in range(pairs):
             for which in (0, 1) if pair % 2 == 0 else (1, 0):

@@ -13,8 +13,9 @@ import json
 import os
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 
 import headway
 from headway.decode import DecodingOptions
@@ -24,6 +25,14 @@ def loader(folder: str, precision: str, shortlist: bool) -> partial[Any]:
     """Return the function that loads the translator: ``load_translator`` if it exists, otherwise ``headway.load``."""
     load: Any = getattr(importlib.import_module("headway.predict"), "load_translator", headway.load)
     return partial(load, folder, precision=precision, shortlist=shortlist)
+
+
+def waiting_as_in_commands() -> AbstractContextManager[None]:
+    """Return the context in which commands run: their threads wait passively while other processes are busy."""
+    with suppress(ImportError):
+        adapt_waiting: Any = importlib.import_module("headway.contention").adapt_waiting
+        return cast(AbstractContextManager[None], adapt_waiting())
+    return nullcontext()
 
 
 @cache
@@ -62,11 +71,12 @@ def main() -> None:
     """Answer calls until standard input ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # other output goes to standard error, so that only answers are on standard output
-    for line in sys.stdin:
-        call = json.loads(line)
-        function: Any = {"translate": translate, "classify": classify}[call.pop("call")]
-        seconds = function(**call)
-        print(json.dumps(seconds), file=answers, flush=True)
+    with waiting_as_in_commands():
+        for line in sys.stdin:
+            call = json.loads(line)
+            function: Any = {"translate": translate, "classify": classify}[call.pop("call")]
+            seconds = function(**call)
+            print(json.dumps(seconds), file=answers, flush=True)
 
 
 if __name__ == "__main__":
