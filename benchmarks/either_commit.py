@@ -28,7 +28,10 @@ def loader(folder: str, precision: str, shortlist: bool) -> partial[Any]:
 
 
 def waiting_as_in_commands() -> AbstractContextManager[None]:
-    """Return the context in which commands run: their threads wait passively while other processes are busy."""
+    """Return the context in which commands run: their threads wait passively while other processes are busy.
+
+    Only for rows with busy neighbors: in other rows, the process of the other commit would count as one in its turn.
+    """
     with suppress(ImportError):
         adapt_waiting: Any = importlib.import_module("headway.contention").adapt_waiting
         return cast(AbstractContextManager[None], adapt_waiting())
@@ -71,7 +74,7 @@ def main() -> None:
     """Answer calls until standard input ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # other output goes to standard error, so that only answers are on standard output
-    with waiting_as_in_commands():
+    with waiting_as_in_commands() if "--beside" in sys.argv else nullcontext():
         for line in sys.stdin:
             call = json.loads(line)
             function: Any = {"translate": translate, "classify": classify}[call.pop("call")]

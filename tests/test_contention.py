@@ -6,11 +6,12 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from headway import contention
+from headway import cli, contention
 from headway.contention import OtherProcesses, adapt_waiting, exceeds_processors, waiting_advice
 from headway.cores import num_cores
 
@@ -139,6 +140,27 @@ def test_waiting_follows_the_other_processes(recorder: _Recorder, monkeypatch: p
         _wait_for(lambda: recorder.count == 0)
         use = 2.0
         _wait_for(lambda: recorder.count > 0)
+
+
+@pytest.mark.parametrize("threads", [1, 5, 8])
+def test_one_thread_and_more_threads_than_processors_need_no_others(
+    recorder: _Recorder, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    monkeypatch.setattr(OtherProcesses, "processors", lambda _: 4.0)
+    monkeypatch.setattr(contention, "_torch_threads", lambda: threads)
+    with adapt_waiting():
+        time.sleep(0.03)
+    assert recorder.history == []
+
+
+def test_every_command_adapts(recorder: _Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[bool] = []
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # restored at the end
+    monkeypatch.setattr(
+        cli, "app", lambda _: found.append(any(each.name == "waiting" for each in threading.enumerate()))
+    )
+    cli.main()
+    assert found == [True]
 
 
 @pytest.mark.parametrize("name", contention._POLICIES)

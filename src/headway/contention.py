@@ -98,11 +98,11 @@ def adapt_waiting() -> Iterator[None]:
 def _watch(stop: threading.Event) -> None:
     others, extra, quiet = OtherProcesses(), IdleThreads(), 0
     while not stop.wait(_INTERVAL_S):
-        threads = _torch_threads()
-        is_contended = threads > 1 and exceeds_processors(threads, others.processors())
+        threads, cores = _torch_threads(), num_cores()
+        is_contended = exceeds_processors(threads, others.processors())
         quiet = 0 if is_contended else quiet + 1
-        if is_contended:
-            extra.add(num_cores() - threads + 1)
+        if is_contended and 1 < threads <= cores:  # one thread waits for no other; too many threads sleep anyway
+            extra.add(cores - threads + 1)
         elif quiet >= _QUIET_INTERVALS:
             extra.remove()
     extra.remove()

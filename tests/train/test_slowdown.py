@@ -35,7 +35,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> _Machine:
     found = _Machine()
     monkeypatch.setattr(slowdown, "time", SimpleNamespace(monotonic=lambda: found.now))
     monkeypatch.setattr(slowdown, "seconds_waited", lambda: found.waited)
-    monkeypatch.setattr(slowdown.OtherProcesses, "processors", lambda _: found.others)
+    monkeypatch.setattr(contention.OtherProcesses, "processors", lambda _: found.others)
     monkeypatch.setattr(slowdown, "waiting_advice", lambda: "")
     for module in (slowdown, contention):
         monkeypatch.setattr(module, "num_cores", lambda: 2)
@@ -133,10 +133,13 @@ from pathlib import Path
 from headway import contention
 contention._INTERVAL_S = 0.01
 contention.exceeds_processors = lambda *_: sys.argv[1] == "passive"
+add, added = contention.IdleThreads.add, []
+contention.IdleThreads.add = lambda self, count: (added.append(count), add(self, count))
 from headway.tasks import load_recipe, train
 run = Path(sys.argv[1])
 train(load_recipe(Path("recipe.toml"), ["training.steps=10", "model.dropout=0.1"]), run)
 (weights,) = (run / "best").glob("*.safetensors")
+assert bool(added) == (sys.argv[1] == "passive"), added
 print(hashlib.sha256(weights.read_bytes()).hexdigest())
 """
 

@@ -21,6 +21,7 @@ from concurrent.futures.process import BrokenProcessPool
 from types import TracebackType
 from typing import Any
 
+from headway.contention import adapt_waiting
 from headway.decode import DecodingOptions
 from headway.errors import ConfigError, HeadwayError
 from headway.predict.glossary import Glossary
@@ -183,11 +184,13 @@ def _shares(sizes: Sequence[int], workers: int) -> list[list[int]]:
 # The rest of this file runs in the worker processes.
 
 _loaded: TextTranslator | Exception
+_waiting = adapt_waiting()
 
 
 def _start_worker(load: bytes, parent: int) -> None:
     """Load the translator. If this fails, each call raises the error."""
     global _loaded
+    _waiting.__enter__()  # until the process ends
     os.dup2(2, 1)  # only the process that owns the pool writes to standard output
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
