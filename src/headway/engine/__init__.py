@@ -8,6 +8,7 @@ from headway.engine.search_model import (
     SearchDecoderOnly,
     SearchTransformer,
     choose_precision,
+    fastest_float_precision,
     to_search_model,
     unsupported_reason,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "SearchTransformer",
     "Shortlist",
     "choose_precision",
+    "fastest_float_precision",
     "to_search_model",
     "unsupported_reason",
 ]

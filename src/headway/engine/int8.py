@@ -16,6 +16,7 @@ from headway.decode.ranking import NextTokens, top_tokens
 from headway.engine.decoding_step import DecodingStep, StepRows
 from headway.engine.int8_blocks import CompiledBlocks
 from headway.engine.int8_cache import Bits, Entries, Indices, both_bits, first_entries, new_keys_values
+from headway.engine.norm_folding import fold_norm
 from headway.engine.prompts import PromptRows, prompt_attention
 from headway.engine.shortlist import ShortlistWeights
 from headway.engine.source_rows import SourceRows
@@ -88,6 +89,13 @@ class Int8Backend(TorchBackend):
 
     def norm(self, module: nn.Module) -> Layer | None:  # noqa: D102
         return _norm(module)  # type: ignore[return-value]  # mypy overlooks that this tuple can be called
+
+    def fold_norm(  # noqa: D102
+        self, norm: nn.Module | None, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None
+    ) -> tuple[nn.Module | None, Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
+        if norm is None or isinstance(norm, nn.Identity):
+            return norm, weight, bias
+        return fold_norm(norm, weight, bias)
 
     def output_projection(self, projection: nn.Linear) -> OutputProjection:  # noqa: D102
         return _Int8OutputProjection(projection)

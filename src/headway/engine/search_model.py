@@ -6,6 +6,8 @@ It differs from :class:`~headway.models.transformer.Transformer` in the followin
   (:mod:`headway.kernels`).
 - The keys and values of the memory come from one product for all decoder blocks.
 - The scale of the queries, 1 / sqrt(d_k), is part of their projection.
+- In 8-bit integers, the gains and biases of norms that feed only linear layers are part of these layers
+  (:mod:`headway.engine.norm_folding`).
 - A language model does not compute the outputs of the last block for a prompt, of which it needs only keys and values.
 - On a CPU, beginnings that several prompts of a batch share are computed once.
 - The top tokens are found without a softmax over the vocabulary: logits are computed, ranked and summed in chunks that
@@ -128,6 +130,11 @@ def choose_precision(name: Precision, device: torch.device) -> Precision:
         return name
     if int8:
         return "int8"
+    return fastest_float_precision(device)
+
+
+def fastest_float_precision(device: torch.device) -> Precision:
+    """Return bfloat16 if the hardware multiplies it fast, otherwise float32."""
     return "bfloat16" if has_fast_bfloat16(device) else "float32"
 
 
@@ -204,15 +211,17 @@ class _FeedForwardLayer:
 
     def __init__(self, module: nn.Module, wrapper: nn.Module, backend: TorchBackend) -> None:
         assert isinstance(module, (FeedForward, GatedFeedForward))
-        self._backend, self.norm = backend, _norm_before(wrapper, backend)
-        self.gate: Activation | None = None
+        self._backend, self.gate, activation = backend, None, None
+        first = [module.inner]
         if isinstance(module, GatedFeedForward):
-            self.gate = module.activation
-            self.inner = backend.linear(
-                torch.cat([module.gate.weight, module.inner.weight]), _joined_bias([module.gate, module.inner])
-            )
+            self.gate: Activation | None = module.activation
+            first = [module.gate, module.inner]
         else:
-            self.inner = backend.linear(module.inner.weight, module.inner.bias, module.activation)
+            activation = module.activation
+        weight = first[0].weight if len(first) == 1 else torch.cat([layer.weight for layer in first])
+        self.norm, self.inner = _norm_and_linear(
+            backend, _norm_before(wrapper), weight, _joined_bias(first), activation
+        )
         self.output = backend.output_layer(module.outer, wrapper)  # type: ignore[arg-type]
 
     def __call__(self, x: Rows, residual: Rows | None = None) -> Rows:
@@ -229,9 +238,8 @@ class _SelfAttentionLayer:
     def __init__(self, module: MultiHeadAttention, wrapper: nn.Module, backend: TorchBackend, *, scaled: bool) -> None:
         self.layout = _layout(module)
         self.rotary, self.window, self._backend = module.rotary, module.window, backend
-        self.norm = _norm_before(wrapper, backend)
         weight, bias = _scaled_projection(module) if scaled else (module.projection.weight, module.projection.bias)
-        self.projection = backend.linear(weight, bias)
+        self.norm, self.projection = _norm_and_linear(backend, _norm_before(wrapper), weight, bias)
         self.output = backend.output_layer(module.output, wrapper)  # type: ignore[arg-type]
         self._query_norm, self._key_norm = module.query_norm, module.key_norm
         self._query_scale = module.d_key**-0.5 if scaled else 1.0
@@ -311,10 +319,10 @@ class _DecoderLayer:
         self._attention = _SelfAttentionLayer(block.attention, block.attention_residual, backend, scaled=True)
         self._layout = _layout(cross)
         weight, bias = _scaled_projection(cross)
-        queries = cross.widths[0]
-        self._query = backend.linear(weight[:queries], None if bias is None else bias[:queries])
+        queries, norm = cross.widths[0], _norm_before(block.cross_attention_residual)
+        bias = None if bias is None else bias[:queries]
+        self._norm, self._query = _norm_and_linear(backend, norm, weight[:queries], bias)
         self._query_norm, self._query_scale = cross.query_norm, cross.d_key**-0.5
-        self._norm = _norm_before(block.cross_attention_residual, backend)
         self._output = backend.output_layer(cross.output, block.cross_attention_residual)
         self._feed_forward = _FeedForwardLayer(block.feed_forward, block.feed_forward_residual, backend)
 
@@ -404,9 +412,35 @@ def _joined_bias(layers: Sequence[nn.Linear]) -> Tensor | None:
     return None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
 
 
-def _norm_before(wrapper: nn.Module, backend: TorchBackend) -> Layer | None:
+def _norm_before(wrapper: nn.Module) -> nn.Module | None:
     """Return the norm before a sub-layer, or None."""
-    return backend.norm(wrapper.norm) if isinstance(wrapper, PreNorm) else None
+    return wrapper.norm if isinstance(wrapper, PreNorm) else None
+
+
+def _norm_and_linear(
+    backend: TorchBackend,
+    norm: nn.Module | None,
+    weight: Float[Tensor, "N K"],
+    bias: Float[Tensor, " N"] | None,
+    activation: Activation | None = None,
+) -> tuple[Layer | None, Layer]:
+    """Return a norm, or None, and the linear layer after it."""
+    norm, weight, bias = backend.fold_norm(norm, weight, bias)
+    return None if norm is None else backend.norm(norm), backend.linear(weight, bias, activation)
+
+
+def _norm_and_projection(
+    backend: TorchBackend, norm: nn.Module, projection: nn.Linear
+) -> tuple[Layer | None, nn.Linear]:
+    """Return the final norm of a stack, and the output projection after it, which is a copy if the norm is folded."""
+    folded_norm, weight, bias = backend.fold_norm(norm, projection.weight, projection.bias)
+    if weight is not projection.weight:
+        projection = nn.Linear(weight.size(1), weight.size(0), bias=bias is not None, device="meta")
+        projection.weight = nn.Parameter(weight, requires_grad=False)
+        if bias is not None:
+            projection.bias = nn.Parameter(bias, requires_grad=False)
+    assert folded_norm is not None
+    return backend.norm(folded_norm), projection
 
 
 def _apply(norm: Layer | None, x: Rows) -> Rows:
@@ -457,6 +491,16 @@ class _ConvertedModel(Generic[ModelT]):
         """Return rows in the backend's representation."""
         return self._backend.to_rows(x)
 
+    def explain_nan(self, state: _State | PrefixState) -> str | None:
+        """Return why predictions after ``state`` are NaN although all weights are finite, or None if they are not."""
+        if self._backend.dtype != torch.float16 or not all(each.isfinite().all() for each in self._model.parameters()):
+            return None
+        fault = "exceed the range of the 16-bit floats in which int8 decoding stores them; use precision 'float32'"
+        if isinstance(state, _State) and state.memory_kv.first_layer_with_nan() is not None:
+            return f"keys or values of the source {fault}"
+        layer = state.prefix_kv.first_layer_with_nan()
+        return None if layer is None else f"keys or values in decoder layer {layer + 1} {fault}"
+
     def _new_cache(self, num_layers: int, attention: MultiHeadAttention, window: int | None = None) -> KVCache:
         """Return an empty cache for layers like ``attention``."""
         backend = self._backend
@@ -489,20 +533,19 @@ class SearchTransformer(_ConvertedModel[Transformer]):
             decoder = [block for block in model.decoder.blocks if isinstance(block, DecoderBlock)]
             self._encoder = backend.encoder([_EncoderLayer(block, backend) for block in encoder])
             self._decoder = backend.decoder([_DecoderLayer(block, backend) for block in decoder])
-            self._encoder_norm, self._decoder_norm = backend.norm(model.encoder.norm), backend.norm(model.decoder.norm)
             cross = [block.cross_attention for block in decoder]
             self._memory_widths = [width for attention in cross for width in attention.widths[1:]]
-            self._memory_projection = backend.linear(
-                torch.cat([attention.projection.weight[attention.widths[0] :] for attention in cross]),
-                torch.cat([attention.projection.bias[attention.widths[0] :] for attention in cross])
-                if model.config.bias != "none"
-                else None,
-            )
+            weight = torch.cat([attention.projection.weight[attention.widths[0] :] for attention in cross])
+            bias = None
+            if model.config.bias != "none":
+                bias = torch.cat([attention.projection.bias[attention.widths[0] :] for attention in cross])
+            self._encoder_norm, self._memory_projection = _norm_and_linear(backend, model.encoder.norm, weight, bias)
             self._key_norms = [attention.key_norm for attention in cross]
             self._memory_heads = cross[0].num_kv_heads
-            self.projection = backend.output_projection(model.projection)
+            self._decoder_norm, projection = _norm_and_projection(backend, model.decoder.norm, model.projection)
+            self.projection = backend.output_projection(projection)
             self._shortlist = shortlist
-            self.shortlist_projection = backend.shortlist_projection(model.projection) if shortlist else None
+            self.shortlist_projection = backend.shortlist_projection(projection) if shortlist else None
         self._rotary = decoder[0].attention.rotary
 
     @property
@@ -637,8 +680,9 @@ class SearchDecoderOnly(_ConvertedModel[DecoderOnly]):
         with torch.inference_mode():
             self._layers = [_CausalLayer(block, backend) for block in blocks]
             self._decoder = backend.decoder(self._layers)
-            self._norm = backend.norm(model.decoder.norm) or (lambda x: x)
-            self._projection = backend.output_projection(model.projection)
+            norm, projection = _norm_and_projection(backend, model.decoder.norm, model.projection)
+            self._norm = norm or (lambda x: x)
+            self._projection = backend.output_projection(projection)
         self._rotary = blocks[0].attention.rotary
 
     @in_inference_mode

@@ -165,6 +165,15 @@ class TorchBackend:
         bias = None if bias is None else bias.detach().to(self.dtype)
         return lambda x: F.layer_norm(x, shape, weight, bias, epsilon)
 
+    def fold_norm(
+        self, norm: nn.Module | None, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None
+    ) -> tuple[nn.Module | None, Float[Tensor, "N K"], Float[Tensor, " N"] | None]:
+        """Return a norm, or None, and the weight and bias of the only layer that it feeds, as this backend wants them.
+
+        The norm and the layer together compute the same function.
+        """
+        return norm, weight, bias
+
     def output_projection(self, projection: nn.Linear) -> OutputProjection:
         """Return the projection to the vocabulary."""
         return TorchOutputProjection(projection, self.linear)
