@@ -117,17 +117,25 @@ def test_where_the_entries_are_changes_no_bit() -> None:
     assert np.array_equal(found, expected)
 
 
-@pytest.mark.parametrize("damage", [np.nan, np.inf, 1e6])
-def test_damaged_keys_and_values_give_values_that_are_not_finite(damage: float) -> None:
-    """A number beyond the range of 16-bit floats becomes infinite."""
+@pytest.mark.parametrize("column", [9, 20])  # of a key, and of a value
+@pytest.mark.parametrize("damage", [np.nan, np.inf, -np.inf, 1e6, -1e6, 65520])
+def test_keys_and_values_that_do_not_fit_16_bit_floats_give_nan(damage: float, column: int) -> None:
+    """Even if the score of the key is -inf, so that its weight would be 0."""
     rows = np.ones((1, 24), dtype=np.float32)
-    rows[0, 9] = rows[0, 20] = damage
+    rows[0, column] = damage
     keys, values = np.zeros((1, 2, padded_width(8)), dtype=np.int16), np.zeros((1, 2, padded_width(8)), dtype=np.int16)
     write_kv(rows, 8, 8, 1, keys, np.arange(1), spans(1, 1), np.array([1]))
     write_kv(rows, 16, 8, 1, values, np.arange(1), spans(1, 1), np.array([1]))
     out = np.empty((1, 8), dtype=np.float32)
     attend(rows, 1, 1, 8, keys, values, np.arange(1), spans(1, 1), *first_entries(1, 2), out)
-    assert not np.isfinite(out[0, 4])
+    assert np.isnan(out[0, 4])
+
+
+def test_the_largest_16_bit_float_is_stored() -> None:
+    rows = np.float32([[65504, -65504, 65519]])
+    keys = np.zeros((1, 1, padded_width(3)), dtype=np.int16)
+    write_kv(rows, 0, 3, 1, keys, np.arange(1), spans(1, 1), np.array([0]))
+    assert keys.view(np.float16)[0, 0, :3].tolist() == [65504, -65504, 65504]
 
 
 @pytest.mark.parametrize("width", [3, 8, 21])

@@ -45,7 +45,7 @@ from torch.nn import functional as F
 from headway.decode import rules
 from headway.decode.constraints import Constraints, extend_constrained
 from headway.decode.inference import in_inference_mode
-from headway.decode.protocol import SearchModel, StateT, Step
+from headway.decode.protocol import SearchModel, StateT, Step, nan_error
 from headway.decode.ranking import (
     Extensions,
     NextTokens,
@@ -65,7 +65,7 @@ from headway.decode.request import (
     target_limit,
 )
 from headway.decode.sampling import draw_tokens, sampling_keys
-from headway.errors import BundleError, ConfigError
+from headway.errors import ConfigError
 
 _Array = npt.NDArray[Any]
 _NOTHING = -1  # padding of shorter hypotheses
@@ -483,7 +483,7 @@ class BeamSearch(Generic[StateT]):
             read.append(self._coverage_penalties().gather(2, chosen.parents))
         scores, tokens, *penalties = torch.stack(read).numpy(force=True)
         if np.isnan(scores[:, :, 0]).any():
-            raise BundleError("the model's probabilities are NaN: its weights are damaged")
+            raise nan_error(self.model, self._state)
         is_possible = scores > -np.inf
         has_ended = is_possible & (tokens == self.eos)
         if any(beam.request.ends is not None for beam in self.beams):

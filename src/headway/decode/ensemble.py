@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headway.decode.protocol import SearchModel, Step
+from headway.decode.protocol import ExplainsNaN, SearchModel, Step
 from headway.errors import ConfigError
 
 
@@ -60,6 +60,12 @@ class Ensemble:
         """
         for model, own in zip(self.models, state, strict=True):
             model.select(own, rows, sequences)
+
+    def explain_nan(self, state: list[Any]) -> str | None:
+        """Return why predictions after ``state`` are NaN although all weights are finite, or None if they are not."""
+        members = zip(self.models, state, strict=True)
+        reasons = (model.explain_nan(own) for model, own in members if isinstance(model, ExplainsNaN))
+        return next((reason for reason in reasons if reason is not None), None)
 
     def __call__(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
         """Return the log of the members' mean probabilities after each target position, for :func:`score_targets`."""

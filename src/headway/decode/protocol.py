@@ -8,13 +8,14 @@ search, not to the model, so several threads may search with one model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headway.decode.ranking import NextTokens, top_tokens
+from headway.errors import BundleError, ConfigError, HeadwayError
 
 StateT = TypeVar("StateT")
 
@@ -77,3 +78,19 @@ class SearchModel(Protocol[StateT]):
         Only the given ``sequences`` are kept. None keeps all. Rows stay grouped by sequence. All sequences have the
         same number of rows, which may differ from the number before.
         """
+
+
+@runtime_checkable
+class ExplainsNaN(Protocol):
+    """A search model that can give NaN although its weights are finite."""
+
+    def explain_nan(self, state: Any) -> str | None:
+        """Return why predictions after ``state`` are NaN although all weights are finite, or None if they are not."""
+
+
+def nan_error(model: object, state: object) -> HeadwayError:
+    """Return the error for probabilities that are NaN."""
+    reason = model.explain_nan(state) if isinstance(model, ExplainsNaN) else None
+    if reason is not None:
+        return ConfigError(reason)
+    return BundleError("the model's probabilities are NaN: its weights are damaged")

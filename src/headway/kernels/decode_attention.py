@@ -37,7 +37,7 @@ def write_kv(
     """Copy ``width`` columns per head of each row, from ``source_column`` on, to its entry (R,) in ``cache``.
 
     ``cache`` (P * H, C, K2) is contiguous and contains the bits of 16-bit floats. Numbers that are too large for them
-    become infinite.
+    become NaN.
     """
     size = cache.shape[2]
     for sentence in range(len(slots)):

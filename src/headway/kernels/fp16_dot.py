@@ -11,6 +11,7 @@ entries of the next head. All sums are float32. Widths are multiples of the vect
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from llvmlite import ir
@@ -22,15 +23,20 @@ KEYS_PER_DOT = 8  # keys whose scores are computed at once
 _MAX_SUMS = 8  # vectors of a weighted sum that stay in registers
 
 _HALVES = ir.VectorType(ir.HalfType(), LANES)
-_ZEROS = constant(FLOAT_VECTOR, 0.0)
+_ZEROS, _NAN, _TOO_LARGE = (constant(FLOAT_VECTOR, number) for number in (0.0, math.nan, 65520.0))
 _ADDRESS, _COUNT = types.uintp, types.intp
 
 
 @intrinsic(types.void(_COUNT, _ADDRESS, _ADDRESS))
 def to_float16(builder: Builder, count: ir.Value, x: ir.Value, out: ir.Value) -> None:
-    """Convert ``count`` float32 numbers at ``x`` to float16 at ``out``, followed by zeros up to a whole vector."""
+    """Convert ``count`` float32 numbers at ``x`` to float16 at ``out``, followed by zeros up to a whole vector.
+
+    Numbers that are too large become NaN: the score of an infinite key could be -inf, which nobody would notice.
+    """
     with builder.loop(_vectors(builder, count)) as i:
-        builder.write(builder.fptrunc(builder.read_masked(x, i, count), _HALVES), out, i)
+        number = builder.read_masked(x, i, count)
+        fits = builder.fcmp_ordered("<", builder.call_float("fabs", number), _TOO_LARGE)
+        builder.write(builder.fptrunc(builder.select(fits, number, _NAN), _HALVES), out, i)
 
 
 @intrinsic(types.void(_ADDRESS, _COUNT, _ADDRESS, _COUNT, _ADDRESS, _COUNT, _ADDRESS))

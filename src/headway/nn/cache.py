@@ -134,6 +134,16 @@ class KVCache:
         found: T = self._converted
         return found
 
+    def first_layer_with_nan(self) -> int | None:
+        """Return the first layer that has NaN among the keys and values of its sequences, or None if there is none."""
+        heads = torch.arange(self.spec.kv_heads, device=self.slots.device)
+        for layer in range(self.num_layers):
+            for slot, table, length in zip(self.slots, self.table, self.lengths.tolist(), strict=True):
+                for stored in (self.keys[layer], self.values[layer]):
+                    if bool(stored[slot * self.spec.kv_heads + heads][:, table[:, :length]].isnan().any()):
+                        return layer
+        return None
+
     def admit(self, lengths: Sequence[int], *, beams: int) -> None:
         """Append one sequence for each of ``lengths``.
 
