@@ -5,10 +5,11 @@
     tokenizer.json        one joint vocabulary, or source.tokenizer.json and target.tokenizer.json
     README.md             the model card
 
-The folder of a translation model may also contain calibration.json and shortlist.safetensors (:mod:`headway.predict`).
-It contains neither pickles nor code. Folders of all older format versions can be loaded. Version 2 is for imported
-models and classifiers. An imported model may have a tokenizer from another toolkit (a SentencePiece model is saved as
-tokenizer.spm beside its JSON), and its config.json contains the special-token template under the key ``framing``.
+The folder of a translation model may also contain calibration.json and shortlist.safetensors (:mod:`headway.predict`),
+and the folder of a language model int8_check.json. It contains neither pickles nor code. Folders of all older format
+versions can be loaded. Version 2 is for imported models and classifiers. An imported model may have a tokenizer from
+another toolkit (a SentencePiece model is saved as tokenizer.spm beside its JSON), and its config.json contains the
+special-token template under the key ``framing``.
 """
 
 from __future__ import annotations

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from command_line import assert_refused, run, write_lines
 from letter_model import CONTEXT
 
 import headway
+from headway import kernels
 from headway.predict import LanguageModel, Translator
 from headway.predict.classifier import Classifier
+from headway.predict.int8_check import Int8Check, write_int8_check
 
 pytest_plugins = ["letter_model"]  # the fixtures of that file
 
@@ -58,7 +62,9 @@ class TestEvaluate:
         expected = model.perplexity(["\n".join(lines).rstrip()], stride=5)
         found = json.loads(run("evaluate", folder, "--data", file, "--stride", 5, "--format", "json").out)
         assert found["bits_per_byte"] == pytest.approx(expected.bits_per_byte, rel=1e-5)
-        assert found["signature"].startswith(f"context:{CONTEXT}|stride:5|carried:no|eos:yes|version:headway-")
+        assert found["signature"].startswith(
+            f"context:{CONTEXT}|stride:5|carried:no|eos:yes|precision:float32|version:headway-"
+        )
         assert (found["num_texts"], found["num_tokens"], found["num_words"]) == (1, 56, 13)
         assert found["word_perplexity"] == pytest.approx(math.exp(found["loss"] * 56 / 13), rel=1e-5)
 
@@ -133,6 +139,38 @@ class TestCompare:
         assert_refused(run(*words, "--metric", "bleu"), "--metric is for translations")
         files = [data, other / "README.md", "--data", data]
         assert_refused(run("compare", *files, "--stride", 2), "--stride is for language models")
+
+
+class TestPrecision:
+    def test_measurements_name_it(self, folder: Path, model: LanguageModel, tmp_path: Path) -> None:
+        data = write_lines(tmp_path / "text.txt", ["a bad face"])
+        expected = model.perplexity(["a bad face"], precision="bfloat16")
+        found = json.loads(run("evaluate", folder, "--data", data, "--precision", "bfloat16", "--format", "json").out)
+        assert found["loss"] == pytest.approx(expected.loss)
+        assert found["signature"] == expected.signature
+        assert "|precision:bfloat16|" in found["signature"]
+        ended = run("score", folder, "a bad face", "--precision", "bfloat16")
+        assert float(ended.out.split("\t")[0]) == pytest.approx(-expected.loss * expected.num_tokens, abs=1e-3)
+        assert ended.err.endswith("EOS included, in bfloat16\n")
+        pairs = write_lines(tmp_path / "pairs.tsv", ["a bad face\tbad a face"])
+        assert "|precision:bfloat16|" in run("evaluate", folder, "--pairs", pairs, "--precision", "bfloat16").out
+        lines = write_lines(tmp_path / "lines.txt", ["a bad face", "cafe"])
+        other = copytree(folder, tmp_path / "other")
+        words = ["--data", lines, "--documents", "line", "--precision", "bfloat16"]
+        assert "|precision:bfloat16|" in run("compare", folder, other, *words).out
+
+    @pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+    def test_a_model_that_leaves_int8_says_so_once(self, folder: Path, tmp_path: Path) -> None:
+        model = copytree(folder, tmp_path / "model")
+        note = rf"{re.escape(str(model))} generates in (bfloat16|float32): .* for 50\.0 % of 512 tokens .* needs 96 %\n"
+        write_int8_check(Int8Check(tokens=512, agreement=0.5), model)
+        assert re.fullmatch(note, run("generate", model, "a", "--max-new-tokens", 1).err)
+        assert re.match(note, run("score", model, "a", "--precision", "auto").err)
+        assert run("generate", model, "a", "--max-new-tokens", 1, "--precision", "int8").err == ""
+        shown = json.loads(run("info", model, "--format", "json").out)["precision on a CPU"]
+        assert re.match(r"(bfloat16|float32): the most probable token in int8 is that of float32 for 50", shown)
+        write_int8_check(Int8Check(tokens=512, agreement=0.99), model)
+        assert run("generate", model, "a", "--max-new-tokens", 1).err == ""
 
 
 class TestOtherCommands:

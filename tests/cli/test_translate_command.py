@@ -407,7 +407,7 @@ class TestScore:
         assert [line.split("\t") for line in ended.out.splitlines()] == [
             [f"{each.log_probability:.4f}", str(len(each.tokens))] for each in expected
         ]
-        assert re.fullmatch(r"3 pairs, perplexity [\d.e+]+ over 6 tokens, EOS included\n", ended.err)
+        assert re.fullmatch(r"3 pairs, perplexity [\d.e+]+ over 6 tokens, EOS included, in float32\n", ended.err)
         rows = objects(run("score", folder / "one", *pairs, "--format", "json").out)
         for row, each in zip(rows, expected, strict=True):
             assert row["log_probability"] == pytest.approx(each.log_probability, abs=1e-4)

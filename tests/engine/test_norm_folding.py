@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 
 import pytest
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 from headway.engine.norm_folding import fold_norm
 from headway.nn.norms import RMSNorm
 
-NORMS = {
+NORMS: dict[str, Callable[[], nn.LayerNorm | RMSNorm]] = {
     "layer norm": lambda: nn.LayerNorm(6),
     "layer norm without bias": lambda: nn.LayerNorm(6, bias=False),
     "RMSNorm": lambda: RMSNorm(6),
@@ -62,6 +63,8 @@ def test_gains_that_the_weight_undoes_change_no_bit(kind: str) -> None:
     found, other_weight, other_bias = fold_norm(norm, layer.weight, layer.bias)
     assert torch.equal(found.weight, expected.weight)
     assert torch.equal(other_weight, weight)
+    assert bias is not None
+    assert other_bias is not None
     assert torch.equal(other_bias, bias)
 
 

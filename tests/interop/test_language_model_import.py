@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import headway
+from headway import kernels
 from headway.bundle import LanguageModelBundle
 from headway.cli.import_ import import_
 from headway.errors import BundleError, ConfigError
@@ -27,6 +28,7 @@ from headway.interop.exporting import export_to
 from headway.interop.huggingface.causal_importing import import_causal
 from headway.interop.importing import import_from, import_language_model
 from headway.predict import LanguageModel, load_language_model
+from headway.predict.int8_check import INT8_CHECK_FILE, read_int8_check
 from headway.text.base import BOS, EOS, PAD, UNK
 from headway.text.huggingface import FastTokenizer
 
@@ -91,6 +93,20 @@ def assert_same_logits(model: Any, folder: Path) -> None:
     found, _ = logits_of(folder, sequences)
     assert (found - expected)[mask.bool()].abs().max() <= 1e-4
     assert expected.abs().max() > 1
+
+
+@pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+def test_the_command_stores_whether_the_model_may_generate_in_int8(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    published("gpt2", tmp_path / "hf")
+    import_(f"huggingface:{tmp_path / 'hf'}", tmp_path / "model")
+    check = read_int8_check(tmp_path / "model")
+    assert check is not None
+    expected = load_language_model(tmp_path / "model")
+    assert f"on a CPU it generates in {expected.precision} by default: {check.describe()}\n" in capsys.readouterr().out
+    (tmp_path / "model" / INT8_CHECK_FILE).unlink()
+    assert load_language_model(tmp_path / "model").int8_check == check
 
 
 @pytest.mark.parametrize("name", VARIANTS)

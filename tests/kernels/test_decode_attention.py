@@ -132,7 +132,7 @@ def test_keys_and_values_that_do_not_fit_16_bit_floats_give_nan(damage: float, c
 
 
 def test_the_largest_16_bit_float_is_stored() -> None:
-    rows = np.float32([[65504, -65504, 65519]])
+    rows = np.array([[65504, -65504, 65519]], dtype=np.float32)
     keys = np.zeros((1, 1, padded_width(3)), dtype=np.int16)
     write_kv(rows, 0, 3, 1, keys, np.arange(1), spans(1, 1), np.array([0]))
     assert keys.view(np.float16)[0, 0, :3].tolist() == [65504, -65504, 65504]

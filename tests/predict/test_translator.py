@@ -13,8 +13,10 @@ import pytest
 import torch
 from torch import nn
 
+from headway import kernels
 from headway.bundle import TaskConfig
 from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, length_penalty
+from headway.engine import Precision
 from headway.errors import BundleError, ConfigError, DataError, HeadwayError, LengthError
 from headway.models.transformer import Transformer
 from headway.predict import (
@@ -535,6 +537,34 @@ class TestProbabilities:
                 assert all(0 <= each <= 1 for each in ours.token_probabilities)
                 if ours.tokens == theirs.tokens:  # a search may tokenize a text differently
                     assert theirs.token_log_probabilities == pytest.approx(ours.token_log_probabilities, abs=1e-4)
+
+    @pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
+    def test_scores_as_searched_have_the_precision_of_the_search(
+        self, make_translator: Make, precision: Precision
+    ) -> None:
+        if precision == "int8" and not kernels.available():
+            pytest.skip("no AVX2, or no Numba, for the compiled kernels")
+        model = Translator(make_translator("whitespace").bundle, precision=precision)
+        for found in model.translate(SOURCES, DecodingOptions(beam_size=1)):
+            candidate = found.candidates[0]
+            (forced,) = model.score([found.source], [found.text], as_searched=True)
+            if forced.tokens == candidate.tokens:
+                # The search ranks tokens without a softmax; in bfloat16 it computes other sums.
+                values = pytest.approx(candidate.token_log_probabilities, abs=0.1 if precision == "bfloat16" else 1e-4)
+                assert forced.token_log_probabilities == values
+
+    def test_keys_of_the_source_that_exceed_16_bit_floats_are_named(self, make_translator: Make) -> None:
+        if not kernels.available():
+            pytest.skip("no AVX2, or no Numba, for the compiled kernels")
+        bundle = make_translator("whitespace").bundle
+        attention: Any = bundle.model.get_submodule("decoder.blocks.0.cross_attention")
+        queries, keys, _ = attention.widths
+        with torch.no_grad():
+            attention.projection.weight[:queries] /= 1e8
+            attention.projection.weight[queries : queries + keys] *= 1e8
+        with pytest.raises(ConfigError, match=r"keys or values of the source exceed .* use precision 'float32'"):
+            Translator(bundle, precision="int8").translate("das Haus")
+        assert Translator(bundle).translate("das Haus").candidates
 
     def test_alternatives_are_the_forced_scores_of_each_next_token(self, make_translator: Make) -> None:
         model = make_translator("whitespace")

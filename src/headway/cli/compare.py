@@ -15,6 +15,7 @@ from headway.cli import options
 from headway.cli.classify import read_labeled_file
 from headway.cli.decoding import decoding_options
 from headway.cli.evaluate import read_text_documents, translate_file
+from headway.cli.generate import open_language_model
 from headway.cli.line_io import convert_all, input_lines, output_file
 from headway.errors import ConfigError, DataError
 
@@ -88,10 +89,10 @@ def compare(
             raise ConfigError(f"{others[0]}: not a language model; language models are compared only with each other")
         if data is None:
             raise ConfigError("language models are compared on text; give it with --data F")
-        if wrong := [*given, *["--metric"] * bool(metric)]:
+        if wrong := [*(name for name in given if name != "--precision"), *["--metric"] * bool(metric)]:
             raise ConfigError(f"{wrong[0]} is for translations; leave it out with language models")
         tests["trials"] = trials
-        table = _compare_language_models(systems, data, fields, documents or "file", stride, tests)
+        table = _compare_language_models(systems, data, fields, documents or "file", stride, precision, tests)
     elif data is not None:
         if wrong := [*given, *["--metric"] * bool(metric)]:
             raise ConfigError(f"{wrong[0]} is for translations; leave it out with --data")
@@ -130,20 +131,25 @@ def compare(
 
 
 def _compare_language_models(
-    systems: Sequence[Path], data: Path, fields: str | None, documents: str, stride: int | None, tests: dict[str, int]
+    systems: Sequence[Path],
+    data: Path,
+    fields: str | None,
+    documents: str,
+    stride: int | None,
+    precision: options.Precision,
+    tests: dict[str, int],
 ) -> ComparisonTable:
     from headway.evaluate import compare_language_models
-    from headway.predict import load_language_model
 
     texts = list(read_text_documents(data, fields, documents))
     found: dict[str, list[float]] = {}
     signatures: dict[str, str] = {}
     for system in systems:
-        model = load_language_model(system, precision="float32")
-        signatures[str(system)] = model.signature(stride)
+        model = open_language_model(system, precision)
+        signatures[str(system)] = model.signature(stride, "auto")
 
         def total(batch: Sequence[str], score: Callable[..., list[ScoredText]] = model.score) -> list[float]:
-            return [each.log_probability for each in score(batch, stride=stride)]
+            return [each.log_probability for each in score(batch, stride=stride, precision="auto")]
 
         found[str(system)] = convert_all(texts, total, job=f"scoring with {system}", source=data, unit="document")
     return compare_language_models(found, [len(text.encode()) for text in texts], signatures, **tests)

@@ -17,12 +17,13 @@ import typer
 from headway.cli import options
 from headway.cli.classify import format_label_line, read_labeled_file
 from headway.cli.decoding import decoding_options
+from headway.cli.generate import open_language_model
 from headway.cli.line_io import LineReport, convert_all, input_lines, input_name, one_line, output_file
 from headway.cli.translate import load_ensemble, translation_flags
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from headway.predict import LanguageModel, TextScorer, Translation, Translator
+    from headway.predict import LanguageModel, ScoredText, Translation, Translator
 
 
 def evaluate(
@@ -91,20 +92,26 @@ def evaluate(
         raise ConfigError(f"{wrong[0]} does not apply: {model} is a model that {does}; evaluate it with {wants}")
     search = decoding_options()  # refuses invalid options before a model is loaded
     if predicts != "tokens":
-        if search != DecodingOptions() or precision != "float32":
+        if search != DecodingOptions() or (precision != "float32" and predicts != "continuation"):
             raise ConfigError(f"{model} is a model that {does}, without a search; leave out search options")
         if data is None and pairs is None:
             raise ConfigError(f"{model} is a model that {does}; evaluate it with {wants}")
     if pairs is not None:
         if other := [name for name in ("--data", "--documents", "--stride") if given[name]]:
             raise ConfigError(f"{other[0]} does not apply to --pairs; leave one out")
-        _evaluate_pairs(load(model), pairs, fields, format_)
+        if predicts == "continuation":
+            opened = open_language_model(model, precision)
+            _evaluate_pairs(partial(opened.score, precision="auto"), opened.precision, pairs, fields, format_)
+        else:
+            _evaluate_pairs(load(model).score, "float32", pairs, fields, format_)
         return
     if data is not None:
         if predicts == "label":
             _evaluate_classifier(model, data, fields, confusion, output, format_)
         else:
-            _evaluate_language_model(load(model), data, fields, documents or "file", stride, format_)
+            _evaluate_language_model(
+                open_language_model(model, precision), data, fields, documents or "file", stride, format_
+            )
         return
     if source is None or reference is None:
         raise ConfigError(f"{model} is a model that {does}; give a test set with {wants}")
@@ -188,7 +195,7 @@ def _evaluate_classifier(
 def _evaluate_language_model(
     model: LanguageModel, data: Path, fields: str | None, documents: str, stride: int | None, format_: str
 ) -> None:
-    found = model.perplexity(read_text_documents(data, fields, documents), stride=stride)
+    found = model.perplexity(read_text_documents(data, fields, documents), stride=stride, precision="auto")
     if format_ == "json":
         print(json.dumps(asdict(found)))
         return
@@ -214,7 +221,9 @@ def read_text_documents(data: Path, fields: str | None, documents: str) -> Itera
     yield from read_whole_documents(TextCorpus.parse(settings, "--data").expanded(Path()), Path())
 
 
-def _evaluate_pairs(scorer: TextScorer, pairs: Path, fields: str | None, format_: str) -> None:
+def _evaluate_pairs(
+    score: Callable[[Sequence[str]], list[ScoredText]], precision: str, pairs: Path, fields: str | None, format_: str
+) -> None:
     from headway.data.readers import Corpus, read_examples
     from headway.evaluate import evaluate_pairs
 
@@ -226,16 +235,16 @@ def _evaluate_pairs(scorer: TextScorer, pairs: Path, fields: str | None, format_
     good, bad, *groups = zip(*examples, strict=True)
 
     def total(texts: Sequence[str]) -> list[float]:
-        return [math.fsum(each.token_log_probabilities) for each in scorer.score(texts)]
+        return [math.fsum(each.token_log_probabilities) for each in score(texts)]
 
     # A good and a bad text of equal length are computed in one batch.
     texts = [text for pair in zip(good, bad, strict=True) for text in pair]
     scores = convert_all(texts, total, job="scoring", source=pairs)
-    report = evaluate_pairs(scores[::2], scores[1::2], *groups)
+    report = evaluate_pairs(scores[::2], scores[1::2], *groups, precision=precision)
     if format_ == "json":
         print(json.dumps(asdict(report), ensure_ascii=False))
         return
     rows = {**report.groups, "all pairs": report.overall}
     width = max(map(len, rows))
-    for name, score in rows.items():
-        print(f"{name:<{width}}  {score}")
+    for name, accuracy in rows.items():
+        print(f"{name:<{width}}  {accuracy}")

@@ -38,12 +38,10 @@ def generate(
     One continuation of one prompt is printed as it is generated. With --input, each line is a prompt, and the line
     breaks of its continuation are printed as spaces.
     """
-    from headway.predict import load_language_model
-
     if prompt is not None and source is not None:
         raise ConfigError("PROMPT and --input cannot be combined; give one of them")
     chosen = generation_options()
-    language_model = load_language_model(model, precision=precision)
+    language_model = open_language_model(model, precision)
     if source is not None:
         _continue_lines(language_model, source, output, format_, chosen)
         return
@@ -58,6 +56,16 @@ def generate(
         else:
             found = language_model.generate(prompt or "", **chosen)
             file.write(_format(prompt or "", found, format_, lines=False))
+
+
+def open_language_model(folder: Path, precision: options.Precision) -> LanguageModel:
+    """Load a language model. If it does not generate in int8 although this would be the fastest, say why."""
+    from headway.predict import load_language_model
+
+    model = load_language_model(folder, precision=precision)
+    if note := model.precision_note():
+        typer.echo(f"{folder} {note}", err=True)
+    return model
 
 
 def _continue_lines(

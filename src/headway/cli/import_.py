@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from headway.cli.folders import checked_output_folder, sibling_folder
+
+if TYPE_CHECKING:
+    from headway.bundle import LanguageModelBundle
 
 
 def import_(
@@ -35,3 +38,16 @@ def import_(
     found = import_from(source, source_language=source_language, target_language=target_language)
     found.bundle.save(folder, found.card)
     print(f"{folder}: {found.bundle.tokenizers['source'].vocab_size:,} tokens, from {source}")
+    if found.bundle.output == "continuation":
+        _check_int8(cast("LanguageModelBundle", found.bundle), folder)
+
+
+def _check_int8(bundle: LanguageModelBundle, folder: Path) -> None:
+    """Compare the int8 form of a language model with float32, say the result, and store it."""
+    from headway.predict import LanguageModel
+    from headway.predict.int8_check import write_int8_check
+
+    model = LanguageModel(bundle, device="cpu", precision="auto")
+    if (check := model.int8_check) is not None:
+        write_int8_check(check, folder)
+        print(f"on a CPU it generates in {model.precision} by default: {check.describe()}")

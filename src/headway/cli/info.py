@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING, cast
 
 from headway.cli import options
+
+if TYPE_CHECKING:
+    from headway.bundle import LanguageModelBundle
 
 
 def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> None:
@@ -12,7 +16,9 @@ def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> 
     from headway.bundle import load_bundle
     from headway.engine.accelerate import describe_forward_form
     from headway.engine.search_model import describe_search_form
+    from headway.predict import LanguageModel
     from headway.predict.calibration import read_calibration
+    from headway.predict.int8_check import read_int8_check
 
     bundle = load_bundle(model)
     task = bundle.task.as_dict()
@@ -31,6 +37,12 @@ def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> 
     facts["forward pass"] = describe_forward_form(bundle.model)
     if bundle.output in ("tokens", "continuation"):
         facts["search"] = describe_search_form(bundle.model)
+    if bundle.output == "continuation":
+        language_model = LanguageModel(
+            cast("LanguageModelBundle", bundle), device="cpu", precision="auto", int8_check=read_int8_check(model)
+        )
+        check = language_model.int8_check
+        facts["precision on a CPU"] = language_model.precision + (f": {check.describe()}" if check else "")
     if bundle.output == "tokens":
         found = read_calibration(bundle, model)
         facts["unlikely flag"] = f"calibrated on {found.texts:,} texts" if found else "not calibrated"

@@ -69,6 +69,14 @@ PrecisionOption = Annotated[
         help="Precision of matrix products. auto: the fastest that this machine supports. float32: the reference.",
     ),
 ]
+MeasuredPrecisionOption = Annotated[
+    Precision,
+    typer.Option(
+        "--precision",
+        help="Precision in which the model is measured. auto: the one in which it generates. All others than float32 "
+        "are measured as the model generates, one token at a time.",
+    ),
+]
 ShortlistOption = Annotated[
     bool,
     typer.Option(

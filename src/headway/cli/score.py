@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headway.cli import options
+from headway.cli.generate import open_language_model
 from headway.cli.line_io import input_lines, output_file, show_progress
 from headway.cli.translate import load_ensemble
 from headway.errors import ConfigError, DataError, HeadwayError
+
+if TYPE_CHECKING:
+    from headway.predict import ScoredText
 
 _BATCH_LINES = 2048  # number of lines read at a time, so that texts of similar length are scored together
 
@@ -43,6 +47,7 @@ def score(
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
     other_models: options.EnsembleOption = None,
+    precision: options.MeasuredPrecisionOption = "float32",
     tokens: Annotated[bool, typer.Option("--tokens", help="Also write each token with its log-probability.")] = False,
     format_: Annotated[
         options.OutputFormat,
@@ -57,6 +62,7 @@ def score(
     """
     from headway.bundle import read_config
     from headway.models.registry import architecture_of
+    from headway.tasks import load
 
     of_texts = {"TEXT": text, "--input": input_}
     of_pairs = {"--source": source, "--target": target, "--to": to, "--from": from_, "--with": other_models}
@@ -70,11 +76,19 @@ def score(
     if translates:
         if source is None or target is None:
             raise ConfigError(f"{model} is a translation model; give what it should score with {wants}")
-        scored = _score_pairs(model, source, target, other_models, to, from_)
+        scored, used = _score_pairs(model, source, target, other_models, precision, to, from_)
     else:
         if text is not None and input_ is not None:
             raise ConfigError("TEXT and --input cannot be combined; give one of them")
-        scored = _score_texts(model, [text] if text is not None else input_lines(input_))
+        texts = [text] if text is not None else input_lines(input_)
+        if predicts == "continuation":
+            opened = open_language_model(model, precision)
+            used, scorer = opened.precision, partial(opened.score, precision="auto")
+        elif precision in ("auto", "float32"):
+            used, scorer = "float32", load(model).score
+        else:
+            raise ConfigError(f"{model} has only one form, in float32; leave out --precision {precision}")
+        scored = _score_texts(scorer, texts)
     read = source or input_
     done, counted, total = 0, 0, 0.0
     with show_progress("scoring", read, to_stdout=output is None) as count_lines, output_file(output) as file:
@@ -91,35 +105,45 @@ def score(
     unit = "pairs" if translates else "texts"
     which = "pseudo-perplexity" if predicts == "filling" else "perplexity"
     ends = "" if predicts == "filling" else ", EOS included"
-    print(f"{done:,} {unit}, {which} {perplexity:.4g} over {counted:,} tokens{ends}", file=sys.stderr)
+    print(f"{done:,} {unit}, {which} {perplexity:.4g} over {counted:,} tokens{ends}, in {used}", file=sys.stderr)
 
 
 _Scored = Iterator[tuple[str, dict[str, Any]]]  # each line of the input, and its record in JSON
 
 
 def _score_pairs(
-    model: Path, source: Path, target: Path, other_models: list[Path] | None, to: str | None, from_: str | None
-) -> _Scored:
+    model: Path,
+    source: Path,
+    target: Path,
+    other_models: list[Path] | None,
+    precision: options.Precision,
+    to: str | None,
+    from_: str | None,
+) -> tuple[_Scored, str]:
+    """Return the scored pairs, and the precision."""
     from headway.predict import load_translator
 
-    translator = load_ensemble(partial(load_translator, model, precision="float32"), other_models, "float32")
+    translator = load_ensemble(partial(load_translator, model, precision=precision), other_models, precision)
+    used = translator.precision
+    score = partial(translator.score_each, target_language=to, source_language=from_, as_searched=used != "float32")
+    return _scored_pairs(score, source, target), used
+
+
+def _scored_pairs(score: Callable[..., list[Any]], source: Path, target: Path) -> _Scored:
     pairs, done = _pairs(source, target), 0
     while batch := list(islice(pairs, _BATCH_LINES)):
         sources, targets = [pair[0] for pair in batch], [pair[1] for pair in batch]
-        found = translator.score_each(sources, targets, target_language=to, source_language=from_)
-        for line, each in zip(sources, found, strict=True):
+        for line, each in zip(sources, score(sources, targets), strict=True):
             done += 1
             if isinstance(each, HeadwayError):
                 raise each.with_location(f"{source} and {target}, line {done}")
             yield line, asdict(each)
 
 
-def _score_texts(model: Path, texts: Iterable[str]) -> _Scored:
-    from headway.tasks import load
-
-    scorer, remaining = load(model), iter(texts)
+def _score_texts(score: Callable[[list[str]], list[ScoredText]], texts: Iterable[str]) -> _Scored:
+    remaining = iter(texts)
     while batch := list(islice(remaining, _BATCH_LINES)):
-        for line, each in zip(batch, scorer.score(batch), strict=True):
+        for line, each in zip(batch, score(batch), strict=True):
             ends = [] if each.eos_log_probability is None else [each.eos_log_probability]
             values = {"tokens": each.tokens, "token_log_probabilities": [*each.token_log_probabilities, *ends]}
             yield line, {"log_probability": each.log_probability, **values}

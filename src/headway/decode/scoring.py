@@ -10,10 +10,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headway.decode.protocol import SearchModel
+from headway.decode.caller import give_way
+from headway.decode.protocol import SearchModel, StateT, nan_error
 from headway.decode.request import NextToken
 from headway.decode.search import length_batches
-from headway.errors import BundleError, ConfigError
+from headway.errors import ConfigError
 
 _PAD = 0
 
@@ -67,8 +68,55 @@ def score_targets(
         found = log_probs.gather(2, target[:, 1:].unsqueeze(2)).squeeze(2).tolist()
         for at, row in zip(batch, found, strict=True):
             scores[at] = tuple(row[: len(targets[at]) + 1])
-            _check_finite(scores[at])
+            if any(map(math.isnan, scores[at])):
+                raise nan_error(model, None)
     return scores
+
+
+@torch.inference_mode()
+def score_by_steps(
+    model: SearchModel[StateT],
+    sources: Sequence[Sequence[int]],
+    firsts: Sequence[int],
+    targets: Sequence[Sequence[int]],
+    *,
+    max_sequences: int = 64,
+) -> list[tuple[float, ...]]:
+    """Return the log-probabilities, in nats, of each target's tokens, as a search computes them: one step at a time.
+
+    This takes longer than one pass over a whole target, but measures the form of a model that is searched.
+
+    Args:
+        model: The model.
+        sources: Token ids of the sources as the model reads them.
+        firsts: The token of each target's first step, after which its first token is predicted.
+        targets: Token ids of one target for each source, as a rule with EOS.
+        max_sequences: Number of targets that are scored at a time.
+
+    Raises:
+        BundleError: The model's probabilities are NaN.
+        ConfigError: They are NaN because of the precision.
+    """
+    found: list[list[float]] = [[] for _ in targets]
+    for batch in length_batches(targets, sum(map(len, targets)) + 1, max_sequences):
+        left = [at for at in batch if len(targets[at])]
+        state = model.start([sources[at] for at in left])
+        newest = [firsts[at] for at in left]
+        for position in range(len(targets[batch[-1]])):
+            give_way()
+            if any(len(targets[at]) <= position for at in left):
+                kept = torch.tensor([row for row, at in enumerate(left) if len(targets[at]) > position])
+                model.select(state, kept.to(model.device), kept.to(model.device))
+                left, newest = [left[row] for row in kept], [newest[row] for row in kept]
+            logits = model.step(state, torch.tensor(newest, device=model.device)).logits()
+            newest = [targets[at][position] for at in left]
+            predicted = torch.tensor(newest, device=logits.device).unsqueeze(1)
+            log_probs = logits.float().log_softmax(-1).gather(1, predicted).squeeze(1).tolist()
+            if any(map(math.isnan, log_probs)):
+                raise nan_error(model, state)
+            for at, log_prob in zip(left, log_probs, strict=True):
+                found[at].append(log_prob)
+    return [tuple(values) for values in found]
 
 
 @torch.inference_mode()
@@ -86,13 +134,9 @@ def top_next_tokens(
         step = model.step(state, torch.tensor([token], device=model.device))
     found = step.top_k(count, (), eos)
     log_probs = found.log_probs[0].tolist()
-    _check_finite(log_probs)
+    if any(map(math.isnan, log_probs)):
+        raise nan_error(model, state)
     return [NextToken(*each) for each in zip(found.tokens[0].tolist(), log_probs, strict=True)]
-
-
-def _check_finite(log_probs: Sequence[float]) -> None:
-    if any(math.isnan(value) for value in log_probs):
-        raise BundleError("the model's probabilities are NaN: its weights are damaged")
 
 
 def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "B T"]:

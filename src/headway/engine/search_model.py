@@ -211,17 +211,15 @@ class _FeedForwardLayer:
 
     def __init__(self, module: nn.Module, wrapper: nn.Module, backend: TorchBackend) -> None:
         assert isinstance(module, (FeedForward, GatedFeedForward))
-        self._backend, self.gate, activation = backend, None, None
-        first = [module.inner]
+        self._backend, norm = backend, _norm_before(wrapper)
+        self.gate: Activation | None = None
         if isinstance(module, GatedFeedForward):
-            self.gate: Activation | None = module.activation
-            first = [module.gate, module.inner]
+            self.gate, both = module.activation, [module.gate, module.inner]
+            weight, bias = torch.cat([layer.weight for layer in both]), _joined_bias(both)
+            self.norm, self.inner = _norm_and_linear(backend, norm, weight, bias)
         else:
-            activation = module.activation
-        weight = first[0].weight if len(first) == 1 else torch.cat([layer.weight for layer in first])
-        self.norm, self.inner = _norm_and_linear(
-            backend, _norm_before(wrapper), weight, _joined_bias(first), activation
-        )
+            inner = module.inner
+            self.norm, self.inner = _norm_and_linear(backend, norm, inner.weight, inner.bias, module.activation)
         self.output = backend.output_layer(module.outer, wrapper)  # type: ignore[arg-type]
 
     def __call__(self, x: Rows, residual: Rows | None = None) -> Rows:

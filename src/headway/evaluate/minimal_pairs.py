@@ -35,13 +35,16 @@ class PairReport:
     counts: Mapping[str, int]
 
 
-def evaluate_pairs(good: Sequence[float], bad: Sequence[float], groups: Sequence[str] = ()) -> PairReport:
+def evaluate_pairs(
+    good: Sequence[float], bad: Sequence[float], groups: Sequence[str] = (), *, precision: str | None = None
+) -> PairReport:
     """Return the accuracy of a model on minimal pairs, with 95 % confidence intervals.
 
     Args:
         good: The score of the good text of each pair. Greater is better.
         bad: The score of the bad text of each pair.
         groups: The group of each pair, or nothing.
+        precision: Precision in which the scores were computed, for the signatures.
 
     Raises:
         DataError: There are no pairs, or the numbers of scores or groups differ.
@@ -56,17 +59,18 @@ def evaluate_pairs(good: Sequence[float], bad: Sequence[float], groups: Sequence
     members: dict[str, list[bool]] = {}
     for group, correct in zip(groups, right, strict=False):
         members.setdefault(group, []).append(correct)
+    setting = "" if precision is None else f"precision:{precision}|"
     return PairReport(
-        _accuracy(right),
-        {group: _accuracy(correct) for group, correct in members.items()},
+        _accuracy(right, setting),
+        {group: _accuracy(correct, setting) for group, correct in members.items()},
         {group: len(correct) for group, correct in members.items()},
     )
 
 
-def _accuracy(right: Sequence[bool]) -> Score:
-    """Return the share of True in percent with Wilson's interval."""
+def _accuracy(right: Sequence[bool], setting: str) -> Score:
+    """Return the share of True in percent with Wilson's interval. The signature contains ``setting``."""
     n, share, z = len(right), sum(right) / len(right), NormalDist().inv_cdf(0.975)
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    signature = f"n:{n}|ties:wrong|ci:wilson|version:headway-{__version__}"
+    signature = f"n:{n}|ties:wrong|ci:wilson|{setting}version:headway-{__version__}"
     return Score("accuracy", 100 * share, signature, 100 * max(middle - half, 0.0), 100 * min(middle + half, 1.0))

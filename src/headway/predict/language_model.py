@@ -27,15 +27,21 @@ from headway.decode import (
     search_all,
     search_steps,
 )
-from headway.engine import Precision, choose_precision, to_search_model, unsupported_reason
+from headway.engine import Precision, choose_precision, fastest_float_precision, to_search_model, unsupported_reason
 from headway.errors import ConfigError, DataError, LengthError
+from headway.models.decoder_only import DecoderOnly
 from headway.models.recurrent_lm import RecurrentLM
 from headway.predict.continuation import Continuation, GeneratedToken, StreamPart, TextStream, TokenStream
+from headway.predict.int8_check import Int8Check, check_int8, read_int8_check
 from headway.predict.phrases import banned_ids, check_phrases, phrases_to_include, word_boundaries
 from headway.predict.predicted_tokens import DEFAULT_ALTERNATIVES, PredictedToken, predicted_tokens
 from headway.predict.results import Source, TokenAlternative
 from headway.predict.scored_text import ScoredText, refuse_single_text
-from headway.predict.sequence_scores import score_sequences, score_sequences_with_state
+from headway.predict.sequence_scores import (
+    score_sequences,
+    score_sequences_by_steps,
+    score_sequences_with_state,
+)
 from headway.predict.translator import once
 from headway.text.base import BOS, EOS, PAD, UNK, ContinuationDecoder, refuse_surrogates
 
@@ -43,6 +49,7 @@ Prompt = str | tuple[int, ...]
 """A text, or its token ids without those that the tokenizer puts before every prompt."""
 
 _BANNED = (PAD, BOS, UNK)
+_PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
 _MAX_TOKENS, _MAX_SEQUENCES = 16_384, 64  # of a batch
 _MAX_CHARACTERS = 1 << 20  # of the texts that are measured at a time
 
@@ -146,8 +153,9 @@ class LanguageModel:
     Args:
         bundle: The model.
         device: Device to run on. None leaves the model where it is.
-        precision: Precision of generation; see :func:`headway.engine.choose_precision`. Texts are always measured in
-            float32.
+        precision: Precision of generation; see :func:`headway.engine.choose_precision`. "auto" leaves int8 if it
+            changes the most probable tokens (:mod:`headway.predict.int8_check`).
+        int8_check: The result of this check, if it is known. Otherwise the model is checked when it is needed.
 
     Raises:
         ConfigError: The model or the machine does not support the precision.
@@ -159,6 +167,7 @@ class LanguageModel:
         *,
         device: str | torch.device | None = None,
         precision: Precision = "float32",
+        int8_check: Int8Check | None = None,
     ) -> None:
         from headway.engine.accelerate import accelerate  # translators, which share this package, need none of it
 
@@ -166,11 +175,11 @@ class LanguageModel:
         self.device = torch.device(device) if device else bundle.model.device
         accelerate(bundle.model.to(self.device).eval())
         self._model, self._tokenizer = bundle.model, bundle.tokenizer
-        choose_precision(precision, self.device)  # raises an error if this machine does not support the precision
-        reason = unsupported_reason(bundle.model)
-        if reason and precision not in ("auto", "float32"):
-            raise ConfigError(f"precision {precision!r}: {reason}")
-        self._search_model = once(partial(to_search_model, bundle.model, precision))
+        self._plain_reason = unsupported_reason(bundle.model)
+        self._refuse_unsupported(precision)
+        self._requested_precision = precision
+        self._search_models = {name: self._convert_once(name) for name in _PRECISIONS}
+        self._int8_check = once(lambda: int8_check or self._check_int8())
         self._search_all: SearchFunction = search_all
         self._search_steps: StepsFunction = search_steps
 
@@ -182,6 +191,47 @@ class LanguageModel:
     def context_length(self) -> int | None:
         """The context of the model in tokens; see :attr:`headway.bundle.LanguageModelBundle.context_length`."""
         return self.bundle.context_length
+
+    @property
+    def precision(self) -> Precision:
+        """The precision in which the model generates. The first use with "auto" may check int8."""
+        if self._plain_reason:
+            return "float32"
+        chosen = choose_precision(self._requested_precision, self.device)
+        return fastest_float_precision(self.device) if self.precision_note() else chosen
+
+    def precision_note(self) -> str | None:
+        """Return why the model does not generate in int8 although this would be the fastest, or None."""
+        check = self.int8_check if self._requested_precision == "auto" else None
+        if check is None or check.passed:
+            return None
+        return f"generates in {fastest_float_precision(self.device)}: {check.describe()}"
+
+    @property
+    def int8_check(self) -> Int8Check | None:
+        """How well int8 agrees with float32. None if the model or the machine does not support int8."""
+        if self._plain_reason or choose_precision("auto", self.device) != "int8":
+            return None
+        found: Int8Check = self._int8_check()
+        return found
+
+    def _check_int8(self) -> Int8Check:
+        model = cast("DecoderOnly", self._model)
+        check = check_int8(model, self._search_models["int8"](), self._tokenizer, self.bundle.prompt_prefix)
+        if not check.passed:
+            self._search_models["int8"] = self._convert_once("int8")  # frees the memory of this form
+        return check
+
+    def _convert_once(self, precision: Precision) -> Callable[[], Any]:
+        return once(partial(to_search_model, self._model, precision))
+
+    def _refuse_unsupported(self, precision: Precision) -> None:
+        choose_precision(precision, self.device)  # raises an error if this machine does not support the precision
+        if self._plain_reason and precision not in ("auto", "float32"):
+            raise ConfigError(f"precision {precision!r}: {self._plain_reason}")
+
+    def _search_model(self) -> Any:
+        return self._search_models[self.precision]()
 
     def warm_up(self) -> None:
         """Continue a short text, so that the model's weights are converted and its kernels compiled."""
@@ -319,7 +369,9 @@ class LanguageModel:
             for token, index, value, best in zip(display(ids), ids, values, recorded, strict=False)  # without EOS
         )
 
-    def score(self, texts: Sequence[str], *, stride: int | None = None) -> list[ScoredText]:
+    def score(
+        self, texts: Sequence[str], *, stride: int | None = None, precision: Precision = "float32"
+    ) -> list[ScoredText]:
         """Return the log-probability of each token of each text and of EOS after it, in nats.
 
         Texts longer than the context are read in windows, as in :meth:`perplexity`. The result for a text does not
@@ -328,15 +380,17 @@ class LanguageModel:
         Args:
             texts: The texts.
             stride: Tokens between windows. Default: half of the context.
+            precision: As in :meth:`perplexity`.
 
         Raises:
             DataError: A text is not valid Unicode.
-            ConfigError: The stride is longer than the context, or the model has no windows.
+            ConfigError: The stride is longer than the context, the model has no windows, or the model or the machine
+                does not support the precision.
         """
-        self.signature(stride)  # refuses a stride that does not fit
+        self.signature(stride, precision)  # refuses settings that do not fit
         refuse_single_text(texts)
         encoded = self._tokenizer.encode_batch(texts)
-        found = self._log_probs(encoded, stride)
+        found = self._log_probs(encoded, stride, precision)
         return [
             ScoredText(tuple(self._tokenizer.display(ids)), tuple(values[:-1].tolist()), float(values[-1]))
             for ids, values in zip(encoded, found, strict=True)
@@ -372,7 +426,9 @@ class LanguageModel:
             hidden = self._model.hidden(torch.tensor([[BOS, *ids[:-1]]], device=self.device))[0]
             return list(predicted_tokens(self._model.projection, hidden, ids, 0, count, self._tokenizer))
 
-    def perplexity(self, texts: Iterable[str], *, stride: int | None = None) -> Perplexity:
+    def perplexity(
+        self, texts: Iterable[str], *, stride: int | None = None, precision: Precision = "float32"
+    ) -> Perplexity:
         """Measure how well the model predicts texts.
 
         A text that is longer than the context is read in windows. Each window begins ``stride`` tokens after the one
@@ -384,17 +440,20 @@ class LanguageModel:
             texts: The texts. Each is predicted from its beginning, without the texts before it. They are read about a
                 million characters at a time.
             stride: Tokens between windows, at most the context length, which is fastest. Default: half of it.
+            precision: Precision of the measured model: "auto" means the one in which it generates. All others than
+                float32 are measured as the model generates, one token at a time, which takes longer.
 
         Raises:
             DataError: There is no text, or a text is not valid Unicode.
-            ConfigError: The stride is longer than the context, or the model has no windows.
+            ConfigError: The stride is longer than the context, the model has no windows, or the model or the machine
+                does not support the precision.
         """
-        signature = self.signature(stride)
+        signature = self.signature(stride, precision)
         refuse_single_text(texts)
         total, count, tokens, words, size, unknown = 0.0, 0, 0, 0, 0, 0
         for batch in _batches(texts):
             encoded = self._tokenizer.encode_batch(batch)
-            for values in self._log_probs(encoded, stride):
+            for values in self._log_probs(encoded, stride, precision):
                 total -= float(values.sum(dtype=torch.float64))
                 tokens += len(values)
             count += len(batch)
@@ -416,12 +475,14 @@ class LanguageModel:
             signature=signature,
         )
 
-    def signature(self, stride: int | None = None) -> str:
+    def signature(self, stride: int | None = None, precision: Precision = "float32") -> str:
         """Return the settings that measurements with this stride depend on; see :attr:`Perplexity.signature`.
 
         Raises:
-            ConfigError: The stride is longer than the context, or the model has no windows.
+            ConfigError: The stride is longer than the context, the model has no windows, or the model or the machine
+                does not support the precision.
         """
+        precision = self._measured_precision(precision)
         context = self.context_length
         if context is None:
             if stride is not None:
@@ -435,15 +496,24 @@ class LanguageModel:
             if not 1 <= stride <= context:
                 raise ConfigError(f"stride = {stride}: expected from 1 to the model's context of {context} tokens")
             windows = f"context:{context}|stride:{stride}|carried:no"
-        return f"{windows}|eos:yes|version:headway-{__version__}"
+        return f"{windows}|eos:yes|precision:{precision}|version:headway-{__version__}"
 
-    def _log_probs(self, encoded: Sequence[Sequence[int]], stride: int | None = None) -> list[Float[Tensor, " _"]]:
+    def _measured_precision(self, precision: Precision) -> Precision:
+        self._refuse_unsupported(precision)
+        return self.precision if precision == "auto" else precision
+
+    def _log_probs(
+        self, encoded: Sequence[Sequence[int]], stride: int | None, precision: Precision
+    ) -> list[Float[Tensor, " _"]]:
         """Return the log-probability of each token of each text and of EOS after it."""
         context = self.context_length
         if context is None:
             model = cast("RecurrentLM", self._model)  # only its context has no limit
             return score_sequences_with_state(model, encoded, block_length=model.config.max_length)
-        return score_sequences(self._model, encoded, context=context, stride=stride or context // 2)
+        stride, precision = stride or context // 2, self._measured_precision(precision)
+        if precision != "float32":
+            return score_sequences_by_steps(self._search_models[precision](), encoded, context=context, stride=stride)
+        return score_sequences(self._model, encoded, context=context, stride=stride)
 
     def _encode(self, text: Prompt, number: int) -> list[int]:
         if isinstance(text, str):
@@ -551,7 +621,9 @@ def load_language_model(
         ConfigError: The model or the machine does not support the precision.
         BundleError: It is not the folder of a language model, or a file in it is missing, damaged or foreign.
     """
-    return LanguageModel(LanguageModelBundle.load(Path(folder)), device=device, precision=precision)
+    folder = Path(folder)
+    bundle = LanguageModelBundle.load(folder)
+    return LanguageModel(bundle, device=device, precision=precision, int8_check=read_int8_check(folder))
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:

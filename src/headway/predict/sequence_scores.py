@@ -20,6 +20,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headway.decode import give_way, length_batches
+from headway.decode.scoring import score_by_steps
+from headway.engine import SearchDecoderOnly
 from headway.engine.loss import projected_log_probs
 from headway.errors import BundleError
 from headway.models.decoder_only import DecoderOnly
@@ -70,6 +72,29 @@ def score_sequences(
         for each, values in zip(chosen, torch.split(log_probs, counts), strict=True):
             found[each.sequence][each.first : each.end] = values
     return found
+
+
+@torch.inference_mode()
+def score_sequences_by_steps(
+    model: SearchDecoderOnly, sequences: Sequence[Sequence[int]], *, context: int, stride: int
+) -> list[Float[Tensor, " _"]]:
+    """Return the same as :func:`score_sequences`, as ``model`` generates: one token at a time, in its precision.
+
+    The tokens of a window that do not count are read as a prompt.
+
+    Raises:
+        BundleError: The model's probabilities are NaN.
+        ConfigError: They are NaN because of the precision.
+    """
+    targets = [[*ids, EOS] for ids in sequences]
+    windows = [each for at, ids in enumerate(targets) for each in _windows(at, len(ids), context, stride)]
+    prompts = [[BOS, *targets[each.sequence][each.begin : each.first]] for each in windows]
+    counted = [targets[each.sequence][each.first : each.end] for each in windows]
+    parts = score_by_steps(model, [prompt[:-1] for prompt in prompts], [prompt[-1] for prompt in prompts], counted)
+    found: list[list[float]] = [[] for _ in sequences]
+    for window, values in zip(windows, parts, strict=True):
+        found[window.sequence] += values
+    return [torch.tensor(values) for values in found]
 
 
 @torch.inference_mode()

@@ -23,6 +23,7 @@ from headway.decode import (
     search_steps,
     top_next_tokens,
 )
+from headway.decode.scoring import score_by_steps
 from headway.deprecation import renamed_arguments
 from headway.engine import Precision, Shortlist, choose_precision, to_search_model, unsupported_reason
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
@@ -119,6 +120,7 @@ class Translator(TextTranslator):
         if shortlist is not None and (slow or onnx_model):
             raise ConfigError(f"a shortlist: {slow or 'an ONNX model has its whole vocabulary in its graph'}")
         self._has_shortlist = shortlist is not None
+        self._is_plain, self._requested_precision = bool(slow or onnx_model), precision
         self._model: Any = onnx_model or bundle.model
         # The accelerated model is used for forward passes: scores, alignments, and searches that need attention or
         # cannot use a converted model.
@@ -162,6 +164,11 @@ class Translator(TextTranslator):
         joined._forward_model = once(lambda: Ensemble([each._forward_model() for each in translators]))
         joined._search_model = once(lambda: Ensemble([each._search_model() for each in translators]))
         return joined
+
+    @property
+    def precision(self) -> Precision:
+        """The precision of searches."""
+        return "float32" if self._is_plain else choose_precision(self._requested_precision, self.device)
 
     @property
     def max_source_tokens(self) -> int:
@@ -360,15 +367,25 @@ class Translator(TextTranslator):
         *,
         target_language: str | None = None,
         source_language: str | None = None,
+        as_searched: bool = False,
     ) -> list[ScoredTarget]:
         """Return the probability of each target as the translation of its source, from one pass without a search.
 
         Long texts are not split.
 
+        Args:
+            sources: The source texts.
+            targets: One translation of each source.
+            target_language: Target language, for a model with several.
+            source_language: Source language, for a model with several.
+            as_searched: Whether to compute the probabilities as searches do, in their precision and one step at a time.
+                This takes longer.
+
         Raises:
             HeadwayError: A pair cannot be scored. The message contains the number of the pair, counted from 1.
         """
-        found = self.score_each(sources, targets, target_language=target_language, source_language=source_language)
+        languages = {"target_language": target_language, "source_language": source_language}
+        found = self.score_each(sources, targets, **languages, as_searched=as_searched)
         return raise_first_error(found, "text", 1)
 
     def score_each(
@@ -378,6 +395,7 @@ class Translator(TextTranslator):
         *,
         target_language: str | None = None,
         source_language: str | None = None,
+        as_searched: bool = False,
     ) -> list[ScoredTarget | HeadwayError]:
         """Score like :meth:`score`. A pair that cannot be scored is represented by its error."""
         if len(sources) != len(targets):
@@ -388,7 +406,11 @@ class Translator(TextTranslator):
         pairs = [self._framed(special, *pair) for pair in zip(source_ids, target_ids, strict=True)]
         good = [pair for pair in pairs if not isinstance(pair, HeadwayError)]
         rows = [source for source, _ in good], [target for _, target in good]
-        found = score_targets(self._forward_model(), *rows, bos=BOS, eos=EOS, max_batch_tokens=self.max_batch_tokens)
+        if as_searched:
+            found = score_by_steps(self._search_model(), rows[0], [BOS] * len(good), [[*row, EOS] for row in rows[1]])
+        else:
+            size = self.max_batch_tokens
+            found = score_targets(self._forward_model(), *rows, bos=BOS, eos=EOS, max_batch_tokens=size)
         scores = iter(found)
 
         def scored(target: list[int], scores: tuple[float, ...]) -> ScoredTarget:

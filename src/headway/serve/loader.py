@@ -50,14 +50,18 @@ def _run(control: socket.socket, inherited: dict[str, Any]) -> None:
         return
     try:
         from headway.bundle import load_outline
+        from headway.predict.int8_check import ChoosesPrecision
         from headway.tasks import load  # noqa: F401  # so that its memory is not counted for a model
 
-        models, num_bytes = dict(inherited), {}
+        models, num_bytes, notes = dict(inherited), {}, []
         for spec in specs:
             if not spec.on_demand:
                 before = _anonymous_bytes()
                 models[spec.name] = _load(spec)
                 num_bytes[spec.name] = max(spec.stored_bytes, _anonymous_bytes() - before)
+                model = models[spec.name]
+                if isinstance(model, ChoosesPrecision) and (note := model.precision_note()):
+                    notes.append(f"the model {spec.name} {note}")
         infos = [
             _describe(spec.name, load_outline(Path(spec.folder)) if spec.on_demand else models[spec.name].bundle)
             for spec in specs
@@ -66,7 +70,7 @@ def _run(control: socket.socket, inherited: dict[str, Any]) -> None:
         control.sendall(encode(LoadFailed(_sendable(error))))
         return
     try:
-        control.sendall(encode(Loaded(tuple(infos), num_bytes)))
+        control.sendall(encode(Loaded(tuple(infos), num_bytes, tuple(notes))))
     except BrokenPipeError:  # the service could not start, or needs the models no more
         return
     gc.collect()

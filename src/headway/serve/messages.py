@@ -108,10 +108,12 @@ class Loaded:
     Attributes:
         models: All models, including those that are loaded on demand.
         num_bytes: The memory of each model that is loaded.
+        notes: What the log should say about them.
     """
 
     models: tuple[ModelInfo, ...]
     num_bytes: dict[str, int]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

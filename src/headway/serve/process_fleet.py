@@ -154,6 +154,8 @@ class ProcessFleet(Fleet):
         match message:
             case Loaded():
                 self.models, self.num_bytes = {model.name: model for model in message.models}, message.num_bytes
+                for note in message.notes:
+                    _log.info("%s", note)
                 self._loaded.set_result(None)
             case LoadFailed():
                 self._fail_to_load(message.error)

@@ -1,0 +1,126 @@
+"""Whether a language model may generate in int8: compare its most probable tokens with those of float32.
+
+Some pretrained models have outliers, channels that are much larger than the others, which leave 8-bit integers too few
+levels for the rest (Dettmers et al. 2022, "LLM.int8()"). How much this changes a model can only be measured. The model
+reads passages of a built-in text, and the check compares the most probable token at each position. The text hardly
+matters for this: outliers are properties of the weights.
+
+The check computes each position step by step, as generation does. It takes about as long as generating the same number
+of tokens, so ``headway import`` stores the result in the model folder.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from pydantic import Field
+
+from headway.config import Config
+from headway.data.builtin.poem import read_poem
+from headway.decode.inference import in_inference_mode
+from headway.engine import SearchDecoderOnly
+from headway.errors import BundleError, ConfigError
+from headway.models.decoder_only import DecoderOnly
+from headway.storage import atomic_write_text
+from headway.text.base import NUM_SPECIAL, UNK, TextTokenizer
+
+INT8_CHECK_FILE = "int8_check.json"
+"""Name of the check's file in a model folder."""
+
+MIN_AGREEMENT = 0.96
+"""Share of equal tokens that int8 needs: 94 %, and two standard deviations of a share of 512 tokens."""
+
+_TOKENS, _LENGTH = 512, 32  # of the passages together, and of each
+_CHARACTERS = 16 * _TOKENS  # of the text; enough for tokens of many characters
+_MAX_UNKNOWN = 0.2  # share of unknown tokens above which random tokens are read instead
+
+
+class Int8Check(Config):
+    """How well the int8 form of a language model agrees with float32.
+
+    Attributes:
+        format: Version of the file's format and of the check.
+        tokens: Number of positions that were compared.
+        agreement: Share of positions at which the most probable token is the same.
+    """
+
+    format: Literal[1] = 1
+    tokens: int = Field(ge=1)
+    agreement: float = Field(ge=0, le=1)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the model may generate in int8."""
+        return self.agreement >= MIN_AGREEMENT
+
+    def describe(self) -> str:
+        """Return the result in words."""
+        share = f"{100 * self.agreement:.1f} % of {self.tokens:,} tokens of a test text"
+        needed = "" if self.passed else f"; int8 needs {100 * MIN_AGREEMENT:.0f} %"
+        return f"the most probable token in int8 is that of float32 for {share}{needed}"
+
+
+@runtime_checkable
+class ChoosesPrecision(Protocol):
+    """A model that may leave int8 because of a check."""
+
+    def precision_note(self) -> str | None:
+        """Return why the model does not generate in int8 although this would be the fastest, or None."""
+
+
+@in_inference_mode
+def check_int8(
+    model: DecoderOnly, int8_model: SearchDecoderOnly, tokenizer: TextTokenizer, prefix: Sequence[int]
+) -> Int8Check:
+    """Compare a model in float32 with its int8 form.
+
+    Args:
+        model: The model in float32.
+        int8_model: The same model in int8.
+        tokenizer: The tokenizer of the model.
+        prefix: The special tokens before a text.
+    """
+    length = max(min(_LENGTH, model.config.max_length - len(prefix)), 1)
+    rows = torch.tensor(_test_tokens(tokenizer)[: _TOKENS // length * length]).view(-1, length)
+    inputs = torch.cat([torch.tensor(prefix, dtype=torch.long).expand(len(rows), -1), rows], dim=1)
+    hidden, state = model.hidden(inputs), int8_model.start([()] * len(rows))
+    equal = 0
+    for position, tokens in enumerate(inputs.unbind(1)):
+        logits = int8_model.step(state, tokens).logits()
+        if position >= len(prefix):
+            same = logits.argmax(1) == model.projection(hidden[:, position]).argmax(1)
+            equal += int((same & ~logits.isnan().any(1)).sum())
+    return Int8Check(tokens=rows.numel(), agreement=equal / rows.numel())
+
+
+def _test_tokens(tokenizer: TextTokenizer) -> list[int]:
+    """Return the tokens of the beginning of a poem, or random ones if the vocabulary has few of its words."""
+    found = tokenizer.encode(read_poem()[:_CHARACTERS])[:_TOKENS]
+    if len(found) == _TOKENS and found.count(UNK) <= _MAX_UNKNOWN * _TOKENS:
+        return found
+    return random.Random(0).choices(range(NUM_SPECIAL, tokenizer.vocab_size), k=_TOKENS)
+
+
+def write_int8_check(check: Int8Check, folder: Path) -> None:
+    """Write a check into a model folder."""
+    atomic_write_text(folder / INT8_CHECK_FILE, json.dumps(check.as_dict()) + "\n")
+
+
+def read_int8_check(folder: Path) -> Int8Check | None:
+    """Return the check in a model folder, or None if it has none.
+
+    Raises:
+        BundleError: The file is damaged.
+    """
+    path = folder / INT8_CHECK_FILE
+    if not path.exists():
+        return None
+    try:
+        return Int8Check.parse(json.loads(path.read_text(encoding="utf-8")), "content")
+    except (ConfigError, OSError, ValueError, RecursionError) as error:
+        raise BundleError(f"{path}: not the check of an int8 form, or damaged ({error}); delete it") from None
