@@ -1,12 +1,19 @@
 import errno
 import fcntl
 import os
+import queue
+import resource
+import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +27,10 @@ def contents(folder: Path) -> dict[str, str]:
     """Return every file below ``folder``, including hidden ones."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_text() for path in files}
+
+
+def no_locks(*_: object) -> None:
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
 
 def disk_full(*_: object) -> None:
@@ -111,11 +122,13 @@ def test_a_disk_that_is_full_when_flushed_changes_nothing(
 def test_an_error_between_the_two_renames_restores_the_old_folder(
     tmp_path: Path, before: dict[str, str], error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rename = Path.rename
+    rename, failed = Path.rename, list[Path]()
 
     def stop_at_the_second(self: Path, target: Path) -> Path:
-        if self.name.endswith(".part"):
-            raise error
+        if target == tmp_path / "folder" and self.parent != tmp_path / "folder":
+            failed.append(self)
+            if len(failed) == 1:
+                raise error
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", stop_at_the_second)
@@ -195,7 +208,303 @@ def test_everything_is_flushed_before_it_appears(tmp_path: Path, monkeypatch: py
     write_folder(tmp_path)
     written = [path for path in flushed if ".part" in path]
     assert {Path(path).name for path in written} >= {"a", "deep", "c"}
-    assert any(path.endswith(".part") for path in written), "the folder's own entries"
+    assert Path(written[0]).parent.name.endswith(".part"), "the folder's own entries"
+    assert flushed[-1] == str(tmp_path), "the renames"
+    flushed.clear()
+    write_file(tmp_path)
+    assert [Path(path).parent.parent for path in flushed[:1]] == [tmp_path], "the file's content"
+    assert flushed[1:] == [str(tmp_path)], "its rename"
+
+
+def test_a_leading_link_in_a_circle_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(OutputError, match=UNCHANGED), atomic_write(tmp_path / "a" / "file") as aside:
+        aside.write_text("new")
+
+
+@pytest.mark.parametrize("letter", ["a", "ä", "世"])
+def test_names_of_the_maximum_length(tmp_path: Path, letter: str) -> None:
+    """The name of the staging folder must fit, too, and targets with a common beginning must not be confused."""
+    name = letter * (250 // len(letter.encode()))
+    with atomic_write(tmp_path / f"{name}.x") as aside:
+        aside.write_text("file")
+    (tmp_path / f"{name}.x").chmod(0o600)
+    with atomic_write_folder(tmp_path / f"{name}.y") as aside, atomic_write_folder(tmp_path / f"{name}.z") as other:
+        (aside / "a").write_text("y")
+        (other / "a").write_text("z")
+    assert contents(tmp_path) == {f"{name}.x": "file", f"{name}.y/a": "y", f"{name}.z/a": "z"}
+    with pytest.raises(OutputError, match=UNCHANGED), atomic_write(tmp_path / (name + letter * 20)):
+        pass
+
+
+def test_a_file_size_limit_changes_nothing(tmp_path: Path, before: dict[str, str]) -> None:
+    """As on a full disk, the write fails in the middle of the file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(OutputError, match=UNCHANGED), atomic_write(tmp_path / "file") as aside:
+            aside.write_bytes(bytes(20_000))
+        with pytest.raises(OutputError, match=UNCHANGED), atomic_write_folder(tmp_path / "folder") as aside:
+            (aside / "a").write_bytes(bytes(20_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert contents(tmp_path) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+class TestModes:
+    @pytest.fixture(autouse=True)
+    def umask(self) -> Iterator[None]:
+        previous = os.umask(0o027)
+        yield
+        os.umask(previous)
+
+    def modes(self, *paths: Path) -> list[int]:
+        return [path.stat().st_mode & 0o777 for path in paths]
+
+    def test_new_files_and_folders_have_the_mode_of_the_umask(self, tmp_path: Path) -> None:
+        write_file(tmp_path)
+        write_folder(tmp_path)
+        folder = tmp_path / "folder"
+        assert self.modes(tmp_path / "file", folder, folder / "a", folder / "deep") == [0o640, 0o750, 0o640, 0o750]
+
+    def test_existing_ones_keep_their_mode(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("old")
+        (tmp_path / "folder").mkdir()
+        for file, folder in ((0o600, 0o700), (0o444, 0o711), (0o666, 0o777)):
+            (tmp_path / "file").chmod(file)
+            (tmp_path / "folder").chmod(folder)
+            write_file(tmp_path)
+            write_folder(tmp_path)
+            assert self.modes(tmp_path / "file", tmp_path / "folder") == [file, folder]
+
+    def test_nobody_else_can_read_what_is_not_yet_complete(self, tmp_path: Path) -> None:
+        """Not even if the file that it replaces is private, and the umask allows everything."""
+        (tmp_path / "file").write_text("secret")
+        (tmp_path / "file").chmod(0o600)
+        os.umask(0)
+        with atomic_write(tmp_path / "file") as aside:
+            aside.write_text("new secret")
+            assert self.modes(aside.parent) == [0o700]
+        assert self.modes(tmp_path / "file") == [0o600]
+
+
+@pytest.mark.parametrize("write", [write_file, write_folder])
+def test_something_planted_at_the_temporary_name_is_not_used(
+    tmp_path: Path, before: dict[str, str], write: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a link to a folder of somebody else's, nor one to nothing, a file or a folder."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    for name in ("new", "old"):
+        (victim / name).mkdir()
+        (victim / name / "precious").write_text("kept")
+    names = iter(["link", "dangling", "file", "folder"])
+    mkdir, planted = Path.mkdir, list[Path]()
+
+    def plant_first(self: Path, *args: Any, **options: Any) -> None:
+        if self.name.endswith(".part") and (kind := next(names, None)):
+            planted.append(self)
+            if kind in ("link", "dangling"):
+                self.symlink_to(victim if kind == "link" else tmp_path / "nowhere")
+            elif kind == "file":
+                self.write_text("planted")
+            else:
+                mkdir(self)
+        mkdir(self, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", plant_first)
+    write(tmp_path)
+    assert len(planted) == 4
+    write(tmp_path)
+    assert [path.is_symlink() or path.is_file() for path in planted] == [True, True, True, False]
+    assert contents(victim) == {"new/precious": "kept", "old/precious": "kept"}
+    assert not (tmp_path / "nowhere").exists()
+    assert (tmp_path / "file").read_text() == ("new" if write is write_file else "old")
+
+
+def write_same_file(path: Path, times: int, letter: str, errors: Any) -> None:
+    for _ in range(times):
+        try:
+            with atomic_write(path) as aside:
+                aside.write_text(letter * 50_000)
+        except BaseException as error:
+            errors.put(repr(error))
+
+
+def write_same_folder(path: Path, times: int, letter: str, errors: Any) -> None:
+    for _ in range(times):
+        try:
+            with atomic_write_folder(path) as aside:
+                for name in "ab":
+                    (aside / name).write_text(letter)
+        except BaseException as error:
+            errors.put(repr(error))
+
+
+WRITERS = {
+    "threads": (threading.Thread, queue.SimpleQueue),
+    "processes": (get_context("fork").Process, get_context("fork").SimpleQueue),
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+class TestWritersOfTheSamePath:
+    def write(self, kind: str, target: Callable[..., None], path: Path, times: int) -> list[Any]:
+        """Start three writers of ``path``, check that none had an error, and return them."""
+        start, make_queue = WRITERS[kind]
+        errors = make_queue()
+        writers = [start(target=target, args=(path, times, letter, errors)) for letter in "xyz"]
+        for writer in writers:
+            writer.start()
+        return [*writers, errors]
+
+    def test_a_reader_always_sees_a_whole_file(self, tmp_path: Path, kind: str) -> None:
+        path = tmp_path / "file"
+        path.write_text("o" * 50_000)
+        *writers, errors = self.write(kind, write_same_file, path, 30)
+        while any(writer.is_alive() for writer in writers):
+            text = path.read_text()
+            assert len(text) == 50_000
+            assert len(set(text)) == 1
+        for writer in writers:
+            writer.join()
+        assert errors.empty(), errors.get()
+        assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+    def test_the_last_folder_wins_and_none_is_mixed(self, tmp_path: Path, kind: str) -> None:
+        *writers, errors = self.write(kind, write_same_folder, tmp_path / "folder", 25)
+        for writer in writers:
+            writer.join()
+        assert errors.empty(), errors.get()
+        assert contents(tmp_path) in [{"folder/a": letter, "folder/b": letter} for letter in "xyz"]
+        assert [each.name for each in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("write", [write_file, write_folder])
+def test_the_last_writer_to_finish_wins(tmp_path: Path, before: dict[str, str], write: Callable[..., None]) -> None:
+    """One writer may even begin and end while another one of the same thread is writing."""
+    target = tmp_path / ("file" if write is write_file else "folder")
+    with (atomic_write if write is write_file else atomic_write_folder)(target) as aside:
+        write(tmp_path)
+        if write is write_file:
+            aside.write_text("newest")
+        else:
+            (aside / "d").write_text("newest")
+    expected = {"file": "newest"} if write is write_file else {"folder/d": "newest"}
+    untouched = {name: text for name, text in before.items() if not name.startswith(target.name)}
+    assert contents(tmp_path) == {**untouched, **expected}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_a_folder_that_appears_between_the_two_renames_is_replaced(
+    tmp_path: Path, before: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer may be that fast, or may have restored the old folder because this one seemed dead."""
+    rename, target, others = Path.rename, tmp_path / "folder", iter("xyz")
+
+    def rename_after_another(self: Path, new_name: Path) -> Path:
+        if new_name == target and (other := next(others, None)):
+            target.mkdir()
+            (target / other).write_text(other)
+        return rename(self, new_name)
+
+    monkeypatch.setattr(Path, "rename", rename_after_another)
+    write_folder(tmp_path)
+    assert contents(tmp_path) == {"file": "old", "folder/a": "new a", "folder/deep/c": "new c"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def staging_folders(folder: Path) -> list[Path]:
+    return sorted(folder.glob(".*.part"))
+
+
+@contextmanager
+def writer_in_another_process(
+    path: Path, function: str = "atomic_write", between_renames: bool = False
+) -> Iterator[Any]:
+    """Start a process that writes ``path`` until it is killed, at the latest at the end."""
+    stop = "print('writing', flush=True); time.sleep(60)"
+    code = (
+        f"import sys, time\nfrom pathlib import Path\nfrom headway.storage import {function} as write\n"
+        f"rename = Path.rename\ndef stop(self, target):\n    if target == Path(sys.argv[1]):\n        {stop}\n"
+        f"    return rename(self, target)\n{'Path.rename = stop' if between_renames else ''}\n"
+        f"with write(Path(sys.argv[1])) as aside:\n    {'pass' if between_renames else stop}"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"writing\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("write", [write_file, write_folder])
+def test_only_what_a_killed_writer_has_left_is_removed(
+    tmp_path: Path, before: dict[str, str], write: Callable[..., None]
+) -> None:
+    """The other target's remains stay: its own next writer may have something to restore."""
+    target = tmp_path / ("file" if write is write_file else "folder")
+    with writer_in_another_process(target, "atomic_write" if write is write_file else "atomic_write_folder") as writer:
+        left = staging_folders(tmp_path)
+        assert len(left) == 1
+        write(tmp_path)
+        assert staging_folders(tmp_path) == left, "its writer is alive"
+        writer.kill()
+        writer.wait()
+        with atomic_write(tmp_path / f"{target.name}.x") as aside:
+            aside.write_text("another target")
+        assert staging_folders(tmp_path) == left
+        write(tmp_path)
+    assert not staging_folders(tmp_path)
+
+
+def test_a_writer_killed_between_two_renames_does_not_lose_the_folder(tmp_path: Path, before: dict[str, str]) -> None:
+    with writer_in_another_process(tmp_path / "folder", "atomic_write_folder", between_renames=True) as writer:
+        assert not (tmp_path / "folder").exists()
+        with pytest.raises(RuntimeError), atomic_write_folder(tmp_path / "folder"):
+            raise RuntimeError
+        assert not (tmp_path / "folder").exists(), "its writer is alive"
+        writer.kill()
+        writer.wait()
+        with lock_run_folder(tmp_path):
+            assert staging_folders(tmp_path), "it contains the only copy of a folder"
+        with pytest.raises(RuntimeError), atomic_write_folder(tmp_path / "folder"):
+            raise RuntimeError
+    assert {name: text for name, text in contents(tmp_path).items() if "lock" not in name} == before
+    assert not staging_folders(tmp_path)
+
+
+@pytest.mark.parametrize("locks", ["none", "of one machine"])
+def test_where_locks_say_nothing_a_staging_folder_without_changes_is_removed_after_a_week(
+    tmp_path: Path, before: dict[str, str], locks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file system may have no locks, or a writer on another machine may hold one that is not known here."""
+    with atomic_write_folder(tmp_path / "folder") as aside:
+        (aside / "a").write_text("mine")
+        (staging,) = staging_folders(tmp_path)
+        other = tmp_path / (staging.name if locks == "none" else ".folder.00000000-00000000.part")
+        if other != staging:
+            shutil.copytree(staging, other)
+        else:
+            monkeypatch.setattr(fcntl, "flock", no_locks)
+        write_folder(tmp_path)
+        assert other.exists()
+        week = 7 * 24 * 3600
+        for age, path in ((week + 60, other), (week + 60, other / "new"), (week - 60, other / "new" / "a")):
+            os.utime(path, (time.time() - age,) * 2)
+        os.utime(other / "lock", (0, 0))
+        os.utime(other, (0, 0))
+        write_folder(tmp_path)
+        assert other.exists(), "one file has changed within a week"
+    assert (tmp_path / "folder" / "a").read_text() == "mine"
+    if locks != "none":
+        for path in (other / "new" / "a", other / "new", other):
+            os.utime(path, (0, 0))
+        write_folder(tmp_path)
+    assert not staging_folders(tmp_path)
 
 
 class TestLockedFolder:
@@ -228,11 +537,15 @@ class TestLockedFolder:
         for name in (".metrics.jsonl.7.part", "metrics.jsonl", ".hidden"):
             (tmp_path / name).write_text("")
         (tmp_path / ".average.part").mkdir()  # another command may be using it
-        with lock_run_folder(tmp_path):
+        with writer_in_another_process(tmp_path / "recipe.toml"):
+            pass
+        with writer_in_another_process(tmp_path / "best", "atomic_write_folder"), lock_run_folder(tmp_path):
+            (alive,) = tmp_path.glob(".best.*.part")
             assert {path.name for path in tmp_path.iterdir()} == {
                 ".hidden",
                 "metrics.jsonl",
                 ".average.part",
+                alive.name,
                 "lock",
                 "lock.pid",
             }

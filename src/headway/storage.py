@@ -1,17 +1,26 @@
 """Atomic writes of files and folders, checksums and file locks.
 
-Atomic writes use a temporary file or folder, which is flushed to disk and then renamed to its final name.
+An atomic write fills a staging folder beside the target, flushes it to disk and renames it to its final name. Each
+writer has a staging folder of its own, which it keeps locked. What killed writers have left is recognized by the lock,
+which the system has released, and removed by the next writer of the same target.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import os
+import platform
+import re
+import secrets
 import shutil
+import stat
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -29,68 +38,64 @@ def checksum(path: Path) -> str:
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to, which replaces ``path`` on exit. After an error ``path`` is unchanged.
 
-    A symbolic link is followed. A pipe or a device cannot be replaced, so it is written to directly.
+    Threads, processes and machines may write the same path at the same time: the last one to exit wins. The mode of an
+    existing file is kept. A symbolic link is followed. A pipe or a device cannot be replaced, so it is written to
+    directly.
     """
-    path = path.resolve()
+    path = _followed(path)
     if path.exists() and not path.is_file() and not path.is_dir():
         yield path
         return
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield aside
-        _flush(aside)
-        if path.exists():
-            shutil.copymode(path, aside)
-        aside.replace(path)
+        with _staging_folder(path) as staging:
+            new = staging / _NEW
+            yield new
+            with suppress(FileNotFoundError):
+                shutil.copymode(path, new)
+            _flush(new)
+            new.replace(path)
+            _flush_entries(path.parent)
     except OSError as error:
         raise _cannot_write(path, error) from None
-    finally:
-        with suppress(OSError):
-            aside.unlink()
 
 
 def atomic_write_text(path: Path, text: str) -> None:
     """Replace the content of the file ``path`` with ``text`` in UTF-8. After an error ``path`` is unchanged."""
-    with atomic_write(path) as aside:
-        aside.write_text(text, encoding="utf-8", newline="\n")
+    with atomic_write(path) as new:
+        new.write_text(text, encoding="utf-8", newline="\n")
 
 
 @contextmanager
 def atomic_write_folder(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder, which replaces ``path`` on exit. After an error ``path`` is unchanged.
 
-    A killed process leaves at most the folders ``.NAME.part`` and ``.NAME.old``. The next call restores the old folder
-    if the process was killed between the two renames, and removes the remaining temporary folders. If ``path`` is a
-    symbolic link, the folder that it points to is replaced.
+    Threads, processes and machines may write the same path at the same time: the last one to exit wins. The mode of an
+    existing folder is kept. If ``path`` is a symbolic link, the folder that it points to is replaced. If a process is
+    killed between the two renames that replace a folder, the next call restores the old folder.
     """
-    path = path.resolve()
-    aside, old = path.with_name(f".{path.name}.part"), path.with_name(f".{path.name}.old")
+    path = _followed(path)
     try:
-        _recover(path, aside, old)
-        aside.mkdir(parents=True)
-        yield aside
-        for file in (aside, *aside.rglob("*")):
-            _flush(file)
-        if path.exists():
-            if not path.is_dir():
-                raise NotADirectoryError(errno.ENOTDIR, "it is a file, not a folder")
-            path.rename(old)
-        aside.rename(path)
-        _flush(path.parent)
+        _recover_from_older_version(path)
+        with _staging_folder(path) as staging:
+            new = staging / _NEW
+            new.mkdir()
+            yield new
+            with suppress(FileNotFoundError):
+                shutil.copymode(path, new)
+            for written in (new, *new.rglob("*")):
+                _flush(written)
+            _replace_folder(path, new, staging / _OLD)
+            _flush_entries(path.parent)
     except OSError as error:
         raise _cannot_write(path, error) from None
-    finally:
-        with suppress(OSError):
-            _recover(path, aside, old)
 
 
 @contextmanager
 def lock_run_folder(folder: Path) -> Iterator[None]:
     """Reserve ``folder`` for this training run.
 
-    The file ``lock`` in the folder is locked, and ``lock.pid`` contains the id of the process that locked it. Temporary
-    files that a killed process left from :func:`atomic_write` are removed.
+    The file ``lock`` in the folder is locked, and ``lock.pid`` contains the id of the process that locked it. What
+    killed processes left of files and folders that they were writing there is removed.
 
     Raises:
         CheckpointError: Another process is using the folder.
@@ -99,9 +104,11 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
     try:
         with lock_file(folder / "lock", wait=False):
             holder.write_text(f"{os.getpid()}\n", encoding="ascii")
-            for stray in folder.glob(".*.part"):
-                if stray.is_file():
-                    stray.unlink(missing_ok=True)
+            for remains in folder.glob(".*.part"):
+                if remains.is_file():  # written by a version without staging folders
+                    remains.unlink(missing_ok=True)
+                elif _STAGING_NAME.fullmatch(remains.name):
+                    _remove_if_abandoned(remains)
             yield
     except Timeout:
         pid = "?"
@@ -142,15 +149,203 @@ def lock_file(path: Path, *, wait: bool = True) -> Iterator[None]:
         lock.release()
 
 
-def _recover(path: Path, aside: Path, old: Path) -> None:
-    if old.exists() and not path.exists():
-        old.rename(path)
-    shutil.rmtree(old, ignore_errors=True)
-    shutil.rmtree(aside, ignore_errors=True)
+def _followed(path: Path) -> Path:
+    """Return ``path`` with symbolic links followed."""
+    try:
+        path = path.resolve()
+        path.exists()  # an error if the folder cannot be searched, or if the name is too long
+    except RuntimeError:  # raised before Python 3.13 for links that lead to each other
+        raise _cannot_write(path, OSError(errno.ELOOP, os.strerror(errno.ELOOP))) from None
+    except OSError as error:
+        raise _cannot_write(path, error) from None
+    return path
+
+
+# A staging folder is named after its target, its machine and a random number. It contains what is written, later the
+# folder that was replaced, and a file that is locked while the writer is alive.
+_NEW, _OLD, _LOCK = "new", "old", "lock"
+_STAGING_NAME = re.compile(r"\.(?P<target>.+)\.[0-9a-f]{8}-[0-9a-f]{8}\.part", re.DOTALL)
+_MAX_NAME_BYTES = 100  # longer names are hashed, so that staging names fit: some file systems allow 143 bytes
+_ABANDONED_AFTER_S = 7 * 24 * 3600  # without a change, if no lock tells whether the writer is alive
+_MAX_ATTEMPTS = 100
+
+
+@contextmanager
+def _staging_folder(path: Path) -> Iterator[Path]:
+    """Yield a new, locked folder beside ``path`` that only this user can read. Remove those of killed writers."""
+    missing = [folder for folder in path.parents if not folder.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        _flush_entries(folder.parent)
+    _recover(path)
+    staging, lock = _create_staging_folder(path)
+    try:
+        yield staging
+    finally:
+        _remove(staging, lock)
+        shutil.rmtree(staging, ignore_errors=True)  # where locked files cannot be removed
+
+
+def _create_staging_folder(path: Path) -> tuple[Path, _Lock]:
+    for _ in range(_MAX_ATTEMPTS):
+        staging = path.parent / f".{_staged_name(path)}.{_machine()}-{secrets.token_hex(4)}.part"
+        # The name may exist (as anything, also as a link to elsewhere), and another writer may remove the folder before
+        # it is locked.
+        with suppress(FileExistsError, FileNotFoundError, BlockingIOError):
+            staging.mkdir(mode=0o700)
+            try:
+                return staging, _lock(staging)
+            except BaseException:
+                with suppress(OSError):
+                    staging.rmdir()
+                raise
+    raise OSError(errno.EEXIST, "no temporary folder can be created beside it")
+
+
+def _staged_name(path: Path) -> str:
+    """Return what stands for the name of ``path`` in the name of a staging folder."""
+    name = os.fsencode(path.name)
+    return path.name if len(name) <= _MAX_NAME_BYTES else hashlib.blake2b(name, digest_size=16).hexdigest()
+
+
+@functools.cache
+def _machine() -> str:
+    """Return a hash of what identifies this machine since it was started."""
+    try:
+        identity = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    except OSError:
+        identity = platform.node()
+    return hashlib.blake2b(identity.encode(), digest_size=4).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Lock:
+    """The opened lock file of a staging folder; ``is_held`` is False if the file system has no locks."""
+
+    descriptor: int
+    is_held: bool
+
+    def release(self) -> None:
+        """Unlock and close the file. Closing is not enough if a forked process has it, too."""
+        with suppress(ImportError, OSError):
+            import fcntl
+
+            fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+        os.close(self.descriptor)
+
+
+def _lock(staging: Path) -> _Lock:
+    """Lock a staging folder. Raises :class:`BlockingIOError` if it is locked, or was removed before it was locked."""
+    descriptor = os.open(staging / _LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    try:
+        import fcntl  # Windows does not have it
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # some file systems say EACCES instead of EAGAIN
+        os.close(descriptor)
+        raise BlockingIOError(errno.EAGAIN, "another writer has locked it") from None
+    except (ImportError, OSError):
+        return _Lock(descriptor, is_held=False)
+    if os.fstat(descriptor).st_nlink == 0:
+        os.close(descriptor)
+        raise BlockingIOError(errno.EAGAIN, "another writer has removed it")
+    return _Lock(descriptor, is_held=True)
+
+
+def _remove(staging: Path, lock: _Lock) -> None:
+    """Remove a staging folder while it is locked: nobody may use it or restore from it meanwhile."""
+    shutil.rmtree(staging, ignore_errors=True)
+    lock.release()
+    with suppress(OSError):
+        staging.rmdir()  # on a network file system, the open lock file remains until it is closed
+
+
+def _recover(path: Path) -> None:
+    """Restore ``path`` if a killed writer has moved it, and remove the staging folders of its killed writers."""
+    name = _staged_name(path)
+    with suppress(OSError):  # the folder may be writable, but not readable
+        for found in path.parent.iterdir():
+            match = _STAGING_NAME.fullmatch(found.name)
+            if match and match["target"] == name:
+                _remove_if_abandoned(found, path)
+
+
+def _remove_if_abandoned(staging: Path, path: Path | None = None) -> None:
+    """Remove a staging folder if its writer has been killed, after restoring its target ``path`` if that is missing.
+
+    If ``path`` is None, a staging folder that contains a replaced folder is kept.
+
+    Some network file systems lock only among the processes of one machine. An unlocked folder of another machine, or
+    from before a restart, is therefore removed only if nothing in it has changed for a week. Restoring is always safe:
+    a writer that is alive replaces the restored folder (:func:`_replace_folder`).
+    """
+    if staging.is_symlink() or not staging.is_dir():
+        return
+    try:
+        lock = _lock(staging)
+    except OSError:  # its writer is alive, or it belongs to another user
+        return
+    old = staging / _OLD
+    if path is not None and not path.exists():
+        with suppress(OSError):
+            old.rename(path)
+    is_needed = old.exists() and (path is None or not path.exists())
+    writer_is_dead = (lock.is_held and f".{_machine()}-" in staging.name) or _idle_s(staging) > _ABANDONED_AFTER_S
+    if writer_is_dead and not is_needed:
+        _remove(staging, lock)
+    else:
+        lock.release()
+
+
+def _idle_s(folder: Path) -> float:
+    """Return the seconds since the last change in a folder; 0 while it is changing."""
+    try:
+        return time.time() - max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))
+    except OSError:
+        return 0.0
+
+
+def _replace_folder(path: Path, new: Path, old: Path) -> None:
+    """Rename the folder ``path`` to ``old``, and ``new`` to ``path``. After an error ``path`` is what it was."""
+    try:
+        while True:
+            with suppress(FileNotFoundError):
+                if not stat.S_ISDIR(path.stat().st_mode):
+                    raise NotADirectoryError(errno.ENOTDIR, "it is a file, not a folder")
+                path.rename(old)
+            try:
+                new.rename(path)
+                return
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+            # Between the two renames, another writer has put its folder there: replace that one, too.
+            shutil.rmtree(old, ignore_errors=True)
+    except BaseException:
+        with suppress(OSError):
+            if not path.exists():
+                old.rename(path)
+        raise
+
+
+def _recover_from_older_version(path: Path) -> None:
+    """Restore and remove what a killed process of a version without staging folders has left of a folder."""
+    old = path.parent / f".{path.name}.old"
+    with suppress(OSError):
+        if not path.exists():
+            old.rename(path)
+    for remains in (old, path.parent / f".{path.name}.part"):
+        shutil.rmtree(remains, ignore_errors=True)
 
 
 def _cannot_write(path: Path, error: OSError) -> OutputError:
     return OutputError(f"{path}: cannot be written ({error.strerror or error}); its previous content is unchanged")
+
+
+def _flush_entries(folder: Path) -> None:
+    """Flush a folder's entries to disk. They are already in place, and some file systems cannot flush folders."""
+    with suppress(OSError):
+        _flush(folder)
 
 
 def _flush(path: Path) -> None:
