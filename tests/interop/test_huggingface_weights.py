@@ -217,6 +217,7 @@ def test_keys_that_are_left_out_have_their_defaults(family: str) -> None:
         ("pegasus", {}, (), (2,), ()),
         ("bart", {}, (4,), (2,), ()),  # <s>, foreign id 0, is the first token after the special tokens
         ("bart", {"forced_bos_token_id": 0}, (4,), (2,), (4,)),
+        ("bart", {"force_bos_token_to_be_generated": True}, (4,), (2,), (4,)),  # as before transformers 4.3
         ("m2m_100", {}, ("source_language",), (2,), ("target_language",)),
         ("mbart", {"decoder_start_token_id": 2}, ("source_language",), (2,), ("target_language",)),
         ("mbart", {}, (), (2, "source_language"), ()),
@@ -308,6 +309,7 @@ def change(folder: Path, **values: Any) -> None:
         ("marian", {"bad_words_ids": 7}, "bad_words_ids contains 7: only lists of one token id"),
         ("marian", {"model_type": "t5"}, r"'t5' is not supported; supported: marian \(MarianMT\), m2m_100"),
         ("marian", {"model_type": None}, "model_type = None is not supported"),
+        ("marian", {"logit_scale": 0.0625}, "logit_scale = 0.0625 is not supported for MarianMT"),
         ("bart", {"architectures": ["BartForSequenceClassification"]}, "expected BartForConditionalGeneration for BA"),
         ("bart", {"normalize_before": True}, "normalize_before = true is not supported; expected false for BART"),
         ("marian", {"static_position_embeddings": False}, "static_position_embeddings = false is not supported"),

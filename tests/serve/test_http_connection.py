@@ -48,7 +48,7 @@ def is_error(reply: bytes, status: int, body: dict[str, Any]) -> bool:
 @pytest.mark.slow_but_every(5)
 @pytest.mark.parametrize(
     "start",
-    [b"", b"\r\n", b"GET /lang", b"GET /languages HTTP/1.1\r\nHost: local", POST + b'Content-Length: 9\r\n\r\n{"a"'],
+    [b"", b"\r\n", b"GET /lang", b"GET /languages HTTP/1.1\r\nHost: local", POST + b'Content-Length: 999\r\n\r\n{"a"'],
     ids=["nothing", "empty-lines", "url", "headers", "body"],
 )
 def test_a_request_that_trickles_ends(service: RunningService, start: bytes) -> None:

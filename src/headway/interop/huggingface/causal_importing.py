@@ -66,7 +66,6 @@ def import_causal(folder: Path, *, unknown_id: int | None = None) -> ImportedLan
 def _model_config(checkpoint: Checkpoint[CausalFamily]) -> DecoderOnlyConfig:
     """Return the model's config, except ``tie`` and ``output_bias``."""
     family = checkpoint.family
-    checkpoint.refuse_unknown_keys()
     return DecoderOnlyConfig.parse(family.options(checkpoint), str(checkpoint.path))
 
 

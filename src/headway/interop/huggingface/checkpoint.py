@@ -26,11 +26,13 @@ class ModelFamily(ABC):
         title: The family's name in messages.
         architecture: Name of the `transformers` class with an output projection.
         defaults: Values of keys that are missing in config.json.
+        further_keys: Keys without a default that are accepted, in addition to those without effect in every family.
     """
 
     title: str
     architecture: str
     defaults: Mapping[str, Any]
+    further_keys: frozenset[str] = frozenset()
 
     @property
     @abstractmethod
@@ -47,10 +49,14 @@ class ModelFamily(ABC):
 _WITHOUT_EFFECT = frozenset(
     {
         "_attn_implementation",
+        "_attn_implementation_autoset",
         "_name_or_path",
         "_num_labels",
         "architectures",
+        "assistant_confidence_threshold",
+        "attn_implementation",
         "bos_token",
+        "cache_implementation",
         "chunk_size_feed_forward",
         "classifier_dropout",
         "classifier_dropout_prob",
@@ -59,8 +65,15 @@ _WITHOUT_EFFECT = frozenset(
         "do_sample",
         "dtype",
         "early_stopping",
+        "encoder_no_repeat_ngram_size",
+        "encoder_repetition_penalty",
         "eos_token",
+        "eos_token_ids",
+        "epsilon_cutoff",
+        "eta_cutoff",
+        "exponential_decay_length_penalty",
         "finetuning_task",
+        "forced_eos_token_id",
         "gradient_checkpointing",
         "id2label",
         "initializer_range",
@@ -69,18 +82,26 @@ _WITHOUT_EFFECT = frozenset(
         "label2id",
         "length_penalty",
         "max_length",
+        "max_new_tokens",
+        "max_time",
         "min_length",
+        "min_new_tokens",
+        "min_p",
         "model_type",
         "n_ctx",
         "no_repeat_ngram_size",
+        "num_assistant_tokens",
+        "num_assistant_tokens_schedule",
         "num_beam_groups",
         "num_beams",
         "num_labels",
         "num_return_sequences",
         "output_attentions",
         "output_hidden_states",
+        "output_logits",
         "output_past",
         "output_scores",
+        "penalty_alpha",
         "pooler_fc_size",
         "pooler_num_attention_heads",
         "pooler_num_fc_layers",
@@ -88,10 +109,13 @@ _WITHOUT_EFFECT = frozenset(
         "pooler_type",
         "pretraining_tp",
         "problem_type",
+        "remove_invalid_values",
+        "renormalize_logits",
         "repetition_penalty",
         "return_dict",
         "return_dict_in_generate",
         "sep_token_id",
+        "stop_strings",
         "summary_activation",
         "summary_first_dropout",
         "summary_proj_to_labels",
@@ -99,11 +123,13 @@ _WITHOUT_EFFECT = frozenset(
         "summary_use_proj",
         "task_specific_params",
         "temperature",
+        "tf_legacy_loss",
         "tokenizer_class",
         "top_k",
         "top_p",
         "torch_dtype",
         "torchscript",
+        "transformers.js_config",
         "transformers_version",
         "typical_p",
         "unk_token_id",
@@ -111,6 +137,8 @@ _WITHOUT_EFFECT = frozenset(
         "unsloth_version",
         "use_bfloat16",
         "use_cache",
+        "use_return_dict",
+        "xla_device",
     }
 )
 
@@ -153,16 +181,6 @@ class Checkpoint(Generic[FamilyT_co]):
         value = (read_json(self.path.with_name("generation_config.json")) or {}).get(key)
         return self[key] if value is None else value
 
-    def refuse_unknown_keys(self) -> None:
-        """Raise :class:`BundleError` for a key that the family does not have, unless its value is null, false or empty.
-
-        Keys that do not affect what a model computes are accepted.
-        """
-        known = _WITHOUT_EFFECT.union(self.family.defaults, self.family.fixed_options)
-        for key, value in self.config.items():
-            if key not in known and value not in (None, False, "", [], {}):
-                raise self.bundle_error(f"{key} = {value!r} is not supported for {self.family.title}")
-
     @property
     def vocab_sizes(self) -> tuple[int, int]:
         """Sizes of the source and target vocabularies."""
@@ -175,6 +193,9 @@ class Checkpoint(Generic[FamilyT_co]):
 
 def read_checkpoint_config(folder: Path, families: Mapping[str, FamilyT_co]) -> Checkpoint[FamilyT_co]:
     """Read the configuration of a folder with a model of one of these families, by ``model_type``.
+
+    Keys that the family does not have are accepted if they do not affect what a model computes, or if their value is
+    null, false, zero or empty.
 
     Raises:
         BundleError: The model is not supported. The message says why.
@@ -200,6 +221,10 @@ def read_checkpoint_config(folder: Path, families: Mapping[str, FamilyT_co]) -> 
                 f"{key} = {json.dumps(config[key])} is not supported; expected {json.dumps(expected)} for "
                 f"{family.title}"
             )
+    known = _WITHOUT_EFFECT.union(family.further_keys, family.defaults, family.fixed_options)
+    for key, value in config.items():
+        if key not in known and value and not (isinstance(value, str) and value.isspace()):
+            raise checkpoint.bundle_error(f"{key} = {value!r} is not supported for {family.title}")
     return checkpoint
 
 

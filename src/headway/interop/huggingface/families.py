@@ -42,6 +42,37 @@ OPTION_NAMES = {  # key of config.json: option of TransformerConfig
     "activation_dropout": "feed_forward_dropout",
 }
 
+# Keys without a default that the importer reads.
+_READ = frozenset(
+    {
+        "bad_words_ids",
+        "bos_token_id",
+        "decoder_start_token_id",
+        "decoder_vocab_size",
+        "force_bos_token_to_be_generated",
+        "forced_bos_token_id",
+    }
+)
+# Keys that do not affect the logits, or only repeat what the tensors show.
+_WITHOUT_EFFECT = frozenset(
+    {
+        "add_bias_logits",
+        "add_final_layer_norm",
+        "classif_dropout",
+        "decoder",  # FSMT's size of the target vocabulary, again
+        "decoder_layerdrop",
+        "encoder_layerdrop",
+        "extra_pos_embeddings",
+        "init_std",
+        "langs",
+        "normalize_embedding",
+        "num_hidden_layers",
+        "save_step",
+        "student_decoder_layers",
+        "student_encoder_layers",
+    }
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Family(ModelFamily):
@@ -61,6 +92,7 @@ class Family(ModelFamily):
     has_output_bias: bool = True
     output_tensor_name: str = "lm_head.weight"
     has_shared_table: bool = True
+    further_keys: frozenset[str] = _READ | _WITHOUT_EFFECT
 
     @property
     def base_class(self) -> str:

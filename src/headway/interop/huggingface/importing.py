@@ -147,6 +147,8 @@ def _template(checkpoint: Checkpoint[Family], target: VocabularyOrder) -> Specia
     prefix: tuple[TemplateItem, ...] = ()
     suffix: tuple[TemplateItem, ...] = (EOS,)
     forced = checkpoint.generation_setting("forced_bos_token_id")
+    if forced is None and checkpoint["force_bos_token_to_be_generated"]:  # before transformers 4.3
+        forced = checkpoint.token_id("bos_token_id")
     begins: tuple[TemplateItem, ...] = () if forced is None else target.to_headway_ids([forced])
     match checkpoint.family.title:
         case "BART":

@@ -47,7 +47,6 @@ def import_masked(folder: Path, *, pad: int, start: int, end: int, unknown: int)
     """
     checkpoint = read_checkpoint_config(folder, MASKED_FAMILIES)
     family = checkpoint.family
-    checkpoint.refuse_unknown_keys()
     config = MaskedConfig.parse(family.options(checkpoint), str(checkpoint.path))
     vocabulary = _vocabulary(checkpoint, pad=pad, start=start, end=end, unknown=unknown)
     tensors = StoredTensors(folder, family.prefix)
@@ -87,7 +86,6 @@ def import_sequence_classifier(folder: Path, *, pad: int, start: int, end: int, 
     """
     checkpoint = read_checkpoint_config(folder, CLASSIFIER_FAMILIES)
     family, labels = checkpoint.family, _labels(checkpoint)
-    checkpoint.refuse_unknown_keys()
     config = SequenceClassifierConfig.parse(family.options(checkpoint), str(checkpoint.path))
     assert isinstance(config.body, MaskedConfig)
     vocabulary = _vocabulary(checkpoint, pad=pad, start=start, end=end, unknown=unknown)
