@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from headway.engine.loss import (
     projected_cross_entropy,
@@ -20,16 +21,19 @@ from headway.nn.loss import distillation_loss, label_smoothed_cross_entropy, r_d
 @pytest.mark.parametrize("rows", [1, 2048, 4100])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("unigram", [False, True])
-def test_projected_in_chunks_equals_the_definition(rows: int, smoothing: float, unigram: bool) -> None:
+@pytest.mark.parametrize("biased", [False, True])
+def test_projected_in_chunks_equals_the_definition(rows: int, smoothing: float, unigram: bool, biased: bool) -> None:
     # 4,100 rows are three chunks of at most 2,048.
     hidden, weight = torch.randn(rows, 6, requires_grad=True), torch.randn(9, 6, requires_grad=True)
     targets = torch.randint(9, (rows,))
     prior = torch.rand(9).softmax(-1) if unigram else None
-    ours = projected_cross_entropy(hidden, weight, targets, smoothing, prior)
-    definition = label_smoothed_cross_entropy(hidden @ weight.T, targets, smoothing, prior).sum()
+    bias = torch.randn(9, requires_grad=True) if biased else None
+    ours = projected_cross_entropy(hidden, weight, targets, smoothing, prior, bias)
+    definition = label_smoothed_cross_entropy(F.linear(hidden, weight, bias), targets, smoothing, prior).sum()
     torch.testing.assert_close(ours, definition)
-    found = torch.autograd.grad(3 * ours, (hidden, weight))
-    expected = torch.autograd.grad(3 * definition, (hidden, weight))
+    variables = [each for each in (hidden, weight, bias) if each is not None]
+    found = torch.autograd.grad(3 * ours, variables)
+    expected = torch.autograd.grad(3 * definition, variables)
     for gradient, other in zip(found, expected, strict=True):
         torch.testing.assert_close(gradient, other, atol=1e-4, rtol=1e-4)
 
@@ -90,25 +94,36 @@ def test_r_drop_by_hand() -> None:
     assert loss.item() == pytest.approx((math.log(4 / 3) + math.log(4)) / 2 + 5 / 4 * math.log(3))
 
 
-def r_drop(one: Tensor, two: Tensor, weight: Tensor, targets: Tensor, smoothing: float, alpha: float) -> Tensor:
-    return r_drop_loss(one @ weight.T, two @ weight.T, targets, smoothing, alpha).sum()
+def r_drop(
+    one: Tensor,
+    two: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    smoothing: float,
+    alpha: float,
+    bias: Tensor | None = None,
+) -> Tensor:
+    return r_drop_loss(F.linear(one, weight, bias), F.linear(two, weight, bias), targets, smoothing, alpha).sum()
 
 
 @pytest.mark.parametrize("rows", [1, 2100])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("alpha", [0.0, 5.0])
-def test_r_drop_in_chunks_equals_the_definition(rows: int, smoothing: float, alpha: float) -> None:
+@pytest.mark.parametrize("biased", [False, True])
+def test_r_drop_in_chunks_equals_the_definition(rows: int, smoothing: float, alpha: float, biased: bool) -> None:
     # 2,100 rows are three chunks of at most 1,024.
     generator = torch.Generator().manual_seed(3)
     one, two, weight = (
         torch.randn(size, 6, dtype=torch.float64, generator=generator).requires_grad_() for size in (rows, rows, 9)
     )
     targets = torch.randint(9, (rows,), generator=generator)
-    ours = projected_r_drop(one, two, weight, targets, smoothing, alpha)
-    definition = r_drop(one, two, weight, targets, smoothing, alpha)
+    bias = torch.randn(9, dtype=torch.float64, generator=generator).requires_grad_() if biased else None
+    ours = projected_r_drop(one, two, weight, targets, smoothing, alpha, bias)
+    definition = r_drop(one, two, weight, targets, smoothing, alpha, bias)
     torch.testing.assert_close(ours, definition, rtol=1e-12, atol=0)
-    found = torch.autograd.grad(3 * ours, (one, two, weight))
-    expected = torch.autograd.grad(3 * definition, (one, two, weight))
+    variables = [each for each in (one, two, weight, bias) if each is not None]
+    found = torch.autograd.grad(3 * ours, variables)
+    expected = torch.autograd.grad(3 * definition, variables)
     for gradient, other in zip(found, expected, strict=True):
         torch.testing.assert_close(gradient, other, rtol=1e-9, atol=1e-12)
 

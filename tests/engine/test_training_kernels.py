@@ -90,14 +90,16 @@ def test_unlikely_targets_and_large_logits_keep_their_loss() -> None:
 
 @pytest.mark.usefixtures("by")
 @pytest.mark.parametrize("autocast", [False, True])
-def test_the_projected_loss_is_the_definitions(autocast: bool) -> None:
+@pytest.mark.parametrize("width", [16, 32])  # a width without and with a kernel for products in bfloat16
+def test_the_projected_loss_is_the_definitions(autocast: bool, width: int) -> None:
     torch.manual_seed(0)
-    hidden, weight, targets = torch.randn(2_100, 16), torch.randn(50, 16), torch.randint(50, (2_100,))
-    found, expected = ([x.clone().requires_grad_() for x in (hidden, weight)] for _ in range(2))
+    hidden, weight, targets = torch.randn(2_100, width), torch.randn(50, width), torch.randint(50, (2_100,))
+    bias = 2 * torch.randn(50)
+    found, expected = ([x.clone().requires_grad_() for x in (hidden, weight, bias)] for _ in range(2))
     with torch.autocast("cpu", enabled=autocast):
-        loss = projected_cross_entropy(found[0], found[1], targets, 0.1)
+        loss = projected_cross_entropy(found[0], found[1], targets, 0.1, bias=found[2])
     loss.backward()  # type: ignore[no-untyped-call]
-    defined = label_smoothed_cross_entropy(expected[0] @ expected[1].T, targets, 0.1).sum()
+    defined = label_smoothed_cross_entropy(F.linear(*expected), targets, 0.1).sum()
     defined.backward()  # type: ignore[no-untyped-call]
     assert loss.item() == pytest.approx(defined.item(), rel=1e-3 if autocast else 1e-5)
     for one, other in zip(found, expected, strict=True):

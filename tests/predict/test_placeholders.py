@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import random
+import re
 import time
+from collections.abc import Iterator
 
 import pytest
 from marked_texts import copied
 
+from headway.predict import placeholders
 from headway.predict.marked_text import Document
-from headway.predict.placeholders import find_placeholders, keeps_placeholders, parse_plain_text, remove_placeholders
+from headway.predict.placeholders import (
+    find_placeholders,
+    keeps_placeholders,
+    parse_plain_text,
+    placeholder_counts,
+    remove_placeholders,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +42,7 @@ from headway.predict.placeholders import find_placeholders, keeps_placeholders, 
         ("an a.b+c@d-e.co.uk, mailto:f@g.de. @h", ["a.b+c@d-e.co.uk", "mailto:f@g.de"]),
         ("mit `code {x}` und ``a`b``", ["`code {x}`"]),
         ("Toll 🎉👍🏽 👨‍👩‍👧 🇩🇪 1️⃣ ❤️! 5 # * ‼", ["🎉👍🏽", "👨‍👩‍👧", "🇩🇪", "1️⃣", "❤️"]),
+        ("nur #\ufe0f\u20e3", ["#\ufe0f\u20e3"]),
         ("Ein Satz. Noch einer: ja, nein! (a) [b] 1. 2,5 3/4 a_b a*b", []),
     ],
 )
@@ -127,3 +138,54 @@ def test_a_long_number_after_a_percent_sign_takes_no_long_time(text: str) -> Non
     began = time.process_time()
     parse_plain_text(text)
     assert time.process_time() - began < 5
+
+
+# Removing invented placeholders.
+
+PIECES = ["{", "}", "{a}", "{x}", "{{", "}}", "%s", "%d", "%", "%%", "%a%", "%(n)s", "$", "$x", "`", "`c`", "``", "a", "b", "x", "é", "5", "1", "000", "km", "www", ".", ".de", "http", ":", "//", "http://a.de", "@", "a@b.c", "#", "#⃣", "5⃣", "*", "⃣", "😀", "\u200d", "👍", "🏽", "🇩", "🇪", "️", "€", ",", "plural", "{n,plural,", "one{", "mailto:", "-", "+", "_", "(", ")", '"', "'", "[", "]", "!", "s"] + [" ", "  ", "\n", "\u00a0", " "]
+
+
+def removed_one_by_one(source: str, target: str) -> str:
+    """Remove the first invented placeholder, and search the whole text again."""
+    known = placeholder_counts(source)
+    while invented := [(start, end) for start, end in find_placeholders(target) if target[start:end] not in known]:
+        start, end = invented[0]
+        target = target[:start] + target[end:]
+    return target
+
+
+def test_a_placeholder_that_a_removal_forms_is_found_as_in_a_new_search() -> None:
+    draw = random.Random(0)
+    changed = 0
+    for _ in range(3000):
+        pieces = draw.sample(PIECES, draw.randint(2, 12))
+        target = "".join(draw.choices(pieces, k=draw.randint(1, 30)))
+        found = [target[start:end] for start, end in find_placeholders(target)]
+        source = " ".join(draw.sample(found, len(found) // 2)) + "".join(draw.choices(pieces, k=3))
+        expected = removed_one_by_one(source, target)
+        assert remove_placeholders(source, target) == expected, (source, target)
+        changed += expected != target
+    assert changed > 1000
+
+
+@pytest.mark.parametrize(
+    "repeated", ["{x} w ", "{x}{y}", "{a}{x}", "%s", "%d%s", "a%s.", "5 {x} ", "😀%s", "`x`y", "word " * 20 + "{x}"]
+)
+def test_the_characters_searched_are_proportional_to_the_text(repeated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counted:
+        def __init__(self, pattern: re.Pattern[str]) -> None:
+            self.pattern, self.characters = pattern, 0
+
+        def finditer(self, text: str) -> Iterator[re.Match[str]]:
+            return self.pattern.finditer(text)
+
+        def search(self, text: str, position: int) -> re.Match[str] | None:
+            match = self.pattern.search(text, position)
+            self.characters += (match.end() if match else len(text)) - position
+            return match
+
+    counted = Counted(placeholders._PROTECTED)
+    monkeypatch.setattr(placeholders, "_PROTECTED", counted)
+    target = repeated * 300
+    assert remove_placeholders("{a} %d 😀", target) != target
+    assert len(target) <= counted.characters < 10 * len(target)

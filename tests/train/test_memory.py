@@ -199,20 +199,16 @@ class TestComparison:
         with pytest.warns(UserWarning, match="needs about"):
             check_memory(estimate(3.1, allocated_gib=1.0), 2 * GIB)
 
-    def test_slightly_too_little_memory_is_a_warning(self) -> None:
+    @pytest.mark.parametrize("gib", [2.5, 500.0])
+    def test_too_little_memory_is_only_a_warning(self, gib: float) -> None:
+        """The estimate may be wrong, and the user knows better, or will see."""
         message = (
-            r"needs about 2\.5 GiB: .*8 rows x \(10 source \+ 20 target tokens\), but only 2\.0 GiB are free; "
+            rf"needs about {gib} GiB: .*8 rows x \(10 source \+ 20 target tokens\), but only 2\.0 GiB are free; "
             r"lower data\.max_tokens \(and raise training\.accumulate to keep the step size\), "
-            r"or choose a smaller model"
+            r"or choose a smaller model\. This is an estimate.* factor of 1\.5: training starts anyway"
         )
         with pytest.warns(UserWarning, match=message):
-            check_memory(estimate(2.5), 2 * GIB)
-
-    def test_far_too_little_memory_is_an_error(self) -> None:
-        with pytest.raises(
-            TrainingError, match=r"needs about 3\.1 GiB.*only 2\.0 GiB are free; lower data\.max_tokens"
-        ):
-            check_memory(estimate(3.1), 2 * GIB)
+            check_memory(estimate(gib), 2 * GIB)
 
 
 class TestAvailable:

@@ -99,6 +99,13 @@ def zeros_for_gradient(weight: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
     return weight.new_zeros(-(-len(weight) // TILE_ROWS) * TILE_ROWS, weight.size(1))
 
 
+def sum_rows(y: Float[Tensor, "R N"]) -> Float[Tensor, " N"]:
+    """Return the sum of the rows in float32: the gradient of the bias if y is the gradient of the outputs."""
+    from headway.kernels import bf16_gemm
+
+    return torch.from_numpy(bf16_gemm.sum_rows(as_array(y.contiguous())))
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -109,8 +116,6 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        from headway.kernels.bf16_gemm import sum_rows
-
         x, weight = ctx.saved_tensors
         grad = grad_output.flatten(0, -2).contiguous()
         x_grad = weight_grad = bias_grad = None
@@ -121,5 +126,5 @@ class _Linear(torch.autograd.Function):
             add_weight_gradient(weight_grad, grad, x.flatten(0, -2))
             weight_grad = weight_grad[: len(weight)]
         if ctx.biased and ctx.needs_input_grad[2]:
-            bias_grad = torch.from_numpy(sum_rows(as_array(grad)))
+            bias_grad = sum_rows(grad)
         return x_grad, weight_grad, bias_grad

@@ -16,10 +16,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from headway.engine.arrays import as_array, kernels_support
-from headway.engine.linear import PackedWeight, add_weight_gradient, kernels_can_multiply, zeros_for_gradient
+from headway.engine.linear import (
+    PackedWeight,
+    add_weight_gradient,
+    kernels_can_multiply,
+    sum_rows,
+    zeros_for_gradient,
+)
 from headway.nn.loss import distillation_loss, label_smoothed_cross_entropy
 
 
@@ -37,9 +44,10 @@ def projected_cross_entropy(
     targets: Int[Tensor, " N"],
     smoothing: float = 0.0,
     prior: Float[Tensor, " V"] | None = None,
+    bias: Float[Tensor, " V"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return the sum of :func:`headway.nn.loss.label_smoothed_cross_entropy` over the logits ``hidden`` W^T."""
-    return _projected_loss(hidden.unsqueeze(1), weight, targets, smoothing, prior, 0.0)
+    """Return the sum of :func:`headway.nn.loss.label_smoothed_cross_entropy` over the logits ``hidden`` W^T + b."""
+    return _projected_loss(hidden.unsqueeze(1), weight, bias, targets, smoothing, prior, 0.0)
 
 
 def projected_r_drop(
@@ -49,12 +57,13 @@ def projected_r_drop(
     targets: Int[Tensor, " N"],
     smoothing: float,
     alpha: float,
+    bias: Float[Tensor, " V"] | None = None,
 ) -> Float[Tensor, ""]:
     """Return the sum of :func:`headway.nn.loss.r_drop_loss` over the logits of two passes.
 
     With ``alpha`` = 0 it is the mean of the two passes' cross-entropies.
     """
-    return _projected_loss(torch.stack((hidden1, hidden2), 1), weight, targets, smoothing, None, alpha)
+    return _projected_loss(torch.stack((hidden1, hidden2), 1), weight, bias, targets, smoothing, None, alpha)
 
 
 def projected_log_probs(
@@ -90,6 +99,7 @@ def projected_distillation_loss(
 def _projected_loss(
     hidden: Float[Tensor, "N P D"],
     weight: Float[Tensor, "V D"],
+    bias: Float[Tensor, " V"] | None,
     targets: Int[Tensor, " N"],
     smoothing: float,
     prior: Float[Tensor, " V"] | None,
@@ -101,7 +111,7 @@ def _projected_loss(
     wide = torch.promote_types(dtype, torch.float32)
     uniform = torch.full((weight.size(0),), 1 / weight.size(0), device=weight.device, dtype=wide)
     prior = uniform if prior is None else prior.to(weight.device, wide)
-    arguments = (hidden.to(dtype), weight, targets, smoothing, prior, alpha)
+    arguments = (hidden.to(dtype), weight, bias, targets, smoothing, prior, alpha)
     with torch.autocast(device, enabled=False):
         if not torch.is_grad_enabled():
             return _sum_and_gradients(*arguments, with_gradients=False)[0]
@@ -110,13 +120,22 @@ def _projected_loss(
 
 
 class _ProjectedLoss(torch.autograd.Function):
-    """Compute the loss and, in the same pass, its gradients with respect to ``hidden`` and ``weight``."""
+    """Compute the loss and, in the same pass, its gradients with respect to ``hidden``, ``weight`` and ``bias``."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float, prior: Tensor, alpha: float
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        smoothing: float,
+        prior: Tensor,
+        alpha: float,
     ) -> Tensor:
-        total, *gradients = _sum_and_gradients(hidden, weight, targets, smoothing, prior, alpha, with_gradients=True)
+        total, *gradients = _sum_and_gradients(
+            hidden, weight, bias, targets, smoothing, prior, alpha, with_gradients=True
+        )
         ctx.save_for_backward(*gradients)
         return total
 
@@ -124,21 +143,22 @@ class _ProjectedLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         # The scalar is not rounded to bfloat16 in these products: that would scale the two gradients differently.
-        grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * grad_output, grad_weight * grad_output, None, None, None, None
+        gradients = (None if gradient is None else gradient * grad_output for gradient in ctx.saved_tensors)
+        return *gradients, None, None, None, None
 
 
 def _sum_and_gradients(
     hidden: Tensor,
     weight: Tensor,
+    bias: Tensor | None,
     targets: Tensor,
     smoothing: float,
     prior: Tensor,
     alpha: float,
     *,
     with_gradients: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the summed loss and its gradients with respect to ``hidden`` and ``weight`` (or zeros).
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return the summed loss and its gradients with respect to ``hidden``, ``weight`` and ``bias`` (or zeros).
 
     Softmax and sums are computed in the prior's type.
     """
@@ -146,14 +166,16 @@ def _sum_and_gradients(
     by_kernel = passes == 1 and kernels_support(hidden)
     packed = PackedWeight(weight) if hidden.dtype == torch.bfloat16 and kernels_can_multiply(hidden, weight) else None
     cast = weight.to(hidden.dtype) if packed is None else weight
+    cast_bias = None if bias is None else bias.to(hidden.dtype)
     total = prior.new_zeros(())
     grad_hidden = torch.zeros_like(hidden)
     grad_weight = torch.zeros_like(weight, dtype=prior.dtype) if packed is None else zeros_for_gradient(weight)
+    grad_bias = None if bias is None else torch.zeros_like(bias, dtype=prior.dtype)
     chunk, block = (rows // passes for rows in rows_at_a_time(hidden.device.type))
     for start in range(0, hidden.size(0), chunk):
         rows = slice(start, start + chunk)
         x = hidden[rows].flatten(0, 1)
-        product = x @ cast.T if packed is None else packed.product(x)
+        product = F.linear(x, cast, cast_bias) if packed is None else packed.product(x, bias)
         logits = product.view(-1, passes, len(weight))
         if by_kernel:
             from headway.kernels.softmax import cross_entropy_  # imports Numba
@@ -167,17 +189,26 @@ def _sum_and_gradients(
             if packed is None:
                 torch.mm(errors, cast, out=grad_hidden[rows].flatten(0, 1))
                 grad_weight[: len(weight)] += errors.T @ x
+                if grad_bias is not None:
+                    grad_bias += errors.sum(0, dtype=prior.dtype)
             else:
                 grad_hidden[rows] = packed.transposed_product(errors).view_as(grad_hidden[rows])
                 add_weight_gradient(grad_weight, errors, x)
+                if grad_bias is not None:
+                    grad_bias += sum_rows(errors)
     if smoothing:
         mean_weight = prior @ weight.to(prior.dtype)
         hidden_sum = hidden.sum((0, 1), dtype=prior.dtype) / passes
         total -= smoothing * hidden_sum @ mean_weight
+        if bias is not None and grad_bias is not None:
+            total -= smoothing * len(hidden) * (prior @ bias.to(prior.dtype))
+            grad_bias -= smoothing * len(hidden) * prior
         if with_gradients:
             grad_hidden -= (smoothing / passes * mean_weight).to(hidden.dtype)
             grad_weight[: len(weight)].addr_(prior, hidden_sum, alpha=-smoothing)
-    return total, grad_hidden, grad_weight[: len(weight)].to(weight.dtype)
+    if bias is not None and grad_bias is not None:
+        grad_bias = grad_bias.to(bias.dtype)
+    return total, grad_hidden, grad_weight[: len(weight)].to(weight.dtype), grad_bias
 
 
 def _replace_by_error(

@@ -60,10 +60,13 @@ _INLINE = re.compile(
     re.VERBOSE,
 )
 # A text without any of these characters contains nothing to keep.
-_HINT = re.compile("[{%$@*_~`\\[\\d\\n\\r\u2028\u2029\u231a-\u3299\U0001f000-\U0001faff€£¥]|://|www\\.|^\\s*[#>+|-]")
+_HINT = re.compile(
+    "[{%$@*_~`\\[\\d\\n\\r\u2028\u2029\u20e3\u231a-\u3299\U0001f000-\U0001faff€£¥]|://|www\\.|^\\s*[#>+|-]"
+)
 _LINE_BREAK = re.compile("\r\n|[\n\r\u2028\u2029]")
 _QUOTES = {"„": "“”", "“": "”", '"': '"', "'": "'", "«": "»", "»": "«", "‚": "‘", "‘": "’", "(": ")", "[": "]"}
 _DIGITS = re.compile(_DIGIT_GROUPS)
+_SPACE = re.compile(r"(?<![\d$€£¥])\s")  # white space that is not part of a number
 
 _MAX_OPEN = 30  # opening marks that wait for a partner; earlier ones are text
 _FENCE = re.compile(r"\s*(?:```|~~~)")
@@ -113,11 +116,28 @@ def _digit_counts(text: str) -> Counter[str]:
 
 
 def remove_placeholders(source: str, target: str) -> str:
-    """Remove the placeholders from a translation that its source does not have."""
+    """Remove the placeholders from a translation that its source does not have, the first one first.
+
+    What is on both sides of a removed placeholder may form another one. After each removal the search therefore
+    continues from the last place that no placeholder can extend across: after white space that is not part of a number,
+    or before three placeholders. Without a lone brace or backtick, time is proportional to the length of the text.
+    """
     known = placeholder_counts(source)
-    while invented := [(start, end) for start, end in find_placeholders(target) if target[start:end] not in known]:
-        start, end = invented[0]
-        target = target[:start] + target[end:]
+    position = border = 0
+    kept: list[int] = []  # starts of the known placeholders before ``position``
+    is_open = False  # whether a placeholder of any length may begin in the text before ``position``
+    while match := _PROTECTED.search(target, position):
+        start, end = match.span()
+        is_open |= any(mark in target[position:start] for mark in "{`")
+        for space in () if is_open else _SPACE.finditer(target, position, start):
+            border = space.end()
+        position = end
+        if match.lastgroup != "number" and match.group() in known:
+            kept.append(start)
+        elif match.lastgroup != "number":
+            target = target[:start] + target[end:]
+            position = max(border, kept[-3]) if len(kept) >= 3 and not is_open else border
+            kept = [each for each in kept[-3:] if each < position]
     return target
 
 

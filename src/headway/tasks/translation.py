@@ -14,10 +14,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
-import torch
 from jaxtyping import Float
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from headway.bundle import Bundle
 from headway.data.encoding import SideSpec
@@ -90,10 +89,11 @@ class TranslationObjective(Objective):
         if not self.r_drop:
             return self._loss(self.states(*inputs), batch, self.label_smoothing)
         states = self.states(*(tokens.repeat(2, 1) for tokens in inputs))
-        twice = torch.cat([self.outputs(half, batch) for half in states.chunk(2)])
-        twice, weight = _append_bias(twice, self.model.projection)
-        first, second = twice.chunk(2)
-        return projected_r_drop(first, second, weight, batch.targets, self.label_smoothing, self.r_drop)
+        first, second = (self.outputs(half, batch) for half in states.chunk(2))
+        projection = self.model.projection
+        return projected_r_drop(
+            first, second, projection.weight, batch.targets, self.label_smoothing, self.r_drop, projection.bias
+        )
 
     def cross_entropy(self, batch: TokenBatch) -> Float[Tensor, ""]:
         """Return the cross-entropy without smoothing, in one pass."""
@@ -113,18 +113,8 @@ class TranslationObjective(Objective):
         return states.flatten(0, 1).index_select(0, batch.target_positions)
 
     def _loss(self, states: Float[Tensor, "B T D"], batch: TokenBatch, smoothing: float) -> Float[Tensor, ""]:
-        hidden, weight = _append_bias(self.outputs(states, batch), self.model.projection)
-        return projected_cross_entropy(hidden, weight, batch.targets, smoothing)
-
-
-def _append_bias(
-    hidden: Float[Tensor, "N D"], projection: nn.Linear
-) -> tuple[Float[Tensor, "N E"], Float[Tensor, "V E"]]:
-    """Return hidden states with a column of ones, and the projection's weight with its bias as a column."""
-    if projection.bias is None:
-        return hidden, projection.weight
-    ones = hidden.new_ones(hidden.size(0), 1)
-    return torch.cat([hidden, ones], 1), torch.cat([projection.weight, projection.bias.unsqueeze(1)], 1)
+        hidden, projection = self.outputs(states, batch), self.model.projection
+        return projected_cross_entropy(hidden, projection.weight, batch.targets, smoothing, bias=projection.bias)
 
 
 class TranslationTask:

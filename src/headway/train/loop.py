@@ -87,7 +87,7 @@ class Result:
 
 
 def _check_memory(task: Task[Any, Any, Any], trainer: _Trainer[Any]) -> None:
-    """Warn or stop if a step needs more memory than there is."""
+    """Warn if a step seems to need more memory than there is."""
     shapes, state = largest_batch_shapes(trainer.prepared.train, trainer.stream.epoch_plan), trainer.state
     objective = task.build_objective(trainer.model, trainer.recipe, trainer.prepared)
     with torch.compiler.set_stance("force_eager"):  # compiling would take as long again as for training

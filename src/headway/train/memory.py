@@ -199,19 +199,18 @@ def saved_activations(objective: Objective, precision: str) -> Iterator[dict[int
 
 
 def check_memory(estimate: MemoryEstimate, available_bytes: int | None) -> None:
-    """Warn if ``estimate`` exceeds the available memory, and raise :class:`TrainingError` if it exceeds it by far.
+    """Warn if ``estimate`` exceeds the available memory. Training starts anyway, because an estimate may be too high.
 
     ``available_bytes`` is the number of bytes that can still be allocated. None means that it is unknown.
     """
     if available_bytes is None or estimate.total_bytes <= (room := available_bytes + estimate.allocated_bytes):
         return
-    message = (
+    warnings.warn(
         f"training needs {estimate}, but only {room / _GIB:.1f} GiB are free; lower data.max_tokens (and raise "
-        "training.accumulate to keep the step size), or choose a smaller model"
+        "training.accumulate to keep the step size), or choose a smaller model. This is an estimate, which may be "
+        f"wrong by a factor of {_ACCURACY}: training starts anyway",
+        stacklevel=2,
     )
-    if estimate.total_bytes > _ACCURACY * room:
-        raise TrainingError(message)
-    warnings.warn(message, stacklevel=2)
 
 
 def available_memory(device: torch.device) -> int | None:
