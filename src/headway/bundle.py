@@ -94,12 +94,13 @@ class _AnyBundle(ABC):
     model: Model
 
     @classmethod
-    def load(cls: type[BundleT], folder: Path) -> BundleT:
+    def load(cls: type[BundleT], folder: str | Path) -> BundleT:
         """Read a model folder.
 
         Raises:
             BundleError: A file is missing, damaged or of the wrong kind. The message names the file.
         """
+        folder = Path(folder)
         outline = cls.load_outline(folder)
         config, source, path = read_config(folder), outline.tokenizers["source"], folder / "model.safetensors"
         target = outline.tokenizers.get("target", source)
@@ -109,12 +110,13 @@ class _AnyBundle(ABC):
         return replace(cast("Any", outline), model=model)  # type: ignore[no-any-return]
 
     @classmethod
-    def load_outline(cls: type[BundleT], folder: Path) -> BundleT:
+    def load_outline(cls: type[BundleT], folder: str | Path) -> BundleT:
         """Read a model folder without its weights: those of the result are on PyTorch's meta device.
 
         Raises:
             BundleError: A file is missing, damaged or of the wrong kind, as far as the file headers show.
         """
+        folder = Path(folder)
         config = read_config(folder)
         kind = _BUNDLES[config.task.kind]
         if not issubclass(kind, cls):
@@ -140,8 +142,9 @@ class _AnyBundle(ABC):
     def tokenizers(self) -> dict[str, TextTokenizer]:
         """The tokenizers, by side."""
 
-    def _save(self, folder: Path, card: str, tokenizers: dict[str, TextTokenizer], facts: dict[str, Any]) -> None:
+    def _save(self, folder: str | Path, card: str, tokenizers: dict[str, TextTokenizer], facts: dict[str, Any]) -> None:
         about = {"task": self.task.as_dict(), "model": self.model.config.as_dict()}
+        folder = Path(folder)
         config = {"format": facts["format"], **about, **facts}
         with atomic_write_folder(folder) as aside:
             write_weights(named_weights(self.model), aside / "model.safetensors")
@@ -191,7 +194,7 @@ class Bundle(_AnyBundle):
             "takes_target_language": bool(targets),
         }
 
-    def save(self, folder: Path, model_card: str) -> None:
+    def save(self, folder: str | Path, model_card: str) -> None:
         """Write the model folder atomically. ``model_card`` is the content of README.md."""
         joint = self.source_tokenizer.fingerprint == self.target_tokenizer.fingerprint
         source, target = (_JOINT, _JOINT) if joint else (_SOURCE, _TARGET)
@@ -227,7 +230,7 @@ class ClassifierBundle(_AnyBundle):
         """Return the labels of the model."""
         return {"labels": self.labels}
 
-    def save(self, folder: Path, model_card: str) -> None:
+    def save(self, folder: str | Path, model_card: str) -> None:
         """Write the model folder atomically. ``model_card`` is the content of README.md."""
         facts = {"format": 2, "labels": list(self.labels), "tokenizers": {"source": _JOINT, "target": _JOINT}}
         self._save(folder, model_card, {_JOINT: self.tokenizer}, facts)
@@ -284,7 +287,7 @@ class LanguageModelBundle(_AnyBundle):
         """Return the context of the model, in tokens."""
         return {"context_length": self.context_length}
 
-    def save(self, folder: Path, card: str) -> None:
+    def save(self, folder: str | Path, card: str) -> None:
         """Write the folder, whole or not at all. ``card`` becomes README.md."""
         facts: dict[str, Any] = {"format": 2, "tokenizers": {"source": _JOINT, "target": _JOINT}}
         if self.imported_token_template is not None:
@@ -320,7 +323,7 @@ class MaskedLanguageModelBundle(_AnyBundle):
         """Return the length of the longest text that the model was trained on, in tokens with BOS and EOS."""
         return {"context_length": self.model.config.max_length}
 
-    def save(self, folder: Path, model_card: str) -> None:
+    def save(self, folder: str | Path, model_card: str) -> None:
         """Write the model folder atomically. ``model_card`` is the content of README.md."""
         facts = {"format": 2, "tokenizers": {"source": _JOINT, "target": _JOINT}}
         self._save(folder, model_card, {_JOINT: self.tokenizer}, facts)
@@ -349,7 +352,7 @@ _BUNDLES: dict[
 }
 
 
-def load_bundle(folder: Path) -> AnyBundle:
+def load_bundle(folder: str | Path) -> AnyBundle:
     """Read a model folder of any task.
 
     Raises:
@@ -358,7 +361,7 @@ def load_bundle(folder: Path) -> AnyBundle:
     return cast("AnyBundle", _AnyBundle.load(folder))
 
 
-def load_outline(folder: Path) -> AnyBundle:
+def load_outline(folder: str | Path) -> AnyBundle:
     """Read a model folder of any task without its weights; see :meth:`Bundle.load_outline`.
 
     Raises:
@@ -367,8 +370,9 @@ def load_outline(folder: Path) -> AnyBundle:
     return cast("AnyBundle", _AnyBundle.load_outline(folder))
 
 
-def read_config(folder: Path) -> BundleConfig:
+def read_config(folder: str | Path) -> BundleConfig:
     """Read and validate a model folder's config.json."""
+    folder = Path(folder)
     content = _read_json(folder)
     with _config_errors(folder):
         task = TaskConfig.parse(content["task"], "task")

@@ -45,9 +45,9 @@ _SAY_EVERY_S = 30.0
 
 
 def distill(
-    teacher: Path,
+    teacher: str | Path,
     recipe: Recipe,
-    run: Path,
+    run: str | Path,
     *,
     beam_size: int = 4,
     keep_original: bool = False,
@@ -71,6 +71,8 @@ def distill(
         DataError: A corpus cannot be read.
         CheckpointError: The student has already been trained on different translations.
     """
+    run = Path(run)
+    teacher = Path(teacher)
     listener = listener or Listener()
     options = DecodingOptions.parse({"beam_size": beam_size}, "options")
     if architecture_of(read_config(teacher).model).output == "continuation":

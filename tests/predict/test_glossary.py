@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import gc
 import pickle
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -251,6 +254,22 @@ def test_threads_that_need_a_glossary_share_one(make_translator: Make) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: model_glossary(Glossary(rows), tokenizer, None), range(8)))
     assert all(each is found[0] for each in found)
+
+
+def test_the_cache_is_bounded_and_keeps_no_tokenizer_alive(make_translator: Make) -> None:
+    tokenizer = make_translator().bundle.target_tokenizer
+    first = model_glossary(Glossary([("Haus", "house")]), tokenizer, None)
+    for number in range(20):
+        glossary = Glossary([("Haus", "house"), (f"das {number}", "the")])
+        assert model_glossary(glossary, tokenizer, None) is model_glossary(glossary, tokenizer, None)
+    assert model_glossary(Glossary([("Haus", "house")]), tokenizer, None) is not first
+    copied = copy.copy(tokenizer)
+    prepared = model_glossary(Glossary([("Haus", "house")]), copied, None)
+    assert [phrases for _, phrases in prepared.matches("das Haus")] == [phrases for _, phrases in first.matches("Haus")]
+    reference = weakref.ref(copied)
+    del copied
+    gc.collect()
+    assert reference() is None
 
 
 @pytest.mark.parametrize("end", ["", "\x85", " ", "|"])

@@ -142,7 +142,15 @@ def test_a_long_number_after_a_percent_sign_takes_no_long_time(text: str) -> Non
 
 # Removing invented placeholders.
 
-PIECES = ["{", "}", "{a}", "{x}", "{{", "}}", "%s", "%d", "%", "%%", "%a%", "%(n)s", "$", "$x", "`", "`c`", "``", "a", "b", "x", "é", "5", "1", "000", "km", "www", ".", ".de", "http", ":", "//", "http://a.de", "@", "a@b.c", "#", "#⃣", "5⃣", "*", "⃣", "😀", "\u200d", "👍", "🏽", "🇩", "🇪", "️", "€", ",", "plural", "{n,plural,", "one{", "mailto:", "-", "+", "_", "(", ")", '"', "'", "[", "]", "!", "s"] + [" ", "  ", "\n", "\u00a0", " "]
+PIECES = [
+    *re.findall(
+        r"\S+",
+        "{ } {a} {x} {{ }} %s %d % %% %a% %(n)s $ $x ` `c` `` a b x é 5 1\u00a0000 km www . .de http : // "
+        "http://a.de @ a@b.c # #\u20e3 5\u20e3 * \u20e3 😀 \u200d 👍 🏽 🇩 🇪 "
+        "\ufe0f € , plural {n,plural, one{ mailto: - + _ ( ) \" ' [ ] ! s",
+    ),
+    *(" ", "  ", "\n", "\u00a0"),
+]
 
 
 def removed_one_by_one(source: str, target: str) -> str:
@@ -157,7 +165,7 @@ def removed_one_by_one(source: str, target: str) -> str:
 def test_a_placeholder_that_a_removal_forms_is_found_as_in_a_new_search() -> None:
     draw = random.Random(0)
     changed = 0
-    for _ in range(3000):
+    for _ in range(2000):
         pieces = draw.sample(PIECES, draw.randint(2, 12))
         target = "".join(draw.choices(pieces, k=draw.randint(1, 30)))
         found = [target[start:end] for start, end in find_placeholders(target)]
@@ -169,7 +177,7 @@ def test_a_placeholder_that_a_removal_forms_is_found_as_in_a_new_search() -> Non
 
 
 @pytest.mark.parametrize(
-    "repeated", ["{x} w ", "{x}{y}", "{a}{x}", "%s", "%d%s", "a%s.", "5 {x} ", "😀%s", "`x`y", "word " * 20 + "{x}"]
+    "repeated", ["{x} w ", "{x}{y}", "{a}{x}", "%s", "%d%s", "5 {x} ", "😀%s", "`x` y ", "word " * 20 + "{x}"]
 )
 def test_the_characters_searched_are_proportional_to_the_text(repeated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Counted:

@@ -82,13 +82,16 @@ def document_format(name: str) -> DocumentFormat:
     return found
 
 
-def read_document(path: Path, format_: DocumentFormat, limits: DocumentLimits = DEFAULT_LIMITS) -> DocumentContent:
+def read_document(
+    path: str | Path, format_: DocumentFormat, limits: DocumentLimits = DEFAULT_LIMITS
+) -> DocumentContent:
     """Read a document.
 
     Raises:
         DocumentError: It is too large, damaged, encrypted, or not of this format.
         MissingPackageError: A library is not installed.
     """
+    path = Path(path)
     try:
         if not path.is_file():
             raise DocumentError("it is not a file" if path.exists() else "there is no such file")

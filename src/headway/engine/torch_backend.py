@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
@@ -404,7 +405,6 @@ class TorchOutputProjection:
             self._layer(projection.weight[start : start + chunk], None if bias is None else bias[start : start + chunk])
             for start in self._starts
         ]
-        self._banned: dict[tuple[tuple[int, ...], int, int], Tensor | None] = {}
 
     def _layer(self, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
         missing = -len(weight) % _BLOCK  # rows that complete the last block; they are excluded from its ranking
@@ -425,7 +425,7 @@ class TorchOutputProjection:
         tokens: list[Tensor] = []
         eos_logit = None
         for start, logits in self._logits_by_chunk(hidden):
-            excluded = self._excluded(banned, start, logits.size(1))
+            excluded = _excluded(banned, start, logits.size(1), self._device)
             if 0 <= eos - start < logits.size(1):
                 eos_logit = logits[:, eos - start].clone()
             if self._size - start < logits.size(1):
@@ -459,10 +459,9 @@ class TorchOutputProjection:
         else:
             yield from zip(self._starts, computed, strict=True)
 
-    def _excluded(self, banned: tuple[int, ...], start: int, size: int) -> Tensor | None:
-        """Return the banned tokens from ``start`` to ``start + size``, sorted and relative to ``start``."""
-        key = (banned, start, size)
-        if key not in self._banned:
-            inside = sorted({token - start for token in banned if start <= token < start + size})
-            self._banned[key] = torch.tensor(inside, device=self._device) if inside else None
-        return self._banned[key]
+
+@lru_cache(maxsize=256)  # a few sets of banned tokens, for each chunk
+def _excluded(banned: tuple[int, ...], start: int, size: int, device: torch.device) -> Tensor | None:
+    """Return the banned tokens from ``start`` to ``start + size``, sorted and relative to ``start``."""
+    inside = sorted({token - start for token in banned if start <= token < start + size})
+    return torch.tensor(inside, device=device) if inside else None

@@ -35,7 +35,7 @@ _FORMATS: dict[type[AnyBundle], tuple[str, tuple[ExportFormat, ...]]] = {  # of 
 def export_to(
     export_format: str,
     bundle: AnyBundle,
-    folder: Path,
+    folder: str | Path,
     *,
     quantization: str | None = None,
     shortlist: Shortlist | None = None,
@@ -58,6 +58,7 @@ def export_to(
             language.
         MissingPackageError: A package that the export needs is not installed.
     """
+    folder = Path(folder)
     if export_format not in get_args(ExportFormat):
         raise ConfigError(f"unknown format {export_format!r}; {spelling_hint(export_format, get_args(ExportFormat))}")
     if quantization is not None and export_format != "ctranslate2":

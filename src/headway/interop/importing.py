@@ -96,7 +96,7 @@ def import_from(
     return import_language_model(folder)
 
 
-def import_language_model(folder: Path) -> ImportedLanguageModelBundle:
+def import_language_model(folder: str | Path) -> ImportedLanguageModelBundle:
     """Import a Hugging Face `transformers` folder with a decoder-only language model and its tokenizer.
 
     The special tokens that the family's tokenizer puts before a text are stored with the model, which puts them before
@@ -105,6 +105,7 @@ def import_language_model(folder: Path) -> ImportedLanguageModelBundle:
     Raises:
         BundleError: The folder does not contain a language model, or Headway does not support its model or tokenizer.
     """
+    folder = Path(folder)
     checkpoint = read_checkpoint_config(folder, CAUSAL_FAMILIES)
     side = read_prompt_tokenizer(folder, checkpoint["model_type"])
     found = import_causal(folder, unknown_id=side.unknown_id)
@@ -115,12 +116,13 @@ def import_language_model(folder: Path) -> ImportedLanguageModelBundle:
     return ImportedLanguageModelBundle(bundle, card)
 
 
-def import_masked_language_model(folder: Path) -> ImportedMaskedBundle:
+def import_masked_language_model(folder: str | Path) -> ImportedMaskedBundle:
     """Import a Hugging Face `transformers` folder with a masked language model and its tokenizer.
 
     Raises:
         BundleError: The folder does not contain such a model, or Headway does not support its model or tokenizer.
     """
+    folder = Path(folder)
     checkpoint = read_checkpoint_config(folder, MASKED_FAMILIES)
     side = read_masked_tokenizer(folder, checkpoint["model_type"])
     found = import_masked(folder, **side.special_ids)
@@ -130,12 +132,13 @@ def import_masked_language_model(folder: Path) -> ImportedMaskedBundle:
     return ImportedMaskedBundle(bundle, card)
 
 
-def import_classifier(folder: Path) -> ImportedClassifierBundle:
+def import_classifier(folder: str | Path) -> ImportedClassifierBundle:
     """Import a Hugging Face `transformers` folder with a sequence classifier and its tokenizer.
 
     Raises:
         BundleError: The folder does not contain such a model, or Headway does not support its model or tokenizer.
     """
+    folder = Path(folder)
     checkpoint = read_checkpoint_config(folder, CLASSIFIER_FAMILIES)
     side = read_masked_tokenizer(folder, checkpoint["model_type"])
     found = import_sequence_classifier(folder, **side.special_ids)
@@ -159,7 +162,7 @@ def _is_classifier(folder: Path) -> bool:
 
 
 def import_huggingface(
-    folder: Path, *, source_language: str | None = None, target_language: str | None = None
+    folder: str | Path, *, source_language: str | None = None, target_language: str | None = None
 ) -> ImportedBundle:
     """Import a Hugging Face `transformers` folder with a translation model: weights, tokenizers and languages.
 
@@ -173,6 +176,7 @@ def import_huggingface(
         BundleError: The folder does not contain a model, or Headway does not support its model or tokenizer.
         ConfigError: The model does not have a given language; the message lists its languages.
     """
+    folder = Path(folder)
     checkpoint = read_checkpoint_config(
         folder, FAMILIES
     )  # first, so that an unsupported model is reported before its tokenizer

@@ -95,7 +95,7 @@ _LONGEST_HEADER = 100_000_000  # bytes; the limit of the safetensors library
 _TOLERANCE = 1e-3  # of a logit, relative to its size plus the median size; float32 rounding errors are far smaller
 
 
-def export(bundle: AnyBundle, folder: Path, *, max_length: int = 1024) -> None:
+def export(bundle: AnyBundle, folder: str | Path, *, max_length: int = 1024) -> None:
     """Export ``bundle`` to ONNX. The folder is written completely or not at all.
 
     Before the folder appears, the graphs are run and their logits are compared with the model's.
@@ -111,6 +111,7 @@ def export(bundle: AnyBundle, folder: Path, *, max_length: int = 1024) -> None:
         ConfigError: The graphs do not support an option of the model.
         BundleError: The logits of the graphs differ from the model's.
     """
+    folder = Path(folder)
     model = as_transformer(bundle, "ONNX") if isinstance(bundle, Bundle) else bundle.model
     if isinstance(model, RecurrentLM):
         raise ConfigError(f"model.kind = {model.config.kind!r} cannot be exported to ONNX; supported: decoder_only")

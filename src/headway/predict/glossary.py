@@ -15,12 +15,14 @@ import csv
 import hashlib
 import re
 import textwrap
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 from headway.data.readers import read_lines
 from headway.decode import Phrase
@@ -188,7 +190,8 @@ class ModelGlossary:
 
     def __init__(self, glossary: Glossary, tokenizer: TextTokenizer, max_phrase_tokens: int) -> None:
         self._glossary = glossary
-        self._tokens = cache(lambda entry: tokenize_phrases(tokenizer, entry.phrases))
+        self._tokenizer = weakref.ref(tokenizer)  # weak, so that the cache does not keep the tokenizer alive
+        self._tokens: dict[GlossaryEntry, tuple[Phrase, ...]] = {}
         pairs = [(entry, WordPhrase.parse(target).text) for entry in glossary.entries for target in entry.targets]
         problems: dict[GlossaryEntry, HeadwayError | None] = {}
         for (entry, target), ids in zip(pairs, tokenizer.encode_batch([text for _, text in pairs]), strict=True):
@@ -212,20 +215,33 @@ class ModelGlossary:
 
     def matches(self, text: str) -> list[tuple[GlossaryEntry, tuple[Phrase, ...]]]:
         """Return the entries that apply to a text. The target must contain one of the phrases of each entry."""
-        return [(entry, self._tokens(entry)) for entry in self._glossary.matches(text)]
+        return [(entry, self._phrases(entry)) for entry in self._glossary.matches(text)]
+
+    def _phrases(self, entry: GlossaryEntry) -> tuple[Phrase, ...]:
+        if entry not in self._tokens:
+            tokenizer = self._tokenizer()
+            assert tokenizer is not None  # the model that translates has it
+            self._tokens[entry] = tokenize_phrases(tokenizer, entry.phrases)
+        return self._tokens[entry]
 
 
 def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | None) -> ModelGlossary:
-    """Return the glossary prepared for a model. The results for the last eight glossaries are cached.
+    """Return the glossary prepared for a model. The last eight glossaries of each tokenizer that is in use are cached.
 
     A target phrase may have at most ``max_phrase_tokens`` tokens, and never more than 50.
     """
     with _PREPARING:  # if several threads need a glossary, one of them prepares it and the others wait
-        return _cached_model_glossary(glossary, tokenizer, min(_MAX_TOKENS, max_phrase_tokens or _MAX_TOKENS))
+        key = glossary, min(_MAX_TOKENS, max_phrase_tokens or _MAX_TOKENS)
+        prepared = _PREPARED.setdefault(tokenizer, {})
+        prepared[key] = found = prepared.pop(key, None) or ModelGlossary(glossary, tokenizer, key[1])
+        if len(prepared) > _MAX_PREPARED:
+            del prepared[next(iter(prepared))]  # the one that has not been used for the longest time
+        return found
 
 
 _PREPARING = Lock()
-_cached_model_glossary = lru_cache(8)(ModelGlossary)
+_MAX_PREPARED = 8
+_PREPARED: WeakKeyDictionary[Any, dict[tuple[Glossary, int], ModelGlossary]] = WeakKeyDictionary()
 
 
 def _parse_row(row: Sequence[str], where: str) -> GlossaryEntry:

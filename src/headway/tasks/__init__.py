@@ -44,15 +44,17 @@ def parse_recipe(data: Mapping[str, Any], origin: str) -> Recipe:
     return recipe
 
 
-def load_recipe(path: Path, assignments: Sequence[str] = ()) -> Recipe:
+def load_recipe(path: str | Path, assignments: Sequence[str] = ()) -> Recipe:
     """Read a recipe file and apply ``section.key=value`` assignments from the command line."""
+    path = Path(path)
     recipe = parse_recipe(apply_overrides(read_toml(path), assignments), str(path))
     recipe.refuse_options_without_effect(str(path))
     return recipe
 
 
-def train(recipe: Recipe, run: Path, *, listener: Listener | None = None) -> Result:
+def train(recipe: Recipe, run: str | Path, *, listener: Listener | None = None) -> Result:
     """Train a model in the folder ``run``; see :func:`headway.train.loop.train`."""
+    run = Path(run)
     from headway.train import loop
 
     return loop.train(task_of(recipe), recipe, run, listener=listener)

@@ -55,7 +55,7 @@ _SPECIAL_TOKENS = {"pad_token_id": PAD, "decoder_start_token_id": BOS, "bos_toke
 _WRITES_RESIDUAL = ("attention.output", "feed_forward.outer")
 
 
-def export_model(model: Transformer, folder: Path, *, max_positions: int = 1024) -> None:
+def export_model(model: Transformer, folder: str | Path, *, max_positions: int = 1024) -> None:
     """Write config.json, generation_config.json and model.safetensors to ``folder``. Token ids do not change.
 
     `transformers` stores a position table, so it translates at most ``max_positions`` tokens (Headway has no limit).
@@ -63,6 +63,7 @@ def export_model(model: Transformer, folder: Path, *, max_positions: int = 1024)
     Raises:
         ConfigError: MarianMT or Pegasus, whichever is written, does not support an option of the model.
     """
+    folder = Path(folder)
     config = model.config
     model_type = "pegasus" if config.norm == "pre" else "marian"
     toolkit = f"Hugging Face's {FAMILIES[model_type].title} (for norm = {config.norm!r})"
@@ -87,7 +88,7 @@ def export_model(model: Transformer, folder: Path, *, max_positions: int = 1024)
     write_json(folder / "generation_config.json", _generation_config(max_positions))
 
 
-def export_classifier(bundle: ClassifierBundle, folder: Path) -> None:
+def export_classifier(bundle: ClassifierBundle, folder: str | Path) -> None:
     """Write config.json, model.safetensors and modeling_headway.py into ``folder``.
 
     No architecture of `transformers` has this embedding and pooling, so the folder contains the model's code: a PyTorch
@@ -96,6 +97,7 @@ def export_classifier(bundle: ClassifierBundle, folder: Path) -> None:
     Raises:
         ConfigError: The file does not support an option of the model.
     """
+    folder = Path(folder)
     config = cast("ClassifierConfig", bundle.model.config)
     refuse_unsupported(config, "Hugging Face `transformers`", SUPPORTED["classifier"])
     folder.mkdir(parents=True, exist_ok=True)

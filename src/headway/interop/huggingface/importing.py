@@ -59,7 +59,7 @@ class ImportedModel:
 
 
 def import_model(
-    folder: Path, *, decoder_start_id: int | None = None, unknown_ids: tuple[int, int] | None = None
+    folder: str | Path, *, decoder_start_id: int | None = None, unknown_ids: tuple[int, int] | None = None
 ) -> ImportedModel:
     """Import a model folder of `transformers`.
 
@@ -73,6 +73,7 @@ def import_model(
     Raises:
         BundleError: Something in the folder is missing, unknown or unsupported.
     """
+    folder = Path(folder)
     checkpoint = read_checkpoint_config(folder, FAMILIES)
     source, target = _vocabularies(checkpoint, decoder_start_id, unknown_ids)
     template, config = _template(checkpoint, target), _model_config(checkpoint)
