@@ -236,7 +236,7 @@ class _Lock:
 
 def _lock(staging: Path) -> _Lock:
     """Lock a staging folder. Raises :class:`BlockingIOError` if it is locked, or was removed before it was locked."""
-    descriptor = os.open(staging / _LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    descriptor = os.open(staging / _LOCK, os.O_RDWR | os.O_CREAT | vars(os).get("O_NOFOLLOW", 0), 0o600)
     try:
         import fcntl  # Windows does not have it
 

@@ -23,5 +23,5 @@ def test_tokens_banned_once_are_not_kept() -> None:
         before = tensors_alive()
         for number in range(800):
             banned = (number, number + 50)
-            assert not set(banned) & set(projection.top_k(hidden, 3, banned, 2).ids.flatten().tolist())
+            assert not set(banned) & set(projection.top_k(hidden, 3, banned, 2).tokens.flatten().tolist())
         assert tensors_alive() < before + 400
