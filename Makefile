@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart serve test suite test-all test-gpu test-settings check soak lint format clean
+.PHONY: quickstart serve test suite test-all test-gpu test-settings test-versions check soak lint format clean
 
 quickstart: $(VENV)/.quickstart
 	$(BIN)/headway quickstart
@@ -36,6 +36,10 @@ test-gpu: $(VENV)/.ready
 test-settings: $(VENV)/.ready
 	$(BIN)/python tests/settings.py $(SETTINGS) $(if $(TESTS),--tests $(TESTS))
 
+# The core of the suite with the lowest and the newest versions that pyproject.toml allows, and with newer Pythons on PATH.
+test-versions: $(VENV)/.ready
+	$(BIN)/python tests/versions.py $(VERSIONS) $(if $(TESTS),--tests $(TESTS))
+
 # Kills and resumes training 50 times, and compares the result with an uninterrupted run. Needs Multi30k: make soak DATA=FOLDER.
 soak: $(VENV)/.ready
 	$(BIN)/python tests/soak.py $(if $(DATA),--data $(DATA))
@@ -66,4 +70,4 @@ $(VENV)/.serve: $(VENV)/.quickstart
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist src/*.egg-info
+	rm -rf $(VENV) .versions .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist src/*.egg-info

@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # From the bottom up: a part may import itself and the parts on lower levels.
 LEVELS = [
     {"errors", "cores"},
-    {"storage", "config", "contention", "hardware", "deprecation"},
+    {"storage", "config", "contention", "hardware", "deprecation", "torch_internals"},
     {"kernels"},
     {"nn", "text", "decode"},
     {"models", "data", "evaluate"},
@@ -63,7 +63,16 @@ ALLOWED = {
     "llvmlite": ["kernels/"],
     "torch": [
         *("nn/", "models/", "decode/", "train/", "inspection/", "interop/", "serve/"),
-        *("bundle.py", "hardware.py", "engine/", "kernels/", "predict/", "tasks/", "experiments/"),
+        *(
+            "bundle.py",
+            "hardware.py",
+            "torch_internals.py",
+            "engine/",
+            "kernels/",
+            "predict/",
+            "tasks/",
+            "experiments/",
+        ),
     ],
 }
 
@@ -208,7 +217,7 @@ _ALLOWED_ATTRIBUTES = {
     *("full_tensor", "to_local", "get_capabilities"),  # PyTorch
     *("sched_getaffinity", "pthread_kill", "register_at_fork"),  # Python: not on every system
     "threads",  # of a thread-local object
-    *("func", "__module__"),  # of a callable
+    *("func", "__module__", "__name__"),  # of a callable
     "batch_per_thread",  # optional in the search protocol
     "num_heads",  # of a layer with attention
 }

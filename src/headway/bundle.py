@@ -28,7 +28,6 @@ from pydantic import Field
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from headway.config import Config, flat_items, spelling_hint
 from headway.errors import BundleError, ConfigError
@@ -48,6 +47,7 @@ from headway.storage import atomic_write_folder
 from headway.text.base import BOS, TextTokenizer
 from headway.text.special_tokens import SpecialTokenTemplate
 from headway.text.tokenizer import language_of_tag, load_tokenizer
+from headway.torch_internals import skipped_initialization
 
 FORMAT_VERSION = 2  # newest format version that can be read; Bundle.save writes 1 or 2
 _JOINT, _SOURCE, _TARGET = "tokenizer", "source.tokenizer", "target.tokenizer"
@@ -516,21 +516,6 @@ def _shapes(weights: Mapping[str, Tensor]) -> dict[str, Shape]:
     return {name: tuple(tensor.shape) for name, tensor in weights.items()}
 
 
-class _Initialization(TorchFunctionMode):
-    """Context in which ``torch.nn.init`` draws no random numbers, for weights that are read from a file."""
-
-    _RANDOM = frozenset(
-        {"normal_", "trunc_normal_", "uniform_", "orthogonal_"}
-        | {f"{name}_{distribution}_" for name in ("xavier", "kaiming") for distribution in ("normal", "uniform")}
-    )
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in self._RANDOM:
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **kwargs)
-
-
 def build_without_initialization(config: AnyConfig, source_size: int, target_size: int) -> Model:
     """Build a model whose weights are not initialized, because they will be loaded.
 
@@ -539,7 +524,7 @@ def build_without_initialization(config: AnyConfig, source_size: int, target_siz
         source_size: Size of the source vocabulary.
         target_size: Size of the target vocabulary, or number of classes.
     """
-    with _Initialization():
+    with skipped_initialization():
         return build_model(config, source_size, target_size)
 
 
@@ -557,7 +542,7 @@ def _without_weights(config: BundleConfig, source_size: int, target_size: int, s
             reason = f"model.{name} = {value}, but model.safetensors has {stored} weights"
             raise _config_error(config.folder, ValueError(reason))
     try:
-        with torch.device("meta"), _Initialization():
+        with torch.device("meta"), skipped_initialization():
             return build_model(config.model, source_size, target_size)
     except ConfigError as error:
         path = config.folder / "config.json"

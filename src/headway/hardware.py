@@ -8,7 +8,8 @@ import platform
 import re
 import sys
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 import torch
@@ -51,8 +52,17 @@ def has_fast_bfloat16(device: torch.device) -> bool:
     """Return whether the hardware multiplies bfloat16 matrices faster than float32 matrices."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+    return _processor_has_bfloat16()
+
+
+@functools.cache
+def _processor_has_bfloat16() -> bool:
+    features: Mapping[str, object] = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    if "avx512_bf16" not in features:  # PyTorch is too old to tell
+        with suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8") as file:
+            flags = next((line for line in file if line.startswith("flags")), "")
+            features = dict.fromkeys(flags.split(), True)
+    return bool(features.get("avx512_bf16") or features.get("amx_bf16"))
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:

@@ -49,6 +49,7 @@ from headway.nn.norms import RMSNorm
 from headway.nn.positions import RotaryPositions
 from headway.nn.recurrent import RecurrentLayer
 from headway.nn.scores import ScoreFunction
+from headway.torch_internals import parts, parts_are_visible
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 ValuePredicate = Callable[[Any], bool]
@@ -67,9 +68,10 @@ class Replacement:
 
     def unsupported_reason(self, module: nn.Module) -> str | None:
         """Return why ``module``, which has the plain type, cannot be replaced, or None if it can."""
+        if not parts_are_visible():
+            return "PyTorch does not show its parts"
         own = {name: value for name, value in vars(module).items() if name not in _MODULE_ATTRIBUTES}
-        own |= module._modules | module._parameters
-        for name, value in own.items():
+        for name, value in (own | parts(module)).items():
             if name not in self.supported_attributes:
                 return f"unknown option {name!r}"
             if not self.supported_attributes[name](value):

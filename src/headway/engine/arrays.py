@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import headway.kernels as kernels
 
@@ -36,11 +36,3 @@ def parameter_as_array(parameter: Tensor) -> npt.NDArray[Any]:
     Unlike :func:`as_array`, it does not prevent FSDP from freeing the parameter's memory later.
     """
     return np.from_dlpack(parameter.detach())
-
-
-def has_hooks(*modules: nn.Module) -> bool:
-    """Return whether any of the modules has hooks, which a fused operation would not call."""
-    return any(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-        for module in modules
-    )

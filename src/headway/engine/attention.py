@@ -18,12 +18,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from headway.engine.arrays import as_array, has_hooks, kernels_support, parameter_as_array
+from headway.engine.arrays import as_array, kernels_support, parameter_as_array
 from headway.engine.linear import linear, trains_by_kernels
 from headway.nn import attention as plain
 from headway.nn.attention import KeysValues, MultiHeadAttention, add_head_dim, apply_observers, attention_is_observed
 from headway.nn.dropout import Dropout, draw_seed
 from headway.nn.masks import Causal, DocumentMask, Mask
+from headway.torch_internals import has_hooks, softmax_backward
 
 
 class KernelMultiHeadAttention(MultiHeadAttention):
@@ -226,7 +227,7 @@ class _MaskedSoftmax(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
         (weights,) = ctx.saved_tensors
-        return torch._softmax_backward_data(grad_output, weights, -1, weights.dtype), None
+        return softmax_backward(grad_output, weights), None
 
 
 def attend_by_kernels(

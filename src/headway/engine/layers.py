@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from headway.engine.arrays import as_array, has_hooks, kernels_support, parameter_as_array
+from headway.engine.arrays import as_array, kernels_support, parameter_as_array
 from headway.engine.linear import linear
 from headway.nn.blocks import FeedForward, GatedFeedForward, NoNorm, PostNorm, PreNorm, gelu_tanh
 from headway.nn.dropout import Dropout, draw_seed
 from headway.nn.norms import RMSNorm
+from headway.torch_internals import has_hooks
 
 # The activations that kernels compute, with their names there.
 ACTIVATIONS: dict[Any, str] = {F.gelu: "gelu", gelu_tanh: "gelu_tanh", F.silu: "silu"}

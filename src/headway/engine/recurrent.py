@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from headway.engine.linear import add_weight_gradient, kernels_can_multiply, linear, zeros_for_gradient
 from headway.nn.recurrent import LayerState, RecurrentLayer
+from headway.torch_internals import run_cell, run_cell_works, sigmoid_backward, tanh_backward
 
 
 class FusedRecurrentLayer(RecurrentLayer):
@@ -32,12 +33,10 @@ class FusedRecurrentLayer(RecurrentLayer):
         if not self.training or not self.weight_dropout.p:
             outputs, last = cell(x, first if self.num_states == 2 else first[0])
             return outputs, tuple(part.squeeze(0) for part in (last if self.num_states == 2 else (last,)))
+        if not run_cell_works():
+            return super().forward(x, state)
         weights = [cell.weight_ih_l0, self.weight_dropout(cell.weight_hh_l0), cell.bias_ih_l0, cell.bias_hh_l0]
-        options = (True, 1, 0.0, True, False, True)  # biases, 1 layer, no dropout, training, one direction, batch first
-        if self.num_states == 2:
-            outputs, *after = torch.lstm(x, first, weights, *options)
-        else:
-            outputs, *after = torch.gru(x, first[0], weights, *options)
+        outputs, after = run_cell(x, first, weights, training=True)
         return outputs, tuple(part.squeeze(0) for part in after)
 
 
@@ -74,7 +73,6 @@ class _LSTM(torch.autograd.Function):
         ctx: Any, grad_outputs: Tensor, grad_h: Tensor, grad_c: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         weight, rounded, activations, cells, states = ctx.saved_tensors
-        sigmoid_backward, tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
         grad_gates = torch.empty_like(activations, dtype=rounded.dtype)
         own = torch.empty_like(activations[0])
         grad_enter, grad_forget, grad_candidate, grad_leave = own.chunk(4, 1)
@@ -82,11 +80,11 @@ class _LSTM(torch.autograd.Function):
             enter, forget, candidate, leave = activations[step].chunk(4, 1)
             squashed = cells[step + 1].tanh()
             grad_h = grad_h + grad_outputs[:, step]
-            grad_c = grad_c + tanh_backward(grad_h * leave, squashed)
-            sigmoid_backward(grad_c * candidate, enter, grad_input=grad_enter)
-            sigmoid_backward(grad_c * cells[step], forget, grad_input=grad_forget)
-            tanh_backward(grad_c * enter, candidate, grad_input=grad_candidate)
-            sigmoid_backward(grad_h * squashed, leave, grad_input=grad_leave)
+            grad_c = grad_c + tanh_backward(grad_h * leave, squashed, out=torch.empty_like(squashed))
+            sigmoid_backward(grad_c * candidate, enter, out=grad_enter)
+            sigmoid_backward(grad_c * cells[step], forget, out=grad_forget)
+            tanh_backward(grad_c * enter, candidate, out=grad_candidate)
+            sigmoid_backward(grad_h * squashed, leave, out=grad_leave)
             grad_c = grad_c * forget
             grad_h = (grad_gates[step].copy_(own) @ rounded).float()
         of_steps, before = grad_gates.flatten(0, 1), states[:-1].flatten(0, 1)

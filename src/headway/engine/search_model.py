@@ -70,6 +70,7 @@ from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding, pad_sequences
 from headway.nn.norms import RMSNorm
 from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions
+from headway.torch_internals import has_forward_hooks, hooks_are_visible
 
 Precision = Literal["auto", "float32", "bfloat16", "int8"]
 ModelT = TypeVar("ModelT", bound=Transformer | DecoderOnly)
@@ -172,6 +173,8 @@ def unsupported_reason(model: Any) -> str | None:
             f"{kind} models have no form that is optimized for search; the model searches in its own form, in float32"
         )
     ending = "has no form that is optimized for search; the model searches in its own form, in float32"
+    if not hooks_are_visible():
+        return f"a model whose hooks this version of PyTorch does not show {ending}"
     for name in type(model.config).model_fields:
         value = getattr(model.config, name)
         values = _SUPPORTED.get(name, ())
@@ -187,7 +190,7 @@ def unsupported_reason(model: Any) -> str | None:
             return f"{name}, an attention layer with a non-default score function or a hidden layer, {ending}"
         if isinstance(module, (FeedForward, GatedFeedForward)) and module.activation not in _ACTIVATIONS:
             return f"{name}, with the activation {module.activation}, {ending}"
-        if module._forward_hooks or module._forward_pre_hooks:
+        if has_forward_hooks(module):
             return f"{name or 'the model'}, with a hook that must be called, {ending}"
     return None
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from headway.bundle import load_bundle, load_weights, named_weights
 from headway.errors import CheckpointError
+from headway.torch_internals import lerp_all
 from headway.train.snapshot import average_weights, averageable_checkpoints
 
 
@@ -43,7 +44,7 @@ class MovingAverage:
         ``step_taken`` is a tensor on the weights' device, so that the host does not wait for its value.
         """
         approach = step_taken * (1 - min(self.decay, (1 + step) / (10 + step)))
-        torch._foreach_lerp_(self._averages, self._weights, [approach] * len(self._averages))
+        lerp_all(self._averages, self._weights, approach)
 
     @contextmanager
     def swap_into_model(self) -> Iterator[None]:

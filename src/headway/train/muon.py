@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.optim.adamw import adamw
 
 from headway.hardware import has_fast_bfloat16
 
@@ -52,16 +51,21 @@ class Muon(torch.optim.Optimizer):
         defaults = {"lr": 0.0, "momentum": momentum, "betas": betas, "eps": epsilon, "weight_decay": 0.0}
         # "capturable": the counters of steps are on the device of the weights, also after they are restored.
         super().__init__(groups, defaults | {"orthogonal": False, "heights": None, "capturable": True})
+        self._others = [group for group in self.param_groups if not group["orthogonal"]]
+        adam_groups = [{"params": group["params"], "weight_decay": group["weight_decay"]} for group in self._others]
+        self._adam = torch.optim.AdamW(adam_groups, betas=betas, eps=epsilon, fused=True) if adam_groups else None
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure is ever passed
         """Update all weights that have a gradient."""
         for group in self.param_groups:
-            weights = [weight for weight in group["params"] if weight.grad is not None]
             if group["orthogonal"]:
-                self._step_orthogonal(weights, group)
-            elif weights:
-                self._step_adam(weights, group)
+                self._step_orthogonal([weight for weight in group["params"] if weight.grad is not None], group)
+        if self._adam is not None:
+            for group, adam_group in zip(self._others, self._adam.param_groups, strict=True):
+                adam_group["lr"] = group["lr"]
+            self._adam.state = self.state  # checkpoints contain the moments of all weights
+            self._adam.step()
 
     def _step_orthogonal(self, weights: list[nn.Parameter], group: dict[str, Any]) -> None:
         by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
@@ -81,31 +85,6 @@ class Muon(torch.optim.Optimizer):
             rate = group["lr"] * _ADAM_UPDATE * math.sqrt(max(shape))
             for (part, _), update in zip(found, updates, strict=True):
                 part.mul_(1 - group["lr"] * group["weight_decay"]).add_(update.to(part.dtype), alpha=-rate)
-
-    def _step_adam(self, weights: list[nn.Parameter], group: dict[str, Any]) -> None:
-        states = [self.state[weight] for weight in weights]
-        for weight, state in zip(weights, states, strict=True):
-            if not state:
-                state["step"] = torch.zeros((), device=weight.device)
-                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
-        first, second, steps = ([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step"))
-        gradients = [weight.grad for weight in weights if weight.grad is not None]
-        adamw(
-            list[Tensor](weights),
-            gradients,
-            first,
-            second,
-            max_exp_avg_sqs=[],
-            state_steps=steps,
-            fused=True,
-            amsgrad=False,
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            maximize=False,
-        )
 
 
 def orthogonalize(matrices: Float[Tensor, "B M N"], *, in_bfloat16: bool) -> Float[Tensor, "B M N"]:

@@ -46,6 +46,7 @@ from torch import Tensor, nn
 from headway.config import Config
 from headway.errors import ConfigError
 from headway.nn.attention import MultiHeadAttention
+from headway.torch_internals import fused_step, fused_step_works
 from headway.train.muon import Muon
 
 # The paper's factor on equation 3 is 1. It gives the paper's base model a peak of 7e-4, which is therefore the default
@@ -221,22 +222,18 @@ def clip_and_step(optimizer: torch.optim.Optimizer, clip_norm: float | None = No
 
     Returns whether the step was taken, as a tensor on the weights' device. A skipped step changes neither weights nor
     moments nor step counters. With Adam the host does not wait for the norm: the fused kernel skips the step if
-    necessary, and clips the gradients in the same pass. The other optimizers have no such kernel, so the host waits.
-    With FSDP2 the norm covers the shards of all processes, so that all of them skip the same steps.
+    necessary, and clips the gradients in the same pass (:func:`~headway.torch_internals.fused_step`). The other
+    optimizers have no such kernel, so the host waits. With FSDP2 the norm covers the shards of all processes, so that
+    all of them skip the same steps.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     norm = torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
     if hasattr(norm, "full_tensor"):  # each process has only the norm of its shards
         norm = norm.full_tensor()
     finite: Tensor = norm.isfinite()
-    if optimizer.defaults.get("fused"):
-        # The fused kernel reads a skip flag and a gradient divisor from attributes that torch.amp.GradScaler also sets.
-        scale = None if clip_norm is None else ((norm + 1e-6) / clip_norm).clamp(min=1.0)
-        vars(optimizer).update(found_inf=(~finite).float(), grad_scale=scale)
-        try:
-            optimizer.step()
-        finally:
-            del optimizer.found_inf, optimizer.grad_scale  # type: ignore[attr-defined]
+    if optimizer.defaults.get("fused") and fused_step_works(finite.device):
+        divisor = None if clip_norm is None else ((norm + 1e-6) / clip_norm).clamp(min=1.0)
+        fused_step(optimizer, finite=finite, divisor=divisor)
     elif finite:
         if clip_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm)
