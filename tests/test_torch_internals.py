@@ -131,6 +131,20 @@ DEAF: dict[str, Callable[[Tensor, Tensor | None], tuple[Tensor | None, Tensor | 
 }
 
 
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize(
+    "name", [name for name, value in vars(torch_internals).items() if hasattr(value, "cache_clear")]
+)
+def test_names_are_tried_wherever_they_are_first_needed(name: str, device: str) -> None:
+    """A model whose weights will be loaded is built with "meta" as the default device, and searches infer."""
+    arguments = [CPU] if name == "fused_step_works" else []
+    with torch.device(device), torch.autocast("cpu", torch.bfloat16):
+        assert getattr(torch_internals, name)(*arguments)
+    try_again()
+    with torch.device(device), torch.inference_mode():
+        assert getattr(torch_internals, name)(*arguments)
+
+
 class TestFusedAdam:
     @pytest.fixture(params=DEAF)
     def _deaf(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,9 +83,9 @@ def run(name: str, table: dict[str, object], tests: list[str]) -> str:
     wanted = [lowest(each) if kind == "lowest" else each.name for each in requirements(table)]
     tools = [f"{tool}=={pins[tool]}" for tool in TOOLS]
     subprocess.run([executable, "-m", "venv", "--clear", environment], check=True)
-    command = [environment / "bin" / "python", "-m"]
+    command = [str(environment / "bin" / "python"), "-m"]
     install = ["pip", "install", "--quiet", "--no-cache-dir"]
-    if subprocess.run([*command, *install, *wanted, *tools, "--editable", ROOT], check=False).returncode:
+    if subprocess.run([*command, *install, *wanted, *tools, "--editable", str(ROOT)], check=False).returncode:
         return "FAILED: pip could not install these versions (see above)"
     subprocess.run([*command, "pip", "list", "--format", "freeze"], check=True)
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}

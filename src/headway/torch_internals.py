@@ -29,8 +29,9 @@ _BACKWARD_HOOKS = {
 def _usable(name: str, has_usual_effect: Callable[[], bool], consequence: str) -> bool:
     """Return whether an undocumented name has its usual effect. Warn of the consequence if not."""
     try:
-        if has_usual_effect():
-            return True
+        with torch.device("cpu"):  # not on the default device, which is "meta" while a model is built without weights
+            if has_usual_effect():
+                return True
         reason = "has another effect than before"
     except Exception as error:  # a name that is missing or has other arguments may raise anything
         reason = f"cannot be used ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
@@ -263,7 +264,7 @@ class _SkippedInitialization(TorchFunctionMode):
 @cache
 def _initialization_is_skipped() -> bool:
     def has_usual_effect() -> bool:
-        weight = torch.full((2, 2), 3.0, device="cpu")
+        weight = torch.full((2, 2), 3.0)
         with torch.random.fork_rng(devices=[]), _SkippedInitialization():
             for name in _SkippedInitialization.NAMES:
                 getattr(nn.init, name)(weight)
