@@ -145,7 +145,9 @@ CASES: dict[str, Case] = {
     **_operation(
         torch, "_softmax_backward_data", "torch._softmax_backward_data", "_softmax_backward_works", "translation"
     ),
-    **_operation(torch, "_foreach_lerp_", "torch._foreach_lerp_", "_lerp_all_works", "translation"),
+    **_operation(  # PyTorch itself does not start without it
+        torch, "_foreach_lerp_", "torch._foreach_lerp_", "_lerp_all_works", "translation", deletable=False
+    ),
     **_operation(torch.ops.aten, "sigmoid_backward", *_GATES, deletable=False),
     **_operation(torch.ops.aten, "tanh_backward", *_GATES, deletable=False),
     **_operation(torch, "lstm", "torch.lstm", "run_cell_works", "lstm"),
@@ -168,6 +170,7 @@ def _recipe(folder: Path, model: Model) -> str:
         return data + (
             "[tokenizer]\nvocab_size = 300\n"
             "[model]\nd_model = 64\nnum_heads = 2\nd_ff = 64\nencoder_layers = 1\ndecoder_layers = 1\n"
+            'score = "additive"\n'
         )
     return data + (
         '[task]\nkind = "language_model"\n[tokenizer]\nkind = "characters"\n'
