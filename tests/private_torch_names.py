@@ -123,11 +123,11 @@ def _operation(
     return {f"{name} {way}": Case(shown, predicate, model, take_away) for way, take_away in ways.items()}
 
 
-_ADAM = ("found_inf and grad_scale", "fused_step_works", "translation")
-_HOOKS = ("nn.Module._forward_hooks", "hooks_are_visible", "translation")
-_PARTS = ("nn.Module._modules", "parts_are_visible", "translation")
-_INIT = ("torch.nn.init", "_initialization_is_skipped", "translation")
-_GATES = ("aten::sigmoid_backward", "_gate_gradients_work", "lstm in bfloat16")
+_ADAM: tuple[str, str, Model] = ("found_inf and grad_scale", "fused_step_works", "translation")
+_HOOKS: tuple[str, str, Model] = ("nn.Module._forward_hooks", "hooks_are_visible", "translation")
+_PARTS: tuple[str, str, Model] = ("nn.Module._modules", "parts_are_visible", "translation")
+_INIT: tuple[str, str, Model] = ("torch.nn.init", "_initialization_is_skipped", "translation")
+_GATES: tuple[str, str, Model] = ("aten::sigmoid_backward", "_gate_gradients_work", "lstm in bfloat16")
 CASES: dict[str, Case] = {
     "adam ignores found_inf": Case(*_ADAM, _deaf_adam("found_inf")),
     "adam ignores grad_scale": Case(*_ADAM, _deaf_adam("grad_scale")),
@@ -196,7 +196,7 @@ def _run(case: str, model: Model, folder: Path) -> None:
         with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
             main()
         out.flush()
-        return cast("io.BytesIO", out.buffer).getvalue().decode()
+        return out.buffer.getvalue().decode()
 
     run = folder / "run"
     command("train", folder / "recipe.toml", "--run", run)

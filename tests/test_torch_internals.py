@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -152,12 +152,13 @@ class TestFusedAdam:
 
         def changed(self: torch.optim.AdamW, closure: None = None) -> None:
             if "found_inf" not in vars(self):
-                return step(self, closure)
+                step(self, closure)
+                return
             own = {name: vars(self)[name] for name in ("found_inf", "grad_scale")}
             flag, divisor = change(own["found_inf"], own["grad_scale"])
             vars(self).update(found_inf=flag, grad_scale=divisor)
             step(self, closure)
-            return vars(self).update(own)
+            vars(self).update(own)
 
         monkeypatch.setattr(torch.optim.AdamW, "step", changed)
 
@@ -222,7 +223,7 @@ def _average() -> list[Tensor]:
         return [weight.detach().clone() for weight in model.parameters()]
 
 
-def _recurrent(kind: str) -> list[Tensor]:
+def _recurrent(kind: Literal["gru", "lstm"]) -> list[Tensor]:
     torch.manual_seed(0)
     layer = accelerate(RecurrentLayer(kind, 4, 3, weight_drop=0.5)).train()
     output, state = layer(torch.randn(2, 5, 4), layer.initial_state(torch.zeros(2, 5, 4)))
@@ -300,7 +301,7 @@ def test_without_visible_hooks_a_model_searches_in_its_own_form(monkeypatch: pyt
 
 @pytest.mark.parametrize("way", ["missing", "empty"])
 def test_without_visible_parts_layers_stay_plain(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_internals, "parts", raises if way == "missing" else lambda module: {})
+    monkeypatch.setattr(torch_internals, "parts", raises if way == "missing" else lambda _: dict[str, Any]())
     model, (warning,) = warned(lambda: accelerate(small_model()))
     assert "nn.Module._modules" in warning
     assert {type(part).__module__ for part in model.modules() if "headway.engine" in type(part).__module__} == set()

@@ -156,11 +156,18 @@ def run_cell(
         weights: The two matrices and the two biases, in the order of ``nn.LSTM``.
         training: Whether gradients are needed.
     """
-    options = (True, 1, 0.0, training, False, True)  # biases, 1 layer, no dropout, training, one direction, batch first
+    options: Any = (
+        True,
+        1,
+        0.0,
+        training,
+        False,
+        True,
+    )  # biases, 1 layer, no dropout, training, one direction, batch first
     if len(state) == 2:
-        outputs, *after = torch.lstm(x, state, weights, *options)
+        outputs, *after = torch.lstm(x, tuple(state), tuple(weights), *options)
     else:
-        outputs, *after = torch.gru(x, state[0], weights, *options)
+        outputs, *after = torch.gru(x, state[0], tuple(weights), *options)
     return outputs, tuple(after)
 
 
