@@ -15,14 +15,18 @@ import sys
 import tarfile
 import tempfile
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from unittest import mock
 
 import headway
 from headway import cli
+from headway.interop.exporting import ExportFormat
+from headway.predict import LanguageModel, MaskedLanguageModel, load_language_model
 
 RECORDED = Path(__file__).parent / "recorded"
+EXPORT_FORMATS = get_args(ExportFormat)
 BEAMS = (1, 4)
 
 
@@ -53,10 +57,18 @@ def observe(folder: Path, texts: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         folder: A model folder, or a folder exported to ONNX.
-        texts: For a translator ``sources`` and ``targets``, and ``to`` if it has several target languages; for a
-            classifier ``sources``.
+        texts: For a translator ``sources`` and ``targets``, and ``to`` if it has several target languages; for other
+            models ``sources``.
     """
     model = headway.load(folder, device="cpu")
+    if isinstance(model, LanguageModel):
+        return _observe_language_model(folder, texts["sources"])
+    if isinstance(model, MaskedLanguageModel):
+        fillings = [model.fill(f"{text[: len(text) // 2]}[MASK]", top=10**9) for text in texts["sources"][:2]]
+        return {
+            "scores": [list(one.token_log_probabilities) for one in model.score(texts["sources"])],
+            "next": [_by_name((" ".join(one.words), math.log(one.probability)) for one in some) for some in fillings],
+        }
     if isinstance(model, headway.Classifier):
         found = model.classify(texts["sources"])
         return {"log_probabilities": [{k: math.log(p) for k, p in one.probabilities.items()} for one in found]}
@@ -68,7 +80,7 @@ def observe(folder: Path, texts: dict[str, Any]) -> dict[str, Any]:
     return {
         "translations": {str(beam): _translations(folder, texts, beam) for beam in BEAMS},
         "scores": [list(one.token_log_probabilities) for one in scored],
-        "next": [_by_token(one) for one in following],
+        "next": [_by_name((one.token, one.log_probability) for one in some) for some in following],
     }
 
 
@@ -84,11 +96,22 @@ def _translations(folder: Path, texts: dict[str, Any], beam: int) -> list[dict[s
     return [{"text": one["text"], "score": one["score"]} for one in found]
 
 
-def _by_token(found: list[Any]) -> dict[str, list[float]]:
+def _observe_language_model(folder: Path, texts: list[str]) -> dict[str, Any]:
+    model = load_language_model(folder, device="cpu", precision="float32")
+    predicted = [model.predict_tokens(text, count=10**9)[-1].alternatives for text in texts[:2]]
+    continued = [model.generate(text[:3], temperature=0, max_new_tokens=8)[0] for text in texts]
+    return {
+        "scores": [[*one.token_log_probabilities, one.eos_log_probability] for one in model.score(texts)],
+        "next": [_by_name((one.token, one.log_probability) for one in some) for some in predicted],
+        "translations": {"1": [{"text": one.text, "score": sum(one.token_log_probabilities)} for one in continued]},
+    }
+
+
+def _by_name(found: Iterable[tuple[str, float]]) -> dict[str, list[float]]:
     """The log-probabilities of each token; tokens that read alike share a list, in falling order."""
     table: dict[str, list[float]] = {}
-    for one in found:
-        table.setdefault(one.token, []).append(one.log_probability)
+    for name, value in found:
+        table.setdefault(name, []).append(value)
     return table
 
 

@@ -3,18 +3,23 @@
     git worktree add ../old COMMIT
     PYTHONPATH=../old/src python tests/compat/record.py
 
-The folders in ``recorded/`` were made by the commit that is named in ``recorded/SOURCE``. They are never recorded again
-for that commit. When a format changes, record artifacts of the last commit before the change under new names
+Each line of ``recorded/SOURCE`` has the commit that made an archive, the beginning of its BLAKE2b checksum, and its
+name. An archive that exists is never recorded again. When a format changes, record artifacts of the last commit before the change under new names
 (``--prefix``). This script depends on internals of the recorded commit, and may be changed for a later one.
+
+To record a new architecture, task, export format, family of imports or kind of tokenizer, add it to a table below;
+:mod:`test_recorded` fails until there is an archive of each.
 
 Archives, by the first part of their names:
 
     bundle-*  a model folder; the archives together have every option of every architecture
     run-*     a run folder in mid-training, its corpus and its recipe, and the losses of the following steps of an
               uninterrupted run
+    store-*   a run folder with tokenizers and token stores before training, its corpus and its recipe
     import-*  a folder of a Hugging Face format, and the model folder imported from it
     export-*  a model folder, and the folder that it was exported to
     recipes   the resolved form of each recipe in recipes/
+    orders    the batches of three epochs (:mod:`orders`)
 
 Each archive has ``expected.json``. Texts are from Unicode CLDR (:func:`headway.data.builtin.build_corpus`). Widths are
 as small as the options allow. The weights of ``bundle-*`` are rounded to bfloat16 values after training: half of each
@@ -42,16 +47,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from observing import RECORDED, checked_command, losses, observe, pack
+from observing import EXPORT_FORMATS, RECORDED, checked_command, command, losses, observe, pack
+from orders import observed_orders
 from safetensors.torch import load_file, save_file
 
 from headway.config import to_toml
 from headway.data.builtin import build_corpus
-from headway.models.classifier import ClassifierConfig
-from headway.models.recurrent import RecurrentConfig
-from headway.models.transformer import TransformerConfig
+from headway.errors import ConfigError
+from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES
+from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES
+from headway.interop.huggingface.families import FAMILIES
+from headway.interop.huggingface.masked_families import MASKED_FAMILIES
+from headway.models.registry import ARCHITECTURES
+from headway.storage import checksum
 from headway.tasks import load_recipe, train
 from headway.train import snapshot as state
+from headway.train.environment import git_commit
 from headway.train.report import Listener
 
 ROOT = Path(__file__).parents[2]
@@ -61,8 +72,12 @@ ROUNDED = 6  # decimals
 Sections = dict[str, dict[str, Any]]
 
 SMALL: dict[str, Any] = {"d_model": 8, "num_heads": 2, "d_ff": 12, "encoder_layers": 1, "decoder_layers": 1}
+BLOCKS: dict[str, Any] = {"d_model": 8, "num_heads": 2, "d_ff": 12, "max_length": 16}
 PLAIN: dict[str, Any] = {"dropout": 0.0}
-GATES = "scale_embedding", "embedding_norm", "output_bias", "residual"
+ROTARY: dict[str, Any] = {
+    **{"positions": "rotary", "rotary_base": 100.0, "rotary_fraction": 0.5},
+    "rotary_scaling": {"kind": "llama3", "factor": 4.0, "original_length": 8},
+}
 
 TRANSFORMERS: dict[str, Sections] = {
     "base": {},
@@ -102,6 +117,13 @@ TRANSFORMERS: dict[str, Sections] = {
         },
     },
     "int8": {"model": {"d_model": 32, "num_heads": 4, "d_ff": 32}},  # rows of 32: the int8 kernels take them
+    "grouped-rms-gelu-tanh": {
+        "model": {**ROTARY, "num_kv_heads": 1, "norm_kind": "rms", "norm_epsilon": 1e-4, "bias": "none"},
+        "tokenizer": {"kind": "whitespace"},
+    },
+    "windows-qk-norm": {
+        "model": {"bias": "qkv", "qk_norm": True, "encoder_window": 5, "decoder_window": 4, "activation": "gelu_tanh"},
+    },
 }
 RECURRENT: dict[str, Sections] = {
     "default": {},
@@ -162,6 +184,104 @@ CLASSIFIERS: dict[str, Sections] = {
     },
     "swiglu": {"model": {"activation": "swiglu", "score": "feed_forward", "encoder_layers": 2}},
     "no-block": {"model": {"encoder_layers": 0}},
+    "grouped-rms-gelu-tanh": {
+        "model": {**ROTARY, "num_kv_heads": 1, "norm_kind": "rms", "norm_epsilon": 1e-4, "bias": "none"},
+    },
+    "window-qk-norm": {
+        "model": {"bias": "qkv", "qk_norm": True, "encoder_window": 5, "activation": "gelu_tanh"}
+        | {"d_key": 3, "d_value": 5, "layer_dropout": 0.05},
+    },
+}
+# Options of blocks that both kinds of language models have: each list of literals is complete.
+LANGUAGE_MODELS: dict[str, Sections] = {
+    "default": {},
+    "grouped-rms-relu": {
+        "model": {**ROTARY, "num_kv_heads": 1, "norm_kind": "rms", "norm_epsilon": 1e-4, "bias": "none"}
+        | {"activation": "relu", "tie": "none"},
+        "tokenizer": {"kind": "bpe", "vocab_size": 300},
+    },
+    "qk-norm-gelu-tanh": {
+        "model": {"bias": "qkv", "qk_norm": True, "activation": "gelu_tanh", "positions": "sinusoidal"}
+        | {"scale_embedding": True, "score": "dot", "norm": "post"},
+        "tokenizer": {"kind": "whitespace"},
+    },
+    "silu-none-additive": {
+        "model": {"activation": "silu", "positions": "none", "score": "additive", "d_key": 3, "d_value": 5}
+        | {"norm": "none"},
+    },
+    "glu-general": {"model": {"activation": "glu", "score": "general", "qk_projection": "hidden"}},
+    "reglu-cosine": {"model": {"activation": "reglu", "score": "cosine", "residual": False}},
+    "geglu-feed-forward": {"model": {"activation": "geglu", "score": "feed_forward", "norm": "pre"}},
+    "swiglu-dropouts": {
+        "model": {
+            "activation": "swiglu",
+            "dropout": 0.05,
+            "attention_dropout": 0.05,
+            "feed_forward_dropout": 0.05,
+            "layer_dropout": 0.05,
+        },
+    },
+}
+DECODER_ONLY: dict[str, Sections] = {
+    **LANGUAGE_MODELS,
+    "parallel-window": {"model": {"parallel": True, "decoder_window": 4, "output_bias": True, "decoder_layers": 2}},
+}
+MASKED: dict[str, Sections] = {
+    **LANGUAGE_MODELS,
+    "window-segments": {
+        "model": {"encoder_window": 5, "global_every": 2, "local_rotary_base": 50.0, "positions": "rotary"}
+        | {"num_segments": 2, "embedding_norm": False, "output_bias": False, "encoder_layers": 3},
+    },
+}
+RECURRENT_LMS: dict[str, Sections] = {
+    "default": {},
+    "gru": {"model": {"cell": "gru", "d_embedding": 6, "num_layers": 1, "tie": "none", "carry_state": False}},
+    "dropouts": {
+        "model": {
+            "dropout": 0.05,
+            "input_dropout": 0.05,
+            "output_dropout": 0.05,
+            "word_type_dropout": 0.05,
+            "weight_drop": 0.05,
+            "output_bias": False,
+        },
+    },
+}
+SEQUENCE_CLASSIFIERS: dict[str, Sections] = {
+    "default": {},
+    "max-tanh": {"model": {"pooling": "max", "dense": "tanh", "dense_norm": True}},
+    "mean-max-relu": {"model": {"pooling": "mean_max", "dense": "relu", "pooled_dropout": 0.05}},
+    "first-gelu": {"model": {"pooling": "first", "dense": "gelu", "word_dropout": 0.05}},
+    "last-decoder-only": {
+        "model": {"pooling": "last", "body": {"kind": "decoder_only", **BLOCKS, "decoder_layers": 1}}
+    },
+    "attention": {"model": {"pooling": "attention"}},
+}
+BUNDLES: dict[str, dict[str, Sections]] = {
+    "transformer": TRANSFORMERS,
+    "recurrent": RECURRENT,
+    "classifier": CLASSIFIERS,
+    "decoder_only": DECODER_ONLY,
+    "recurrent_lm": RECURRENT_LMS,
+    "masked": MASKED,
+    "sequence_classifier": SEQUENCE_CLASSIFIERS,
+}
+UNUSED = {"decoder_only": {"encoder_window"}, "masked": {"decoder_window"}, "classifier": {"decoder_window"}}
+# By what the models of an architecture predict.
+TASK_KINDS = {
+    "tokens": "translation",
+    "label": "classification",
+    "continuation": "language_model",
+    "filling": "masked_language_model",
+}
+SIZES: dict[str, dict[str, Any]] = {
+    "transformer": {**SMALL, **PLAIN},
+    "recurrent": {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, **PLAIN},
+    "classifier": {"d_model": 8, "num_heads": 2, "d_ff": 12, **PLAIN},
+    "decoder_only": {**BLOCKS, "decoder_layers": 1, **PLAIN},
+    "recurrent_lm": {"d_model": 8, "max_length": 16, **PLAIN},
+    "masked": {**BLOCKS, "encoder_layers": 1, **PLAIN},
+    "sequence_classifier": {"body": {"kind": "masked", **BLOCKS, "encoder_layers": 1, **PLAIN}, "pooled_dropout": 0.0},
 }
 RUNS: dict[str, Sections] = {
     "adam": {"optimizer": {"clip_norm": 1.0}, "training": {"accumulate": 2, "ema": 0.8}, "validation": {"every": 3}},
@@ -216,6 +336,64 @@ RUNS: dict[str, Sections] = {
         "model": {"dropout": 0.2, "attention_dropout": 0.1, "feed_forward_dropout": 0.1, "layer_dropout": 0.1},
         "training": {"r_drop": 0.5},
     },
+    "muon": {"optimizer": {"kind": "muon", "clip_norm": 1.0, "layer_decay": 0.9}},
+    "decoder-only": {"model": {"kind": "decoder_only"}, "training": {"ema": 0.8, "accumulate": 2}},
+    "decoder-only-documents": {
+        "model": {"kind": "decoder_only"},
+        "data": {
+            "train": [{"files": ["train.en"], "documents": "line", "weight": 1.5}, {"files": ["train.de"]}],
+            "temperature": 2.0,
+            "attend_within_documents": True,
+            "reset_positions": True,
+        },
+    },
+    "recurrent-lm": {"model": {"kind": "recurrent_lm"}},
+    "recurrent-lm-blocks": {"model": {"kind": "recurrent_lm", "cell": "gru", "carry_state": False}},
+    "masked": {"model": {"kind": "masked"}},
+    "masked-spans": {
+        "model": {"kind": "masked"},
+        "data": {
+            "train": [{"files": ["train.en"], "weight": 2.5}, {"files": ["train.de"]}],
+            "masking": {"unit": "spans", "fraction": 0.3},
+        },
+    },
+    "sequence-classifier": {"model": {"kind": "sequence_classifier"}, "optimizer": {"learning_rate": 0.05}},
+}
+# Options of the exported models: those that the other toolkits support.
+EXPORTED: dict[str, Sections] = {
+    "transformer": {"model": {"norm": "pre", "activation": "gelu"}},
+    "classifier": {"tokenizer": {"kind": "bpe", "vocab_size": 300}},
+    "decoder_only": {"tokenizer": {"kind": "bpe", "vocab_size": 300}},
+    "masked": {"tokenizer": {"kind": "bpe", "vocab_size": 300}},
+    "sequence_classifier": {
+        "model": {"pooling": "first", "dense": "tanh"},
+        "tokenizer": {"kind": "bpe", "vocab_size": 300},
+    },
+}
+STORES: dict[str, Sections] = {
+    "translation": {
+        "data": {
+            "train": [
+                {"files": ["train.en", "train.de"], "target_language": "de", "weight": 2.0},
+                {"files": ["train.de", "train.en"], "target_language": "en"},
+            ],
+            "dev": {"files": ["dev.en", "dev.de"], "target_language": "de"},
+            "filter": {"max_length": 10},
+        },
+        "tokenizer": {"joint": False},
+        "model": {"tie": "none"},
+    },
+    "translation-bpe-dropout": {
+        "data": {"bpe_dropout": 0.1, "segmentations": 2},
+        "tokenizer": {"kind": "bpe", "vocab_size": 300},
+    },
+    "translation-imported": {"training": {"start_from": "start"}, "model": None},
+    "classification": {"task": {"kind": "classification"}},
+    "language-model": {
+        "model": {"kind": "decoder_only"},
+        "data": {"train": [{"files": ["train.en"], "documents": "line"}, {"files": ["train.de"]}]},
+    },
+    "masked-language-model": {"model": {"kind": "masked"}},
 }
 TWO_PROCESSES = ("sharded", "two-processes")
 
@@ -225,25 +403,25 @@ def merged(*all_sections: Sections) -> Sections:
     whole: Sections = {}
     for sections in all_sections:
         for name, section in sections.items():
-            whole[name] = {**whole.get(name, {}), **section}
+            whole[name] = {} if section is None else {**whole.get(name, {}), **section}
     return whole
 
 
 def recipe(changes: Sections, *, steps: int) -> Sections:
     """Return a recipe of ``steps`` quick steps on one core, each with a line in the metrics."""
     classifies = changes.get("task", {}).get("kind") == "classification"
-    kind = changes.get("model", {}).get("kind", "classifier" if classifies else "transformer")
-    sizes = {
-        "transformer": SMALL,
-        "recurrent": {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1},
-        "classifier": {"d_model": 8, "num_heads": 2, "d_ff": 12},
-    }[kind]
-    files = (["train.tsv"], ["dev.tsv"]) if classifies else (["train.en", "train.de"], ["dev.en", "dev.de"])
+    kind = (changes.get("model") or {}).get("kind", "classifier" if classifies else "transformer")
+    task = TASK_KINDS[ARCHITECTURES[kind].output]
+    train, dev = {
+        "translation": (["train.en", "train.de"], ["dev.en", "dev.de"]),
+        "classification": (["train.tsv"], ["dev.tsv"]),
+    }.get(task, (["train.en"], ["dev.en"]))
+    translates = task == "translation"
     plain: Sections = {
-        "task": {} if classifies else {"source_language": "en", "target_language": "de"},
-        "data": {"folder": "corpus", "train": [{"files": files[0]}], "dev": {"files": files[1]}, "max_tokens": 160},
+        "task": {"source_language": "en", "target_language": "de"} if translates else {"kind": task},
+        "data": {"folder": "corpus", "train": [{"files": train}], "dev": {"files": dev}, "max_tokens": 160},
         "tokenizer": {"kind": "characters"},
-        "model": {"kind": kind, **sizes, **PLAIN},
+        "model": {"kind": kind, **SIZES[kind]},
         "optimizer": {"learning_rate": 0.02, "warmup_steps": 4},
         "training": {"steps": steps, "log_every": 1, "precision": "float32", "device": "cpu"},
         "validation": {"every": STOP, "metric": "loss"},
@@ -363,6 +541,19 @@ def record_run(folder: Path, name: str, changes: Sections) -> None:
         note(folder, dropout=name == "dropout", losses=following)
 
 
+def record_store(folder: Path, name: str, changes: Sections) -> None:
+    """Record the tokenizers and the token stores of a run that has not begun."""
+    write_corpus(folder / "corpus")
+    with chdir(folder):
+        if name == "translation-imported":
+            _foreign("marian", Path("foreign"))
+            checked_command("import", "huggingface:foreign", "-o", "start")
+            shutil.rmtree("foreign")
+        checked_command("prepare", written(folder, changes, steps=STEPS), "--run", "run")
+        Path("run/tokens/inputs.json").unlink(missing_ok=True)
+        note(folder)
+
+
 def _without_moments(run: Path, following: dict[str, float]) -> float:
     """Return how much the losses differ if the optimizer's state is lost."""
     with tempfile.TemporaryDirectory() as aside:
@@ -370,30 +561,42 @@ def _without_moments(run: Path, following: dict[str, float]) -> float:
         shutil.copytree(run, copy)
         for path in (copy / "checkpoints").iterdir():
             snapshot = state.read_snapshot(path)
-            state.write_snapshot(copy / "checkpoints", replace(snapshot, moments={}))
+            kept = {key: each for key, each in snapshot.tensors.items() if not key.startswith("moments/")}
+            state.write_snapshot(copy / "checkpoints", replace(snapshot, tensors=kept))
         checked_command("train", "recipe.toml", "--run", copy)
         found = losses(copy)
     return max(abs(found[key] - loss) for key, loss in following.items())
 
 
-def record_import(folder: Path, maker: Callable[..., Path]) -> None:
+def record_import(folder: Path, name: str) -> None:
     """Record a folder of a Hugging Face format, the model folder imported from it, and its results."""
-    foreign = maker(folder / "foreign")
+    foreign = _foreign(name, folder / "foreign")
     path = foreign / "model.safetensors"
     save_file({name: each.bfloat16().float() for name, each in load_file(path).items()}, path, {"format": "pt"})
     checked_command("import", f"huggingface:{foreign}", "-o", folder / "model")
     asked = {"sources": ["der kleine Frosch.", "the big dog runs"], "targets": ["the small frog.", "der Hund"]}
+    if name in TARGET_LANGUAGES:
+        asked["to"] = TARGET_LANGUAGES[name]
     note(folder, texts=asked, observed=observe(folder / "model", asked))
 
 
-def record_export(folder: Path, form: str) -> None:
+class NotExported(Exception):
+    """The format does not support the architecture."""
+
+
+def record_export(folder: Path, form: str, changes: Sections) -> None:
     """Record a model folder, and the folder that it was exported to."""
-    asked = make_bundle(folder, {"model": {"norm": "pre", "activation": "gelu"}})
+    asked = make_bundle(folder, changes)
     with chdir(folder):
-        checked_command("export", "model", "--to", form, "-o", "exported")
-        if form == "onnx":
-            shutil.rmtree("model")  # the exported folder is one itself
-        note(folder, texts=asked, observed=observe(folder / ("exported" if form == "onnx" else "model"), asked))
+        code, said = command("export", "model", "--to", form, "-o", "exported")
+        if code:
+            raise NotExported(said)
+        note(folder, texts=asked, observed=observe(folder / "model", asked))
+
+
+def record_orders(folder: Path) -> None:
+    """Record the batches of some epochs of data sets of every kind."""
+    note(folder, orders=observed_orders())
 
 
 def record_recipes(folder: Path) -> None:
@@ -403,19 +606,22 @@ def record_recipes(folder: Path) -> None:
     note(folder)
 
 
-def check_options(archives: dict[str, Callable[[Path], None]]) -> None:
+def check_options() -> None:
     """Check that every option of every architecture has a value other than its default in some model folder."""
-    for config, each in (
-        (TransformerConfig, TRANSFORMERS),
-        (RecurrentConfig, RECURRENT),
-        (ClassifierConfig, CLASSIFIERS),
-    ):
-        chosen = [
-            config.parse(recipe(with_kind(config, changes), steps=1)["model"], "recorded") for changes in each.values()
-        ]
+    for kind, architecture in ARCHITECTURES.items():
+        config = architecture.config_class
+        chosen = []
+        for name, changes in BUNDLES[kind].items():
+            try:
+                sections = recipe(merged(with_kind(kind), changes), steps=1)
+                chosen.append(config.parse(sections["model"], f"{kind}-{name}"))
+            except ConfigError as error:
+                raise SystemExit(str(error)) from None
         for name, field in config.model_fields.items():
             values = {getattr(one, name) for one in chosen}
-            assert name == "kind" or values - {field.default}, f"{config.__name__}.{name}: only the default is recorded"
+            assert name in {"kind", *UNUSED.get(kind, ())} or values - {field.default}, (
+                f"{config.__name__}.{name}: only the default is recorded"
+            )
             literals = _literals(field.annotation)
             assert literals <= values, f"{config.__name__}.{name}: {literals - values} is not recorded"
 
@@ -429,48 +635,73 @@ def _literals(annotation: Any) -> set[Any]:
     return {value for part in get_args(annotation) for value in _literals(part)}
 
 
-def with_kind(config: type, changes: Sections) -> Sections:
+def with_kind(kind: str) -> Sections:
     """Return the changes of a recipe for an architecture."""
-    if config is ClassifierConfig:
-        return merged({"task": {"kind": "classification"}}, changes)
-    return merged({"model": {"kind": "recurrent"}}, changes) if config is RecurrentConfig else changes
+    task = TASK_KINDS[ARCHITECTURES[kind].output]
+    return {"task": {"kind": task} if task == "classification" else {}, "model": {"kind": kind}}
 
 
 def everything() -> Iterator[tuple[str, Callable[[Path], None]]]:
     """Return the name of each archive, and the function that makes its content in a folder."""
-    for config, each in (
-        (TransformerConfig, TRANSFORMERS),
-        (RecurrentConfig, RECURRENT),
-        (ClassifierConfig, CLASSIFIERS),
-    ):
-        kind = config.model_fields["kind"].default
+    for kind, each in BUNDLES.items():
         for name, changes in each.items():
-            whole = with_kind(config, changes)
-            yield f"bundle-{kind}-{name}", lambda folder, whole=whole: record_bundle(folder, whole)
+            whole = merged(with_kind(kind), changes)
+            yield f"bundle-{kind}-{name}", partial(record_bundle, changes=whole)
     for name, changes in RUNS.items():
-        yield f"run-{name}", lambda folder, name=name, changes=changes: record_run(folder, name, changes)
-    for name in ("marian", "bart"):
-        yield f"import-{name}", lambda folder, name=name: record_import(folder, _foreign(name))
-    for form in ("huggingface", "ctranslate2", "onnx"):
-        yield f"export-{form}", lambda folder, form=form: record_export(folder, form)
+        yield f"run-{name}", partial(record_run, name=name, changes=changes)
+    for name, changes in STORES.items():
+        yield f"store-{name}", partial(record_store, name=name, changes=changes)
+    for name in [
+        *FAMILIES,
+        *CAUSAL_FAMILIES,
+        *MASKED_FAMILIES,
+        *(f"classifier-{name}" for name in CLASSIFIER_FAMILIES),
+    ]:
+        yield f"import-{name}", partial(record_import, name=name)
+    for form in EXPORT_FORMATS:
+        for kind in ARCHITECTURES:
+            changes = merged(with_kind(kind), EXPORTED.get(kind, {}))
+            name = f"export-{form}" if kind == "transformer" else f"export-{form}-{kind}"
+            yield name, partial(record_export, form=form, changes=changes)
     yield "recipes", record_recipes
+    yield "orders", record_orders
 
 
-def _foreign(name: str) -> Callable[..., Path]:
-    """Return the function that makes a small folder of a Hugging Face family, from the tests of interop."""
+TARGET_LANGUAGES = {"m2m_100": "en", "mbart": "en_XX"}
+
+
+def _foreign(name: str, folder: Path) -> Path:
+    """Make a small folder of a Hugging Face family with the functions of the tests of interop."""
     sys.path.insert(0, str(ROOT / "tests" / "interop"))
+    import causal_models
     import foreign
+    import masked_models
 
     # Without Unicode's tables, which would be nine tenths of the files.
     trainer = foreign.sentencepiece.SentencePieceTrainer
-    trainer.train = partial(trainer.train, normalization_rule_name="identity")
+    if not isinstance(trainer.train, partial):
+        trainer.train = partial(trainer.train, normalization_rule_name="identity")
     foreign.SIZES.update(d_model=8, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2)
     foreign.SIZES.update(encoder_ffn_dim=8, decoder_ffn_dim=8, max_position_embeddings=64)
-    return getattr(foreign, name)  # type: ignore[no-any-return]
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    if name in CAUSAL_FAMILIES:
+        changes = {"n_embd": 16, "n_layer": 1, "n_head": 2} if name == "gpt2" else {**sizes}
+        changes |= {} if name in ("gpt2", "gpt_neox") else {"num_key_value_heads": 1}
+        causal_models.published("llama2" if name == "llama" else name, folder, **changes)
+        return folder
+    classifies, family = name.startswith("classifier-"), name.removeprefix("classifier-")
+    if family in MASKED_FAMILIES:
+        if family == "distilbert":
+            sizes = {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16}
+        purpose = ["SequenceClassification"] if classifies else []
+        changes = {"id2label": {0: "no", 1: "so so", 2: "yes"}} if classifies else {}
+        masked_models.published(family, folder, *purpose, **sizes, **changes)
+        return folder
+    return getattr(foreign, {"m2m_100": "m2m"}.get(name, name))(folder)
 
 
 def main() -> None:
-    """Record all archives, or those whose name contains ONLY."""
+    """Record all archives that do not exist yet, or those of them whose name contains ONLY."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--until-stop", nargs=2, metavar=("RECIPE", "RUN"), help=argparse.SUPPRESS)
     parser.add_argument("--only", default="", help="Record the archives whose names contain this.")
@@ -481,16 +712,23 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
-    check_options(dict(everything()))
+    check_options()
     RECORDED.mkdir(exist_ok=True)
     for name, make in everything():
-        if arguments.only not in name:
-            continue
         kind, _, rest = name.partition("-")
         archive = RECORDED / (f"{'-'.join(filter(None, (kind, arguments.prefix, rest)))}.tar.xz")
+        if arguments.only not in name or archive.exists():
+            continue
+        print(f"{archive.name} ...", flush=True)
         with tempfile.TemporaryDirectory() as aside:
-            make(Path(aside))
+            try:
+                make(Path(aside))
+            except NotExported as reason:
+                print(f"  not exported: {reason}")
+                continue
             pack(Path(aside), archive)
+        with (RECORDED / "SOURCE").open("a", encoding="utf-8") as file:
+            file.write(f"{git_commit()} {checksum(archive)[:16]} {archive.name}\n")
         print(f"{archive.name}: {archive.stat().st_size:,} bytes", flush=True)
 
 
