@@ -17,8 +17,8 @@ from headway.data.batching import TokenDataset
 from headway.data.blocks import BlockDataset, StreamDataset
 from headway.data.masking import MaskedBlockDataset, Masking, MaskingConfig
 from headway.data.store import SIDES, Chunk, FilterCounts, TokenStore, join_chunks
-from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.base import MASK
+from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.tokenizer import Tokenizer
 
 SEED, EPOCHS = 5, range(3)
@@ -59,7 +59,7 @@ def observed_orders(**version: Any) -> dict[str, Any]:
             "temperature": _epochs(TokenDataset(stores, [1.0, 2.0, 1.0], 3.0), version),
             "segmentations": _epochs(TokenDataset(sampled), version),
             "blocks": _epochs(BlockDataset(stores, [2.5, 0.4, 1.0], block_length=11), version),
-            "blocks-temperature": _epochs(BlockDataset(stores, None, 2.0, block_length=11, part=(0, 0.8)), version),
+            "blocks-temperature": _epochs(BlockDataset(stores, None, 2.0, block_length=11, part=(0.0, 0.8)), version),
             "streams": _epochs(StreamDataset(stores, block_length=11), version),
         }
         for unit in ("tokens", "words", "spans"):

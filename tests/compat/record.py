@@ -4,8 +4,9 @@
     PYTHONPATH=../old/src python tests/compat/record.py
 
 Each line of ``recorded/SOURCE`` has the commit that made an archive, the beginning of its BLAKE2b checksum, and its
-name. An archive that exists is never recorded again. When a format changes, record artifacts of the last commit before the change under new names
-(``--prefix``). This script depends on internals of the recorded commit, and may be changed for a later one.
+name. An archive that exists is never recorded again. When a format changes, record artifacts of the last commit before
+the change under new names (``--prefix``). This script depends on internals of the recorded commit, and may be changed
+for a later one.
 
 To record a new architecture, task, export format, family of imports or kind of tokenizer, add it to a table below;
 :mod:`test_recorded` fails until there is an archive of each.
@@ -75,7 +76,9 @@ SMALL: dict[str, Any] = {"d_model": 8, "num_heads": 2, "d_ff": 12, "encoder_laye
 BLOCKS: dict[str, Any] = {"d_model": 8, "num_heads": 2, "d_ff": 12, "max_length": 16}
 PLAIN: dict[str, Any] = {"dropout": 0.0}
 ROTARY: dict[str, Any] = {
-    **{"positions": "rotary", "rotary_base": 100.0, "rotary_fraction": 0.5},
+    "positions": "rotary",
+    "rotary_base": 100.0,
+    "rotary_fraction": 0.5,
     "rotary_scaling": {"kind": "llama3", "factor": 4.0, "original_length": 8},
 }
 
@@ -580,7 +583,7 @@ def record_import(folder: Path, name: str) -> None:
     note(folder, texts=asked, observed=observe(folder / "model", asked))
 
 
-class NotExported(Exception):
+class NotExportedError(Exception):
     """The format does not support the architecture."""
 
 
@@ -590,7 +593,7 @@ def record_export(folder: Path, form: str, changes: Sections) -> None:
     with chdir(folder):
         code, said = command("export", "model", "--to", form, "-o", "exported")
         if code:
-            raise NotExported(said)
+            raise NotExportedError(said)
         note(folder, texts=asked, observed=observe(folder / "model", asked))
 
 
@@ -723,7 +726,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as aside:
             try:
                 make(Path(aside))
-            except NotExported as reason:
+            except NotExportedError as reason:
                 print(f"  not exported: {reason}")
                 continue
             pack(Path(aside), archive)
