@@ -1,15 +1,18 @@
+import importlib
 import json
+import pkgutil
 import string
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
-from headway.config import Config, apply_overrides, format_list, read_toml, spelling_hint, to_toml
+import headway
+from headway.config import Config, Inert, apply_overrides, format_list, read_toml, spelling_hint, to_toml
 from headway.errors import ConfigError
 
 
@@ -215,3 +218,54 @@ def test_files_that_are_not_toml(tmp_path: Path) -> None:
     latin.write_text("a = " + "9" * 5000)
     with pytest.raises(ConfigError, match=r"latin\.toml: not valid TOML"):
         read_toml(latin)
+
+
+class Inner(Config):
+    """A nested config."""
+
+    size: int = 3
+    new: Annotated[bool, Inert(False)] = True
+
+
+class Outer(Config):
+    """A config with options of several kinds."""
+
+    kind: Literal["outer"] = "outer"
+    name: str
+    limit: int | None = None
+    inner: Inner = Field(default_factory=Inner)
+    items: tuple[Inner, ...] = ()
+
+
+def test_missing_keys_of_saved_files_are_inert() -> None:
+    found = Outer.parse_saved({"name": "a", "items": [{"size": 1}, {"new": True}]}, "file")
+    assert (found.inner.new, [item.new for item in found.items]) == (False, [False, True])
+    assert Outer.parse({"name": "a", "items": [{}]}, "recipe").items[0].new
+
+
+def test_active_options_are_those_that_are_not_inert() -> None:
+    assert Outer.parse_saved({"name": "a"}, "file").active_options() == {"kind": "outer", "name": "a"}
+    found = Outer.parse({"name": "a", "limit": 2, "items": [{"size": 3, "new": False}, {"size": 4}]}, "recipe")
+    items = [{}, {"size": 4, "new": True}]
+    assert found.active_options() == {"kind": "outer", "name": "a", "limit": 2, "inner": {"new": True}, "items": items}
+
+
+def test_what_has_begun_keeps_inert_values_unless_an_option_is_set() -> None:
+    begun = Outer.parse_saved({"name": "a", "items": [{"size": 1}]}, "run")
+    resumed = Outer.parse({"name": "a", "items": [{"size": 1}]}, "recipe").keeping_inert(begun)
+    assert resumed == begun
+    given = Outer.parse({"name": "b", "inner": {"new": True}, "items": [{"size": 1}]}, "recipe").keeping_inert(begun)
+    assert (given.name, given.inner.new, given.items[0].new) == ("b", True, False)
+
+
+def test_none_is_inert_only_as_the_default() -> None:
+    """A saved file does not contain None, so a missing key would not say whether it was None."""
+    for module in pkgutil.walk_packages(headway.__path__, "headway."):
+        if module.name != "headway.serve.ray":
+            importlib.import_module(module.name)
+    waiting = [Config]
+    for config in waiting:
+        waiting += config.__subclasses__()
+        for name, value in config.inert_values().items():
+            default = config.model_fields[name].default
+            assert (value is None) == (default is None and config.model_fields[name].default_factory is None), name

@@ -375,9 +375,9 @@ def read_config(folder: str | Path) -> BundleConfig:
     folder = Path(folder)
     content = _read_json(folder)
     with _config_errors(folder):
-        task = TaskConfig.parse(content["task"], "task")
+        task = TaskConfig.parse_saved(content["task"], "task")
         model = parse_model_config(content["model"], "model")
-        template = SpecialTokenTemplate.parse(content["framing"], "framing") if "framing" in content else None
+        template = SpecialTokenTemplate.parse_saved(content["framing"], "framing") if "framing" in content else None
         labels = _labels(content["labels"]) if _BUNDLES[task.kind].output == "label" else ()
         source, target = (_tokenizer_name(folder, content["tokenizers"][side]) for side in ("source", "target"))
     return BundleConfig(folder, task, model, labels, template, (source, target))

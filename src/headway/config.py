@@ -3,6 +3,12 @@
 Each package defines a subclass of :class:`Config` for its section, and the recipe in ``train`` combines them. An error
 about an unknown key suggests the most similar known key, and an error about a value lists what is accepted. On the
 command line, ``section.key=value`` overrides a value.
+
+Every option has an *inert* value: with it, everything is done as before the option existed. It is the default, unless
+the annotation of the field contains :class:`Inert`. A key that is missing in a file that Headway wrote
+(:meth:`Config.parse_saved`) has its inert value, because the option did not exist then. Keys of caches contain only the
+options that are not inert (:meth:`Config.active_options`). So neither a new option nor a new default makes a saved file
+invalid.
 """
 
 from __future__ import annotations
@@ -11,11 +17,13 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from headway.errors import ConfigError
 
@@ -25,6 +33,17 @@ _MAX_PROBLEMS = 20  # in an error message
 ConfigT = TypeVar("ConfigT", bound="Config")
 
 
+@dataclass(frozen=True)
+class Inert:
+    """The value of an option with which everything is done as before the option existed, if it is not the default.
+
+    It is given in the annotation of the field: ``Annotated[bool, Inert(False)] = True``. None cannot be inert unless
+    it is also the default: files do not contain None.
+    """
+
+    value: Any
+
+
 class Config(BaseModel):
     """A frozen and validated set of options. Unknown keys are errors."""
 
@@ -32,20 +51,121 @@ class Config(BaseModel):
 
     @classmethod
     def parse(cls: type[ConfigT], data: Any, origin: str) -> ConfigT:
-        """Validate ``data``.
+        """Validate ``data``. Missing keys have their default values.
 
         Raises:
             ConfigError: A key or value is invalid. The message begins with ``origin``, for example a file name.
         """
+        return cls._validated(data, origin)
+
+    @classmethod
+    def parse_saved(cls: type[ConfigT], data: Any, origin: str) -> ConfigT:
+        """Validate ``data``, which this version of Headway or an earlier one wrote. Missing keys have inert values.
+
+        Raises:
+            ConfigError: A key or value is invalid. The message begins with ``origin``, for example a file name.
+        """
+        return cls._validated(data, origin, context=_SAVED)
+
+    @classmethod
+    def _validated(cls: type[ConfigT], data: Any, origin: str, context: object = None) -> ConfigT:
         try:
-            return cls.model_validate(dict(data) if isinstance(data, Mapping) else data)
+            return cls.model_validate(dict(data) if isinstance(data, Mapping) else data, context=context)
         except ValidationError as error:
             problems = [_message(cls, problem) for problem in error.errors(include_url=False)[:_MAX_PROBLEMS]]
             raise ConfigError(f"{origin}: " + "; ".join(problems)) from None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_inert_values(cls, data: Any, info: Any) -> Any:
+        if info.context is not _SAVED or not isinstance(data, Mapping):
+            return data
+        return {**_inert_but_not_default(cls), **data}
+
+    @classmethod
+    def inert_values(cls) -> dict[str, Any]:
+        """Return the inert value of each option, except those without a default that is the same for all configs."""
+        return {
+            name: _declared_inert(field)[0] if _declared_inert(field) else field.get_default(call_default_factory=True)
+            for name, field in cls.model_fields.items()
+            if not field.is_required() and not field.default_factory_takes_validated_data
+        }
+
+    def active_options(self) -> dict[str, Any]:
+        """Return the options that are not inert, as plain values for JSON, and the kind of the config if it has one."""
+        inert, kinds, plain = self.inert_values(), _kind_keys(type(self)), self.model_dump(mode="json")
+        active: dict[str, Any] = {}
+        for name in type(self).model_fields:
+            value, usual = getattr(self, name), inert.get(name)
+            if name in kinds or name not in inert or (not isinstance(value, Config) and value != usual):
+                active[name] = plain[name]
+            if isinstance(value, Config) and ((inner := value.active_options()) or type(value) is not type(usual)):
+                active[name] = inner
+            elif isinstance(value, tuple) and name in active:
+                items = zip(value, plain[name], strict=True)
+                active[name] = [item.active_options() if isinstance(item, Config) else json for item, json in items]
+        return active
+
+    @property
+    def is_default(self) -> bool:
+        """Whether all options have the values that they have if their keys are missing in a recipe or a saved file."""
+        return self in (type(self)(), type(self).parse_saved({}, ""))
+
+    def keeping_inert(self: ConfigT, saved: ConfigT) -> ConfigT:
+        """Return this config, but with the inert values of ``saved`` for options that were not set.
+
+        The result continues what began with ``saved`` even if an option is younger and its default is not inert.
+        """
+        inert = self.inert_values()
+
+        def kept(name: str) -> Any:
+            ours, theirs = getattr(self, name), getattr(saved, name)
+            if name not in self.model_fields_set and name in inert and theirs == inert[name]:
+                return theirs
+            if isinstance(ours, tuple) and isinstance(theirs, tuple) and len(ours) == len(theirs):
+                return tuple(_keeping_inert(*pair) for pair in zip(ours, theirs, strict=True))
+            return _keeping_inert(ours, theirs)
+
+        found = {name: kept(name) for name in type(self).model_fields}
+        changes = {name: value for name, value in found.items() if value != getattr(self, name)}
+        return self.model_copy(update=changes) if changes else self
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for TOML or JSON. Keys whose value is None are left out."""
         return self.model_dump(mode="json", exclude_none=True)
+
+
+_SAVED = object()  # the context in which saved files are validated
+
+
+def _declared_inert(field: FieldInfo) -> list[Any]:
+    """Return the inert value in the annotation of a field, if there is one, in a list."""
+    return [each.value for each in field.metadata if isinstance(each, Inert)]
+
+
+def _inert_but_not_default(config: type[Config]) -> dict[str, Any]:
+    """Return the inert values that differ from the defaults, also those of nested configs."""
+    found: dict[str, Any] = {}
+    for name, value in config.inert_values().items():
+        if _declared_inert(config.model_fields[name]):
+            found[name] = value
+        elif isinstance(value, Config) and (inner := _inert_but_not_default(type(value))):
+            found[name] = {**{key: getattr(value, key) for key in _kind_keys(type(value))}, **inner}
+    return found
+
+
+def _keeping_inert(ours: Any, theirs: Any) -> Any:
+    return ours.keeping_inert(theirs) if isinstance(ours, Config) and type(ours) is type(theirs) else ours
+
+
+def _kind_keys(config: type[BaseModel]) -> list[str]:
+    """Return the fields that accept only one string, which tell one class of configs from another."""
+    return [name for name, field in config.model_fields.items() if _only_value(field) is not None]
+
+
+def _only_value(field: FieldInfo) -> str | None:
+    values = get_args(field.annotation)
+    return values[0] if len(values) == 1 and isinstance(values[0], str) else None
 
 
 def apply_preset(data: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -132,8 +252,7 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 def _tags(model: type[BaseModel]) -> list[str]:
     """Return the values of all fields that accept only one string."""
-    literals = (get_args(field.annotation) for field in model.model_fields.values())
-    return [values[0] for values in literals if len(values) == 1 and isinstance(values[0], str)]
+    return [value for field in model.model_fields.values() if (value := _only_value(field)) is not None]
 
 
 def read_toml(path: Path) -> dict[str, Any]:

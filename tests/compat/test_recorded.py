@@ -81,7 +81,7 @@ def assert_near(found: Any, recorded: Any) -> None:
         assert math.isclose(found, recorded, rel_tol=0, abs_tol=LOGITS), f"{found} is not {recorded}"
 
 
-@pytest.mark.slow_but_every(4)
+@pytest.mark.slow_but_every(8)
 @each("bundle-")
 def test_a_model_folder_answers_as_recorded(archive: Path, tmp_path: Path) -> None:
     expected = unpack(archive, tmp_path)
@@ -112,7 +112,7 @@ def assert_plausible(found: list[float], recorded: list[float]) -> None:
     assert abs(statistics.mean(found) - statistics.mean(recorded)) < 2 * statistics.stdev(recorded)
 
 
-@pytest.mark.slow_but_every(4)
+@pytest.mark.slow_but_every(8)
 @each("import-")
 def test_a_hugging_face_folder_imports_as_recorded(archive: Path, tmp_path: Path) -> None:
     expected = unpack(archive, tmp_path)
@@ -135,8 +135,8 @@ def test_an_onnx_folder_answers_as_recorded(archive: Path, tmp_path: Path) -> No
 @each("export-huggingface")
 def test_an_exported_hugging_face_folder_can_be_imported(archive: Path, tmp_path: Path) -> None:
     expected = unpack(archive, tmp_path)
-    if (tmp_path / "exported" / "modeling_headway.py").exists():
-        pytest.skip("an architecture that transformers does not have; nothing imports it")
+    if "classifier" in archive.name:
+        pytest.skip("transformers does not have this architecture, or the import needs a token for hidden tokens")
     checked_command("import", f"huggingface:{tmp_path / 'exported'}", "-o", tmp_path / "back")
     assert_as_recorded(observe(tmp_path / "back", expected["texts"]), expected["observed"])
 

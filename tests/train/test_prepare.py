@@ -159,10 +159,21 @@ class TestReuse:
     def test_another_corpus_for_a_begun_run_is_refused(self, corpus: Path, tmp_path: Path) -> None:
         train(recipe(corpus), tmp_path / "run")
         (corpus / "train.de").write_text("anders\n" * 20)
-        with pytest.raises(
-            CheckpointError, match=r"its tokenizer was trained on files that differ from those in .* now"
-        ):
+        with pytest.raises(CheckpointError, match=r"trained on other files .* \(the content of train.de has changed\)"):
             prepare(recipe(corpus), tmp_path / "run", Listener())
+
+    def test_another_option_for_a_begun_run_is_refused_by_name(self, corpus: Path, tmp_path: Path) -> None:
+        train(recipe(corpus), tmp_path / "run")
+        changed = recipe(corpus, tokenizer={"vocab_size": 301})
+        with pytest.raises(CheckpointError, match=r"\(tokenizer.vocab_size was 300, is 301\)"):
+            prepare(changed, tmp_path / "run", Listener())
+
+    def test_a_message_says_why_a_store_is_built_again(self, corpus: Path, tmp_path: Path) -> None:
+        prepare(recipe(corpus), tmp_path / "run", Listener())
+        heard = Heard()
+        prepare(recipe(corpus, data={"filter": {"max_length": 5}}), tmp_path / "run", heard)
+        because = "tokenized again, because filter.max_length was 256, is 5"
+        assert [message for message in heard.messages if "again" in message] == [f"train.de + train.en: {because}"]
 
 
 def recipe_before(changes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,7 @@ A store is a folder:
     source.tokens    the token ids of all sources one after the other, uint16 (uint32 for vocabularies over 65,536)
     source.offsets   int64, one more than there are rows: row r is tokens[offsets[r]:offsets[r + 1]]
     target.tokens, target.offsets
-    store.json       format, counts, and a fingerprint of the inputs, the tokenizers and the options
+    store.json       format, counts, and a fingerprint and a description of the inputs, the tokenizers and the options
 
 Sources and targets end in the end symbol. Each example has one row. With K sampled segmentations, it has K consecutive
 rows: segmentation k of example i is row i x K + k.
@@ -154,19 +154,35 @@ class _Array:
         return np.frombuffer(b"".join(parts), self._dtype)
 
 
-def open_store(folder: Path, key: str) -> TokenStore | None:
-    """Open the store in ``folder`` if it is complete and its fingerprint is ``key``; otherwise return None."""
+def open_store(folder: Path, *keys: str) -> TokenStore | None:
+    """Open the store in ``folder`` if it is complete and its fingerprint is one of ``keys``; otherwise return None."""
     try:
         store = TokenStore(folder)
-        return store if store.format == _FORMAT and store.fingerprint == key and store.is_complete else None
+        return store if store.format == _FORMAT and store.fingerprint in keys and store.is_complete else None
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
 
 
+def read_description(folder: Path) -> Any:
+    """Return the saved description of what the store in ``folder`` was made from, or None if there is none."""
+    try:
+        return json.loads((folder / "store.json").read_text(encoding="utf-8")).get("made_from")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
 def join_chunks(
-    folder: Path, key: str, num_segmentations: int, dtype: np.dtype[Any], chunks: Iterable[Chunk]
+    folder: Path,
+    key: str,
+    num_segmentations: int,
+    dtype: np.dtype[Any],
+    chunks: Iterable[Chunk],
+    description: Any = None,
 ) -> TokenStore:
-    """Join the chunks of a corpus, in order, into the store ``folder``, which is written atomically."""
+    """Join the chunks of a corpus, in order, into the store ``folder``, which is written atomically.
+
+    ``description`` is saved for messages; see :func:`read_description`.
+    """
     counts = FilterCounts(0, 0, 0, 0)
     with atomic_write_folder(folder) as aside:
         with ExitStack() as stack:
@@ -187,6 +203,7 @@ def join_chunks(
             "dtype": dtype.name,
             "segmentations": num_segmentations,
             "counts": asdict(counts),
+            "made_from": description,
         }
         (aside / "store.json").write_text(json.dumps(header, indent=2) + "\n", encoding="utf-8")
     return TokenStore(folder)

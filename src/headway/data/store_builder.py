@@ -22,6 +22,7 @@ from itertools import count
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait as wait_for
 from pathlib import Path
+from typing import Any
 
 from headway.cores import num_cores
 from headway.data.encoding import EncodingSpec, load_chunk, save_chunk
@@ -62,11 +63,12 @@ def open_or_build_store(
     *,
     shard: Shard | None = None,
     progress: Callable[[int], None] | None = None,
+    description: Any = None,
 ) -> TokenStore | None:
     """Open the store in ``folder`` if its fingerprint is ``key``; otherwise build it from ``examples()``.
 
     Returns None if other shards still have chunks to build; this cannot happen if ``shard`` is None. ``progress`` is
-    called with the number of examples read so far.
+    called with the number of examples read so far. ``description`` is saved in a new store for messages.
     """
     if store := open_store(folder, key):
         return store
@@ -76,7 +78,7 @@ def open_or_build_store(
         return open_store(folder, key)  # another shard may just have joined the chunks
     with lock_file(folder.with_name(f"{folder.name}.lock")):
         store = open_store(folder, key) or join_chunks(
-            folder, key, spec.rows_per_example, spec.dtype, (load_chunk(path) for path in paths)
+            folder, key, spec.rows_per_example, spec.dtype, (load_chunk(path) for path in paths), description
         )
         for chunks in folder.parent.glob(f"{folder.name}.pieces-*"):
             shutil.rmtree(chunks, ignore_errors=True)

@@ -29,6 +29,7 @@ from typing import Any
 import torch
 
 from headway.bundle import Bundle
+from headway.config import Config
 from headway.data.store import ContentHashes, fingerprint
 from headway.decode import DecodingOptions, Hypothesis, Request, search
 from headway.evaluate import bleu
@@ -185,8 +186,9 @@ def sweep(settings: Settings, corpus: ExperimentCorpus, variants: Mapping[str, C
 
 def _key(recipe: Recipe, work: Path) -> str:
     """Hash the recipe and the content of its data files and of the model it starts from, wherever they are."""
-    sections = recipe.as_dict()
-    folder, hashes = Path(sections["data"].pop("folder")), ContentHashes(work / "inputs.json")
+    sections = recipe.active_options()
+    sections["data"].pop("folder", None)
+    folder, hashes = Path(recipe.data.folder), ContentHashes(work / "inputs.json")
     for key in ("start_from", "start_decoder_from"):
         if start := getattr(recipe.training, key):
             sections["training"][key] = hashes.hash_file(Path(start) / "model.safetensors")
@@ -270,4 +272,5 @@ def measure_bleu(settings: Settings, trained: TrainedRun, pairs: Sequence[TextPa
 
 def cache_key(settings: Settings, model: Path, kind: str, *how: object) -> str:
     """Return the key for :meth:`Settings.cached` under which a result computed from a model folder is stored."""
-    return f"{kind}/{fingerprint(settings.content_hash(model), *how)}"
+    active = [each.active_options() if isinstance(each, Config) else each for each in how]
+    return f"{kind}/{fingerprint(settings.content_hash(model), *active)}"

@@ -1,8 +1,8 @@
 """Refuse to export models that another toolkit cannot represent, and name the unsupported option.
 
 For each field of a model config, an exporter lists the values that it supports. A field that is not listed must have
-its default value, with which a model computes the same as before the field existed. A new option is therefore refused
-by every exporter that does not list it yet.
+its inert value (:mod:`headway.config`), with which a model computes the same as before the field existed. An exporter
+that does not list a new option yet therefore refuses all its other values.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ COMMON: Supported = {**SIZES, **dict.fromkeys(_TRAINING, ANY)}
 
 def refuse_unsupported(config: Config, toolkit: str, supported: Supported) -> None:
     """Raise :class:`ConfigError` for the first field of ``config`` whose value ``toolkit`` does not support."""
-    for name, field in type(config).model_fields.items():
-        value, listed = getattr(config, name), supported.get(name, (field.default,))
+    inert = config.inert_values()
+    for name in type(config).model_fields:
+        value, listed = getattr(config, name), supported.get(name, (inert.get(name),))
         if listed is ANY:
             continue
         if value not in [_head_width(config) if each == _HEAD_WIDTH else each for each in listed]:

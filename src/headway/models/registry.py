@@ -175,11 +175,14 @@ def architectures_for(output: OutputKind) -> list[str]:
 
 
 def parse_model_config(data: Any, origin: str) -> AnyConfig:
-    """Validate a model configuration, whose ``kind`` selects the architecture. Error messages name ``origin``."""
+    """Validate a saved model configuration, whose ``kind`` selects the architecture.
+
+    Error messages name ``origin``.
+    """
     kind = data["kind"] if isinstance(data, dict) and "kind" in data else "transformer"
     if kind not in ARCHITECTURES:
         raise ConfigError(f"{origin}: kind = {kind!r}: {spelling_hint(str(kind), ARCHITECTURES)}")
-    return ARCHITECTURES[kind].config_class.parse(data, origin)
+    return ARCHITECTURES[kind].config_class.parse_saved(data, origin)
 
 
 @overload

@@ -231,7 +231,7 @@ def read_calibration(bundle: AnyBundle, folder: Path) -> Calibration | None:
     if not path.exists():
         return None
     try:
-        found = Calibration.parse(json.loads(path.read_text(encoding="utf-8")), "content")
+        found = Calibration.parse_saved(json.loads(path.read_text(encoding="utf-8")), "content")
     except (ConfigError, OSError, ValueError, RecursionError) as error:
         raise BundleError(
             f"{path}: not a calibration, or damaged ({error}); delete it and run headway calibrate"

@@ -262,7 +262,7 @@ def _read(path: Path) -> StoredGlossary:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: not a glossary of this service ({error}); remove the file") from None
-    found = StoredGlossary.parse(data, str(path))
+    found = StoredGlossary.parse_saved(data, str(path))
     if found.id != path.stem:
         raise ConfigError(f"{path}: contains the glossary {found.id!r}; name the file after its id, or remove it")
     return found

@@ -72,4 +72,4 @@ def _read(path: Path) -> _Record:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"usage_file: {path} cannot be read ({error}); correct or remove it") from None
-    return _Record.parse(data, str(path))
+    return _Record.parse_saved(data, str(path))

@@ -33,6 +33,7 @@ from headway.storage import atomic_write_text
 from headway.text.base import EOS, TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
+from headway.train.cache_keys import CacheKey, corpus_options, is_version_1
 from headway.train.prepare import BpeSampling, CorpusEncoding, Preparation
 from headway.train.recipe import Recipe, ValidationConfig
 from headway.train.report import Listener
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
     from headway.predict import Classifier
 
 
-_ALL_BUT_EMPTY = FilterConfig(max_length=1 << 40, max_length_ratio=1e12)  # long texts are truncated instead
+# Long texts are truncated instead. Options that are not named here must remove nothing, so they are inert.
+_ALL_BUT_EMPTY = FilterConfig.parse_saved({"max_length": 1 << 40, "max_length_ratio": 1e12}, "filter")
 
 
 class ClassificationValidation(ValidationConfig):
@@ -68,7 +70,7 @@ class ClassificationRecipe(Recipe):
     def _check_classification(self) -> ClassificationRecipe:
         corpora = [*self.data.train, *([self.data.dev] if self.data.dev else [])]
         refused = {
-            "data.filter": self.data.filter != FilterConfig(),
+            "data.filter": not self.data.filter.is_default,
             "tokenizer.joint = false": not self.tokenizer.joint,
             "source_language": any(corpus.source_language for corpus in corpora),
             "target_language": any(corpus.target_language for corpus in corpora),
@@ -253,7 +255,7 @@ def _encoding(
         return text, SideSpec(LabelEncoder(labels), LabelEncoder(labels, sampling[1]) if sampling else None)
 
     keys = (tokenizer.fingerprint, labels)
-    return CorpusEncoding(partial(read_labeled_texts, corpus, folder, labels), sides, keys, (max_length,))
+    return CorpusEncoding(partial(read_labeled_texts, corpus, folder, labels), sides, keys, {"max_length": max_length})
 
 
 def _labels(recipe: ClassificationRecipe, preparation: Preparation) -> Mapping[str, int]:
@@ -264,14 +266,16 @@ def _labels(recipe: ClassificationRecipe, preparation: Preparation) -> Mapping[s
     """
     start, run = recipe.training.start_from, preparation.run
     folder, corpora = preparation.data_folder, recipe.data.train
-    hash_file = preparation.content_hashes.hash_file
-    contents = [(hash_file(folder / file), corpus.fields) for corpus in corpora for file in corpus.files]
-    key, path = fingerprint(contents), run / "tokens" / "labels.json"
+    files, path = [(file, corpus) for corpus in corpora for file in corpus.files], run / "tokens" / "labels.json"
+    hashes = [(file, preparation.content_hashes.hash_file(folder / file)) for file, _ in files]
+    contents = [(digest, corpus.fields) for (_, digest), (_, corpus) in zip(hashes, files, strict=True)]
+    options = {"corpora": [corpus_options(corpus) for _, corpus in files]}
+    key = CacheKey(hashes, options, fingerprint(contents) if is_version_1(corpora) else None)
     counts = _saved_labels(path, key)
     if counts is None or (start is not None and not checkpoint_folders(run / "checkpoints")):
         counts = count_labels(corpora, folder)
         counts = counts if start is None else _ordered(counts, Path(start))
-        atomic_write_text(path, json.dumps({"key": key, "labels": counts}, ensure_ascii=False))
+        atomic_write_text(path, json.dumps({"key": key.value, "labels": counts}, ensure_ascii=False))
     if single := [label for label, count in counts.items() if count < 2]:
         shown = format_list([repr(label) for label in single])
         preparation.listener.say(
@@ -281,10 +285,10 @@ def _labels(recipe: ClassificationRecipe, preparation: Preparation) -> Mapping[s
     return counts
 
 
-def _saved_labels(path: Path, key: str) -> dict[str, int] | None:
+def _saved_labels(path: Path, key: CacheKey) -> dict[str, int] | None:
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
-        return dict(saved["labels"]) if saved["key"] == key else None
+        return dict(saved["labels"]) if saved["key"] in key.valid_values else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -38,7 +38,6 @@ from headway.bundle import LanguageModelBundle, TaskConfig, read_config
 from headway.data.blocks import BlockDataset, StreamDataset
 from headway.data.documents import DocumentEncoder, NoText, TextCorpus, read_documents, read_texts
 from headway.data.encoding import SideSpec
-from headway.data.store import FilterConfig
 from headway.data.store_builder import Shard
 from headway.engine.accelerate import accelerate
 from headway.engine.loss import projected_distillation_loss
@@ -125,7 +124,7 @@ class LanguageModelRecipe(Recipe):
         if self.data.dev is not None and self.data.dev_fraction:
             raise ValueError("data.dev and data.dev_fraction exclude each other; leave one out")
         refused = {
-            "data.filter": self.data.filter != FilterConfig(),
+            "data.filter": not self.data.filter.is_default,
             "data.bpe_dropout": self.data.bpe_dropout != 0,
             "tokenizer.joint = false": not self.tokenizer.joint,
             "task.source_language": self.task.source_language != TaskConfig().source_language,
@@ -471,5 +470,8 @@ def _encoding(
         return SideSpec(DocumentEncoder(CorpusEncoder(tokenizer))), SideSpec(NoText())
 
     return CorpusEncoding(
-        partial(read_documents, corpus, folder), sides, (tokenizer.fingerprint, "no text"), (corpus.documents,)
+        partial(read_documents, corpus, folder),
+        sides,
+        (tokenizer.fingerprint, "no text"),
+        {"documents": corpus.documents},
     )

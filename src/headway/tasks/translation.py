@@ -237,5 +237,5 @@ def _encoding(tokenizers: Tokenizers, folder: Path, corpus: Corpus, sampling: Bp
         )
 
     keys = (tokenizers.source.fingerprint, tokenizers.target.fingerprint)
-    others = (asdict(special),) if tokenizers.imported_token_template else ()
+    others = {"special_tokens": asdict(special)} if tokenizers.imported_token_template else {}
     return CorpusEncoding(partial(read_examples, corpus, folder), sides, keys, others)

@@ -177,9 +177,10 @@ class Tokenizer(TextTokenizer):
             yield MergeStep(index, rank, _readable(_unspell(left)), _readable(_unspell(right)), pieces[at], pieces)
 
     def _saved(self) -> Mapping[str, Any]:
-        return _Saved(
-            kind=self.kind, tags=self.tags, tokens=self._tokens, merges=self._merges, split_digits=self.split_digits
-        ).as_dict()
+        content = {"kind": self.kind, "tags": self.tags, "tokens": self._tokens, "merges": self._merges}
+        saved = _Saved.parse_saved({**content, "split_digits": self.split_digits}, "tokenizer")
+        plain, active = saved.as_dict(), saved.active_options().keys()
+        return {name: value for name, value in plain.items() if name in active or name in _ALWAYS_SAVED}
 
     @functools.cached_property
     def _library(self) -> tokenizers.Tokenizer:
@@ -219,7 +220,7 @@ def load_tokenizer(folder: Path, name: str) -> TextTokenizer:
     if data.get("version") != 1:
         raise BundleError(f"{path}: version {data.get('version')!r} is unknown (known: 1, 2); install a newer Headway")
     try:
-        saved = _Saved.parse(data, str(path))
+        saved = _Saved.parse_saved(data, str(path))
     except ConfigError as error:
         problem = textwrap.shorten(str(error), 300, placeholder=" ...")
         raise BundleError(f"{problem}; the file is damaged, copy or save it again") from None
@@ -243,6 +244,10 @@ def _tag_problem(tags: Sequence[str]) -> str | None:
     names = [*SPECIALS, *tags]
     doubled = next((name for name in tags if names.count(name) > 1), None)
     return doubled and f"tag {doubled!r} is given twice or is the name of a special token; choose another"
+
+
+# An option that is younger is saved only if it is not inert, because the fingerprint is that of the file.
+_ALWAYS_SAVED = frozenset({"format", "version", "kind", "tags", "tokens", "merges", "split_digits"})
 
 
 class _Saved(Config):

@@ -33,20 +33,23 @@ def recipe_of_run(recipe: RecipeT, run: Path) -> RecipeT | None:
     path = run / "recipe.toml"
     if not path.exists() or not checkpoint_folders(run / "checkpoints"):
         return None
-    return type(recipe).parse(read_toml(path), str(path))
+    return type(recipe).parse_saved(read_toml(path), str(path))
 
 
 def complete_recipe(recipe: RecipeT, run: Path) -> RecipeT:
     """Return ``recipe`` with missing keys filled in from the model that it starts from and from the run's own recipe.
 
     A model provides [model], tokenizer.joint and the languages of [task]. Once ``run`` has begun, they are taken from
-    the run's own recipe, because the model folder may have changed. A run that has begun also keeps its learning rate
-    if ``recipe`` does not set one, so that it resumes even if the default has changed since.
+    the run's own recipe, because the model folder may have changed. For keys that ``recipe`` does not set, a run that
+    has begun also keeps its learning rate and all inert values, so that it resumes even if a default has changed since
+    or an option is new.
     """
     start, begun = recipe.training.start_from, recipe_of_run(recipe, run)
     if begun and "learning_rate" not in recipe.optimizer.model_fields_set:
         rate = {"learning_rate": begun.optimizer.learning_rate}
         recipe = recipe.model_copy(update={"optimizer": recipe.optimizer.model_copy(update=rate)})
+    if begun:
+        recipe = recipe.keeping_inert(begun)
     if start is None:
         return recipe
     theirs = begun.as_dict() if begun else _sections_of(Path(start))

@@ -6,8 +6,8 @@ Tasks read and encode examples in different ways, so each task passes in functio
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -20,7 +20,7 @@ from headway.bundle import read_config
 from headway.data.batching import PaddedBatch, TokenDataset
 from headway.data.encoding import EncodingSpec, SideSpec
 from headway.data.readers import Corpus
-from headway.data.store import ContentHashes, FilterConfig, TokenStore, fingerprint, open_store
+from headway.data.store import ContentHashes, FilterConfig, TokenStore, fingerprint, open_store, read_description
 from headway.data.store_builder import Shard, open_or_build_store
 from headway.engine.accelerate import accelerate
 from headway.errors import BundleError, CheckpointError, ConfigError, TrainingError
@@ -30,6 +30,7 @@ from headway.storage import atomic_write_folder, lock_file
 from headway.text.base import BOS, MASK, TextTokenizer
 from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
 from headway.text.tokenizer import SAMPLE_BYTES, Tokenizer, language_tag, load_tokenizer
+from headway.train.cache_keys import CacheKey, corpus_options, is_version_1, version_1_options
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
 from headway.train.snapshot import checkpoint_folders
@@ -51,14 +52,14 @@ class CorpusEncoding:
         read_examples: Function that returns the examples of the corpus.
         make_sides: Function that returns the specifications for tokenizing source and target. It is called only if
             there is no store yet.
-        side_cache_keys: Values that identify the encoding of the source and of the target side.
-        other_cache_keys: Other values that the store depends on.
+        side_cache_keys: Values that identify the encoding of the source and of the target side, for JSON.
+        other_cache_keys: Other values that the store depends on, for JSON, by name.
     """
 
     read_examples: Callable[[], Iterator[tuple[str, ...]]]
     make_sides: Callable[[], tuple[SideSpec, SideSpec]]
     side_cache_keys: tuple[object, object]
-    other_cache_keys: tuple[object, ...] = ()
+    other_cache_keys: Mapping[str, object] = field(default_factory=dict)
 
 
 class Preparation:
@@ -138,35 +139,68 @@ class Preparation:
         filters: FilterConfig | None = None,
         sampling: BpeSampling | None = None,
     ) -> TokenStore | None:
-        key = fingerprint(
-            [self.content_hashes.hash_file(self.data_folder / file) for file in corpus.files],
+        hashes = self._hashed(corpus)
+        version_1 = fingerprint(
+            [digest for _, digest in hashes],
             corpus.fields,
             corpus.target_language,
             list(encoding.side_cache_keys),  # a list, because existing stores contain the hash of its repr
-            filters.as_dict() if filters else None,
+            version_1_options(filters) if filters else None,
             sampling,
-            *encoding.other_cache_keys,
+            *encoding.other_cache_keys.values(),
         )
-        path = self.run / "tokens" / name
-        if store := open_store(path, key):
+        options = {
+            "corpus": corpus_options(corpus),
+            "encoding": encoding.side_cache_keys,
+            "filter": filters,
+            "bpe_dropout": sampling and dict(zip(("probability", "segmentations", "seed"), sampling, strict=True)),
+            **encoding.other_cache_keys,
+        }
+        configs = [corpus, filters] if filters else [corpus]
+        key, path = CacheKey(hashes, options, version_1 if is_version_1(configs) else None), self.run / "tokens" / name
+        if store := open_store(path, *key.valid_values):
             return store
+        if changes := key.differences(read_description(path)):
+            self.listener.say(f"{' + '.join(corpus.files)}: tokenized again, because {'; '.join(changes)}")
         spec = EncodingSpec(encoding.make_sides(), filters)
         progress = partial(self.listener.progress, "examples tokenized")
-        return open_or_build_store(path, key, encoding.read_examples, spec, shard=self._shard, progress=progress)
+        return open_or_build_store(
+            path,
+            key.value,
+            encoding.read_examples,
+            spec,
+            shard=self._shard,
+            progress=progress,
+            description=key.description(),
+        )
+
+    def _hashed(self, *corpora: Corpus) -> list[tuple[str, str]]:
+        """Return the name and the hash of each file of some corpora."""
+        files = [file for corpus in corpora for file in corpus.files]
+        return [(file, self.content_hashes.hash_file(self.data_folder / file)) for file in files]
 
     def _trained_tokenizers(
         self, read: ExampleReader, sides: Sequence[int], task_key: Sequence[object], tags: Sequence[str]
     ) -> Tokenizers:
         config, corpora = self.recipe.tokenizer, self.recipe.data.train
-        files = [self.data_folder / file for corpus in corpora for file in corpus.files]
-        contents = [self.content_hashes.hash_file(file) for file in files]
-        key = fingerprint(contents, config.as_dict(), [corpus.fields for corpus in corpora], tags, *task_key)
-        if found := self._saved_tokenizers(key):
+        hashes = self._hashed(*corpora)
+        digests, fields = [digest for _, digest in hashes], [corpus.fields for corpus in corpora]
+        version_1 = fingerprint(digests, version_1_options(config), fields, tags, *task_key)
+        options = {
+            "tokenizer": config,
+            "corpora": [corpus_options(corpus) for corpus in corpora],
+            "tags": tags,
+            "task": task_key,
+        }
+        key = CacheKey(hashes, options, version_1 if is_version_1([config, *corpora]) else None)
+        if found := self._saved_tokenizers(*key.valid_values):
             return found
         if checkpoint_folders(self.run / "checkpoints"):
+            changes = key.differences(self._tokenizer_description())
             raise CheckpointError(
-                f"{self.run}: its tokenizer was trained on files that differ from those in {self.data_folder} now; "
-                "restore the corpus to resume, or start over with --fresh"
+                f"{self.run}: its tokenizer was trained on other files than those in {self.data_folder} now, or with "
+                f"other options ({'; '.join(changes) or 'the run does not say which'}); restore them to resume, or "
+                "start over with --fresh"
             )
         self.listener.say(f"training the tokenizer ({config.kind})")
         if config.joint:
@@ -174,7 +208,7 @@ class Preparation:
         else:
             source = self._train_tokenizer(read, sides[:1], tags)
             target = self._train_tokenizer(read, sides[1:])
-        return self._save_tokenizers(Tokenizers(source, target), key)
+        return self._save_tokenizers(Tokenizers(source, target), key.value, key.description())
 
     def _train_tokenizer(self, read: ExampleReader, sides: Sequence[int], tags: Sequence[str] = ()) -> Tokenizer:
         found = Tokenizer.train(self._texts(read, sides), self.recipe.tokenizer, tags=tags)
@@ -270,22 +304,30 @@ class Preparation:
         codes = {corpus.target_language for corpus in self.recipe.data.train}
         return sorted(language_tag(code) for code in codes if code)
 
-    def _saved_tokenizers(self, key: str) -> Tokenizers | None:
+    def _tokenizer_description(self) -> Any:
+        """Return the saved description of what the tokenizers were made from, or None if there is none."""
+        try:
+            return json.loads((self.run / "tokenizer" / "made_from.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def _saved_tokenizers(self, *keys: str) -> Tokenizers | None:
+        """Return the tokenizers in the run folder if their key is one of ``keys``."""
         home, (source, target) = self.run / "tokenizer", _NAMES[self.recipe.tokenizer.joint]
         template = home / "framing.json"
         try:
-            if (home / "key").read_text(encoding="utf-8") != key:
+            if (home / "key").read_text(encoding="utf-8") not in keys:
                 return None
             first = load_tokenizer(home, source)
             second = first if source == target else load_tokenizer(home, target)
             if not template.exists():
                 return Tokenizers(first, second)
             data = json.loads(template.read_text(encoding="utf-8"))
-            return Tokenizers(first, second, SpecialTokenTemplate.parse(data, str(template)))
+            return Tokenizers(first, second, SpecialTokenTemplate.parse_saved(data, str(template)))
         except (OSError, ValueError, ConfigError, BundleError):
             return None
 
-    def _save_tokenizers(self, tokenizers: Tokenizers, key: str) -> Tokenizers:
+    def _save_tokenizers(self, tokenizers: Tokenizers, key: str, description: Any = None) -> Tokenizers:
         source, target = _NAMES[self.recipe.tokenizer.joint]
         with atomic_write_folder(self.run / "tokenizer") as aside:
             tokenizers.source.save(aside, source)
@@ -295,6 +337,8 @@ class Preparation:
                 template = json.dumps(tokenizers.imported_token_template.as_dict(), ensure_ascii=False)
                 (aside / "framing.json").write_text(template, encoding="utf-8")
             (aside / "key").write_text(key, encoding="utf-8")
+            if description is not None:
+                (aside / "made_from.json").write_text(json.dumps(description, ensure_ascii=False), encoding="utf-8")
         return tokenizers
 
 

@@ -307,15 +307,16 @@ def refuse_changes(old: Recipe, new: Recipe, run: Path) -> None:
 
 def changed_keys(old: Recipe, new: Recipe) -> list[str]:
     """Return the keys that differ between two recipes but must not when a run resumes, with both values."""
-    before, after, may_change = _flat(old.as_dict()), _flat(new.as_dict()), _may_change(old)
+    before, after, may_change = flat_options(old.as_dict()), flat_options(new.as_dict()), _may_change(old)
     return [
-        f"{key} was {_shown(before.get(key))}, is {_shown(after.get(key))}"
+        f"{key} was {shown_option(before.get(key))}, is {shown_option(after.get(key))}"
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key) and key not in may_change
     ]
 
 
-def _shown(value: Any) -> str:
+def shown_option(value: Any) -> str:
+    """Return the value of an option for a message."""
     return "not set" if value is None else repr(value)
 
 
@@ -324,7 +325,7 @@ def _may_change(recipe: Recipe) -> list[str]:
     return [key for key in _MAY_CHANGE if key != fixed]
 
 
-def _flat(value: Any, key: str = "") -> dict[str, Any]:
+def flat_options(value: Any, key: str = "") -> dict[str, Any]:
     """Return all values, keyed by their full dotted keys. Tables in a list are numbered."""
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
         value = dict(enumerate(value))
@@ -332,5 +333,5 @@ def _flat(value: Any, key: str = "") -> dict[str, Any]:
         return {key: value}
     flat: dict[str, Any] = {}
     for name, inner in value.items():
-        flat |= _flat(inner, f"{key}.{name}" if key else str(name))
+        flat |= flat_options(inner, f"{key}.{name}" if key else str(name))
     return flat
