@@ -20,7 +20,7 @@ Archives, by the first part of their names:
     import-*  a folder of a Hugging Face format, and the model folder imported from it
     export-*  a model folder, and the folder that it was exported to
     recipes   the resolved form of each recipe in recipes/
-    orders    the batches of three epochs (:mod:`orders`)
+    orders*   the batches of three epochs (:mod:`orders`), for each version of the order
 
 Each archive has ``expected.json``. Texts are from Unicode CLDR (:func:`headway.data.builtin.build_corpus`). Widths are
 as small as the options allow. The weights of ``bundle-*`` are rounded to bfloat16 values after training: half of each
@@ -54,6 +54,7 @@ from safetensors.torch import load_file, save_file
 
 from headway.config import to_toml
 from headway.data.builtin import build_corpus
+from headway.data.draws import ORDER_VERSION
 from headway.errors import ConfigError
 from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES
 from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES
@@ -597,9 +598,9 @@ def record_export(folder: Path, form: str, changes: Sections) -> None:
         note(folder, texts=asked, observed=observe(folder / "model", asked))
 
 
-def record_orders(folder: Path) -> None:
+def record_orders(folder: Path, order_version: int) -> None:
     """Record the batches of some epochs of data sets of every kind."""
-    note(folder, orders=observed_orders())
+    note(folder, orders=observed_orders(order_version=order_version))
 
 
 def record_recipes(folder: Path) -> None:
@@ -667,7 +668,8 @@ def everything() -> Iterator[tuple[str, Callable[[Path], None]]]:
             name = f"export-{form}" if kind == "transformer" else f"export-{form}-{kind}"
             yield name, partial(record_export, form=form, changes=changes)
     yield "recipes", record_recipes
-    yield "orders", record_orders
+    for version in range(1, ORDER_VERSION + 1):
+        yield f"orders-{version}" if version > 1 else "orders", partial(record_orders, order_version=version)
 
 
 TARGET_LANGUAGES = {"m2m_100": "en", "mbart": "en_XX"}

@@ -21,6 +21,7 @@ from observing import EXPORT_FORMATS, RECORDED, checked_command, command, losses
 from orders import observed_orders
 from unpacking import unpack_archive
 
+from headway.data.draws import ORDER_VERSION
 from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES
 from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES
 from headway.interop.huggingface.families import FAMILIES
@@ -207,9 +208,10 @@ def saved_by_preparation() -> dict[str, tuple[bytes, int]]:
     }
 
 
-def test_the_batches_of_an_epoch_are_the_recorded_ones(tmp_path: Path) -> None:
-    expected = unpack(RECORDED / "orders.tar.xz", tmp_path)["orders"]
-    found = json.loads(json.dumps(observed_orders()))
+@pytest.mark.parametrize("version", range(1, ORDER_VERSION + 1))
+def test_the_batches_of_an_epoch_are_the_recorded_ones(version: int, tmp_path: Path) -> None:
+    expected = unpack(RECORDED / (f"orders-{version}.tar.xz" if version > 1 else "orders.tar.xz"), tmp_path)["orders"]
+    found = json.loads(json.dumps(observed_orders(order_version=version)))
     assert found.keys() == expected.keys()
     for name, batches in expected.items():
         assert found[name] == batches, name

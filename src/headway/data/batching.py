@@ -18,12 +18,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.data.draws import ORDER_VERSION, Draws, RawDraws, make_draws
+from headway.data.permutation import Permutation
 from headway.data.store import SIDES, TokenStore
 
 Lengths = NDArray[np.int32]
 RowNumbers = NDArray[np.int64]
 ExampleOrder = NDArray[np.int32] | NDArray[np.int64]  # example indices: int32 up to two billion examples
 
+_SHUFFLED_POOLS = 8  # whose batches are shuffled together; examples are in random pools
+_INDICES_AT_ONCE = 1 << 14  # few enough for a processor's cache
 _MIN_EVEN_ROWS = 8  # in smaller batches, dropping a row to make the number even costs more than it saves
 
 
@@ -52,6 +56,13 @@ class ComputedOrder:
 
     def __getitem__(self, positions: slice) -> NDArray[np.int64]:
         return self.indices(np.arange(*positions.indices(self.length)))
+
+    def as_array(self, num_examples: int) -> ExampleOrder:
+        """Return the whole order, in which all indices are below ``num_examples``."""
+        found = np.empty(self.length, np.int32 if num_examples <= np.iinfo(np.int32).max else np.int64)
+        for begin in range(0, self.length, _INDICES_AT_ONCE):
+            found[begin : begin + _INDICES_AT_ONCE] = self[begin : begin + _INDICES_AT_ONCE]
+        return found
 
 
 @dataclass(frozen=True)
@@ -83,12 +94,13 @@ def plan_batches(
     order: ExampleOrder,
     max_batch_tokens: int,
     pool_size: int,
-    rng: np.random.Generator | None,
+    rng: Draws | None,
     max_batch_examples: int | None = None,
 ) -> EpochPlan:
     """Split ``order`` into pools of ``pool_size`` examples, and the pools into batches, as described in the module.
 
-    Each pool of ``order`` is sorted in place. ``rng`` shuffles the batches. If it is None, they are not shuffled.
+    Each pool of ``order`` is sorted in place. ``rng`` shuffles the batches: all of them or, if its draws are
+    :class:`RawDraws`, those of every eight pools. If it is None, they are not shuffled.
     """
     bounds = [np.empty((0, 2), np.int64)]
     for begin in range(0, len(order), pool_size):
@@ -99,8 +111,13 @@ def plan_batches(
         ranking = np.lexsort((np.where(targets % 2, sources, -sources), targets))
         bounds.append(begin + _split(np.maximum(sources, targets)[ranking], max_batch_tokens, max_batch_examples))
         order[begin : begin + pool_size] = pool[ranking]
+    if isinstance(rng, RawDraws):
+        for begin in range(1, len(bounds), _SHUFFLED_POOLS):
+            shuffled = np.concatenate(bounds[begin : begin + _SHUFFLED_POOLS])
+            rng.shuffle(shuffled)
+            bounds[begin : begin + _SHUFFLED_POOLS] = [shuffled, *[bounds[0]] * (_SHUFFLED_POOLS - 1)]
     plan = np.concatenate(bounds)
-    if rng is not None:
+    if isinstance(rng, np.random.Generator):
         rng.shuffle(plan)
     return EpochPlan(order, plan)
 
@@ -161,11 +178,25 @@ class TokenDataset:
         return sum(store.num_tokens(side) for store in self._stores) // self.num_segmentations
 
     def plan_epoch(
-        self, seed: int, epoch: int, *, max_batch_tokens: int, pool_size: int, max_batch_examples: int | None = None
+        self,
+        seed: int,
+        epoch: int,
+        *,
+        max_batch_tokens: int,
+        pool_size: int,
+        max_batch_examples: int | None = None,
+        order_version: int = ORDER_VERSION,
     ) -> EpochPlan:
-        """Return the batches of an epoch. The same arguments give the same batches on every machine."""
-        rng = np.random.default_rng((seed, epoch))
-        order = draw_examples(self._starts[:-1], [len(store) for store in self._stores], self._weights, rng)
+        """Return the batches of an epoch. The same arguments give the same batches on every machine.
+
+        For ``order_version`` see :mod:`headway.data.draws`.
+        """
+        rng, starts, sizes = make_draws(order_version, seed, epoch), self._starts[:-1], list(map(len, self._stores))
+        order: ExampleOrder
+        if isinstance(rng, np.random.Generator):
+            order = draw_examples(starts, sizes, self._weights, rng)
+        else:
+            order = random_order(starts, sizes, self._weights, rng).as_array(len(self))
         segmentation = epoch % self.num_segmentations
         return self._batches(order, segmentation, max_batch_tokens, pool_size, rng, max_batch_examples)
 
@@ -179,7 +210,7 @@ class TokenDataset:
         segmentation: int,
         max_batch_tokens: int,
         pool_size: int,
-        rng: np.random.Generator | None,
+        rng: Draws | None,
         max_batch_examples: int | None = None,
     ) -> EpochPlan:
         source, target = self.lengths("source", segmentation), self.lengths("target", segmentation)
@@ -236,7 +267,7 @@ def draw_examples(
     weights: Sequence[float],
     rng: np.random.Generator,
 ) -> ExampleOrder:
-    """Return the examples of an epoch in random order.
+    """Return the examples of an epoch in random order, in version 1 of the order.
 
     The examples of a corpus are numbered from its start. Each occurs as often as the corpus's weight says; a fraction
     of the weight is the share of the examples, drawn at random, that occur once more.
@@ -252,6 +283,47 @@ def draw_examples(
     order = np.concatenate(parts)
     rng.shuffle(order)
     return order
+
+
+def random_order(
+    starts: Sequence[int] | NDArray[np.int64],
+    sizes: Sequence[int],
+    weights: Sequence[float],
+    rng: Draws,
+    *,
+    at_least_one: bool = False,
+) -> ComputedOrder:
+    """Return a random order of the examples of an epoch, or of blocks of text.
+
+    The examples of a corpus are numbered from its start. Each occurs as often as the corpus's weight says; a fraction
+    of the weight is the share of the examples, chosen at random, that occur once more. Their number is rounded up or
+    down at random, so that small corpora are read as well. With ``at_least_one``, the order is not empty.
+    """
+    firsts, lengths = np.array(starts), np.array(sizes)
+    copies, shares = np.divmod(weights, 1.0)
+    rounding = rng.random(len(lengths)) if shares.any() else 0.0
+    whole = (lengths * copies).astype(np.int64)
+    counts = whole + np.floor(lengths * shares + rounding).astype(np.int64)
+    if at_least_one and not counts.any():
+        counts[np.argmax(lengths * shares)] = 1
+    ends = np.cumsum(counts)
+    shuffled, drawn = Permutation(int(ends[-1]), rng), [Permutation(int(size), rng) for size in lengths]
+
+    def indices(positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        entries = shuffled(positions)
+        owners = np.searchsorted(ends, entries, side="right")
+        for owner in np.flatnonzero(np.bincount(owners)):
+            chosen = owners == owner
+            example = entries[chosen] - (ends[owner] - counts[owner])
+            if counts[owner] > whole[owner]:
+                is_drawn = example >= whole[owner]
+                example[is_drawn] = drawn[owner](example[is_drawn] - whole[owner])
+            if counts[owner] > lengths[owner]:
+                example %= lengths[owner]
+            entries[chosen] = firsts[owner] + example
+        return entries
+
+    return ComputedOrder(len(shuffled), indices)
 
 
 def corpus_weights(sizes: Sequence[int], weights: Sequence[float], temperature: float) -> list[float]:

@@ -24,8 +24,9 @@ from headway.data.batching import (
     RowNumbers,
     TokenDataset,
     corpus_weights,
+    random_order,
 )
-from headway.data.permutation import Permutation
+from headway.data.draws import ORDER_VERSION, make_draws
 from headway.data.store import TokenStore
 from headway.text.base import BOS
 
@@ -90,41 +91,20 @@ class BlockDataset(TokenDataset):
         return self.max_length if side == "target" else 0
 
     def plan_epoch(
-        self, seed: int, epoch: int, *, max_batch_tokens: int, pool_size: int, max_batch_examples: int | None = None
+        self,
+        seed: int,
+        epoch: int,
+        *,
+        max_batch_tokens: int,
+        pool_size: int,
+        max_batch_examples: int | None = None,
+        order_version: int = ORDER_VERSION,
     ) -> EpochPlan:
         """Return the batches of an epoch, all of whole blocks: the same for the same arguments on every machine."""
-        rng = np.random.default_rng((seed, epoch))
+        rng = make_draws(order_version, seed, epoch)
         offset = int(rng.integers(self._block_length))
-        return self._plan(self._random_order(rng), max_batch_tokens, max_batch_examples, offset)
-
-    def _random_order(self, rng: np.random.Generator) -> ComputedOrder:
-        """Return a random order of all whole blocks.
-
-        Each block occurs as often as the weight of its store says. A fraction of the weight is the share of the store's
-        blocks, chosen at random, that occur once more; their number is rounded up or down at random, so that small
-        stores are read as well. There is at least one block.
-        """
-        sizes = np.array(self._whole_blocks())
-        copies, shares = np.divmod(self._weights, 1.0)
-        rounding = rng.random(len(sizes)) if shares.any() else 0.0
-        counts = (sizes * copies + np.floor(sizes * shares + rounding)).astype(np.int64)
-        if not counts.any():
-            counts[np.argmax(sizes * shares)] = 1
-        ends = np.cumsum(counts)
-        shuffled, drawn = Permutation(int(ends[-1]), rng), [Permutation(int(size), rng) for size in sizes]
-
-        def block_indices(positions: NDArray[np.int64]) -> NDArray[np.int64]:
-            entries = shuffled(positions)
-            owners = np.searchsorted(ends, entries, side="right")
-            for owner in np.unique(owners):
-                chosen = owners == owner
-                copy, block = np.divmod(entries[chosen] - (ends[owner] - counts[owner]), sizes[owner])
-                is_drawn = copy == copies[owner]
-                block[is_drawn] = drawn[owner](block[is_drawn])
-                entries[chosen] = self._first_blocks[owner] + block
-            return entries
-
-        return ComputedOrder(len(shuffled), block_indices)
+        order = random_order(self._first_blocks[:-1], self._whole_blocks(), self._weights, rng, at_least_one=True)
+        return self._plan(order, max_batch_tokens, max_batch_examples, offset)
 
     def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:
         """Return batches with every token once, in order: for validation. The last block of a store may be short."""
@@ -191,15 +171,22 @@ class StreamDataset(BlockDataset):
         return self.max_length if side == "target" else 1
 
     def plan_epoch(
-        self, seed: int, epoch: int, *, max_batch_tokens: int, pool_size: int, max_batch_examples: int | None = None
+        self,
+        seed: int,
+        epoch: int,
+        *,
+        max_batch_tokens: int,
+        pool_size: int,
+        max_batch_examples: int | None = None,
+        order_version: int = ORDER_VERSION,
     ) -> EpochPlan:
         """Return the batches of an epoch, all with the same number of rows: a pure function of the arguments."""
-        rng = np.random.default_rng((seed, epoch))
+        rng = make_draws(order_version, seed, epoch)
         offset = int(rng.integers(self._block_length))
         counts = np.array(self._whole_blocks())
         ends = np.cumsum(counts)
         streams = min(self._max_rows(max_batch_tokens, max_batch_examples), int(ends[-1]))
-        begin, length = int(rng.integers(ends[-1])), int(ends[-1]) // streams
+        begin, length = int(rng.integers(int(ends[-1]))), int(ends[-1]) // streams
 
         def block_indices(positions: NDArray[np.int64]) -> NDArray[np.int64]:
             steps, rows = np.divmod(positions, streams)

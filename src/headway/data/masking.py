@@ -9,7 +9,8 @@
 Of the chosen tokens, 80 % are replaced by MASK, 10 % by random tokens, and 10 % stay as they are; in ``spans``, one
 draw decides for a whole span. A block is predicted only at its chosen tokens.
 
-What is hidden in a block is a pure function of the seed, the epoch and the block's place in the text. Each epoch hides
+What is hidden in a block is a pure function of the seed, the epoch and the block's place in the text
+(:mod:`headway.data.draws`). Each epoch hides
 other tokens, and the development set always hides the same ones, whatever the seed.
 """
 
@@ -26,6 +27,7 @@ from pydantic import Field, model_validator
 from headway.config import Config
 from headway.data.batching import EpochPlan, PaddedBatch, RowNumbers
 from headway.data.blocks import BlockDataset
+from headway.data.draws import ORDER_VERSION, Draws, make_draws
 from headway.data.store import TokenStore
 from headway.errors import ConfigError
 from headway.text.base import BOS, EOS, NUM_SPECIAL, TextTokenizer
@@ -71,7 +73,7 @@ class Masking:
         self._is_text, self._starts, self._ends = _token_table(tokenizer)
         self._text_ids = np.flatnonzero(self._is_text)
 
-    def hide(self, tokens: Tokens, rng: np.random.Generator) -> tuple[Tokens, NDArray[np.bool_]]:
+    def hide(self, tokens: Tokens, rng: Draws) -> tuple[Tokens, NDArray[np.bool_]]:
         """Return the tokens that the model reads, and which positions it predicts: at least one if there is text."""
         config, is_text = self._config, self._is_text[tokens]
         begins = is_text if config.unit == "tokens" else is_text & ~self._continues_word(tokens)
@@ -96,7 +98,7 @@ class Masking:
         return continues
 
 
-def _choose_units(sizes: NDArray[np.int64], budget: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _choose_units(sizes: NDArray[np.int64], budget: int, rng: Draws) -> NDArray[np.int64]:
     """Choose random units until they have ``budget`` tokens. Return a number for each chosen unit, -1 for others."""
     order = rng.permutation(len(sizes))
     count = int(np.searchsorted(np.cumsum(sizes[order]), budget)) + 1
@@ -105,7 +107,7 @@ def _choose_units(sizes: NDArray[np.int64], budget: int, rng: np.random.Generato
     return chosen
 
 
-def _choose_spans(sizes: NDArray[np.int64], budget: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _choose_spans(sizes: NDArray[np.int64], budget: int, rng: Draws) -> NDArray[np.int64]:
     """Choose random spans of units until they have ``budget`` tokens. Return the span of each unit, -1 for none."""
     chosen, span = np.full(len(sizes), -1), 0
     while len(sizes) and budget > 0:
@@ -149,10 +151,11 @@ class MaskedBlockDataset(BlockDataset):
         block_length: int,
         masking: Masking,
         seed: int,
+        order_version: int = ORDER_VERSION,
         part: tuple[float, float] = (0.0, 1.0),
     ) -> None:
         super().__init__(stores, weights, temperature, block_length=block_length - _OVERHEAD, part=part)
-        self._masking, self._seed = masking, seed
+        self._masking, self._seed, self._order_version = masking, seed, order_version
         # Row numbers of epoch e begin at (e + 1) x this. The rows below it are those of validation.
         self._rows_per_epoch = max(len(self), 1) * self._block_length
 
@@ -169,11 +172,20 @@ class MaskedBlockDataset(BlockDataset):
         return self.max_length
 
     def plan_epoch(
-        self, seed: int, epoch: int, *, max_batch_tokens: int, pool_size: int, max_batch_examples: int | None = None
+        self,
+        seed: int,
+        epoch: int,
+        *,
+        max_batch_tokens: int,
+        pool_size: int,
+        max_batch_examples: int | None = None,
+        order_version: int = ORDER_VERSION,
     ) -> EpochPlan:
         """Return the batches of an epoch: the same for the same arguments on every machine."""
         limits = {"max_batch_tokens": self._text_tokens(max_batch_tokens), "pool_size": pool_size}
-        plan = super().plan_epoch(seed, epoch, **limits, max_batch_examples=max_batch_examples)
+        plan = super().plan_epoch(
+            seed, epoch, **limits, max_batch_examples=max_batch_examples, order_version=order_version
+        )
         return replace(plan, segmentation=plan.segmentation + (epoch + 1) * self._rows_per_epoch)
 
     def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:
@@ -195,5 +207,6 @@ class MaskedBlockDataset(BlockDataset):
         epoch, place = divmod(row, self._rows_per_epoch)
         tokens = self._block(place)
         tokens = tokens[:-1] if len(tokens) > 1 and tokens[-1] == EOS else tokens  # a document's own EOS ends the block
-        read, predicted = self._masking.hide(tokens, np.random.default_rng((self._seed if epoch else 0, epoch, place)))
+        draws = make_draws(self._order_version, self._seed if epoch else 0, epoch, place)
+        read, predicted = self._masking.hide(tokens, draws)
         return np.concatenate([[BOS], read, [EOS]]), np.concatenate([[0], np.where(predicted, tokens, 0), [0]])

@@ -10,16 +10,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.data.draws import Draws
+
 _ROUNDS = 8
 
 
 class Permutation:
     """A random permutation of the integers from 0 to ``size`` - 1, drawn with ``rng``."""
 
-    def __init__(self, size: int, rng: np.random.Generator) -> None:
+    def __init__(self, size: int, rng: Draws) -> None:
         self._size = size
         self._half_bits = np.uint64(max(-(-(size - 1).bit_length() // 2), 1))
-        self._keys = rng.integers(2**64, size=_ROUNDS, dtype=np.uint64)
+        self._keys = rng.bit_generator.random_raw(_ROUNDS)
 
     def __len__(self) -> int:
         return self._size
@@ -33,14 +35,24 @@ class Permutation:
 
     def _apply_network(self, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
         mask = (np.uint64(1) << self._half_bits) - np.uint64(1)
-        left, right = numbers >> self._half_bits, numbers & mask
+        left, right, mixed = numbers >> self._half_bits, numbers & mask, np.empty_like(numbers)
+        shifted = np.empty_like(numbers)
         for key in self._keys:
-            left, right = right, left ^ (_mix_bits(right + key) & mask)
-        joined: NDArray[np.uint64] = left << self._half_bits | right
-        return joined
+            np.add(right, key, out=mixed)
+            _mix_bits(mixed, shifted)
+            mixed &= mask
+            mixed ^= left
+            left, right, mixed = right, mixed, left
+        left <<= self._half_bits
+        left |= right
+        return left
 
 
-def _mix_bits(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    return x ^ x >> np.uint64(31)
+def _mix_bits(x: NDArray[np.uint64], shifted: NDArray[np.uint64]) -> None:
+    """Mix the bits of each number in place. ``shifted`` is overwritten."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        np.right_shift(x, np.uint64(shift), out=shifted)
+        x ^= shifted
+        x *= np.uint64(factor)
+    np.right_shift(x, np.uint64(31), out=shifted)
+    x ^= shifted

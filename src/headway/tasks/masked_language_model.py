@@ -100,7 +100,8 @@ class MaskedLanguageModelTask:
 
         def dataset_type(tokenizer: TextTokenizer) -> partial[MaskedBlockDataset]:
             masking = Masking(recipe.data.masking, tokenizer)
-            return partial(MaskedBlockDataset, masking=masking, seed=recipe.training.seed)
+            settings = {"seed": recipe.training.seed, "order_version": recipe.data.order_version}
+            return partial(MaskedBlockDataset, masking=masking, **settings)
 
         found = prepare_blocks(recipe, run, listener, shard, (self.kind,), dataset_type, (MASK,))
         return None if found is None else RunData(*found)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import shake_128
 from itertools import pairwise
 from random import Random
 
@@ -65,9 +66,13 @@ class BPEDropoutEncoder:
         probability: The probability that a merge is skipped.
         num_segmentations: The number of segmentations of each text.
         seed: The random seed of the segmentations.
+        order_version: As in :mod:`headway.data.draws`. In version 1, segmentations are chosen with ``randbytes``, whose
+            results Python does not promise to keep.
     """
 
-    def __init__(self, tokenizer: TextTokenizer, probability: float, num_segmentations: int, seed: int) -> None:
+    def __init__(
+        self, tokenizer: TextTokenizer, probability: float, num_segmentations: int, seed: int, order_version: int = 2
+    ) -> None:
         if not isinstance(tokenizer, Tokenizer) or tokenizer.kind != "bpe":
             raise ConfigError(
                 f"data.bpe_dropout = {probability}: only Headway's own bpe tokenizer reports its merges, but the "
@@ -76,6 +81,7 @@ class BPEDropoutEncoder:
             )
         self.num_segmentations = num_segmentations
         self._tokenizer, self._probability, self._seed = tokenizer, probability, seed
+        self._order_version = order_version
         self._chunks: dict[str, _Chunk] = {}
 
     def encode(self, texts: Sequence[str]) -> PackedIds:
@@ -88,7 +94,7 @@ class BPEDropoutEncoder:
             whole = _Chunk(text, self._tokenizer)
             return [self._sample(whole, number) for number in range(self.num_segmentations)]
         chunks = [self._chunk(words[0]), *[self._chunk(" " + word) for word in words[1:]]]
-        picks = iter(Random(f"{self._seed} {text}").randbytes(len(chunks) * self.num_segmentations))
+        picks = iter(self._random_bytes(text, len(chunks) * self.num_segmentations))
         return [
             b"".join(
                 [
@@ -98,6 +104,10 @@ class BPEDropoutEncoder:
             )
             for _ in range(self.num_segmentations)
         ]
+
+    def _random_bytes(self, text: str, count: int) -> bytes:
+        seed = f"{self._seed} {text}"
+        return Random(seed).randbytes(count) if self._order_version == 1 else shake_128(seed.encode()).digest(count)
 
     def _chunk(self, text: str) -> _Chunk:
         if (known := self._chunks.get(text)) is not None:

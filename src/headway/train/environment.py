@@ -18,20 +18,30 @@ from typing import Any
 import torch
 
 import headway
+from headway.data.draws import ORDER_VERSION
 from headway.errors import CheckpointError
 from headway.hardware import has_fast_bfloat16, processor_name
 from headway.storage import atomic_write_text
 
 _FILE = "environment.json"
-_AFFECTS_LAST_BITS = ("torch", "precision", "device", "processor", "threads", "processes")
+_AFFECTS_LAST_BITS = ("torch", "numpy", "tokenizers", "precision", "device", "processor", "threads", "processes")
 
 
-def record_start(run: Path, device: torch.device, precision: str, *, step: int, world_size: int = 1) -> str:
+def record_start(
+    run: Path,
+    device: torch.device,
+    precision: str,
+    *,
+    step: int,
+    world_size: int = 1,
+    order_version: int = ORDER_VERSION,
+) -> str:
     """Record that training starts after ``step``, and return the precision to use: "float32" or "bfloat16".
 
     ``precision`` is the recipe's setting. If it is "auto", a resumed run keeps the precision that it began with, so
     that resuming on another machine does not silently change the results. A warning names all other changes that may
-    affect the last bits of the results. With several processes, only one calls this function.
+    affect the last bits of the results. Another one says if the order of the data may have changed, which is possible
+    only in version 1 of the order. With several processes, only one calls this function.
     """
     starts = _recorded_starts(run / _FILE)
     before = starts[-1] if step and starts else {}
@@ -67,6 +77,13 @@ def record_start(run: Path, device: torch.device, precision: str, *, step: int, 
         warnings.warn(
             f"the environment has changed ({'; '.join(changes)}): the resumed run is as good as before, but not "
             "bit-equal to a run without the change",
+            stacklevel=2,
+        )
+    if order_version == 1 and before.get("numpy", now["numpy"]) != now["numpy"]:
+        warnings.warn(
+            f"data.order_version = 1: the order of the data may have changed with NumPy (numpy was {before['numpy']}, is "
+            f"{now['numpy']}); the rest of this epoch may then repeat some examples and leave out others. To avoid this, "
+            f"install numpy=={before['numpy']}",
             stacklevel=2,
         )
     atomic_write_text(run / _FILE, json.dumps([*starts, now], indent=2) + "\n")

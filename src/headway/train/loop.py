@@ -229,8 +229,8 @@ class _Trainer(Generic[RecipeT]):
         self._depths = {weight: depth for weight, depth in found if weight.requires_grad}
         self.state = TrainingState(objective, recipe, run, world, checkpoints)
         step, progress = self.state.step, self.state.progress
-        start = partial(record_start, run, device, training.precision, step=step, world_size=world.world_size)
-        self.precision = world.on_main(start)
+        settings = {"step": step, "world_size": world.world_size, "order_version": recipe.data.order_version}
+        self.precision = world.on_main(partial(record_start, run, device, training.precision, **settings))
         if isinstance(self.state.optimizer, Muon):
             self.state.optimizer.uses_bfloat16 = self.precision == "bfloat16"
         position = {"first_epoch": progress.epoch, "first_batch": progress.batch}

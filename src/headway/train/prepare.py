@@ -37,9 +37,10 @@ from headway.train.snapshot import checkpoint_folders
 from headway.train.stream import to_device
 from headway.train.task import RunData, Task, Tokenizers
 
-BpeSampling = tuple[float, int, int]  # BPE-dropout: probability, segmentations, seed
+BpeSampling = tuple[float, int, int, int]  # BPE-dropout: probability, segmentations, seed, order_version
 ExampleReader = Callable[[Corpus, Path], Iterator[tuple[str, ...]]]
 
+_SAMPLING = ("probability", "segmentations", "seed", "order_version")
 _WARM_UP_EXAMPLES, _WARM_UP_LENGTH = 8, 32
 _NAMES = {True: ("joint", "joint"), False: ("source", "target")}  # names of tokenizer files, keyed by tokenizer.joint
 
@@ -118,7 +119,8 @@ class Preparation:
         data = self.recipe.data
         stores: list[TokenStore] = []
         for number, corpus in enumerate(data.train):
-            sampling = (data.bpe_dropout, data.segmentations, self.recipe.training.seed) if data.bpe_dropout else None
+            sampling = (data.bpe_dropout, data.segmentations, self.recipe.training.seed, data.order_version)
+            sampling = sampling if data.bpe_dropout else None
             store = self._store(f"train-{number}", corpus, encode(corpus, sampling), filters, sampling)
             counts = store.filter_counts if store is not None else "some parts are left to other shards"
             self.listener.say(f"{' + '.join(corpus.files)}: {counts}")
@@ -146,14 +148,14 @@ class Preparation:
             corpus.target_language,
             list(encoding.side_cache_keys),  # a list, because existing stores contain the hash of its repr
             version_1_options(filters) if filters else None,
-            sampling,
+            sampling and sampling[:3],
             *encoding.other_cache_keys.values(),
         )
         options = {
             "corpus": corpus_options(corpus),
             "encoding": encoding.side_cache_keys,
             "filter": filters,
-            "bpe_dropout": sampling and dict(zip(("probability", "segmentations", "seed"), sampling, strict=True)),
+            "bpe_dropout": sampling and dict(zip(_SAMPLING, sampling, strict=True)),
             **encoding.other_cache_keys,
         }
         configs = [corpus, filters] if filters else [corpus]

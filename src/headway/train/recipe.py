@@ -7,12 +7,13 @@ checks; :func:`headway.tasks.parse_recipe` selects it by ``task.kind``.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from headway.bundle import TaskConfig
-from headway.config import Config, flat_items
+from headway.config import Config, Inert, flat_items
+from headway.data.draws import ORDER_VERSION
 from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
 from headway.errors import CheckpointError, ConfigError
@@ -42,6 +43,13 @@ class DataConfig(Config):
     bpe_dropout: float = Field(0.0, ge=0, lt=1, description="Probability of skipping a BPE merge in training text.")
     segmentations: int = Field(
         8, ge=1, description="With bpe_dropout: segmentations stored for each text. Epochs alternate between them."
+    )
+    order_version: Annotated[int, Inert(1)] = Field(
+        ORDER_VERSION,
+        ge=1,
+        le=ORDER_VERSION,
+        description="Version of the random order of the data. A run keeps its version. Version 1 depends on NumPy's "
+        "version.",
     )
 
     @model_validator(mode="after")

@@ -146,6 +146,7 @@ class BatchStream:
             max_batch_tokens=data.max_tokens,
             pool_size=data.pool_size,
             max_batch_examples=self._recipe.max_batch_examples,
+            order_version=data.order_version,
         )
 
 

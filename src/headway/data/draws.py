@@ -1,0 +1,65 @@
+"""Random draws for the order of data, which stay the same with every version of NumPy.
+
+NumPy promises that the raw bits of a bit generator never change, but not what ``numpy.random.Generator`` makes of them
+(NEP 19). :class:`RawDraws` therefore makes its own draws from raw bits. There are two versions of the order:
+
+    1   draws of ``numpy.random.Generator``; for runs that began before version 2 existed
+    2   draws of :class:`RawDraws`
+"""
+
+from __future__ import annotations
+
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+ORDER_VERSION = 2  # of new runs
+
+
+class RawDraws:
+    """A few methods of ``numpy.random.Generator``, computed from the raw bits of PCG64."""
+
+    def __init__(self, *seed: int) -> None:
+        self.bit_generator = np.random.PCG64(seed)
+
+    @overload
+    def random(self) -> float: ...
+    @overload
+    def random(self, size: int) -> NDArray[np.float64]: ...
+    def random(self, size: int | None = None) -> float | NDArray[np.float64]:
+        """Return uniform numbers in [0, 1): multiples of 2^-53."""
+        found: NDArray[np.float64] = (self.bit_generator.random_raw(size or 1) >> np.uint64(11)) * 2.0**-53
+        return float(found[0]) if size is None else found[:size]
+
+    @overload
+    def integers(self, bound: int) -> int: ...
+    @overload
+    def integers(self, bound: int, size: int) -> NDArray[np.int64]: ...
+    def integers(self, bound: int, size: int | None = None) -> int | NDArray[np.int64]:
+        """Return integers from 0 to ``bound`` - 1, uniform up to a share of ``bound`` / 2^53."""
+        found = np.floor(self.random(1 if size is None else size) * bound).astype(np.int64)
+        return int(found[0]) if size is None else found
+
+    def geometric(self, p: float) -> int:
+        """Return the number of independent trials up to the first success, which has the probability ``p``."""
+        trials = 1
+        while self.random() >= p:
+            trials += 1
+        return trials
+
+    def permutation(self, size: int) -> NDArray[np.int64]:
+        """Return the integers from 0 to ``size`` - 1 in random order."""
+        return np.argsort(self.bit_generator.random_raw(size), kind="stable")
+
+    def shuffle(self, rows: NDArray[Any]) -> None:
+        """Shuffle the rows of an array in place."""
+        rows[:] = rows[self.permutation(len(rows))]
+
+
+Draws = np.random.Generator | RawDraws
+
+
+def make_draws(order_version: int, *seed: int) -> Draws:
+    """Return the draws of a version of the order."""
+    return np.random.default_rng(seed) if order_version == 1 else RawDraws(*seed)
