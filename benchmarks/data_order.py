@@ -59,7 +59,7 @@ def main() -> None:
             tracemalloc.stop()
         ratios = [two / one for one, two in zip(seconds[1], seconds[2], strict=True)]
         print(
-            f"{name}, {pairs:,} pairs: {statistics.median(seconds[1]):.2f} s and {statistics.median(seconds[2]):.2f} s, "
+            f"{name}, {pairs:,} pairs: {statistics.median(seconds[1]):.2f} and {statistics.median(seconds[2]):.2f} s, "
             f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); "
             f"peak {peaks[1]:.1f} and {peaks[2]:.1f} bytes a pair"
         )

@@ -193,6 +193,12 @@ def test_an_active_option_is_noticed(config: type[Config], artifacts: dict[str, 
                 assert contents(tmp_path / name) != before
 
 
+def test_a_begun_run_keeps_the_order_of_its_data(artifacts: dict[str, Path]) -> None:
+    """The recipes name no version of the order; that of new runs is 2."""
+    versions = {name: prepared(folder).data.order_version for name, folder in artifacts.items()}
+    assert versions == {name: 1 if name.startswith("run-") else 2 for name in artifacts}
+
+
 def test_a_run_resumes_to_the_recorded_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = unpack(RECORDED / "run-adam.tar.xz", tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -81,9 +81,9 @@ def record_start(
         )
     if order_version == 1 and before.get("numpy", now["numpy"]) != now["numpy"]:
         warnings.warn(
-            f"data.order_version = 1: the order of the data may have changed with NumPy (numpy was {before['numpy']}, is "
-            f"{now['numpy']}); the rest of this epoch may then repeat some examples and leave out others. To avoid this, "
-            f"install numpy=={before['numpy']}",
+            f"data.order_version = 1: the order of the data depends on NumPy (numpy was {before['numpy']}, is "
+            f"{now['numpy']}). If it has changed, the rest of this epoch repeats some examples and leaves out others; "
+            f"install numpy=={before['numpy']} to avoid this",
             stacklevel=2,
         )
     atomic_write_text(run / _FILE, json.dumps([*starts, now], indent=2) + "\n")
