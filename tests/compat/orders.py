@@ -44,7 +44,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer("bpe", [*sorted(ByteLevel.alphabet()), *map("".join, merges)], merges, tags=[MASK])
 
 
-def observed_orders(**version: int) -> dict[str, Any]:
+def observed_orders(**version: Any) -> dict[str, Any]:
     """Return the row numbers of every batch of some epochs of each kind of data set, and what is drawn in a batch.
 
     ``version`` is the argument ``order_version``, which the functions did not have when version 1 was recorded.

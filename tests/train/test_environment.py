@@ -6,6 +6,7 @@ import json
 import platform
 import subprocess
 import warnings
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -130,16 +131,14 @@ def test_other_versions_of_libraries_cause_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     silent(tmp_path, "float32", step=0)
-    known = environment.version
-    monkeypatch.setattr(environment, "version", lambda package: "9.9" if package == name else known(package))
+    monkeypatch.setattr(environment, "version", lambda package: "9.9" if package == name else version(package))
     with pytest.warns(UserWarning, match=rf"the environment has changed \({name} was .*, is 9.9\)"):
         record_start(tmp_path, CPU, "float32", step=3)
 
 
 def test_an_order_that_rests_on_numpy_is_not_resumed_silently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     silent(tmp_path, "float32", step=0)
-    known = environment.version
-    monkeypatch.setattr(environment, "version", lambda package: "9.9" if package == "numpy" else known(package))
+    monkeypatch.setattr(environment, "version", lambda package: "9.9" if package == "numpy" else version(package))
     with (
         pytest.warns(UserWarning, match="the order of the data depends on NumPy"),
         pytest.warns(UserWarning, match="the environment has changed"),

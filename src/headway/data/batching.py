@@ -59,7 +59,8 @@ class ComputedOrder:
 
     def as_array(self, num_examples: int) -> ExampleOrder:
         """Return the whole order, in which all indices are below ``num_examples``."""
-        found = np.empty(self.length, np.int32 if num_examples <= np.iinfo(np.int32).max else np.int64)
+        fits = num_examples <= np.iinfo(np.int32).max
+        found: ExampleOrder = np.empty(self.length, np.int32) if fits else np.empty(self.length, np.int64)
         for begin in range(0, self.length, _INDICES_AT_ONCE):
             found[begin : begin + _INDICES_AT_ONCE] = self[begin : begin + _INDICES_AT_ONCE]
         return found

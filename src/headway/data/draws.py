@@ -29,8 +29,9 @@ class RawDraws:
     def random(self, size: int) -> NDArray[np.float64]: ...
     def random(self, size: int | None = None) -> float | NDArray[np.float64]:
         """Return uniform numbers in [0, 1): multiples of 2^-53."""
-        found: NDArray[np.float64] = (self.bit_generator.random_raw(size or 1) >> np.uint64(11)) * 2.0**-53
-        return float(found[0]) if size is None else found[:size]
+        bits: NDArray[np.uint64] = self.bit_generator.random_raw(1 if size is None else size)
+        found = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return float(found[0]) if size is None else found
 
     @overload
     def integers(self, bound: int) -> int: ...

@@ -100,8 +100,8 @@ class MaskedLanguageModelTask:
 
         def dataset_type(tokenizer: TextTokenizer) -> partial[MaskedBlockDataset]:
             masking = Masking(recipe.data.masking, tokenizer)
-            settings = {"seed": recipe.training.seed, "order_version": recipe.data.order_version}
-            return partial(MaskedBlockDataset, masking=masking, **settings)
+            seed, order_version = recipe.training.seed, recipe.data.order_version
+            return partial(MaskedBlockDataset, masking=masking, seed=seed, order_version=order_version)
 
         found = prepare_blocks(recipe, run, listener, shard, (self.kind,), dataset_type, (MASK,))
         return None if found is None else RunData(*found)

@@ -119,8 +119,8 @@ class Preparation:
         data = self.recipe.data
         stores: list[TokenStore] = []
         for number, corpus in enumerate(data.train):
-            sampling = (data.bpe_dropout, data.segmentations, self.recipe.training.seed, data.order_version)
-            sampling = sampling if data.bpe_dropout else None
+            settings = (data.bpe_dropout, data.segmentations, self.recipe.training.seed, data.order_version)
+            sampling = settings if data.bpe_dropout else None
             store = self._store(f"train-{number}", corpus, encode(corpus, sampling), filters, sampling)
             counts = store.filter_counts if store is not None else "some parts are left to other shards"
             self.listener.say(f"{' + '.join(corpus.files)}: {counts}")
