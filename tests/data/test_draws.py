@@ -19,7 +19,7 @@ from headway.data.draws import RawDraws
 
 
 def test_uniform_numbers_are_the_high_bits() -> None:
-    bits = np.random.PCG64((3, 4)).random_raw(5)
+    bits = np.random.Philox((3, 4)).random_raw(5)
     assert RawDraws(3, 4).random(5).tolist() == [int(each >> np.uint64(11)) / 2**53 for each in bits]
 
 

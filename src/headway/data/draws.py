@@ -18,10 +18,10 @@ ORDER_VERSION = 2  # of new runs
 
 
 class RawDraws:
-    """A few methods of ``numpy.random.Generator``, computed from the raw bits of PCG64."""
+    """A few methods of ``numpy.random.Generator``, computed from the raw bits of Philox."""
 
     def __init__(self, *seed: int) -> None:
-        self.bit_generator = np.random.PCG64(seed)
+        self.bit_generator = np.random.Philox(seed)
 
     @overload
     def random(self) -> float: ...
