@@ -119,7 +119,7 @@ def measure(rank: int, processes: int, meeting: str, preset: str, max_tokens: in
         optimizer, batch = make_optimizer(model, OptimizerConfig()), random_batch(max_tokens, world)
         single: dict[str, Callable[[], object]] = {"alone": partial(step, plain, optimizer, batch, world)}
         alone = world.on_main(lambda: quartiles_ms(single, steps, world))["alone"]
-        shared = world.wrap(plain, fsdp_blocks=None, find_unused=False)
+        shared = world.wrap(plain, find_unused=False)
         size = sum(parameter.numel() for parameter in model.parameters())
         buckets = torch.split(torch.zeros(size, device=world.device), BUCKET_BYTES // 4)
 

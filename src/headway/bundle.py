@@ -505,7 +505,7 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor], origin: Path) -> 
     """
     expected = named_weights(model)
     _check_weights(_shapes(expected), _shapes(weights), origin)
-    placed = {name: distribute_like(weights[name], tensor) for name, tensor in expected.items()}
+    placed = {name: weights[name].to(tensor.device) for name, tensor in expected.items()}
     model.load_state_dict(placed, strict=False)  # the other names of tied weights are missing
 
 
@@ -580,14 +580,3 @@ def _check_weights(expected: Mapping[str, Shape], stored: Mapping[str, Shape], o
                 f"{origin}: weight {name!r} has shape {list(stored[name])}; "
                 f"config.json and the tokenizers require {list(shape)}"
             )
-
-
-def distribute_like(tensor: Tensor, template: Tensor) -> Tensor:
-    """Return ``tensor`` on the device of ``template``, and sharded like it if it is a DTensor."""
-    tensor = tensor.to(template.device)
-    if not hasattr(template, "full_tensor"):
-        return tensor
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
-    assert isinstance(template, DTensor)
-    return distribute_tensor(tensor, template.device_mesh, template.placements)

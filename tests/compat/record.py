@@ -334,7 +334,6 @@ RUNS: dict[str, Sections] = {
         "validation": {"metric": "macro_f1"},
     },
     "started": {"training": {"start_from": "start"}},
-    "sharded": {"training": {"sharding": "full", "accumulate": 2, "ema": 0.8}},
     "two-processes": {"training": {"accumulate": 2}},
     "dropout": {
         "model": {"dropout": 0.2, "attention_dropout": 0.1, "feed_forward_dropout": 0.1, "layer_dropout": 0.1},
@@ -399,7 +398,7 @@ STORES: dict[str, Sections] = {
     },
     "masked-language-model": {"model": {"kind": "masked"}},
 }
-TWO_PROCESSES = ("sharded", "two-processes")
+TWO_PROCESSES = ("two-processes",)
 
 
 def merged(*all_sections: Sections) -> Sections:

@@ -21,6 +21,7 @@ from observing import EXPORT_FORMATS, RECORDED, checked_command, command, losses
 from orders import observed_orders
 from unpacking import unpack_archive
 
+import headway
 from headway.data.draws import ORDER_VERSION
 from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES
 from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES
@@ -46,9 +47,9 @@ def archives(kind: str) -> list[Path]:
     return sorted(RECORDED.glob(f"{kind}*.tar.xz"))
 
 
-def each(kind: str) -> pytest.MarkDecorator:
-    """Run a test with each archive of a kind."""
-    found = archives(kind)
+def each(kind: str, but: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+    """Run a test with each archive of a kind, except ``but``."""
+    found = [path for path in archives(kind) if path.name.partition(".")[0] not in but]
     return pytest.mark.parametrize("archive", found, ids=[path.name.partition(".")[0] for path in found])
 
 
@@ -90,7 +91,7 @@ def test_a_model_folder_answers_as_recorded(archive: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow_but_every(4)
-@each("run-")
+@each("run-", but=("run-sharded",))
 def test_a_run_resumes_with_the_recorded_losses(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = unpack(archive, tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -106,6 +107,24 @@ def test_a_run_resumes_with_the_recorded_losses(archive: Path, tmp_path: Path, m
         assert_plausible(*(list(each.values())[:10] for each in (found, recorded)))
     else:
         assert found == pytest.approx(recorded, abs=LOSSES)
+
+
+def test_a_run_with_sharding_is_refused_and_its_model_still_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 0.1.0 removed sharding. The error names the key, or the checkpoint if the key has been left out."""
+    unpack(RECORDED / "run-sharded.tar.xz", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    code, said = command("train", "recipe.toml", "--run", "run")
+    assert (code, said.count("\n")) == (2, 1), said
+    assert "training: sharding = 'full': version 0.1.0 removed sharding (FSDP2). Leave the key out" in said
+    recipe = Path("recipe.toml")
+    recipe.write_text(recipe.read_text(encoding="utf-8").replace('sharding = "full"\n', ""), encoding="utf-8")
+    code, said = command("train", "recipe.toml", "--run", "run")
+    assert code == 2, said
+    assert "step-6: its weights are split into shards" in said
+    assert "training.start_from" in said
+    assert headway.load("run/best").translate("in 4 m").text
 
 
 def assert_plausible(found: list[float], recorded: list[float]) -> None:

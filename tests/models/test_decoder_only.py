@@ -45,6 +45,13 @@ def test_a_window_limits_what_a_position_sees() -> None:
     assert not torch.allclose(model(tokens)[:, 5], model(changed)[:, 5])
 
 
+@pytest.mark.parametrize("preset", ["llama2-7b", "llama2-13b", "llama3-8b"])
+def test_presets_that_no_device_can_train_are_refused(preset: str) -> None:
+    expected = rf"preset = '{preset}': version 0\.1\.0 removed it.*the largest presets are 'llama3\.2-1b' and 'gpt2-xl'"
+    with pytest.raises(ConfigError, match=expected):
+        DecoderOnlyConfig.parse({"preset": preset, "dropout": 0.1}, "test")
+
+
 def test_the_gpt2_preset_has_the_published_number_of_weights() -> None:
     config = DecoderOnlyConfig.parse({"preset": "gpt2"}, "test")
     with torch.device("meta"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -26,12 +25,12 @@ import torch.distributed as dist
 
 from headway.bundle import read_weights
 from headway.config import to_toml
-from headway.errors import CheckpointError, ConfigError, HeadwayError, OutputError, TrainingError
+from headway.errors import CheckpointError, ConfigError, HeadwayError, TrainingError
 from headway.storage import lock_run_folder
 from headway.tasks import parse_recipe, train
 from headway.tasks.translation import TranslationObjective
 from headway.train import distributed, loop, snapshot
-from headway.train.distributed import World, gather_full_tensors, join_world
+from headway.train.distributed import World, join_world
 from headway.train.loop import Result
 from headway.train.optim import clip_and_step, learning_rate
 from headway.train.recipe import Recipe
@@ -69,10 +68,6 @@ def recipe(corpus: Path, **sections: dict[str, Any]) -> Recipe:
         "checkpoints": {"every": 3, "keep": 5, "average": 2},
     }
     return parse_recipe({name: {**plain[name], **sections.get(name, {})} for name in plain}, "test")
-
-
-def sharded(corpus: Path) -> Recipe:
-    return recipe(corpus, training={"sharding": "full"})
 
 
 def losses(run: Path) -> dict[str, float]:
@@ -168,8 +163,7 @@ def gradient_norms(chosen: Recipe, run: Path) -> list[float]:
 
     def note(optimizer: torch.optim.Optimizer, clip_norm: float | None = None) -> torch.Tensor:
         gradients = [weight.grad for group in optimizer.param_groups for weight in group["params"]]
-        squares = [each.square().sum() for each in gradients if each is not None]
-        norms.append(sum(float(gather_full_tensors({"": each})[""]) for each in squares) ** 0.5)
+        norms.append(sum(float(each.square().sum()) for each in gradients if each is not None) ** 0.5)
         return clip_and_step(optimizer, clip_norm)
 
     norms: list[float] = []
@@ -192,22 +186,6 @@ def train_with_one_infinite_loss(chosen: Recipe, run: Path) -> Result:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TranslationObjective, "forward", forward)
         return train(chosen, run)
-
-
-def train_with_little_room_in_process_1(chosen: Recipe, run: Path) -> Result:
-    """Limit the file size from the first step on: the processes write files while they connect."""
-
-    def limit(*arguments: Any) -> float:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096 if dist.get_rank() == 1 else soft, hard))
-        return learning_rate(*arguments)
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(loop, "learning_rate", limit)
-            return train(chosen, run)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def train_in_own_folder(chosen: Recipe, folder: Path) -> Result:
@@ -240,12 +218,10 @@ class TestLossesEqualThoseOfOneProcess:
         train(recipe(corpus, training={"steps": 1}), tmp_path)
         assert losses(tmp_path)["train 1"] != pytest.approx(losses(alone)["train 1"], rel=2e-3)
 
-    @pytest.mark.slow_but_every(2)
-    @pytest.mark.parametrize("sharding", ["none", "full"])
     def test_gradients_are_summed_over_the_targets_of_all_processes(
-        self, corpus: Path, pair: Pair, tmp_path: Path, sharding: str
+        self, corpus: Path, pair: Pair, tmp_path: Path
     ) -> None:
-        chosen = recipe(corpus, training={"sharding": sharding})
+        chosen = recipe(corpus)
         expected = gradient_norms(chosen, tmp_path / "one")
         assert len(expected) == STEPS
         for found in pair(gradient_norms, chosen, tmp_path / "two"):
@@ -303,65 +279,6 @@ class TestRunFolder:
                 "ranks disagree on which checkpoint to resume from; put the run folder on a file system that all"
                 in str(error)
             )
-
-
-@pytest.mark.slow
-class TestSharding:
-    def test_losses_equal_those_of_one_process(self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path) -> None:
-        assert [each.step for each in pair(train, sharded(corpus), tmp_path)] == [STEPS, STEPS]
-        assert_same_losses(tmp_path, alone)
-
-    def test_checkpoints_contain_shards_and_model_folders_do_not(
-        self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path
-    ) -> None:
-        pair(train, sharded(corpus), tmp_path)
-        folder = tmp_path / "checkpoints" / "step-8"
-        assert sorted(path.name for path in folder.iterdir()) == ["shards", "state.json"]
-        shards = {path.name for path in (folder / "shards").iterdir()}
-        assert shards == {".metadata", "__0_0.distcp", "__1_0.distcp"}
-        found, expected = snapshot.read_snapshot(folder), snapshot.read_snapshot(alone / "checkpoints" / "step-8")
-        for kind in ("weights", "moments"):
-            mine, yours = found.tensors_of_kind(kind), expected.tensors_of_kind(kind)
-            assert {name: tensor.shape for name, tensor in mine.items()} == {
-                name: tensor.shape for name, tensor in yours.items()
-            }
-        weights = found.tensors_of_kind("weights")
-        assert found.tensors_of_kind("ema").keys() == weights.keys()
-        for name in ("best", "ema", "average"):
-            assert not list((tmp_path / name).rglob("*.distcp"))
-            assert read_weights(tmp_path / name / "model.safetensors").keys() == weights.keys()
-
-    @pytest.mark.filterwarnings("ignore:the environment has changed")
-    def test_a_run_moves_to_one_process_without_sharding_and_back(
-        self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path
-    ) -> None:
-        assert [each.step for each in pair(train_interrupted, sharded(corpus), tmp_path, 2, 0)] == [2, 2]
-        assert train_interrupted(recipe(corpus), tmp_path, 5, 0).step == 5
-        pair(train, sharded(corpus), tmp_path)
-        assert_same_losses(tmp_path, alone)
-
-    def test_a_damaged_shard_is_detected(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
-        pair(train_interrupted, sharded(corpus), tmp_path, 4, 0)
-        shard = tmp_path / "checkpoints" / "step-4" / "shards" / "__1_0.distcp"
-        content = bytearray(shard.read_bytes())
-        content[len(content) // 2] ^= 1
-        shard.write_bytes(content)
-        with pytest.raises(snapshot.DamageError, match=r"shards/__1_0\.distcp does not match its checksum"):
-            snapshot.read_snapshot(shard.parent.parent)
-
-    def test_a_full_disk_of_one_process_stops_all(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
-        pair(train_interrupted, sharded(corpus), tmp_path, 2, 0)
-        for error in pair(train_with_little_room_in_process_1, sharded(corpus), tmp_path):
-            assert isinstance(error, OutputError)
-            assert "step-3: process 1 cannot write its shards" in str(error)
-        assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-2"]
-        assert [each.step for each in pair(train, sharded(corpus), tmp_path)] == [STEPS, STEPS]
-
-    def test_sharding_needs_equal_numbers_of_batches(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
-        chosen = recipe(corpus, training={"sharding": "full", "accumulate": 3})
-        for error in pair(train, chosen, tmp_path):
-            assert isinstance(error, ConfigError)
-            assert "accumulate = 3; set it to a multiple of 2, or sharding to 'none'" in str(error)
 
 
 def with_world(function: Callable[[World], Any]) -> Any:

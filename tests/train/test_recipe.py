@@ -80,19 +80,14 @@ def test_bad_values_are_refused(tmp_path: Path, assignment: str, message: str) -
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("assignment", "message"),
-    [
-        ("optimizer.kind=adafactor", r"cannot split Adafactor's state; set optimizer\.kind to 'adam'"),
-        ("optimizer.kind=muon", r"cannot split Muon's state; set optimizer\.kind to 'adam'"),
-        ("model.layer_dropout=0.2", r"layer_dropout = 0\.2 makes each process skip different blocks"),
-        ("training.compile=on", r"which compile = 'on' would fuse; set training\.compile to 'auto' or 'off'"),
-    ],
-)
-def test_options_refused_with_sharding(tmp_path: Path, assignment: str, message: str) -> None:
-    load(tmp_path, MINIMAL, assignment)
-    with pytest.raises(ConfigError, match=message):
-        load(tmp_path, MINIMAL, assignment, "training.sharding=full")
+def test_sharding_is_refused_and_its_default_accepted(tmp_path: Path) -> None:
+    """Resolved recipes of older versions contain sharding = "none"."""
+    assert load(tmp_path, MINIMAL, "training.sharding=none") == load(tmp_path, MINIMAL)
+    expected = (
+        r"training: sharding = 'full': version 0\.1\.0 removed sharding .*lower data\.max_tokens and raise accumu"
+    )
+    with pytest.raises(ConfigError, match=expected):
+        load(tmp_path, MINIMAL, "training.sharding=full")
 
 
 def test_a_recipe_needs_data(tmp_path: Path) -> None:

@@ -39,43 +39,26 @@ PRESETS: dict[str, dict[str, Any]] = {
     "gpt2-medium": {"d_model": 1024, "num_heads": 16, "d_ff": 4096, "decoder_layers": 24, "max_length": 1024},
     "gpt2-large": {"d_model": 1280, "num_heads": 20, "d_ff": 5120, "decoder_layers": 36, "max_length": 1024},
     "gpt2-xl": {"d_model": 1600, "num_heads": 25, "d_ff": 6400, "decoder_layers": 48, "max_length": 1024},
-}
-_LLAMA = {
-    "norm_kind": "rms",
-    "bias": "none",
-    "activation": "swiglu",
-    "positions": "rotary",
-    "tie": "none",
-    "dropout": 0.0,
-    "max_length": 4096,
-}
-PRESETS |= {
-    # Touvron et al. 2023, "Llama 2", table 1 of the first paper for the widths; Grattafiori et al. 2024, "Llama 3".
-    "llama2-7b": {**_LLAMA, "d_model": 4096, "num_heads": 32, "d_ff": 11008, "decoder_layers": 32},
-    "llama2-13b": {**_LLAMA, "d_model": 5120, "num_heads": 40, "d_ff": 13824, "decoder_layers": 40},
-    "llama3-8b": {
-        **_LLAMA,
-        "d_model": 4096,
-        "num_heads": 32,
-        "num_kv_heads": 8,
-        "d_ff": 14336,
-        "decoder_layers": 32,
-        "rotary_base": 500_000.0,
-        "max_length": 8192,
-    },
+    # Grattafiori et al. 2024, "The Llama 3 Herd of Models"; the sizes are those of the published weights.
     "llama3.2-1b": {
-        **_LLAMA,
+        "norm_kind": "rms",
+        "bias": "none",
+        "activation": "swiglu",
+        "positions": "rotary",
+        "tie": "target",
+        "dropout": 0.0,
+        "max_length": 131_072,
         "d_model": 2048,
         "num_heads": 32,
         "num_kv_heads": 8,
         "d_ff": 8192,
         "decoder_layers": 16,
-        "tie": "target",
         "rotary_base": 500_000.0,
         "rotary_scaling": {"kind": "llama3", "factor": 32.0, "original_length": 8192},
-        "max_length": 131_072,
     },
 }
+# Presets that version 0.1.0 removed: their weights, gradients and moments in float32 need more than 80 GB.
+_TOO_LARGE_PRESETS = ("llama2-7b", "llama2-13b", "llama3-8b")
 
 
 class DecoderOnlyConfig(LanguageModelConfig):
@@ -95,7 +78,15 @@ class DecoderOnlyConfig(LanguageModelConfig):
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, data: Any) -> Any:
-        return apply_preset(data, PRESETS) if isinstance(data, dict) else data
+        if not isinstance(data, dict):
+            return data
+        if data.get("preset") in _TOO_LARGE_PRESETS:
+            raise ValueError(
+                f"preset = {data['preset']!r}: version 0.1.0 removed it, because weights, gradients and moments need "
+                "more than 80 GB of memory, and training needs all of them on one device; the largest presets are "
+                "'llama3.2-1b' and 'gpt2-xl'. Published weights of this size can be imported (headway import)"
+            )
+        return apply_preset(data, PRESETS)
 
     @model_validator(mode="after")
     def _fits_together(self) -> DecoderOnlyConfig:

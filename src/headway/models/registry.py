@@ -66,8 +66,7 @@ class Architecture:
         output: What the model predicts: the tokens of a target sequence, one label for the whole source, the
             continuation of its own input, or the hidden tokens of its input (filling).
         compilable: Whether ``torch.compile`` suits the model. It would unroll the time steps of a recurrent model.
-        shardable_blocks: Function that returns the modules that FSDP2 shards one by one. None if the model cannot be
-            sharded.
+        blocks: Function that returns the blocks of a model from its input to its output. None if it has none.
         cross_attentions: Function that returns the decoder's attention layers over the source, one per block. The list
             is empty if the model has none.
         presets: Named settings of the configuration, for the documentation.
@@ -79,7 +78,7 @@ class Architecture:
     model_class: Callable[..., Model]
     output: OutputKind
     compilable: bool = True
-    shardable_blocks: Callable[[Model], list[nn.Module]] | None = None
+    blocks: Callable[[Model], list[nn.Module]] | None = None
     cross_attentions: Callable[[Model], list[nn.Module]] = lambda _model: []
     presets: dict[str, dict[str, Any]] | None = None
     starts: Mapping[OutputKind, Start] = field(default_factory=dict)
@@ -119,7 +118,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         TransformerConfig,
         Transformer,
         "tokens",
-        shardable_blocks=_transformer_blocks,
+        blocks=_transformer_blocks,
         cross_attentions=_transformer_cross_attentions,
         presets=PRESETS,
     ),
@@ -136,7 +135,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         DecoderOnlyConfig,
         DecoderOnly,
         "continuation",
-        shardable_blocks=_decoder_only_blocks,
+        blocks=_decoder_only_blocks,
         presets=decoder_only.PRESETS,
         starts={"label": _CLASSIFIER_START},
         decoder_start=Start(transformer.with_decoder, transformer.decoder_weights),
@@ -148,13 +147,11 @@ ARCHITECTURES: dict[str, Architecture] = {
         MaskedConfig,
         MaskedTransformer,
         "filling",
-        shardable_blocks=_masked_blocks,
+        blocks=_masked_blocks,
         presets=masked.PRESETS,
         starts={"label": _CLASSIFIER_START, "tokens": Start(transformer.with_encoder, transformer.encoder_weights)},
     ),
-    "sequence_classifier": Architecture(
-        SequenceClassifierConfig, SequenceClassifier, "label", shardable_blocks=_body_blocks
-    ),
+    "sequence_classifier": Architecture(SequenceClassifierConfig, SequenceClassifier, "label", blocks=_body_blocks),
 }
 
 
@@ -165,7 +162,7 @@ def architecture_of(config: AnyConfig) -> Architecture:
 
 def blocks_of(model: Model) -> list[nn.Module]:
     """Return the blocks of a model from its input to its output, or an empty list if it has none."""
-    blocks = architecture_of(model.config).shardable_blocks
+    blocks = architecture_of(model.config).blocks
     return [] if blocks is None else blocks(model)
 
 

@@ -34,7 +34,7 @@ class MovingAverage:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self._model = model
-        self._weights = [_local(parameter.detach()) for parameter in model.parameters()]
+        self._weights = [parameter.detach() for parameter in model.parameters()]
         self._averages = [weight.clone() for weight in self._weights]
 
     @torch.no_grad()
@@ -57,7 +57,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        # Exchange values, not tensors: compiled kernels and shards depend on the tensors' addresses.
+        # Exchange values, not tensors: compiled kernels depend on the tensors' addresses.
         for weight, average in zip(self._weights, self._averages, strict=True):
             own = weight.clone()
             weight.copy_(average)
@@ -76,12 +76,6 @@ class MovingAverage:
         """
         with self.swap_into_model():
             load_weights(self._model, weights, origin)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """Return this process's shard of a tensor, or the tensor itself if it is not sharded."""
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local
 
 
 def average_checkpoints(run: Path, max_checkpoints: int, output: Path) -> int:

@@ -50,8 +50,6 @@ class Checkpoints:
     If writing fails, the :class:`OutputError` is raised by the next call or on exit. Earlier checkpoints are unchanged.
     """
 
-    sharded = False  # whether all processes call save()
-
     def __init__(self, folder: Path, *, keep: int, keep_best: int = 0) -> None:
         self._folder, self._keep, self._keep_best = folder, keep, keep_best
         self._buffers: dict[str, Tensor] = {}
@@ -123,10 +121,6 @@ class Checkpoints:
     def _write(self, snapshot: Snapshot, copied: torch.cuda.Event | None) -> None:
         if copied is not None:
             copied.synchronize()
-        self._put(snapshot)
-
-    def _put(self, snapshot: Snapshot) -> None:
-        """Write the copies, and remove superseded checkpoints."""
         write_snapshot(self._folder, snapshot)
         self._prune(snapshot.progress.step)
 

@@ -1,17 +1,11 @@
 """Distributed training: the processes that torchrun starts, and how they share data, gradients, weights and decisions.
 
-Each process computes its share of a step's micro-batches. With DDP (Li et al. 2020) every process has the whole model,
-and gradients are summed over all processes during the last backward pass. With FSDP2 (Rajbhandari et al. 2020, ZeRO
-stage 3; Zhao et al. 2023) each process has only a shard of the weights, gradients and moments. PyTorch divides the sum
-of gradients by the number of processes. Our loss is already divided by the number of target tokens in the whole step,
-so it is multiplied by the number of processes first.
+Each process has the whole model and computes its share of a step's micro-batches. DDP (Li et al. 2020) sums the
+gradients over all processes during the last backward pass, and divides the sum by the number of processes. Our loss is
+already divided by the number of target tokens in the whole step, so it is multiplied by the number of processes first.
 
 Process 0 does everything that happens once (preparing data, validating, writing), and the others wait for it. Every
 decision that affects training is made by process 0 or by all processes together, so that all of them act alike.
-
-A sharded checkpoint has a folder ``shards``, written by torch.distributed.checkpoint, instead of safetensors files.
-Each process writes its own shards. Tensors are named as in :class:`~headway.train.snapshot.Snapshot`. The metadata file
-is a pickle, so resume only from your own checkpoints. Model folders contain no pickle.
 """
 
 from __future__ import annotations
@@ -19,11 +13,10 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
@@ -34,11 +27,8 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from headway.errors import ConfigError, OutputError, TrainingError
+from headway.errors import ConfigError, TrainingError
 from headway.hardware import choose_device
-from headway.storage import atomic_write_folder
-from headway.train.checkpoints import Checkpoints
-from headway.train.snapshot import SHARDS_FOLDER, Snapshot, write_header
 
 T = TypeVar("T")
 
@@ -109,35 +99,12 @@ class World:
         dist.all_reduce(total)
         return total
 
-    def uses_sharding(self, sharding: str) -> bool:
-        """Whether the weights are sharded: ``sharding`` is "full", and there are several processes."""
-        return sharding == "full" and self.world_size > 1
+    def wrap(self, objective: nn.Module, *, find_unused: bool) -> nn.Module:
+        """Wrap ``objective`` in DDP, so that its gradients are averaged over all processes.
 
-    def wrap(self, objective: nn.Module, *, fsdp_blocks: list[nn.Module] | None, find_unused: bool) -> nn.Module:
-        """Wrap ``objective`` in DDP or FSDP2, so that its gradients are averaged over all processes.
-
-        Args:
-            objective: The module to wrap.
-            fsdp_blocks: Modules to shard with FSDP2. The weights of a block are gathered together when the block runs;
-                the weights outside of all blocks form one more group. None means that every process has the whole model
-                (DDP).
-            find_unused: Whether a pass may leave some weights unused (with layer dropout). Passed to DDP as
-                ``find_unused_parameters``, and not used by FSDP2.
+        ``find_unused`` says whether a pass may leave some weights unused, for example with layer dropout.
         """
         if self._host is None:
-            return objective
-        if fsdp_blocks is not None:
-            from torch.distributed.device_mesh import init_device_mesh
-            from torch.distributed.fsdp import fully_shard
-
-            if self.device.type == "cpu" and "record_event" not in dir(torch.cpu.Stream):
-                raise ConfigError(
-                    f"training.sharding = 'full': PyTorch {torch.__version__} cannot shard on processors; install a "
-                    "newer one (2.13 can), or set it to 'none'"
-                )
-            mesh = init_device_mesh(self.device.type, (self.world_size,))
-            for module in (*fsdp_blocks, objective):
-                fully_shard(module, mesh=mesh)
             return objective
         with warnings.catch_warnings():
             # Position tables (buffers) grow with each process's longest batch, so they must not be broadcast. The
@@ -152,10 +119,8 @@ class World:
 
         Gradients are exchanged only in the last micro-batch of a step.
         """
-        if isinstance(objective, DistributedDataParallel):
-            return nullcontext() if is_last else objective.no_sync()
-        if self._host is not None:
-            objective.set_requires_gradient_sync(is_last)  # type: ignore[operator]  # an FSDPModule
+        if isinstance(objective, DistributedDataParallel) and not is_last:
+            return objective.no_sync()
         return nullcontext()
 
 
@@ -255,70 +220,3 @@ def _variable(name: str, default: int) -> int:
         return int(text)
     except ValueError:
         raise ConfigError(f"{name} = {text!r}: expected a number, as torchrun sets it") from None
-
-
-def gather_full_tensors(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Gather weights from the shards of all processes into host memory. Unsharded tensors are returned unchanged."""
-    return {
-        name: tensor.full_tensor().cpu() if hasattr(tensor, "full_tensor") else tensor
-        for name, tensor in weights.items()
-    }
-
-
-class ShardedCheckpoints(Checkpoints):
-    """Checkpoints of sharded weights: all processes call :meth:`save`, each with its own shards."""
-
-    sharded = True
-
-    def __init__(self, world: World, folder: Path, *, keep: int, keep_best: int = 0) -> None:
-        from torch.distributed.device_mesh import init_device_mesh
-
-        super().__init__(folder, keep=keep, keep_best=keep_best)
-        self._hosts = init_device_mesh("cpu", (world.world_size,))
-        # A separate process group, because the writing thread communicates during training.
-        self._group = dist.new_group(backend="gloo")
-        self._writers = World(world.device, self._group)
-
-    def _copied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return copies of this process's shards in host memory, as distributed tensors."""
-        from torch.distributed.tensor import DTensor, Shard
-
-        # Splitting a weight into query, key and value has gathered it, so shard it again.
-        shards = {
-            name: tensor.redistribute(placements=[Shard(0)]) if isinstance(tensor, DTensor) else tensor
-            for name, tensor in tensors.items()
-        }
-        local = {name: shard.to_local() if isinstance(shard, DTensor) else shard for name, shard in shards.items()}
-        copies = super()._copied(local)
-        for name, shard in shards.items():
-            if isinstance(shard, DTensor):
-                size, stride = shard.shape, shard.stride()
-                copies[name] = DTensor.from_local(
-                    copies[name], self._hosts, shard.placements, run_check=False, shape=size, stride=stride
-                )
-        return copies
-
-    def _put(self, snapshot: Snapshot) -> None:
-        from torch.distributed.checkpoint.api import CheckpointException
-        from torch.distributed.checkpoint.filesystem import FileSystemWriter
-        from torch.distributed.checkpoint.state_dict_saver import save
-
-        step = snapshot.progress.step
-        path = self._folder / f"step-{step}"
-        tensors: dict[str, Any] = snapshot.tensors
-        try:
-            with ExitStack() as stack:
-                aside = self._writers.on_main(lambda: stack.enter_context(atomic_write_folder(path)))
-                save(tensors, storage_writer=FileSystemWriter(aside / SHARDS_FOLDER), process_group=self._group)
-
-                def finish() -> None:
-                    write_header(aside, snapshot)
-                    stack.close()
-                    self._prune(step)
-
-                self._writers.on_main(finish)
-        except CheckpointException as error:  # raised in all processes, whichever of them failed
-            rank, (reason, _) = min(error.failures.items(), key=lambda failure: failure[0])
-            raise OutputError(
-                f"{path}: process {rank} cannot write its shards ({reason}); earlier checkpoints are unchanged"
-            ) from None

@@ -33,7 +33,9 @@ def recipe_of_run(recipe: RecipeT, run: Path) -> RecipeT | None:
     path = run / "recipe.toml"
     if not path.exists() or not checkpoint_folders(run / "checkpoints"):
         return None
-    return type(recipe).parse_saved(read_toml(path), str(path))
+    data = read_toml(path)
+    data.get("training", {}).pop("sharding", None)  # older versions could change it when a run resumed
+    return type(recipe).parse_saved(data, str(path))
 
 
 def complete_recipe(recipe: RecipeT, run: Path) -> RecipeT:

@@ -19,7 +19,6 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,9 +27,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from headway.bundle import load_weights, named_weights
+from headway.bundle import load_weights
 from headway.config import to_toml
 from headway.contention import adapt_waiting
 from headway.engine.accelerate import accelerate, compile_blocks
@@ -39,7 +37,7 @@ from headway.hardware import autocast, keep_freed_memory, prepare_gpu, return_fr
 from headway.models.registry import architecture_of, blocks_of
 from headway.storage import atomic_write_text, lock_run_folder
 from headway.train.checkpoints import Checkpoints
-from headway.train.distributed import ShardedCheckpoints, World, gather_full_tensors, join_world
+from headway.train.distributed import World, join_world
 from headway.train.environment import record_start
 from headway.train.fine_tuning import complete_recipe, freeze, load_initial_weights, recipe_of_run
 from headway.train.memory import (
@@ -109,7 +107,7 @@ def train(task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, *, listener
     """
     with _started(task, recipe, run, listener or Listener()) as (trainer, interrupted):
         recipe, world, state, objective = trainer.recipe, trainer.world, trainer.state, trainer.objective
-        if world.is_main and not trainer.sharded:
+        if world.is_main:
             _check_memory(task, trainer)
         slowdown = SlowdownNotice(trainer.listener.say)
         while not trainer.is_finished:
@@ -164,10 +162,8 @@ def _started(
         prepared = world.main_first(partial(task.prepare, recipe, run, listener))
         assert prepared is not None  # no shard is missing: this process has built them all
         interrupted = stack.enter_context(_interruptible())
-        sharded = world.uses_sharding(recipe.training.sharding)
-        checkpoints_type = partial(ShardedCheckpoints, world) if sharded else Checkpoints
         keep, keep_best = recipe.checkpoints.keep, recipe.checkpoints.keep_best
-        checkpoints = stack.enter_context(checkpoints_type(run / "checkpoints", keep=keep, keep_best=keep_best))
+        checkpoints = stack.enter_context(Checkpoints(run / "checkpoints", keep=keep, keep_best=keep_best))
         trainer = _Trainer(task, recipe, run, world, prepared, checkpoints, listener)
         stack.callback(trainer.close)
         yield trainer, interrupted
@@ -186,11 +182,7 @@ def _resolved(recipe: RecipeT, run: Path) -> RecipeT:
 
 
 class _Trainer(Generic[RecipeT]):
-    """The parts of a run that do not change, and the actions that are not part of every step.
-
-    ``model`` is the model that is validated and written, ``state.model`` the model that is trained. They are the same
-    object, unless FSDP2 shards the trained model.
-    """
+    """The parts of a run that do not change, and the actions that are not part of every step."""
 
     def __init__(
         self,
@@ -211,21 +203,19 @@ class _Trainer(Generic[RecipeT]):
             decoder = training.start_decoder_from
             load_initial_weights(self.model, Path(training.start_from), None if decoder is None else Path(decoder))
         freeze(self.model, training.freeze)
-        self.sharded = world.uses_sharding(training.sharding)
-        trained = deepcopy(self.model) if self.sharded else self.model.to(device)
-        objective = task.build_objective(trained, recipe, prepared)
+        self.model.to(device)
+        objective = task.build_objective(self.model, recipe, prepared)
         if objective.carries_state and world.world_size > 1:
             raise ConfigError(
                 f"{world.world_size} processes cannot share a text whose state is carried from batch to batch; start "
                 "one process, or set model.carry_state = false"
             )
-        architecture = architecture_of(recipe.model)
-        auto = device.type == "cuda" and not self.sharded
-        if architecture.compilable and (training.compile == "on" or (training.compile == "auto" and auto)):
-            compile_blocks(blocks_of(trained) or [trained])
-        blocks = architecture.shardable_blocks(trained) if self.sharded and architecture.shardable_blocks else None
-        self.objective = world.wrap(objective, fsdp_blocks=blocks, find_unused=recipe.leaves_weights_unused)
-        found = depths(trained, blocks_of(trained)).items()
+        blocks, auto = blocks_of(self.model), device.type == "cuda"
+        compilable = architecture_of(recipe.model).compilable
+        if compilable and (training.compile == "on" or (training.compile == "auto" and auto)):
+            compile_blocks(blocks or [self.model])
+        self.objective = world.wrap(objective, find_unused=recipe.leaves_weights_unused)
+        found = depths(self.model, blocks).items()
         self._depths = {weight: depth for weight, depth in found if weight.requires_grad}
         self.state = TrainingState(objective, recipe, run, world, checkpoints)
         step, progress = self.state.step, self.state.progress
@@ -285,7 +275,6 @@ class _Trainer(Generic[RecipeT]):
         if self.prepared.dev is None:
             return
         self._check_skipped()
-        self._gather_weights()
         state, progress = self.state, self.state.progress
         record = self.world.on_main(self._dev_scores)
         self._write_metrics("dev", record)
@@ -315,16 +304,14 @@ class _Trainer(Generic[RecipeT]):
                 f"stopped after step {progress.step:,}: the last {progress.stale:,} validations did not improve on "
                 f"step {progress.best_step:,} (validation.patience)"
             )
-        self._gather_weights()
-        ema = None if self.state.ema is None else gather_full_tensors(self.state.ema.named_weights())
         self.checkpoints.wait()
-        return self.world.on_main(lambda: self._finish(ema))
+        return self.world.on_main(self._finish)
 
-    def _finish(self, ema: dict[str, Tensor] | None) -> Result:
+    def _finish(self) -> Result:
         folder, best, scores = self.run / "best", self.state.progress.best, Scores()
         if self.prepared.dev is None or not folder.exists():
             self._write_model("best", scores)  # no validation has chosen a best model, so write the newest weights
-        averages = {} if ema is None else {"ema": ema}
+        averages = {} if self.state.ema is None else {"ema": self.state.ema.named_weights()}
         newest = averageable_checkpoints(self.run / "checkpoints")[: self.recipe.checkpoints.average]
         if len(newest) > 1:
             averages["average"] = average_weights(newest)
@@ -363,18 +350,12 @@ class _Trainer(Generic[RecipeT]):
             "with --fresh"
         )
 
-    def _gather_weights(self) -> None:
-        """Copy the current weights from the shards into the model that process 0 validates and writes."""
-        if self.sharded:
-            load_weights(self.model, gather_full_tensors(named_weights(self.state.model)), self.run)
-
     def _dev_scores(self) -> Scores:
         """Return the model's loss and scores on the development set; empty if there is no development set."""
         recipe, prepared, model, device = self.recipe, self.prepared, self.model, self.world.device
         if (dev := prepared.dev) is None:
             return {}
-        home = next(model.parameters()).device
-        model.to(device).eval()
+        model.eval()
         objective = self.task.build_objective(model, recipe, prepared).eval()
         sums, targets = {"loss": 0.0}, 0
         # Code compiled for training would be compiled again without gradients.
@@ -395,7 +376,6 @@ class _Trainer(Generic[RecipeT]):
             record["unknown_tokens"] = prepared.dev_unknown
         for score in self.task.dev_scores(self.task.build_bundle(model, recipe, prepared), recipe):
             record |= {score.name: score.value, f"{score.name} signature": score.signature}
-        model.to(home)
         return record
 
     def _selection_score(self, record: Scores) -> float:

@@ -223,13 +223,10 @@ def clip_and_step(optimizer: torch.optim.Optimizer, clip_norm: float | None = No
     Returns whether the step was taken, as a tensor on the weights' device. A skipped step changes neither weights nor
     moments nor step counters. With Adam the host does not wait for the norm: the fused kernel skips the step if
     necessary, and clips the gradients in the same pass (:func:`~headway.torch_internals.fused_step`). The other
-    optimizers have no such kernel, so the host waits. With FSDP2 the norm covers the shards of all processes, so that
-    all of them skip the same steps.
+    optimizers have no such kernel, so the host waits.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     norm = torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
-    if hasattr(norm, "full_tensor"):  # each process has only the norm of its shards
-        norm = norm.full_tensor()
     finite: Tensor = norm.isfinite()
     if optimizer.defaults.get("fused") and fused_step_works(finite.device):
         divisor = None if clip_norm is None else ((norm + 1e-6) / clip_norm).clamp(min=1.0)

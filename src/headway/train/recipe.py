@@ -112,15 +112,27 @@ class TrainingConfig(Config):
         description="Fine-tuning: steps after which one more block is trained. At first only the weights above the "
         "blocks are trained, then also the last block, and at last the embeddings. None trains all from the start.",
     )
-    sharding: Literal["none", "full"] = Field(
-        "none", description="Under torchrun: each process has the whole model (none, DDP) or a shard (full, FSDP2)."
-    )
     compile: Literal["auto", "on", "off"] = Field("auto", description="Use torch.compile. auto: only on a GPU.")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="Precision of matrix products. auto: bfloat16 if computed natively, else float32."
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Device to use. auto: a GPU if there is one.")
     log_every: int = Field(50, ge=1, description="Steps between lines in metrics.jsonl.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_sharding(cls, data: Any) -> Any:
+        """Accept ``sharding = "none"``, which the resolved recipes of older versions contain, and refuse "full"."""
+        if not isinstance(data, dict) or "sharding" not in data:
+            return data
+        if data["sharding"] != "none":
+            raise ValueError(
+                f"sharding = {data['sharding']!r}: version 0.1.0 removed sharding (FSDP2). Leave the key out: each "
+                "process has the whole model, which must fit on one device. To save memory, lower data.max_tokens and "
+                "raise accumulate, or set optimizer.kind = 'adafactor'. For larger models, use PyTorch's fully_shard "
+                "in a program of your own, with headway.models"
+            )
+        return {key: value for key, value in data.items() if key != "sharding"}
 
 
 class ValidationConfig(Config):
@@ -193,32 +205,6 @@ class Recipe(Config):
                 f"training.compile = 'on' would unroll the steps of a {self.model.kind} model; set it to 'auto' or "
                 "'off'"
             )
-        if training.sharding == "none":
-            return self
-        if self.optimizer.kind != "adam":
-            name = self.optimizer.kind.capitalize()
-            raise ValueError(f"training.sharding = 'full' cannot split {name}'s state; set optimizer.kind to 'adam'")
-        if training.compile == "on":
-            raise ValueError(
-                "training.sharding = 'full' gathers weights between kernels, which compile = 'on' would fuse; set "
-                "training.compile to 'auto' or 'off', or sharding to 'none'"
-            )
-        if architecture.shardable_blocks is None:
-            raise ValueError(
-                f"training.sharding = 'full' needs a transformer's blocks, but model.kind is {self.model.kind!r}; set "
-                "sharding to 'none'"
-            )
-        if training.unfreeze_every is not None:
-            raise ValueError(
-                "training.unfreeze_every changes which weights have gradients, but training.sharding = 'full' reduces "
-                "the gradients of a block together; leave one out"
-            )
-        if self.skips_layers:
-            raise ValueError(
-                f"model.layer_dropout = {self._layer_dropout} makes each process skip different "
-                "blocks, but training.sharding = 'full' gathers each block from all processes; set layer_dropout to 0 "
-                "or sharding to 'none'"
-            )
         return self
 
     def refuse_options_without_effect(self, origin: str) -> None:
@@ -256,7 +242,7 @@ class Recipe(Config):
             "training.unfreeze_every": self.training.unfreeze_every is not None,
             "optimizer.layer_decay": self.optimizer.layer_decay != 1,
         }
-        if architecture_of(self.model).shardable_blocks is None and (names := [name for name in used if used[name]]):
+        if architecture_of(self.model).blocks is None and (names := [name for name in used if used[name]]):
             raise ConfigError(f"{names[0]}: a {self.model.kind} model has no list of blocks; leave the key out")
 
     @property
@@ -294,7 +280,6 @@ _MAY_CHANGE = (
     "training.log_every",
     "training.device",
     "training.compile",
-    "training.sharding",
     "validation.every",
     "validation.patience",
     *(f"checkpoints.{name}" for name in CheckpointConfig.model_fields),

@@ -6,9 +6,6 @@
     carried.safetensors    the state that is carried from batch to batch (:class:`headway.train.task.Objective`), if any
     state.json             format version, position in the data, validation score, and a checksum of each file
 
-With sharded training, a folder ``shards`` replaces the first three (:mod:`headway.train.distributed`). Any number of
-processes can read either form.
-
 In memory a snapshot has one dictionary of tensors, whose keys begin with ``weights/``, ``moments/``, ``ema/`` or
 ``carried/``.
 
@@ -20,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
@@ -30,12 +26,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headway.bundle import distribute_like, load_weights, read_weights, write_weights
+from headway.bundle import load_weights, read_weights, write_weights
 from headway.errors import BundleError, CheckpointError
 from headway.storage import atomic_write_folder, checksum
 
 FORMAT_VERSION = 1
-SHARDS_FOLDER = "shards"
+_SHARDS_FOLDER = "shards"  # of checkpoints that sharded runs wrote before version 0.1.0
 _FILES = {
     "weights": "model.safetensors",
     "moments": "optimizer.safetensors",
@@ -160,43 +156,32 @@ def _damage_reported(path: Path) -> Iterator[None]:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Read a checkpoint and verify its checksums. Raises :class:`DamageError` if it is damaged."""
+    """Read a checkpoint and verify its checksums.
+
+    Raises:
+        DamageError: The checkpoint is damaged.
+        CheckpointError: A newer version of Headway wrote it, or it was written with ``training.sharding = "full"``.
+    """
     header = read_header(path)
+    if any(name.startswith(f"{_SHARDS_FOLDER}/") for name in header["checksums"]):
+        raise CheckpointError(
+            f"{path}: its weights are split into shards, because the run had training.sharding = 'full', which version "
+            "0.1.0 removed; the model folders of the run can be used as before. To go on training, set "
+            "training.start_from to one of them in another run folder, or start over with --fresh"
+        )
     with _damage_reported(path):
         for name, expected in header["checksums"].items():
             if checksum(path / name) != expected:
                 raise ValueError(f"{name} does not match its checksum")
         known = {field.name for field in fields(Progress)}
-        if any(name.startswith(f"{SHARDS_FOLDER}/") for name in header["checksums"]):
-            tensors = _read_shards(path / SHARDS_FOLDER)
-        else:
-            found = {kind: file for kind, file in _FILES.items() if file in header["checksums"]}
-            tensors = prefixed_tensors(**{kind: read_weights(path / file) for kind, file in found.items()})
+        found = {kind: file for kind, file in _FILES.items() if file in header["checksums"]}
         return Snapshot(
             progress=Progress(**{key: value for key, value in header["progress"].items() if key in known}),
-            tensors=tensors,
+            tensors=prefixed_tensors(**{kind: read_weights(path / file) for kind, file in found.items()}),
             score=header.get("score"),
             regular=header.get("regular", True),
             counts_as_newest=header.get("counted", True),
         )
-
-
-def _read_shards(folder: Path) -> dict[str, Tensor]:
-    """Assemble complete tensors from the shards of any number of processes."""
-    from torch.distributed.checkpoint.filesystem import FileSystemReader
-    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-    from torch.distributed.checkpoint.state_dict_loader import load
-
-    reader = FileSystemReader(folder)
-    tensors = {
-        name: torch.empty(each.size, dtype=each.properties.dtype)
-        for name, each in reader.read_metadata().state_dict_metadata.items()
-        if isinstance(each, TensorStorageMetadata)
-    }
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # no_dist disables it on purpose
-        load(tensors, storage_reader=reader, no_dist=True)
-    return tensors
 
 
 def read_header(path: Path) -> dict[str, Any]:
@@ -226,7 +211,7 @@ def load_snapshot(snapshot: Snapshot, origin: Path, model: nn.Module, optimizer:
                 f"{origin / _FILES['moments']}: {name!r} belongs to no weight of this model; start over with --fresh"
             )
         if key != "step" or counts_on_device:  # otherwise the counter stays on the host, which reads it at every step
-            tensor = distribute_like(tensor, parameter) if tensor.dim() else tensor.to(parameter.device)
+            tensor = tensor.to(parameter.device)
         optimizer.state[parameter][key] = tensor
 
 

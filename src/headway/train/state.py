@@ -106,7 +106,7 @@ class TrainingState:
         """Write a checkpoint; see :class:`headway.train.snapshot.Snapshot` for ``regular`` and ``counts_as_newest``."""
         self._update_progress()
         self.saved_step = self.step
-        if self._world.is_main or self._checkpoints.sharded:
+        if self._world.is_main:
             weights, moments = named_weights(self.model), optimizer_moments(self.model, self.optimizer)
             ema = {} if self.ema is None else self.ema.named_weights()
             carried = self._objective.carried_state

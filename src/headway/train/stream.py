@@ -104,12 +104,6 @@ class BatchStream:
                 f"{recipe.training.accumulate}; set it to {world_size} or a multiple (and lower data.max_tokens or "
                 "optimizer.learning_rate if the step is then too large), or start fewer processes"
             )
-        if recipe.training.sharding == "full" and recipe.training.accumulate % world_size:
-            raise ConfigError(
-                f"training.sharding = 'full': the {world_size} processes gather weights together for each batch, so "
-                "each process needs the same number of batches per step, but training.accumulate = "
-                f"{recipe.training.accumulate}; set it to a multiple of {world_size}, or sharding to 'none'"
-            )
         self._dataset, self._recipe, self._device = dataset, recipe, device
         self._epoch, self._batch = first_epoch, first_batch
         self._rank, self._world_size = rank, world_size

@@ -63,7 +63,7 @@ class RunData:
 
 
 class Objective(nn.Module):
-    """Computes the summed loss of a batch, in nats. It is a module so that DDP or FSDP2 can wrap it.
+    """Computes the summed loss of a batch, in nats. It is a module so that DDP can wrap it.
 
     Attributes:
         model: The model to train.
