@@ -65,8 +65,7 @@ def test_the_lengths_that_are_reported_are_those_of_the_data(corpus: tuple[Recip
     setting, prepared, _ = corpus
     stream = BatchStream(prepared.train, setting, torch.device("cpu"))
     works = [stream.next_step() for _ in range(len(stream.epoch_plan))]
-    for index, work in enumerate(works):
-        rows = stream.epoch_plan[index]
+    for rows, work in zip(stream.epoch_plan, works, strict=True):
         expected = prepared.train.lengths("source", 0)[rows], prepared.train.lengths("target", 0)[rows]
         assert trainees.lengths(work) == tuple(side.tolist() for side in expected)
     assert sum(work.num_target_tokens for work in works) == int(np.sum(prepared.train.lengths("target", 0)))

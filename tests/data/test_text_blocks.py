@@ -134,8 +134,8 @@ def test_the_order_of_a_large_corpus_takes_little_memory(kind: type[BlockDataset
     tracemalloc.start()
     dataset = kind([LargeStore()], block_length=128)
     plan = dataset.plan_epoch(1, 0, max_batch_tokens=1 << 16, pool_size=1)
-    assert dataset.padding_fraction(plan) == 0
-    (shape,) = largest_batch_shapes(dataset, plan)
+    assert plan.pool(0).padding_fraction == 0
+    (shape,) = largest_batch_shapes(dataset, plan, 1 << 16)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (shape.rows, shape.target_length) == (512, 128)
@@ -145,7 +145,7 @@ def test_the_order_of_a_large_corpus_takes_little_memory(kind: type[BlockDataset
 
 def test_the_memory_estimate_sees_the_largest_batch(dataset: BlockDataset) -> None:
     plan = dataset.plan_epoch(1, 0, max_batch_tokens=16, pool_size=1)
-    assert dataset.padding_fraction(plan) == 0
+    assert plan.pool(0).padding_fraction == 0
     assert (dataset.lengths("source", 0) == 0).all()
 
 
@@ -206,5 +206,5 @@ class TestStreams:
 
     def test_the_memory_estimate_sees_the_largest_batch(self, streams: StreamDataset) -> None:
         plan = streams.plan_epoch(1, 0, max_batch_tokens=16, pool_size=1)
-        assert streams.padding_fraction(plan) == 0
+        assert plan.pool(0).padding_fraction == 0
         assert (streams.lengths("source", 0) == 1).all()

@@ -235,6 +235,23 @@ class TestLossesEqualThoseOfOneProcess:
         train(chosen, tmp_path / "one")
         assert_same_losses(tmp_path / "two", tmp_path / "one")
 
+    @pytest.mark.slow
+    def test_of_a_masked_language_model(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
+        """The processes add up their numbers of targets, which are known only when a block is read."""
+        sections = {
+            "task": {"kind": "masked_language_model"},
+            "data": {"folder": str(corpus), "train": [{"files": ["train.de"]}], "max_tokens": 40, "dev_fraction": 0.1},
+            "tokenizer": {"kind": "whitespace"},
+            "model": {"d_model": 18, "num_heads": 2, "d_ff": 15, "encoder_layers": 1, "max_length": 10},
+            "training": {"steps": 6, "accumulate": 3, "precision": "float32", "device": "cpu", "log_every": 1},
+            "validation": {"every": 6},
+            "checkpoints": {"every": 6, "average": 0},
+        }
+        chosen = parse_recipe(sections, "test")
+        assert [each.step for each in pair(train, chosen, tmp_path / "two")] == [6, 6]
+        train(chosen, tmp_path / "one")
+        assert_same_losses(tmp_path / "two", tmp_path / "one")
+
     def test_a_run_moves_from_two_processes_to_one_and_back(
         self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path
     ) -> None:

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from headway.data.batching import EpochPlan, PaddedBatch, TokenDataset, plan_batches
+from headway.data.batching import PaddedBatch, TokenDataset, plan_batches
+from headway.data.epoch_plan import EpochPlan
 from headway.errors import TrainingError
 from headway.models.registry import blocks_of, build_model
 from headway.models.transformer import TransformerConfig
@@ -57,13 +58,10 @@ class Lengths(TokenDataset):
 
     def plan(self, order: list[int]) -> EpochPlan:
         """Batches of at most 12 tokens, in random order."""
-        return plan_batches(
-            self.lengths("source", 0),
-            self.lengths("target", 0),
-            np.array(order, np.int64),
-            max_batch_tokens=12,
-            pool_size=100,
-            rng=np.random.default_rng(0),
+        lengths = self.lengths("source", 0), self.lengths("target", 0)
+        limits = {"max_batch_tokens": 12, "pool_size": 100}
+        return EpochPlan.of_one_pool(
+            plan_batches(*lengths, np.array(order, np.int64), **limits, rng=np.random.default_rng(0))
         )
 
 
@@ -182,11 +180,11 @@ def test_the_largest_shapes_of_a_plan() -> None:
     144 + 4 + 24 = 172. The second shape is the largest by pairs; by tokens it ties with the first.
     """
     corpora = Lengths()
-    found = largest_batch_shapes(corpora, corpora.plan([5, 4, 3, 2, 1, 0]))
+    found = largest_batch_shapes(corpora, corpora.plan([5, 4, 3, 2, 1, 0]), 12)
     assert BatchShape(2, 6, 6) in found
     assert set(found) <= {BatchShape(2, 6, 6), BatchShape(3, 4, 4)}
-    assert largest_batch_shapes(corpora, corpora.plan([1, 0])) == [BatchShape(1, 12, 2)]
-    assert largest_batch_shapes(corpora, corpora.plan([])) == []
+    assert largest_batch_shapes(corpora, corpora.plan([1, 0]), 12) == [BatchShape(1, 12, 2)]
+    assert largest_batch_shapes(corpora, corpora.plan([]), 12) == []
 
 
 class TestComparison:

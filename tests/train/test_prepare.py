@@ -388,7 +388,8 @@ class TestTechniques:
         (corpus / "few.en").write_text("".join(line + "\n" for line in ENGLISH[:5]))
         two = [{"files": ["train.de", "train.en"]}, {"files": ["few.de", "few.en"]}]
         prepared = prepare(recipe(corpus, data={"train": two, "temperature": 2}), tmp_path / "run", Listener())
-        orders = [prepared.train.plan_epoch(1, epoch, max_batch_tokens=60, pool_size=99).order for epoch in range(200)]
+        plans = [prepared.train.plan_epoch(1, epoch, max_batch_tokens=60, pool_size=99) for epoch in range(200)]
+        orders = [np.concatenate(list(plan)) for plan in plans]
         counts = np.array([np.bincount(order, minlength=25) for order in orders])
         assert set(counts[:, 20:].ravel()) == {1, 2}
         # 25/3/5 = 5/3 times each. 1,000 draws with p = 2/3: a standard deviation of 0.015; five of them are allowed.

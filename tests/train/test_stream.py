@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import threading
+from functools import partialmethod
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from listening import prepare
 
-from headway.data.batching import TokenDataset
+from headway.data.batching import PaddedBatch, TokenDataset
+from headway.data.epoch_plan import RowNumbers
+from headway.data.masking import MaskedBlockDataset, Masking, MaskingConfig
+from headway.data.store import Chunk, FilterCounts, join_chunks
 from headway.errors import ConfigError
 from headway.tasks import parse_recipe
+from headway.text.base import MASK
+from headway.text.tokenizer import Tokenizer, TokenizerConfig
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
 from headway.train.stream import BatchStream, StepBatches, TokenBatch, prefetch
@@ -71,6 +78,58 @@ def test_processes_share_the_batches_of_one(corpora: TokenDataset, recipe: Recip
         joined = [item for part in parts for item in part.micro_batches.items()]
         assert len(joined) == ACCUMULATE
         assert same(dict(joined), whole.micro_batches)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_process_reads_only_its_own_batches(
+    corpora: TokenDataset, recipe: Recipe, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain_plan, plain_batch = TokenDataset.plan_epoch, TokenDataset.batch
+    monkeypatch.setattr(TokenDataset, "plan_epoch", partialmethod(plain_plan, order_version=version))
+
+    def read(dataset: TokenDataset, rows: RowNumbers) -> PaddedBatch:
+        seen.append(rows.tolist())
+        return plain_batch(dataset, rows)
+
+    seen: list[list[int]] = []
+    planned = [rows.tolist() for rows in BatchStream(corpora, recipe, CPU).epoch_plan]
+    steps = len(planned) // ACCUMULATE
+    assert steps > 2
+    monkeypatch.setattr(TokenDataset, "batch", read)
+    for rank in range(3):
+        seen.clear()
+        work = take(BatchStream(corpora, recipe, CPU, rank=rank, world_size=3), steps)
+        own = [index for index in range(steps * ACCUMULATE) if index % ACCUMULATE % 3 == rank]
+        assert seen == [planned[index] for index in own]
+        lengths = corpora.lengths("target", 0)
+        for number, each in enumerate(work):
+            whole = np.concatenate(planned[number * ACCUMULATE : (number + 1) * ACCUMULATE])
+            assert each.is_counted
+            assert each.num_target_tokens == lengths[whole].sum()
+
+
+def test_counts_that_depend_on_the_tokens_are_added_up(recipe: Recipe, tmp_path: Path) -> None:
+    """Which tokens a masked language model predicts is known only when a batch is read."""
+    tokenizer = Tokenizer.train(["abcd efgh"], TokenizerConfig(vocab_size=300), tags=[MASK])
+    lengths = {"source": np.full(200, 5), "target": np.zeros(200, np.int64)}
+    tokens = {"source": np.arange(1000) % 50 + 9, "target": np.empty(0, np.int64)}
+    chunk = Chunk(tokens, lengths, FilterCounts(200, 0, 0, 0))
+    stores = [join_chunks(tmp_path / "s", "key", 1, np.dtype(np.uint16), [chunk])]
+    masking = Masking(MaskingConfig(), tokenizer)
+    blocks = MaskedBlockDataset(stores, block_length=10, masking=masking, seed=1)
+    alone = take(BatchStream(blocks, recipe, CPU), 5)
+    ranks = [take(BatchStream(blocks, recipe, CPU, rank=rank, world_size=2), 5) for rank in range(2)]
+    for whole, *parts in zip(alone, *ranks, strict=True):
+        found = [part.with_counts(lambda own, parts=parts: added_up(parts)) for part in parts]
+        expected = whole.with_counts(lambda own: own)
+        targets = sum(batch.targets.numel() for batch in whole.micro_batches.values())
+        for each in (expected, *found):
+            assert (each.num_source_tokens, each.num_target_tokens) == (whole.num_source_tokens, targets)
+        assert all(not part.is_counted for part in parts)
+
+
+def added_up(parts: tuple[StepBatches, ...]) -> list[int]:
+    return [sum(part.num_source_tokens for part in parts), sum(part.num_target_tokens for part in parts)]
 
 
 def test_counts_are_those_of_the_whole_step(corpora: TokenDataset, recipe: Recipe) -> None:

@@ -2,9 +2,13 @@
 
 Shuffle all examples, split the order into pools, sort each pool by length, split it into batches by a token budget, and
 shuffle the batches. Sentences of similar length share a batch (Vaswani et al. 2017, section 5.1), so there is little
-padding. The composition and order of batches change every epoch. Because an epoch's batches depend only on the seed and
-the epoch, the index of the next batch is all that resuming within an epoch needs. If a store has several sampled
-segmentations of each text, epochs alternate between them.
+padding. The composition and order of batches change every epoch. If a store has several sampled segmentations of each
+text, epochs alternate between them.
+
+The order of the examples is computed on access (:func:`random_order`), and each pool when it is reached
+(:class:`~headway.data.epoch_plan.EpochPlan`), so an epoch takes no memory. The batches of a pool are shuffled among
+themselves; the examples of a pool come from the whole corpus. In orders of version 1, which runs that have begun keep,
+the whole epoch is in memory, and the batches of all pools are shuffled together.
 
 ``max_batch_tokens`` limits the number of rows times the length of the longer side, padding included; a longer example
 forms its own batch. ``max_batch_examples`` limits the number of rows.
@@ -12,22 +16,20 @@ forms its own batch. ``max_batch_examples`` limits the number of rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.draws import ORDER_VERSION, Draws, RawDraws, make_draws
+from headway.data.draws import ORDER_VERSION, Draws, make_draws
+from headway.data.epoch_plan import BatchPool, EpochPlan, ExampleOrder, RowNumbers
 from headway.data.permutation import Permutation
 from headway.data.store import SIDES, TokenStore
 
 Lengths = NDArray[np.int32]
-RowNumbers = NDArray[np.int64]
-ExampleOrder = NDArray[np.int32] | NDArray[np.int64]  # example indices: int32 up to two billion examples
 
-_SHUFFLED_POOLS = 8  # whose batches are shuffled together; examples are in random pools
-_INDICES_AT_ONCE = 1 << 14  # few enough for a processor's cache
 _MIN_EVEN_ROWS = 8  # in smaller batches, dropping a row to make the number even costs more than it saves
 
 
@@ -57,37 +59,6 @@ class ComputedOrder:
     def __getitem__(self, positions: slice) -> NDArray[np.int64]:
         return self.indices(np.arange(*positions.indices(self.length)))
 
-    def as_array(self, num_examples: int) -> ExampleOrder:
-        """Return the whole order, in which all indices are below ``num_examples``."""
-        fits = num_examples <= np.iinfo(np.int32).max
-        found: ExampleOrder = np.empty(self.length, np.int32) if fits else np.empty(self.length, np.int64)
-        for begin in range(0, self.length, _INDICES_AT_ONCE):
-            found[begin : begin + _INDICES_AT_ONCE] = self[begin : begin + _INDICES_AT_ONCE]
-        return found
-
-
-@dataclass(frozen=True)
-class EpochPlan:
-    """The batches of one epoch: batch i contains the examples ``order[bounds[i, 0]:bounds[i, 1]]``.
-
-    Indexing returns the row numbers of a batch in the token store: for each example, the row of ``segmentation``.
-    """
-
-    order: ExampleOrder | ComputedOrder
-    bounds: NDArray[np.int64]
-    segmentation: int = 0
-    num_segmentations: int = 1
-
-    def __len__(self) -> int:
-        return len(self.bounds)
-
-    def __getitem__(self, index: int) -> RowNumbers:
-        start, end = self.bounds[index]
-        return self.order[start:end].astype(np.int64) * self.num_segmentations + self.segmentation
-
-    def __iter__(self) -> Iterator[RowNumbers]:
-        return (self[index] for index in range(len(self)))
-
 
 def plan_batches(
     source: Lengths,
@@ -95,32 +66,51 @@ def plan_batches(
     order: ExampleOrder,
     max_batch_tokens: int,
     pool_size: int,
-    rng: Draws | None,
+    rng: np.random.Generator | None,
     max_batch_examples: int | None = None,
-) -> EpochPlan:
+) -> BatchPool:
     """Split ``order`` into pools of ``pool_size`` examples, and the pools into batches, as described in the module.
 
-    Each pool of ``order`` is sorted in place. ``rng`` shuffles the batches: all of them or, if its draws are
-    :class:`RawDraws`, those of every eight pools. If it is None, they are not shuffled.
+    Each pool of ``order`` is sorted in place. ``rng`` shuffles the batches of all pools together. If it is None, they
+    are not shuffled.
     """
-    bounds = [np.empty((0, 2), np.int64)]
+    tables = [np.empty((0, 6), np.int64)]
     for begin in range(0, len(order), pool_size):
-        pool = order[begin : begin + pool_size]
-        sources, targets = source[pool], target[pool]
-        # Sort by target length, then by source length, alternately ascending and descending, so that neighbors have
-        # similar lengths on both sides even if their target lengths differ.
-        ranking = np.lexsort((np.where(targets % 2, sources, -sources), targets))
-        bounds.append(begin + _split(np.maximum(sources, targets)[ranking], max_batch_tokens, max_batch_examples))
-        order[begin : begin + pool_size] = pool[ranking]
-    if isinstance(rng, RawDraws):
-        for begin in range(1, len(bounds), _SHUFFLED_POOLS):
-            shuffled = np.concatenate(bounds[begin : begin + _SHUFFLED_POOLS])
-            rng.shuffle(shuffled)
-            bounds[begin : begin + _SHUFFLED_POOLS] = [shuffled, *[bounds[0]] * (_SHUFFLED_POOLS - 1)]
-    plan = np.concatenate(bounds)
-    if isinstance(rng, np.random.Generator):
-        rng.shuffle(plan)
-    return EpochPlan(order, plan)
+        examples = order[begin : begin + pool_size]
+        pool = make_batches(examples, source[examples], target[examples], max_batch_tokens, max_batch_examples)
+        order[begin : begin + pool_size] = pool.order
+        tables.append(np.concatenate([begin + pool.bounds, pool.max_lengths, pool.num_tokens], 1))
+    table = np.concatenate(tables)
+    if rng is not None:
+        rng.shuffle(table)
+    return BatchPool(order, *np.split(table, 3, axis=1))
+
+
+def make_batches(
+    examples: ExampleOrder,
+    source: Lengths,
+    target: Lengths,
+    max_batch_tokens: int,
+    max_batch_examples: int | None = None,
+) -> BatchPool:
+    """Sort ``examples``, whose lengths are ``source`` and ``target``, by length, and split them into batches."""
+    # Sort by target length, then by source length, alternately ascending and descending, so that neighbors have similar
+    # lengths on both sides even if their target lengths differ.
+    ranking = np.lexsort((np.where(target % 2, source, -source), target))
+    lengths = np.stack([source[ranking], target[ranking]], 1)
+    bounds = _split(lengths.max(1), max_batch_tokens, max_batch_examples)
+    return pool_of_batches(examples[ranking], bounds, lengths)
+
+
+def pool_of_batches(order: ExampleOrder, bounds: NDArray[np.int64], lengths: NDArray[Any]) -> BatchPool:
+    """Return the pool of consecutive batches with these ``bounds``.
+
+    Row i of ``lengths`` has the source length and the target length of the example ``order[i]``.
+    """
+    if not len(bounds):
+        return BatchPool(order, bounds, bounds, bounds)
+    longest = np.maximum.reduceat(lengths, bounds[:, 0]).astype(np.int64)
+    return BatchPool(order, bounds, longest, np.add.reduceat(lengths, bounds[:, 0], dtype=np.int64))
 
 
 def _split(longer: Lengths, max_batch_tokens: int, max_batch_examples: int | None = None) -> NDArray[np.int64]:
@@ -171,8 +161,13 @@ class TokenDataset:
     @property
     def max_length(self) -> int:
         """Length of the longest row of either side in any segmentation; 0 if there are no examples."""
-        rows = ((side, segmentation) for side in SIDES for segmentation in range(self.num_segmentations))
-        return max(int(self.lengths(*each).max(initial=0)) for each in rows)
+        return max(int(self.longest_examples(each).max(initial=0)) for each in range(self.num_segmentations))
+
+    def longest_examples(self, segmentation: int) -> NDArray[np.int64]:
+        """Return the source and target length of the examples with the longest source and the longest target."""
+        found = [store.longest_example(side, segmentation) for store in self._stores if len(store) for side in SIDES]
+        pairs = np.array(found, np.int64).reshape(-1, 2)
+        return pairs[pairs.argmax(0)] if len(pairs) else pairs
 
     def num_tokens(self, side: str) -> int:
         """Return the number of tokens on one side, including end symbols, averaged over the segmentations."""
@@ -192,16 +187,31 @@ class TokenDataset:
 
         For ``order_version`` see :mod:`headway.data.draws`.
         """
-        rng, starts, sizes = make_draws(order_version, seed, epoch), self._starts[:-1], list(map(len, self._stores))
-        order: ExampleOrder
+        rng, segmentation = make_draws(order_version, seed, epoch), epoch % self.num_segmentations
+        sizes = [len(store) for store in self._stores]
         if isinstance(rng, np.random.Generator):
-            order = draw_examples(starts, sizes, self._weights, rng)
-        else:
-            order = random_order(starts, sizes, self._weights, rng).as_array(len(self))
-        segmentation = epoch % self.num_segmentations
-        return self._batches(order, segmentation, max_batch_tokens, pool_size, rng, max_batch_examples)
+            examples = draw_examples(self._starts[:-1], sizes, self._weights, rng)
+            pool = self._batches(examples, segmentation, max_batch_tokens, pool_size, rng, max_batch_examples)
+            return EpochPlan.of_one_pool(pool)
+        order = random_order(self._starts[:-1], sizes, self._weights, rng)
 
-    def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:
+        def make_pool(index: int) -> BatchPool:
+            examples = order[index * pool_size : (index + 1) * pool_size]
+            source, target = (self._lengths_of(examples, side, segmentation) for side in SIDES)
+            pool = make_batches(examples, source, target, max_batch_tokens, max_batch_examples)
+            shuffled = make_draws(order_version, seed, epoch, index + 1).permutation(len(pool))  # 0 is the same as none
+            return replace(
+                pool,
+                bounds=pool.bounds[shuffled],
+                max_lengths=pool.max_lengths[shuffled],
+                num_tokens=pool.num_tokens[shuffled],
+                segmentation=segmentation,
+                num_segmentations=self.num_segmentations,
+            )
+
+        return EpochPlan(-(-len(order) // pool_size), pool_size, make_pool)
+
+    def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> BatchPool:
         """Return batches for validation, which contain every example once, sorted by length and not shuffled."""
         return self._batches(np.arange(len(self)), 0, max_batch_tokens, max(len(self), 1), None, max_batch_examples)
 
@@ -211,16 +221,25 @@ class TokenDataset:
         segmentation: int,
         max_batch_tokens: int,
         pool_size: int,
-        rng: Draws | None,
+        rng: np.random.Generator | None,
         max_batch_examples: int | None = None,
-    ) -> EpochPlan:
+    ) -> BatchPool:
         source, target = self.lengths("source", segmentation), self.lengths("target", segmentation)
-        plan = plan_batches(source, target, order, max_batch_tokens, pool_size, rng, max_batch_examples)
-        return replace(plan, segmentation=segmentation, num_segmentations=self.num_segmentations)
+        pool = plan_batches(source, target, order, max_batch_tokens, pool_size, rng, max_batch_examples)
+        return replace(pool, segmentation=segmentation, num_segmentations=self.num_segmentations)
 
     def lengths(self, side: str, segmentation: int) -> Lengths:
         """Return the source or target length of every example in one segmentation."""
         return np.concatenate([store.lengths(side, segmentation) for store in self._stores])
+
+    def _lengths_of(self, examples: NDArray[np.int64], side: str, segmentation: int) -> Lengths:
+        """Return the source or target lengths of some examples."""
+        found = np.empty(len(examples), np.int32)
+        owners = np.searchsorted(self._starts, examples, side="right") - 1
+        for owner in np.unique(owners):
+            chosen = owners == owner
+            found[chosen] = self._stores[owner].lengths_of(examples[chosen] - self._starts[owner], side, segmentation)
+        return found
 
     def batch(self, rows: RowNumbers) -> PaddedBatch:
         """Return the padded tokens of the given rows."""
@@ -240,26 +259,40 @@ class TokenDataset:
             tokens[owners == owner, : part.shape[1]] = part
         return tokens
 
-    def batch_lengths(self, plan: EpochPlan, side: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return two numbers for each batch of a plan: the maximum and the sum of the lengths on one side."""
-        assert not isinstance(plan.order, ComputedOrder)
-        if not len(plan):
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        lengths = self.lengths(side, plan.segmentation)[plan.order].astype(np.int64)
-        batches = np.argsort(plan.bounds[:, 0])
-        starts = plan.bounds[batches, 0]
-        longest, total = np.empty((2, len(plan)), np.int64)
-        longest[batches], total[batches] = np.maximum.reduceat(lengths, starts), np.add.reduceat(lengths, starts)
-        return longest, total
 
-    def padding_fraction(self, plan: EpochPlan) -> float:
-        """Return the fraction of padding in the source and target tensors of a plan's batches."""
-        rows, real, cells = plan.bounds[:, 1] - plan.bounds[:, 0], 0, 0
-        for side in SIDES:
-            longest, total = self.batch_lengths(plan, side)
-            real += int(total.sum())
-            cells += int((rows * longest).sum())
-        return 1 - real / cells if cells else 0.0
+def random_order(
+    starts: Sequence[int] | NDArray[np.int64],
+    sizes: Sequence[int],
+    weights: Sequence[float],
+    rng: Draws,
+) -> ComputedOrder:
+    """Return a random order of the examples of an epoch, which is computed on access.
+
+    The examples of corpus i are numbered from ``starts[i]``. Each occurs as often as the corpus's weight says. A
+    fraction of the weight is the share of the examples, chosen at random, that occur once more; their number is rounded
+    up or down at random, so that small corpora are read as well. There is at least one example, unless all corpora are
+    empty.
+    """
+    copies, shares = np.divmod(weights, 1.0)
+    rounding = rng.random(len(sizes)) if shares.any() else 0.0
+    counts = (np.array(sizes) * copies + np.floor(np.array(sizes) * shares + rounding)).astype(np.int64)
+    if any(sizes) and not counts.any():
+        counts[np.argmax(np.array(sizes) * shares)] = 1
+    ends = np.cumsum(counts)
+    shuffled, drawn = Permutation(int(ends[-1]), rng), [Permutation(int(size), rng) for size in sizes]
+
+    def indices(positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        entries = shuffled(positions)
+        owners = np.searchsorted(ends, entries, side="right")
+        for owner in np.unique(owners):
+            chosen = owners == owner
+            copy, example = np.divmod(entries[chosen] - (ends[owner] - counts[owner]), sizes[owner])
+            is_drawn = copy == copies[owner]
+            example[is_drawn] = drawn[owner](example[is_drawn])
+            entries[chosen] = starts[owner] + example
+        return entries
+
+    return ComputedOrder(len(shuffled), indices)
 
 
 def draw_examples(
@@ -284,47 +317,6 @@ def draw_examples(
     order = np.concatenate(parts)
     rng.shuffle(order)
     return order
-
-
-def random_order(
-    starts: Sequence[int] | NDArray[np.int64],
-    sizes: Sequence[int],
-    weights: Sequence[float],
-    rng: Draws,
-    *,
-    at_least_one: bool = False,
-) -> ComputedOrder:
-    """Return a random order of the examples of an epoch, or of blocks of text.
-
-    The examples of a corpus are numbered from its start. Each occurs as often as the corpus's weight says; a fraction
-    of the weight is the share of the examples, chosen at random, that occur once more. Their number is rounded up or
-    down at random, so that small corpora are read as well. With ``at_least_one``, the order is not empty.
-    """
-    firsts, lengths = np.array(starts), np.array(sizes)
-    copies, shares = np.divmod(weights, 1.0)
-    rounding = rng.random(len(lengths)) if shares.any() else 0.0
-    whole = (lengths * copies).astype(np.int64)
-    counts = whole + np.floor(lengths * shares + rounding).astype(np.int64)
-    if at_least_one and not counts.any():
-        counts[np.argmax(lengths * shares)] = 1
-    ends = np.cumsum(counts)
-    shuffled, drawn = Permutation(int(ends[-1]), rng), [Permutation(int(size), rng) for size in lengths]
-
-    def indices(positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        entries = shuffled(positions)
-        owners = np.searchsorted(ends, entries, side="right")
-        for owner in np.flatnonzero(np.bincount(owners)):
-            chosen = owners == owner
-            example = entries[chosen] - (ends[owner] - counts[owner])
-            if counts[owner] > whole[owner]:
-                is_drawn = example >= whole[owner]
-                example[is_drawn] = drawn[owner](example[is_drawn] - whole[owner])
-            if counts[owner] > lengths[owner]:
-                example %= lengths[owner]
-            entries[chosen] = firsts[owner] + example
-        return entries
-
-    return ComputedOrder(len(shuffled), indices)
 
 
 def corpus_weights(sizes: Sequence[int], weights: Sequence[float], temperature: float) -> list[float]:

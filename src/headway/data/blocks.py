@@ -11,25 +11,26 @@ i of a batch continues row i of the batch before.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.batching import (
     ComputedOrder,
-    EpochPlan,
-    ExampleOrder,
     Lengths,
     PaddedBatch,
-    RowNumbers,
     TokenDataset,
     corpus_weights,
+    pool_of_batches,
     random_order,
 )
 from headway.data.draws import ORDER_VERSION, make_draws
+from headway.data.epoch_plan import BatchPool, EpochPlan, RowNumbers
 from headway.data.store import TokenStore
 from headway.text.base import BOS
 
+_BLOCKS_AT_ONCE = 1 << 15  # in a pool
 _MIN_STREAM = 64  # blocks of a stream in validation: the first tokens of each stream have little context
 
 
@@ -73,6 +74,10 @@ class BlockDataset(TokenDataset):
         """The length of the longest block."""
         return max(min(self._block_length, end - begin) for begin, end in self._spans)
 
+    def longest_examples(self, segmentation: int) -> NDArray[np.int64]:
+        """Return no lengths, because all whole blocks are equally long."""
+        return np.empty((0, 2), np.int64)
+
     def num_tokens(self, side: str) -> int:
         """Return the number of tokens in all blocks. Only the target side has any."""
         return sum(end - begin for begin, end in self._spans) if side == "target" else 0
@@ -80,12 +85,6 @@ class BlockDataset(TokenDataset):
     def lengths(self, side: str, segmentation: int) -> Lengths:
         """Return the length of each block, assuming that all blocks are whole. The array is a view of one number."""
         return np.broadcast_to(np.int32(self._whole_block_length(side)), len(self))
-
-    def batch_lengths(self, plan: EpochPlan, side: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the maximum and the sum of the lengths in each batch, assuming that all blocks are whole."""
-        rows = plan.bounds[:, 1] - plan.bounds[:, 0]
-        length = self._whole_block_length(side)
-        return np.full(len(plan), length), rows * length
 
     def _whole_block_length(self, side: str) -> int:
         return self.max_length if side == "target" else 0
@@ -103,24 +102,36 @@ class BlockDataset(TokenDataset):
         """Return the batches of an epoch, all of whole blocks: the same for the same arguments on every machine."""
         rng = make_draws(order_version, seed, epoch)
         offset = int(rng.integers(self._block_length))
-        order = random_order(self._first_blocks[:-1], self._whole_blocks(), self._weights, rng, at_least_one=True)
-        return self._plan(order, max_batch_tokens, max_batch_examples, offset)
+        order = random_order(self._first_blocks[:-1], self._whole_blocks(), self._weights, rng)
+        return self._plan(order, self._max_rows(max_batch_tokens, max_batch_examples), offset)
 
     def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:
         """Return batches with every token once, in order: for validation. The last block of a store may be short."""
-        return self._plan(np.arange(len(self)), max_batch_tokens, max_batch_examples, 0)
+        order = ComputedOrder(len(self), lambda positions: positions)
+        return self._plan(order, self._max_rows(max_batch_tokens, max_batch_examples), 0)
 
     def _whole_blocks(self) -> list[int]:
         """Return how many blocks of each store are whole wherever they begin; a text shorter than that is one block."""
         return [max((end - begin + 1) // self._block_length - 1, min(1, end - begin)) for begin, end in self._spans]
 
-    def _plan(
-        self, order: ExampleOrder | ComputedOrder, max_batch_tokens: int, max_batch_examples: int | None, offset: int
-    ) -> EpochPlan:
-        rows = self._max_rows(max_batch_tokens, max_batch_examples)
-        starts = np.arange(0, len(order), rows)
-        bounds = np.stack([starts, np.minimum(starts + rows, len(order))], 1)
-        return EpochPlan(order, bounds, segmentation=offset, num_segmentations=self._block_length)
+    def _plan(self, order: ComputedOrder, num_rows: int, offset: int) -> EpochPlan:
+        """Return the plan whose batches have ``num_rows`` blocks of ``order``, shifted by ``offset``."""
+        num_batches = -(-len(order) // num_rows)
+        stride = max(_BLOCKS_AT_ONCE // num_rows, 1)  # batches in a pool
+
+        def make_pool(index: int) -> BatchPool:
+            first = index * stride * num_rows
+            rows = order[first : first + stride * num_rows] * self._block_length + offset
+            starts = np.arange(0, len(rows), num_rows)
+            bounds = np.stack([starts, np.minimum(starts + num_rows, len(rows))], 1)
+            return pool_of_batches(rows, bounds, self._lengths_of_rows(rows))
+
+        return EpochPlan(-(-num_batches // stride), stride, make_pool)
+
+    def _lengths_of_rows(self, rows: RowNumbers) -> NDArray[np.int64]:
+        """Return the source and target length of each block."""
+        _, starts, ends = self._locate(rows)
+        return np.stack([np.zeros(len(rows), np.int64), ends - starts], 1)
 
     def _max_rows(self, max_batch_tokens: int, max_batch_examples: int | None) -> int:
         rows = max(max_batch_tokens // self._block_length, 1)
@@ -128,35 +139,30 @@ class BlockDataset(TokenDataset):
 
     def batch(self, rows: RowNumbers) -> PaddedBatch:
         """Return the tokens of some blocks on the target side. A short block is padded; sources are empty."""
-        parts = [self._block(int(row)) for row in rows]
+        parts = self._read_blocks(rows)
         target = np.zeros((len(parts), max(map(len, parts))), np.int64)
         for at, part in enumerate(parts):
             target[at, : len(part)] = part
         return PaddedBatch(np.zeros((len(parts), 0), np.int64), target)
 
-    def _block(self, row: int) -> NDArray[np.int64]:
-        owner, start = self._locate(row)
-        return self._stores[owner].read_tokens("source", start, min(start + self._block_length, self._spans[owner][1]))
+    def _read_blocks(self, rows: RowNumbers) -> list[NDArray[np.int64]]:
+        places = zip(*(each.tolist() for each in self._locate(rows)), strict=True)
+        return [self._stores[owner].read_tokens("source", start, end) for owner, start, end in places]
 
-    def _locate(self, row: int) -> tuple[int, int]:
-        """Return the store of a block, and the position of the block's first token in this store."""
-        owner = int(np.searchsorted(self._first_blocks * self._block_length, row, side="right")) - 1
-        begin, end = self._spans[owner]
-        start = begin + row - int(self._first_blocks[owner]) * self._block_length
-        return owner, max(min(start, end - self._block_length), begin) if row % self._block_length else start
+    def _locate(self, rows: RowNumbers) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the store of each block, and the positions of the block's first token and of its end in this store."""
+        spans = np.array(self._spans)
+        owners = np.searchsorted(self._first_blocks * self._block_length, rows, side="right") - 1
+        begins, ends = spans[owners].T
+        starts = begins + rows - self._first_blocks[owners] * self._block_length
+        whole = np.maximum(np.minimum(starts, ends - self._block_length), begins)
+        starts = np.where(rows % self._block_length, whole, starts)
+        return owners, starts, np.minimum(starts + self._block_length, ends)
 
     def text_tokens(self) -> NDArray[np.int64]:
         """Return all tokens in order: the token ids of a development set, which fits in memory."""
         spans = zip(self._stores, self._spans, strict=True)
         return np.concatenate([store.read_tokens("source", begin, end) for store, (begin, end) in spans])
-
-
-class StreamPlan(EpochPlan):
-    """A plan whose first batch begins streams: its row numbers are their complements, ``~row``."""
-
-    def __getitem__(self, index: int) -> RowNumbers:
-        rows = super().__getitem__(index)
-        return rows if index else ~rows
 
 
 class StreamDataset(BlockDataset):
@@ -165,6 +171,8 @@ class StreamDataset(BlockDataset):
     The blocks of all stores, one store after the other, are divided into as many streams as a batch has rows. In
     training, the streams of each epoch begin at another block. The source side of a batch has one token for each row:
     the token before the block, or BOS if the block begins a stream or a store, where a model begins without any state.
+
+    The row numbers of the first batch of an epoch, which begins streams, are their complements, ``~row``.
     """
 
     def _whole_block_length(self, side: str) -> int:
@@ -195,9 +203,11 @@ class StreamDataset(BlockDataset):
             found: NDArray[np.int64] = entries + (self._first_blocks[:-1] - (ends - counts))[owners]
             return found
 
-        starts = np.arange(0, length * streams, streams)
-        order, bounds = ComputedOrder(length * streams, block_indices), np.stack([starts, starts + streams], 1)
-        return StreamPlan(order, bounds, segmentation=offset, num_segmentations=self._block_length)
+        return self._plan(ComputedOrder(length * streams, block_indices), streams, offset)
+
+    def _plan(self, order: ComputedOrder, num_rows: int, offset: int) -> EpochPlan:
+        plan = super()._plan(order, num_rows, offset)
+        return plan.map_pools(lambda index, pool: pool if index else _begin_streams(pool))
 
     def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:
         """Return batches with every token once, for validation: streams of at least 64 blocks, if there are so many.
@@ -211,16 +221,28 @@ class StreamDataset(BlockDataset):
         order = padded.reshape(streams, length).T
         ends = np.cumsum((order >= 0).sum(1))
         bounds = np.stack([np.concatenate([[0], ends[:-1]]), ends], 1)
-        return StreamPlan(order[order >= 0], bounds, num_segmentations=self._block_length)
+        rows = order[order >= 0] * self._block_length
+        pool = _begin_streams(pool_of_batches(rows, bounds, self._lengths_of_rows(rows)))
+        return EpochPlan.of_one_pool(pool)
+
+    def _lengths_of_rows(self, rows: RowNumbers) -> NDArray[np.int64]:
+        lengths = super()._lengths_of_rows(rows)
+        lengths[:, 0] = 1
+        return lengths
 
     def batch(self, rows: RowNumbers) -> PaddedBatch:
         """Return the tokens of some blocks on the target side, and the token before each on the source side."""
         begins, rows = rows < 0, np.where(rows < 0, ~rows, rows)
-        before = [BOS if begin else self._token_before(int(row)) for begin, row in zip(begins, rows, strict=True)]
+        owners, starts, _ = self._locate(rows)
+        begins |= rows // self._block_length == self._first_blocks[owners]
+        before = [
+            BOS if begin else int(self._stores[owner].read_tokens("source", start - 1, start)[0])
+            for begin, owner, start in zip(begins.tolist(), owners.tolist(), starts.tolist(), strict=True)
+        ]
         return PaddedBatch(np.array(before, np.int64).reshape(-1, 1), super().batch(rows).target)
 
-    def _token_before(self, row: int) -> int:
-        owner, start = self._locate(row)
-        if row // self._block_length == self._first_blocks[owner]:
-            return BOS
-        return int(self._stores[owner].read_tokens("source", start - 1, start)[0])
+
+def _begin_streams(pool: BatchPool) -> BatchPool:
+    """Replace the row numbers of the first batch by their complements."""
+    end = pool.bounds[0, 1] if len(pool) else 0
+    return replace(pool, order=np.concatenate([~pool.order[:end], pool.order[end:]]))

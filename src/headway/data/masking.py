@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from headway.config import Config
-from headway.data.batching import EpochPlan, PaddedBatch, RowNumbers
+from headway.data.batching import ComputedOrder, PaddedBatch
 from headway.data.blocks import BlockDataset
 from headway.data.draws import ORDER_VERSION, Draws, make_draws
+from headway.data.epoch_plan import EpochPlan, RowNumbers
 from headway.data.store import TokenStore
 from headway.errors import ConfigError
 from headway.text.base import BOS, EOS, NUM_SPECIAL, TextTokenizer
@@ -186,26 +187,34 @@ class MaskedBlockDataset(BlockDataset):
         plan = super().plan_epoch(
             seed, epoch, **limits, max_batch_examples=max_batch_examples, order_version=order_version
         )
-        return replace(plan, segmentation=plan.segmentation + (epoch + 1) * self._rows_per_epoch)
+        first_row = (epoch + 1) * self._rows_per_epoch
+        return plan.map_pools(lambda _, pool: replace(pool, order=pool.order + first_row))
 
     def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:
         """Return batches with every token once, in order: for validation."""
         return super().plan_sequential(self._text_tokens(max_batch_tokens), max_batch_examples)
+
+    def _plan(self, order: ComputedOrder, num_rows: int, offset: int) -> EpochPlan:
+        plan = super()._plan(order, num_rows, offset)
+        return plan.map_pools(lambda _, pool: replace(pool, is_exact=False))  # which tokens are hidden is not known yet
+
+    def _lengths_of_rows(self, rows: RowNumbers) -> NDArray[np.int64]:
+        return np.repeat(super()._lengths_of_rows(rows)[:, 1:] + _OVERHEAD, 2, axis=1)
 
     def _text_tokens(self, max_batch_tokens: int) -> int:
         return max_batch_tokens // (self._block_length + _OVERHEAD) * self._block_length
 
     def batch(self, rows: RowNumbers) -> PaddedBatch:
         """Return what the model reads and what it predicts."""
-        parts = [self._hidden_block(int(row)) for row in rows]
+        epochs, places = np.divmod(rows, self._rows_per_epoch)
+        blocks = zip(epochs.tolist(), places.tolist(), self._read_blocks(places), strict=True)
+        parts = [self._hide(*block) for block in blocks]
         source, target = (np.zeros((len(parts), max(len(part[0]) for part in parts)), np.int64) for _ in range(2))
         for at, (read, original) in enumerate(parts):
             source[at, : len(read)], target[at, : len(read)] = read, original
         return PaddedBatch(source, target)
 
-    def _hidden_block(self, row: int) -> tuple[Tokens, Tokens]:
-        epoch, place = divmod(row, self._rows_per_epoch)
-        tokens = self._block(place)
+    def _hide(self, epoch: int, place: int, tokens: Tokens) -> tuple[Tokens, Tokens]:
         tokens = tokens[:-1] if len(tokens) > 1 and tokens[-1] == EOS else tokens  # a document's own EOS ends the block
         draws = make_draws(self._order_version, self._seed if epoch else 0, epoch, place)
         read, predicted = self._masking.hide(tokens, draws)

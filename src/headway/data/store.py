@@ -6,6 +6,7 @@ A store is a folder:
     source.offsets   int64, one more than there are rows: row r is tokens[offsets[r]:offsets[r + 1]]
     target.tokens, target.offsets
     store.json       format, counts, and a fingerprint and a description of the inputs, the tokenizers and the options
+    source.lengths, target.lengths    the length of each row, uint16 or uint32; derived from the offsets when needed
 
 Sources and targets end in the end symbol. Each example has one row. With K sampled segmentations, it has K consecutive
 rows: segmentation k of example i is row i x K + k.
@@ -34,8 +35,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from headway.config import Config
-from headway.errors import DataError
-from headway.storage import atomic_write_folder, atomic_write_text
+from headway.errors import DataError, OutputError
+from headway.storage import atomic_write, atomic_write_folder, atomic_write_text
 
 SIDES = ("source", "target")
 
@@ -99,6 +100,7 @@ class TokenStore:
         self.num_segmentations: int = header["segmentations"]
         self._offsets = {side: _Array(folder / f"{side}.offsets", "int64") for side in SIDES}
         self._tokens = {side: _Array(folder / f"{side}.tokens", header["dtype"]) for side in SIDES}
+        self._row_lengths: dict[str, NDArray[Any]] = {}
 
     def __len__(self) -> int:
         return (len(self._offsets["source"]) - 1) // self.num_segmentations
@@ -122,6 +124,44 @@ class TokenStore:
             part = self._offsets[side].read([(start, min(start + at_once, rows) + 1)])
             parts.append(np.diff(part)[segmentation :: self.num_segmentations].astype(np.int32))
         return np.concatenate(parts)
+
+    def lengths_of(self, examples: NDArray[np.int64], side: str, segmentation: int = 0) -> NDArray[np.int32]:
+        """Return the lengths of some examples' sources or targets, as :meth:`lengths` does for all."""
+        if side not in self._row_lengths:
+            self._row_lengths[side] = self._map_lengths(side)
+        return self._row_lengths[side][examples * self.num_segmentations + segmentation].astype(np.int32)
+
+    def longest_example(self, side: str, segmentation: int = 0) -> tuple[int, int]:
+        """Return the source and target length of the example that is longest on one side."""
+        self.lengths_of(np.zeros(1, np.int64), side)  # maps the lengths
+        example = int(self._row_lengths[side][segmentation :: self.num_segmentations].argmax())
+        source, target = (int(self.lengths_of(np.array([example]), each, segmentation)[0]) for each in SIDES)
+        return source, target
+
+    def _map_lengths(self, side: str) -> NDArray[Any]:
+        """Map the file of the lengths of all rows, whose pages the processes of a machine share. Write it if needed.
+
+        If it cannot be written, the lengths are in memory.
+        """
+        path, rows = self.folder / f"{side}.lengths", len(self._offsets[side]) - 1
+        if not rows:
+            return np.empty(0, np.uint16)
+        if (found := _mapped(path, rows, self.num_tokens(side))) is not None:
+            return found
+        starts = range(0, rows, _LENGTHS_AT_ONCE)
+        spans = [(start, min(start + _LENGTHS_AT_ONCE, rows) + 1) for start in starts]
+        longest = max(int(np.diff(self._offsets[side].read([span])).max()) for span in spans)
+        dtype = np.dtype(np.uint16 if longest <= np.iinfo(np.uint16).max else np.uint32)
+        parts = (np.diff(self._offsets[side].read([span])).astype(dtype) for span in spans)
+        try:
+            with atomic_write(path) as aside, aside.open("wb") as file:
+                for part in parts:
+                    part.tofile(file)
+        except OutputError:
+            return np.concatenate([np.diff(self._offsets[side].read([span])).astype(dtype) for span in spans])
+        found = _mapped(path, rows, self.num_tokens(side))
+        assert found is not None, path
+        return found
 
     def read_tokens(self, side: str, start: int, end: int) -> NDArray[np.int64]:
         """Return the tokens ``start`` to ``end`` of one side, with all rows one after the other."""
@@ -152,6 +192,20 @@ class _Array:
         size = self._dtype.itemsize
         parts = [os.pread(self._file, size * (end - start), size * start) for start, end in spans]
         return np.frombuffer(b"".join(parts), self._dtype)
+
+
+def _mapped(path: Path, rows: int, num_tokens: int) -> NDArray[Any] | None:
+    """Map the lengths of ``rows`` rows. Returns None if there is no such file, or if it is damaged."""
+    try:
+        dtype = {2 * rows: np.dtype(np.uint16), 4 * rows: np.dtype(np.uint32)}.get(path.stat().st_size)
+        if dtype is None:
+            return None
+        with path.open("rb") as file:
+            parts = (np.fromfile(file, dtype, _LENGTHS_AT_ONCE) for _ in range(0, rows, _LENGTHS_AT_ONCE))
+            total = sum(int(part.sum(dtype=np.int64)) for part in parts)
+        return np.asarray(np.memmap(path, dtype, "r")) if total == num_tokens else None
+    except OSError:
+        return None
 
 
 def open_store(folder: Path, *keys: str) -> TokenStore | None:

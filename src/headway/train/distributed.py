@@ -99,6 +99,14 @@ class World:
         dist.all_reduce(total)
         return total
 
+    def sum_counts(self, counts: list[int]) -> list[int]:
+        """Return the sums of ``counts`` over all processes. The hosts communicate without waiting for their devices."""
+        if self._host is None:
+            return counts
+        totals = torch.tensor(counts)
+        dist.all_reduce(totals, group=self._host)
+        return totals.tolist()
+
     def wrap(self, objective: nn.Module, *, find_unused: bool) -> nn.Module:
         """Wrap ``objective`` in DDP, so that its gradients are averaged over all processes.
 

@@ -86,7 +86,9 @@ class Result:
 
 def _check_memory(task: Task[Any, Any, Any], trainer: _Trainer[Any]) -> None:
     """Warn if a step seems to need more memory than there is."""
-    shapes, state = largest_batch_shapes(trainer.prepared.train, trainer.stream.epoch_plan), trainer.state
+    recipe, state = trainer.recipe, trainer.state
+    limits = recipe.data.max_tokens, recipe.max_batch_examples
+    shapes = largest_batch_shapes(trainer.prepared.train, trainer.stream.epoch_plan, *limits)
     objective = task.build_objective(trainer.model, trainer.recipe, trainer.prepared)
     with torch.compiler.set_stance("force_eager"):  # compiling would take as long again as for training
         estimate = estimate_memory(objective, state.optimizer, shapes, trainer.precision, has_ema=state.ema is not None)
@@ -118,7 +120,7 @@ def train(task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, *, listener
                 group["lr"] = rate * group["rate_factor"]
             trainer.unfreeze()
 
-            batches = next(trainer.batches)
+            batches = next(trainer.batches).with_counts(world.sum_counts)
             total = torch.zeros((), device=world.device)
             with explain_out_of_memory(max(map(BatchShape.of, batches.micro_batches.values()))):
                 for index, batch in batches.micro_batches.items():
@@ -396,9 +398,10 @@ class _Trainer(Generic[RecipeT]):
 
     def _introduce(self) -> None:
         data, plan, say = self.prepared.train, self.stream.epoch_plan, self.listener.say
+        about, padding = "about " if plan.num_pools > 1 else "", plan.pool(0).padding_fraction
         say(
-            f"{len(data):,} examples, {len(plan):,} batches per epoch of at most {self.recipe.data.max_tokens:,} "
-            f"tokens, {data.padding_fraction(plan):.1%} padding"
+            f"{len(data):,} examples, {about}{plan.estimate_len():,} batches per epoch of at most "
+            f"{self.recipe.data.max_tokens:,} tokens, {padding:.1%} padding"
         )
         weights = sum(parameter.numel() for parameter in self.model.parameters())
         processes = f"{self.world.world_size} processes, " if self.world.world_size > 1 else ""

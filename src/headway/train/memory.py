@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.data.batching import EpochPlan, PaddedBatch, TokenDataset
+from headway.data.batching import PaddedBatch, TokenDataset
+from headway.data.epoch_plan import EpochPlan
 from headway.engine.loss import rows_at_a_time
 from headway.errors import TrainingError
 from headway.hardware import autocast
@@ -91,21 +92,27 @@ class MemoryEstimate:
         )
 
 
-def largest_batch_shapes(dataset: TokenDataset, plan: EpochPlan) -> list[BatchShape]:
-    """Return the shapes of the one or two batches of a plan that may need the most memory.
+def largest_batch_shapes(
+    dataset: TokenDataset, plan: EpochPlan, max_batch_tokens: int, max_batch_examples: int | None = None
+) -> list[BatchShape]:
+    """Return the shapes of the one or two batches of an epoch that may need the most memory.
 
     One is the batch with the most tokens (a target token costs about twice as much as a source token). The other is the
-    batch with the most pairs of tokens that attention compares. They may be the same batch.
+    batch with the most pairs of tokens that attention compares. They may be the same batch. Of an epoch of several
+    pools, only the batches of the first pool and batches of the longest examples are considered.
     """
-    if not len(plan):
+    if not plan.num_pools:
         return []
-    rows = plan.bounds[:, 1] - plan.bounds[:, 0]
-    source, target = (dataset.batch_lengths(plan, side)[0] for side in ("source", "target"))
+    pool = plan.pool(0)
+    shapes = np.column_stack([pool.num_rows, pool.max_lengths])
+    if plan.num_pools > 1:
+        lengths = dataset.longest_examples(pool.segmentation)
+        rows = np.maximum(max_batch_tokens // np.maximum(lengths.max(1, initial=1), 1), 1)
+        rows = rows if max_batch_examples is None else np.minimum(rows, max_batch_examples)
+        shapes = np.concatenate([shapes, np.column_stack([rows, lengths])])
+    rows, source, target = shapes.T
     costs = (rows * (source + 2 * target), rows * (source**2 + target**2 + source * target))
-    return [
-        BatchShape(int(rows[index]), int(source[index]), int(target[index]))
-        for index in dict.fromkeys(int(cost.argmax()) for cost in costs)
-    ]
+    return [BatchShape(*shapes[index].tolist()) for index in dict.fromkeys(int(cost.argmax()) for cost in costs)]
 
 
 def estimate_memory(

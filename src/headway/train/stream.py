@@ -1,8 +1,9 @@
 """The batches of each optimizer step, starting from any position in the data.
 
 A step takes ``training.accumulate`` micro-batches for any number of processes: rank r takes each micro-batch whose
-index is r modulo the number of processes. Therefore neither the order of the data nor the size of a step depends on the
-number of processes, and each process can count the targets of the whole step without communication.
+index is r modulo the number of processes, and reads no other. Therefore neither the order of the data nor the size of a
+step depends on the number of processes. The lengths of the examples, from which every process plans the batches, give
+the number of targets in the whole step without communication.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -20,7 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from headway.data.batching import EpochPlan, PaddedBatch, TokenDataset
+from headway.data.batching import PaddedBatch, TokenDataset
+from headway.data.epoch_plan import EpochPlan
 from headway.errors import ConfigError
 from headway.text.base import BOS, PAD
 from headway.train.recipe import Recipe
@@ -74,7 +76,9 @@ class StepBatches:
         num_source_tokens: Number of real source tokens in the whole step, over all processes.
         num_target_tokens: Number of real target tokens in the whole step, over all processes.
         next_epoch: Epoch of the next step, counted from 0.
-        next_batch: Index of the first batch of the next step in its epoch, counted from 0.
+        next_batch: Position of the first batch of the next step in its epoch (:class:`EpochPlan`).
+        is_counted: Whether the numbers of tokens are those of the whole step. Otherwise they are those of
+            ``micro_batches``, because the number of targets in a batch is known only when it is read.
     """
 
     micro_batches: dict[int, TokenBatch]
@@ -82,6 +86,14 @@ class StepBatches:
     num_target_tokens: int
     next_epoch: int
     next_batch: int
+    is_counted: bool = True
+
+    def with_counts(self, sum_over_processes: Callable[[list[int]], list[int]]) -> StepBatches:
+        """Return the same batches with the numbers of tokens of the whole step."""
+        if self.is_counted:
+            return self
+        sources, targets = sum_over_processes([self.num_source_tokens, self.num_target_tokens])
+        return replace(self, num_source_tokens=sources, num_target_tokens=targets, is_counted=True)
 
 
 class BatchStream:
@@ -117,20 +129,23 @@ class BatchStream:
         """Return the batches of the next step."""
         if self._device.index:  # a prefetching thread starts on GPU 0
             torch.cuda.set_device(self._device)
-        micro_batches = {}
-        sources = targets = 0
+        micro_batches, is_counted = {}, True
+        counts = np.zeros(2, np.int64)
         for index in range(self._recipe.training.accumulate):
-            while self._batch >= len(self.epoch_plan):  # corpus weights below 1 can leave an epoch empty
+            while (found := self.epoch_plan.locate(self._batch)) is None:  # an epoch may be empty: small corpus weights
                 self._epoch, self._batch = self._epoch + 1, 0
                 self.epoch_plan = self._plan_epoch()
-            rows = self.epoch_plan[self._batch]
-            self._batch += 1
-            batch = self._dataset.batch(rows)
-            sources += int((batch.source != PAD).sum())
-            targets += int((batch.target != PAD).sum())
+            pool, number, position = found
+            self._batch = position + 1
+            is_counted &= pool.is_exact
+            if pool.is_exact:
+                counts += pool.num_tokens[number]
             if index % self._world_size == self._rank:
+                batch = self._dataset.batch(pool[number])
+                if not pool.is_exact:
+                    counts += [np.count_nonzero(side != PAD) for side in (batch.source, batch.target)]
                 micro_batches[index] = to_device(batch, self._device)
-        return StepBatches(micro_batches, sources, targets, self._epoch, self._batch)
+        return StepBatches(micro_batches, *counts.tolist(), self._epoch, self._batch, is_counted)
 
     def _plan_epoch(self) -> EpochPlan:
         data = self._recipe.data

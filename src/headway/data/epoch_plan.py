@@ -1,0 +1,126 @@
+"""The batches of one epoch, computed pool by pool when they are reached.
+
+An epoch consists of pools, and a pool of batches. The pools are a pure function of the seed and the epoch, and each can
+be computed without those before it. Only the pool that is being read is in memory, whatever the size of the corpus.
+
+A position in an epoch is one number: ``pool * pool_stride + batch``. It is all that resuming within an epoch needs. If
+a pool has fewer batches than ``pool_stride``, the positions after its last batch are skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+RowNumbers = NDArray[np.int64]
+ExampleOrder = NDArray[np.int32] | NDArray[np.int64]  # example indices: int32 up to two billion examples
+
+
+@dataclass(frozen=True)
+class BatchPool:
+    """Batches of an epoch: batch i contains the examples ``order[bounds[i, 0]:bounds[i, 1]]``.
+
+    Indexing returns the row numbers of a batch in the token store: for each example, the row of ``segmentation``.
+
+    Attributes:
+        order: Indices of examples.
+        bounds: Two positions in ``order`` for each batch (N, 2).
+        max_lengths: For each batch (N, 2), the length of its longest source and of its longest target.
+        num_tokens: For each batch (N, 2), the number of source tokens and of target tokens, without padding.
+        is_exact: Whether ``max_lengths`` and ``num_tokens`` are exact. Otherwise they are upper bounds.
+        segmentation: The segmentation whose rows are read.
+        num_segmentations: The number of rows of each example.
+    """
+
+    order: ExampleOrder
+    bounds: NDArray[np.int64]
+    max_lengths: NDArray[np.int64]
+    num_tokens: NDArray[np.int64]
+    is_exact: bool = True
+    segmentation: int = 0
+    num_segmentations: int = 1
+
+    def __len__(self) -> int:
+        return len(self.bounds)
+
+    def __getitem__(self, index: int) -> RowNumbers:
+        start, end = self.bounds[index]
+        return self.order[start:end].astype(np.int64) * self.num_segmentations + self.segmentation
+
+    def __iter__(self) -> Iterator[RowNumbers]:
+        return (self[index] for index in range(len(self)))
+
+    @property
+    def num_rows(self) -> NDArray[np.int64]:
+        """The number of rows of each batch."""
+        return self.bounds[:, 1] - self.bounds[:, 0]
+
+    @property
+    def padding_fraction(self) -> float:
+        """The fraction of padding in the source and target tensors of all batches."""
+        cells = int((self.num_rows[:, None] * self.max_lengths).sum())
+        return 1 - int(self.num_tokens.sum()) / cells if cells else 0.0
+
+
+class EpochPlan:
+    """The pools of one epoch.
+
+    Args:
+        num_pools: Number of pools.
+        pool_stride: Number of positions of each pool; at least the number of its batches.
+        make_pool: Function that computes the pool with a given index.
+    """
+
+    def __init__(self, num_pools: int, pool_stride: int, make_pool: Callable[[int], BatchPool]) -> None:
+        self.num_pools, self.pool_stride = num_pools, pool_stride
+        self._make_pool = make_pool
+        self._newest: tuple[int, BatchPool] | None = None
+
+    @classmethod
+    def of_one_pool(cls, pool: BatchPool) -> EpochPlan:
+        """Return a plan with a single pool, in which positions are the indices of batches."""
+        return cls(min(len(pool), 1), max(len(pool), 1), lambda _: pool)
+
+    def map_pools(self, change: Callable[[int, BatchPool], BatchPool]) -> EpochPlan:
+        """Return a plan with changed pools. ``change`` receives the index of a pool and the pool."""
+        return EpochPlan(self.num_pools, self.pool_stride, lambda index: change(index, self._make_pool(index)))
+
+    def pool(self, index: int) -> BatchPool:
+        """Return a pool. The newest one is kept, because its batches are read one after the other."""
+        if self._newest is None or self._newest[0] != index:
+            self._newest = index, self._make_pool(index)
+        return self._newest[1]
+
+    def locate(self, position: int) -> tuple[BatchPool, int, int] | None:
+        """Return the first batch at or after ``position``: its pool, its index in the pool, and its position.
+
+        Returns None if the epoch has no more batches.
+        """
+        number, index = divmod(position, self.pool_stride)
+        while number < self.num_pools:
+            pool = self.pool(number)
+            if index < len(pool):
+                return pool, index, number * self.pool_stride + index
+            number, index = number + 1, 0
+        return None
+
+    def __len__(self) -> int:
+        """Return the number of batches. This computes all pools."""
+        return sum(len(self.pool(index)) for index in range(self.num_pools))
+
+    def estimate_len(self) -> int:
+        """Return the number of batches if all pools except the last have as many as the first."""
+        return len(self.pool(0)) * (self.num_pools - 1) + len(self.pool(self.num_pools - 1))
+
+    def __getitem__(self, position: int) -> RowNumbers:
+        found = self.locate(position)
+        if found is None or found[2] != position:
+            raise IndexError(position)
+        pool, index, _ = found
+        return pool[index]
+
+    def __iter__(self) -> Iterator[RowNumbers]:
+        return (rows for index in range(self.num_pools) for rows in self.pool(index))
