@@ -185,7 +185,7 @@ class TestEpochs:
         corpora = TokenDataset([store(tmp_path / "s", [])])
         assert list(corpora.plan_epoch(1, 0, max_batch_tokens=10, pool_size=10)) == []
         assert list(corpora.plan_sequential(max_batch_tokens=10)) == []
-        assert corpora.plan_sequential(max_batch_tokens=10).padding_fraction == 0.0
+        assert corpora.plan_sequential(max_batch_tokens=10).pool(0).padding_fraction == 0.0
 
 
 class TestTemperature:
@@ -272,7 +272,7 @@ class TestBatch:
     def test_padding_by_hand(self, tmp_path: Path) -> None:
         """With ends, sources of 2 and 4 and targets of 3 and 3: 12 real tokens in 2 x 4 + 2 x 3 = 14 cells."""
         corpora = TokenDataset([store(tmp_path / "s", [([5], [6, 6]), ([5, 5, 5], [6, 6])])])
-        assert corpora.plan_sequential(max_batch_tokens=100).padding_fraction == pytest.approx(1 - 12 / 14)
+        assert corpora.plan_sequential(max_batch_tokens=100).pool(0).padding_fraction == pytest.approx(1 - 12 / 14)
 
 
 def test_padding_of_multi30k_is_below_six_percent(tmp_path: Path) -> None:

@@ -59,9 +59,8 @@ class Lengths(TokenDataset):
     def plan(self, order: list[int]) -> EpochPlan:
         """Batches of at most 12 tokens, in random order."""
         lengths = self.lengths("source", 0), self.lengths("target", 0)
-        limits = {"max_batch_tokens": 12, "pool_size": 100}
         return EpochPlan.of_one_pool(
-            plan_batches(*lengths, np.array(order, np.int64), **limits, rng=np.random.default_rng(0))
+            plan_batches(*lengths, np.array(order, np.int64), 12, 100, np.random.default_rng(0))
         )
 
 

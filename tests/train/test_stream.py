@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from functools import partialmethod
 from itertools import islice
 from pathlib import Path
 
@@ -84,12 +83,12 @@ def test_processes_share_the_batches_of_one(corpora: TokenDataset, recipe: Recip
 def test_a_process_reads_only_its_own_batches(
     corpora: TokenDataset, recipe: Recipe, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain_plan, plain_batch = TokenDataset.plan_epoch, TokenDataset.batch
-    monkeypatch.setattr(TokenDataset, "plan_epoch", partialmethod(plain_plan, order_version=version))
+    plain = TokenDataset.batch
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"order_version": version})})
 
     def read(dataset: TokenDataset, rows: RowNumbers) -> PaddedBatch:
         seen.append(rows.tolist())
-        return plain_batch(dataset, rows)
+        return plain(dataset, rows)
 
     seen: list[list[int]] = []
     planned = [rows.tolist() for rows in BatchStream(corpora, recipe, CPU).epoch_plan]

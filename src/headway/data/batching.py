@@ -83,7 +83,7 @@ def plan_batches(
     table = np.concatenate(tables)
     if rng is not None:
         rng.shuffle(table)
-    return BatchPool(order, *np.split(table, 3, axis=1))
+    return BatchPool(order, table[:, :2], table[:, 2:4], table[:, 4:])
 
 
 def make_batches(
@@ -191,8 +191,7 @@ class TokenDataset:
         sizes = [len(store) for store in self._stores]
         if isinstance(rng, np.random.Generator):
             examples = draw_examples(self._starts[:-1], sizes, self._weights, rng)
-            pool = self._batches(examples, segmentation, max_batch_tokens, pool_size, rng, max_batch_examples)
-            return EpochPlan.of_one_pool(pool)
+            return self._batches(examples, segmentation, max_batch_tokens, pool_size, rng, max_batch_examples)
         order = random_order(self._starts[:-1], sizes, self._weights, rng)
 
         def make_pool(index: int) -> BatchPool:
@@ -211,9 +210,10 @@ class TokenDataset:
 
         return EpochPlan(-(-len(order) // pool_size), pool_size, make_pool)
 
-    def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> BatchPool:
+    def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:
         """Return batches for validation, which contain every example once, sorted by length and not shuffled."""
-        return self._batches(np.arange(len(self)), 0, max_batch_tokens, max(len(self), 1), None, max_batch_examples)
+        order, pool_size = np.arange(len(self)), max(len(self), 1)
+        return self._batches(order, 0, max_batch_tokens, pool_size, None, max_batch_examples)
 
     def _batches(
         self,
@@ -223,10 +223,12 @@ class TokenDataset:
         pool_size: int,
         rng: np.random.Generator | None,
         max_batch_examples: int | None = None,
-    ) -> BatchPool:
+    ) -> EpochPlan:
+        """Return a plan that is in memory as a whole."""
         source, target = self.lengths("source", segmentation), self.lengths("target", segmentation)
         pool = plan_batches(source, target, order, max_batch_tokens, pool_size, rng, max_batch_examples)
-        return replace(pool, segmentation=segmentation, num_segmentations=self.num_segmentations)
+        pool = replace(pool, segmentation=segmentation, num_segmentations=self.num_segmentations)
+        return EpochPlan.of_one_pool(pool)
 
     def lengths(self, side: str, segmentation: int) -> Lengths:
         """Return the source or target length of every example in one segmentation."""

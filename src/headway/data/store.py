@@ -197,9 +197,10 @@ class _Array:
 def _mapped(path: Path, rows: int, num_tokens: int) -> NDArray[Any] | None:
     """Map the lengths of ``rows`` rows. Returns None if there is no such file, or if it is damaged."""
     try:
-        dtype = {2 * rows: np.dtype(np.uint16), 4 * rows: np.dtype(np.uint32)}.get(path.stat().st_size)
-        if dtype is None:
+        size = path.stat().st_size
+        if size not in (2 * rows, 4 * rows):
             return None
+        dtype: np.dtype[Any] = np.dtype(np.uint16 if size == 2 * rows else np.uint32)
         with path.open("rb") as file:
             parts = (np.fromfile(file, dtype, _LENGTHS_AT_ONCE) for _ in range(0, rows, _LENGTHS_AT_ONCE))
             total = sum(int(part.sum(dtype=np.int64)) for part in parts)

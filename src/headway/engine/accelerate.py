@@ -8,7 +8,7 @@ option of a layer is an attribute that no replacement lists, so the layer stays 
 supports the option. Kernel-backed layers fall back to the plain form for inputs that their kernels do not support: on
 other devices, of other data types, on machines without the kernels, and while ``torch.compile`` traces.
 
-Replace layers before a model is wrapped by DDP.
+Replace layers before a model is wrapped by DDP or FSDP.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from headway.engine.arrays import as_array, kernels_support
+from headway.engine.arrays import as_array, kernels_support, parameter_as_array
 
 
 class KernelLinear(nn.Linear):
@@ -69,9 +69,9 @@ class PackedWeight:
         from headway.kernels.bf16_gemm import matmul, pack_rows  # imports Numba
 
         if self._rows is None:
-            self._rows = pack_rows(as_array(self._weight))
+            self._rows = pack_rows(parameter_as_array(self._weight))
         out = x.new_empty(len(x), self._weight.size(0))
-        matmul(as_array(x.contiguous()), self._rows, None if bias is None else as_array(bias), as_array(out))
+        matmul(as_array(x.contiguous()), self._rows, None if bias is None else parameter_as_array(bias), as_array(out))
         return out
 
     def transposed_product(self, y: Float[Tensor, "R N"]) -> Float[Tensor, "R K"]:
@@ -79,7 +79,7 @@ class PackedWeight:
         from headway.kernels.bf16_gemm import matmul, pack_columns
 
         if self._columns is None:
-            self._columns = pack_columns(as_array(self._weight))
+            self._columns = pack_columns(parameter_as_array(self._weight))
         out = y.new_empty(len(y), self._weight.size(1))
         matmul(as_array(y.contiguous()), self._columns, None, as_array(out))
         return out

@@ -145,7 +145,8 @@ class BatchStream:
                 if not pool.is_exact:
                     counts += [np.count_nonzero(side != PAD) for side in (batch.source, batch.target)]
                 micro_batches[index] = to_device(batch, self._device)
-        return StepBatches(micro_batches, *counts.tolist(), self._epoch, self._batch, is_counted)
+        sources, targets = counts.tolist()
+        return StepBatches(micro_batches, sources, targets, self._epoch, self._batch, is_counted)
 
     def _plan_epoch(self) -> EpochPlan:
         data = self._recipe.data
