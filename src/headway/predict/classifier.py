@@ -18,6 +18,7 @@ from headway.decode import length_batches
 from headway.deprecation import renamed_arguments
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.predict.attribution import Explanation, attribute
+from headway.predict.own_model import with_own_model
 from headway.predict.results import process_lines, raise_first_error
 from headway.text.base import EOS, PAD, refuse_surrogates
 from headway.text.corpus_encoder import CorpusEncoder, PackedIds
@@ -48,9 +49,13 @@ class Classifier:
     A text that is empty or only white space is an error. If a text is too long for the model, only its beginning is
     read, and the result is marked ``truncated``.
 
+    The model that is given does not change: the classifier has a copy, which shares the weights unless it is on another
+    device.
+
     Args:
         bundle: The model.
-        device: Device to run on. None leaves the model on its current device.
+        device: Device to run on: "auto" (a GPU if there is one), "cpu", "cuda" or another device of PyTorch. None means
+            the model's current device.
         max_batch_tokens: Maximum size of a batch: number of texts x tokens of the longest text.
     """
 
@@ -64,12 +69,11 @@ class Classifier:
     ) -> None:
         from headway.engine.accelerate import accelerate  # not needed by translators, which import this package, too
 
-        self.bundle = bundle
-        self.device = torch.device(device) if device else bundle.model.projection.weight.device
+        self.bundle = bundle = with_own_model(bundle, device)
+        self.device = accelerate(bundle.model).projection.weight.device
         self.max_batch_tokens = max_batch_tokens
         if old_arguments:
             vars(self).update(renamed_arguments("Classifier", old_arguments, {"max_tokens": "max_batch_tokens"}))
-        accelerate(bundle.model.to(self.device).eval())
         self._encoder = CorpusEncoder(bundle.tokenizer)
 
     @property
@@ -161,13 +165,13 @@ class Classifier:
         return torch.from_numpy(ids).to(self.device)
 
 
-def load_classifier(folder: str | Path, *, device: str | None = None, **settings: Any) -> Classifier:
+def load_classifier(folder: str | Path, *, device: str | torch.device | None = "auto", **settings: Any) -> Classifier:
     """Load the classifier in ``folder``. For the other arguments see :class:`Classifier`.
 
     Raises:
+        ConfigError: The machine does not have the device.
         BundleError: ``folder`` is not the model folder of a classifier, or a file in it is missing or invalid.
     """
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return Classifier(ClassifierBundle.load(Path(folder)), device=device, **settings)
 
 

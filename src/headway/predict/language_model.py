@@ -33,6 +33,7 @@ from headway.models.decoder_only import DecoderOnly
 from headway.models.recurrent_lm import RecurrentLM
 from headway.predict.continuation import Continuation, GeneratedToken, StreamPart, TextStream, TokenStream
 from headway.predict.int8_check import Int8Check, check_int8, read_int8_check
+from headway.predict.own_model import with_own_model
 from headway.predict.phrases import banned_ids, check_phrases, phrases_to_include, word_boundaries
 from headway.predict.predicted_tokens import DEFAULT_ALTERNATIVES, PredictedToken, predicted_tokens
 from headway.predict.results import Source, TokenAlternative
@@ -150,9 +151,14 @@ class Perplexity:
 class LanguageModel:
     """A trained language model with its tokenizer. Several threads may call it at the same time.
 
+    The model that is given does not change: this object has a copy, which shares the weights unless it is on another
+    device. After further training, make a new object: the copy has the new weights, but the form of the model that
+    generates was converted from the earlier ones.
+
     Args:
         bundle: The model.
-        device: Device to run on. None leaves the model where it is.
+        device: Device to run on: "auto" (a GPU if there is one; the CPU for int8), "cpu", "cuda" or another device of
+            PyTorch. None means the model's current device.
         precision: Precision of generation; see :func:`headway.engine.choose_precision`. "auto" leaves int8 if it
             changes the most probable tokens (:mod:`headway.predict.int8_check`).
         int8_check: The result of this check, if it is known. Otherwise the model is checked when it is needed.
@@ -171,9 +177,8 @@ class LanguageModel:
     ) -> None:
         from headway.engine.accelerate import accelerate  # translators, which share this package, need none of it
 
-        self.bundle = bundle
-        self.device = torch.device(device) if device else bundle.model.device
-        accelerate(bundle.model.to(self.device).eval())
+        self.bundle = bundle = with_own_model(bundle, device, needs_cpu=precision == "int8")
+        self.device = accelerate(bundle.model).device
         self._model, self._tokenizer = bundle.model, bundle.tokenizer
         self._plain_reason = unsupported_reason(bundle.model)
         self._refuse_unsupported(precision)
@@ -613,12 +618,12 @@ class LanguageModel:
 
 
 def load_language_model(
-    folder: str | Path, *, device: str | torch.device | None = None, precision: Precision = "auto"
+    folder: str | Path, *, device: str | torch.device | None = "auto", precision: Precision = "auto"
 ) -> LanguageModel:
-    """Load the language model in ``folder``.
+    """Load the language model in ``folder``. For the other arguments see :class:`LanguageModel`.
 
     Raises:
-        ConfigError: The model or the machine does not support the precision.
+        ConfigError: The model or the machine does not support the device or the precision.
         BundleError: It is not the folder of a language model, or a file in it is missing, damaged or foreign.
     """
     folder = Path(folder)

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from headway.bundle import MaskedLanguageModelBundle
 from headway.decode import give_way
 from headway.errors import BundleError, ConfigError, DataError, LengthError
+from headway.predict.own_model import with_own_model
 from headway.predict.scored_text import ScoredText, refuse_single_text
 from headway.text.base import BOS, EOS, MASK, NUM_SPECIAL, UNK, refuse_surrogates
 
@@ -68,9 +69,13 @@ class _Partial:
 class MaskedLanguageModel:
     """A trained masked language model with its tokenizer. Several threads may call it at the same time.
 
+    The model that is given does not change: this object has a copy, which shares the weights unless it is on another
+    device.
+
     Args:
         bundle: The model.
-        device: Device to run on. None leaves the model where it is.
+        device: Device to run on: "auto" (a GPU if there is one), "cpu", "cuda" or another device of PyTorch. None means
+            the model's current device.
 
     Attributes:
         mask_id: The id of hidden tokens.
@@ -79,9 +84,8 @@ class MaskedLanguageModel:
     def __init__(self, bundle: MaskedLanguageModelBundle, *, device: str | torch.device | None = None) -> None:
         from headway.engine.accelerate import accelerate  # translators, which share this package, need none of it
 
-        self.bundle = bundle
-        self.device = torch.device(device) if device else bundle.model.device
-        accelerate(bundle.model.to(self.device).eval())
+        self.bundle = bundle = with_own_model(bundle, device)
+        self.device = accelerate(bundle.model).device
         self._model, self._tokenizer = bundle.model, bundle.tokenizer
         assert bundle.tokenizer.mask_id is not None  # the bundle has checked it
         self.mask_id = bundle.tokenizer.mask_id
@@ -316,10 +320,13 @@ def _query(ids: tuple[int, ...], at: int, word: tuple[int, ...], done: int) -> t
     return (*ids[:at], *word[:done], *[ids[at]] * (len(word) - done), *ids[at + 1 :]), at + done
 
 
-def load_masked_language_model(folder: str | Path, *, device: str | torch.device | None = None) -> MaskedLanguageModel:
-    """Load the masked language model in ``folder``.
+def load_masked_language_model(
+    folder: str | Path, *, device: str | torch.device | None = "auto"
+) -> MaskedLanguageModel:
+    """Load the masked language model in ``folder``. For ``device`` see :class:`MaskedLanguageModel`.
 
     Raises:
+        ConfigError: The machine does not have the device.
         BundleError: ``folder`` is not the model folder of a masked language model, or a file in it is missing or
             invalid.
     """

@@ -27,6 +27,7 @@ from headway.decode.scoring import score_by_steps
 from headway.deprecation import renamed_arguments
 from headway.engine import Precision, Shortlist, choose_precision, to_search_model, unsupported_reason
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
+from headway.hardware import choose_device
 from headway.interop.onnx import STEP_FILE, OnnxModel
 from headway.models.registry import TranslationModel, architecture_of
 from headway.nn.attention import attention_is_observed
@@ -36,6 +37,7 @@ from headway.predict.find_candidates import CandidateFinder, never_generated
 from headway.predict.glossary import Glossary, ModelGlossary, model_glossary
 from headway.predict.marked_translation import translate_marked
 from headway.predict.markup import MarkupKind, MarkupOptions
+from headway.predict.own_model import with_own_model
 from headway.predict.plan import RequestBuilder, TranslationPlan, encode_each, merge_parts
 from headway.predict.results import (
     Candidate,
@@ -60,9 +62,14 @@ _OLD_ARGUMENTS = {"engine": "onnx_model", "guard": "avoid_flagged", "max_tokens"
 class Translator(TextTranslator):
     """Translates text with a trained model.
 
+    The model that is given does not change: the translator has a copy, which shares the weights unless it is on another
+    device. After further training, use a new translator: the copy has the new weights, but the form of the model that
+    searches was converted from the earlier ones.
+
     Args:
         bundle: The model with its tokenizers.
-        device: Device to run on. None leaves the model on its current device.
+        device: Device to run on: "auto" (a GPU if there is one; the CPU for int8 and ONNX models), "cpu", "cuda" or
+            another device of PyTorch. None means the model's current device.
         max_batch_tokens: Maximum size of a batch: number of sentences x source tokens.
         max_source_tokens: Maximum number of source tokens, including EOS and language tag. Longer texts are split into
             sentences, and longer sentences into parts. None means the number of positions that the model has learned,
@@ -99,8 +106,9 @@ class Translator(TextTranslator):
         calibration: Calibration | None = None,
         **old_arguments: Any,
     ) -> None:
-        self.bundle = bundle
-        self.device = torch.device(device) if device else next(bundle.model.parameters()).device
+        needs_cpu = precision == "int8" or onnx_model is not None
+        self.bundle = bundle = with_own_model(bundle, device, needs_cpu=needs_cpu)
+        self.device = next(bundle.model.parameters()).device
         self.max_batch_tokens = max_batch_tokens
         self.avoid_flagged = avoid_flagged
         if old_arguments:
@@ -112,7 +120,6 @@ class Translator(TextTranslator):
         self._search_all: SearchFunction = search_all
         self._search_steps: StepsFunction = search_steps
         self._requested_source_tokens = max_source_tokens
-        bundle.model.to(self.device).eval()
         choose_precision(precision, self.device)  # raises an error if this machine does not support the precision
         slow = unsupported_reason(bundle.model)
         if slow and precision not in ("auto", "float32"):
@@ -124,11 +131,12 @@ class Translator(TextTranslator):
         self._model: Any = onnx_model or bundle.model
         # The accelerated model is used for forward passes: scores, alignments, and searches that need attention or
         # cannot use a converted model.
-        self._accelerated = once(partial(_accelerate, bundle.model))
+        lock = Lock()  # while one thread replaces the layers of the model, no other thread converts them
+        self._accelerated = once(partial(_accelerate, bundle.model), lock)
         self._forward_model = once(lambda: onnx_model) if onnx_model else self._accelerated
         self._search_model = self._forward_model
         if not slow and onnx_model is None:
-            self._search_model = once(partial(to_search_model, bundle.model, precision, shortlist=shortlist))
+            self._search_model = once(partial(to_search_model, bundle.model, precision, shortlist=shortlist), lock)
 
     @classmethod
     def ensemble(cls, translators: Sequence[Translator]) -> Translator:
@@ -158,7 +166,10 @@ class Translator(TextTranslator):
             if here and there and here != there:
                 raise ConfigError(f"model {number} of the ensemble translates {there}, the first {here}")
             if other.device != first.device:
-                raise ConfigError(f"model {number} of the ensemble is on {other.device}, the first on {first.device}")
+                raise ConfigError(
+                    f"model {number} of the ensemble is on {other.device}, the first on {first.device}; load all of "
+                    "them with one device, such as 'cpu'"
+                )
         joined = copy.copy(first)
         joined._model = Ensemble([each._model for each in translators])
         joined._forward_model = once(lambda: Ensemble([each._forward_model() for each in translators]))
@@ -503,13 +514,18 @@ def _accelerate(model: TranslationModel) -> TranslationModel:
     return accelerate(model)
 
 
-def once(make: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a function that calls ``make`` on its first call and then returns that result, in all threads."""
+def once(make: Callable[[], Any], lock: Lock | None = None) -> Callable[[], Any]:
+    """Return a function that calls ``make`` on its first call and then returns that result, in all threads.
+
+    ``lock`` is held during a call of ``make``.
+    """
     made: list[Any] = []
-    lock = Lock()
+    held = lock or Lock()
 
     def get() -> Any:
-        with lock:
+        if made:
+            return made[0]
+        with held:
             if not made:
                 made.append(make())
         return made[0]
@@ -532,7 +548,7 @@ def _differ(source_language: str, target_language: str) -> bool:
 def load_translator(
     folder: str | Path,
     *,
-    device: str | None = None,
+    device: str | torch.device | None = "auto",
     max_source_tokens: int | None = None,
     avoid_flagged: bool = True,
     alignment_layer: int | None = None,
@@ -546,13 +562,15 @@ def load_translator(
 
     Raises:
         BundleError: ``folder`` is not a model folder, or a file in it is missing or invalid.
-        ConfigError: The model or the machine does not support the precision (an ONNX folder supports only float32), or
-            the folder has no shortlist although ``shortlist`` is True.
+        ConfigError: The model or the machine does not support the device or the precision (an ONNX folder supports only
+            the CPU and float32), or the folder has no shortlist although ``shortlist`` is True.
     """
     folder = Path(folder)
     onnx_model = OnnxModel.load(folder) if (folder / STEP_FILE).is_file() else None
     if onnx_model is not None and precision not in ("auto", "float32"):
         raise ConfigError(f"precision {precision!r}: {folder} is an ONNX folder, which runs in float32; omit precision")
+    if onnx_model is not None and choose_device(device or "cpu", needs_cpu=True).type != "cpu":
+        raise ConfigError(f"device = {str(device)!r}: {folder} is an ONNX folder, which runs on the CPU; use 'cpu'")
     bundle = Bundle.load(folder)
     lists = read_shortlist(bundle, folder) if shortlist else None
     if shortlist and lists is None:
@@ -561,7 +579,7 @@ def load_translator(
         )
     return Translator(
         bundle,
-        device=device or ("cuda" if onnx_model is None and torch.cuda.is_available() else "cpu"),
+        device=device,
         max_source_tokens=max_source_tokens,
         avoid_flagged=avoid_flagged,
         alignment_layer=alignment_layer,

@@ -1,0 +1,76 @@
+"""The model of a predictor: a copy that shares its weights with the model that the predictor was given.
+
+Predictors replace the layers of a model by fast ones, turn off dropout, and may compute on another device. None of this
+may change the caller's model, which may be in the middle of training. So each predictor has a copy of every module
+object. Parameters, buffers and hooks are the same objects in both.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import nn
+
+from headway.bundle import AnyBundle
+from headway.hardware import choose_device
+
+BundleT = TypeVar("BundleT", bound=AnyBundle)
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+def with_own_model(bundle: BundleT, device: str | torch.device | None, *, needs_cpu: bool = False) -> BundleT:
+    """Return ``bundle`` with a copy of its model, in evaluation mode. Both share the weights unless it is moved.
+
+    Args:
+        bundle: The bundle, which is not changed.
+        device: Device of the copy; see :func:`headway.hardware.choose_device`. None means the model's device.
+        needs_cpu: Whether "auto" means the CPU, because only the CPU supports the computation.
+    """
+    model: nn.Module = bundle.model
+    chosen = None if device is None else choose_device(device, needs_cpu=needs_cpu)
+    return cast("BundleT", replace(cast("Any", bundle), model=copy_to(model, chosen).eval()))
+
+
+def copy_to(model: ModuleT, device: torch.device | None) -> ModuleT:
+    """Return a copy of ``model`` on ``device``, which shares the weights if all of them are there, or if it is None."""
+    copied = share_weights(model)
+    if device is None or all(_is_on(parameter, device) for parameter in model.parameters()):
+        return copied
+    # Module.to would change the caller's parameters in place, so they are replaced first. Tied ones stay tied.
+    moved = {
+        parameter: nn.Parameter(parameter.detach().to(device), parameter.requires_grad)
+        for parameter in model.parameters()
+    }
+    for module in copied.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[name] = moved[parameter]
+    return copied.to(device)
+
+
+def _is_on(tensor: torch.Tensor, device: torch.device) -> bool:
+    return tensor.device.type == device.type and device.index in (None, tensor.device.index)
+
+
+def share_weights(model: ModuleT) -> ModuleT:
+    """Return a copy of ``model`` with modules of its own, whose parameters, buffers and hooks are the same objects."""
+    copies: dict[int, nn.Module] = {}
+
+    def copied(module: nn.Module) -> nn.Module:
+        if id(module) in copies:
+            return copies[id(module)]
+        twin = copies[id(module)] = copy.copy(module)
+        for name, value in vars(twin).items():
+            if isinstance(value, (dict, list, set)) and "_hooks" not in name:
+                vars(twin)[name] = copy.copy(value)
+        for name, child in twin._modules.items():
+            twin._modules[name] = None if child is None else copied(child)
+        # Hooks before loading refer to their module.
+        hooks = twin._load_state_dict_pre_hooks
+        twin._load_state_dict_pre_hooks = copy.deepcopy(hooks, {id(module): twin})
+        return twin
+
+    return cast("ModuleT", copied(model))
