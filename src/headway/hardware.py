@@ -8,8 +8,9 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from headway.errors import ConfigError
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _MADV_COLLAPSE = 25  # linux/mman.h
+_keeps_freed_memory = False
 _MIN_HUGE_PAGE = 1 << 21  # bytes; larger on some processors
 # The entry in /proc/self/smaps of a writable memory region without a file.
 _PRIVATE_REGION = re.compile(
@@ -27,17 +29,49 @@ _PRIVATE_REGION = re.compile(
 )
 
 
-def choose_device(name: str) -> torch.device:
-    """Return the device for "auto", "cpu" or "cuda".
+def choose_device(device: str | torch.device = "auto", *, needs_cpu: bool = False) -> torch.device:
+    """Return the device for "auto", "cpu", "cuda" or another name of a device in PyTorch, such as "cuda:1".
+
+    "auto" means a GPU if there is one. ``needs_cpu`` says that the computation runs only on the CPU, which "auto" then
+    means.
 
     Raises:
-        ConfigError: The device is "cuda", but PyTorch finds no GPU.
+        ConfigError: The name is unknown, or PyTorch does not find this GPU.
     """
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device = 'cuda': PyTorch finds no GPU on this machine; use 'auto' or 'cpu'")
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+    if device == "auto":
+        return torch.device("cpu" if needs_cpu or not torch.cuda.is_available() else "cuda")
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise ConfigError(f"device = {device!r}: expected 'auto', 'cpu' or 'cuda'") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device = {str(device)!r}: PyTorch finds no GPU on this machine; use 'auto' or 'cpu'")
+    if found.type == "cuda" and found.index is not None and found.index >= (count := torch.cuda.device_count()):
+        raise ConfigError(f"device = {str(device)!r}: PyTorch finds {count} GPUs on this machine, counted from 0")
+    return found
+
+
+def set_own_threads(count: int) -> None:
+    """Set the number of threads that PyTorch uses for the calling thread, and for no other.
+
+    ``torch.set_num_threads`` would also set the default, which every thread keeps that uses PyTorch for the first time.
+    Does nothing if PyTorch uses no OpenMP, or another form of it than in its packages for Linux.
+    """
+    torch.get_num_threads()  # the first call in a thread sets its number of threads to the default
+    for set_threads in _thread_setters():
+        set_threads(count)
+
+
+@functools.cache
+def _thread_setters() -> tuple[Callable[[int], object], ...]:
+    """Return the functions of OpenMP and MKL that set the number of threads of the calling thread."""
+    found: dict[str, Callable[[int], object]] = {}
+    # None stands for the libraries that every other finds first, such as preloaded ones, so it takes precedence.
+    for library, name in product((torch._C.__file__, None), ("omp_set_num_threads", "MKL_Set_Num_Threads_Local")):
+        # There may be no MKL. On Windows, None is refused, and a library's dependencies are not searched.
+        with suppress(OSError, AttributeError, TypeError):
+            found[name] = getattr(ctypes.CDLL(library), name)
+    return tuple(found.values())
 
 
 def prepare_gpu() -> None:
@@ -99,21 +133,24 @@ def keep_freed_memory() -> None:
     """Make glibc keep large freed blocks for later allocations instead of returning them to the system.
 
     Otherwise each training step and each batch of decoding maps and clears its memory again, page by page, which can
-    take a third of the time of a training step.
+    take a third of the time of a training step. This changes the whole process, so only commands, training and
+    Headway's own worker processes call it.
     """
+    global _keeps_freed_memory
     if libc := _glibc():
+        _keeps_freed_memory = True
         # Older versions of glibc accept at most 32 MiB.
         libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30) or libc.mallopt(_M_MMAP_THRESHOLD, 1 << 25)
         libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def return_freed_memory() -> None:
-    """Return all free pages of glibc's heap to the system.
+    """Return all free pages of glibc's heap to the system, if :func:`keep_freed_memory` makes glibc keep them.
 
     Batches differ in shape, so the blocks that :func:`keep_freed_memory` keeps fragment the heap. Without regular
     calls, the heap of a small model grew from 2 to 5 GiB in a thousand steps, and only a fifth of it was in use.
     """
-    if libc := _glibc():
+    if _keeps_freed_memory and (libc := _glibc()):
         libc.malloc_trim(0)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
-from threading import Barrier, BrokenBarrierError, Event
+from threading import Event
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from headway.decode.caller import give_way
 from headway.decode.protocol import SearchModel
 from headway.decode.request import DecodingOptions, Hypothesis, Request
 from headway.errors import ConfigError
+from headway.hardware import set_own_threads
 
 SearchFunction = Callable[..., list[list[Hypothesis]]]
 """A function with the arguments and the result of :func:`search_all`."""
@@ -185,25 +185,15 @@ def _search_in_threads(
     one_batch: Callable[..., _Results], batches: Sequence[Sequence[Request]], threads: int
 ) -> Iterator[_Results]:
     """Yield the results of each batch. An error or an interruption stops the other threads."""
-    before, started, stop_event = torch.get_num_threads(), Barrier(threads + 1), Event()
-
-    def init_worker() -> None:
-        torch.get_num_threads()  # the first call in a thread sets its number of threads to the default
-        torch.set_num_threads(1)
-        with suppress(BrokenBarrierError):  # an exception in an initializer would end the other threads
-            started.wait()
-
-    with ThreadPoolExecutor(threads, thread_name_prefix="search", initializer=init_worker) as pool:
+    stop_event = Event()
+    with ThreadPoolExecutor(threads, "search", set_own_threads, initargs=(1,)) as pool:
         # The longest batches come first, so that all threads end at about the same time.
         try:
             futures = [pool.submit(one_batch, batch, stop_event=stop_event) for batch in reversed(batches)]
-            started.wait()
-            torch.set_num_threads(before)  # the workers' setting has also become the default of new threads
             for future in reversed(futures):
                 give_way()
                 yield future.result()
         except BaseException:
-            started.abort()
             stop_event.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -13,8 +13,9 @@ from headway.engine.search_model import (
     unsupported_reason,
 )
 from headway.engine.shortlist import Shortlist
+from headway.hardware import set_own_threads
 
-kernels.host_threads.get, kernels.host_threads.set = torch.get_num_threads, torch.set_num_threads
+kernels.host_threads.get, kernels.host_threads.set = torch.get_num_threads, set_own_threads
 
 __all__ = [
     "Precision",

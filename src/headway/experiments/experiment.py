@@ -180,7 +180,8 @@ def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, 
     measured = _earlier(path, how, settings.say)
     if measured is None:
         begin, date = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
-        numbers = to_json_values(experiment.measure(settings))
+        with torch.random.fork_rng(devices=[]):  # measurements set seeds; the caller's draws do not depend on them
+            numbers = to_json_values(experiment.measure(settings))
         seconds = time.perf_counter() - begin
         measured = {"numbers": numbers, "where": _where(), "date": date, "seconds": seconds, "command": command}
     else:

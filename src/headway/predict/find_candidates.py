@@ -20,7 +20,7 @@ from headway.decode import (
 )
 from headway.decode.request import check_request
 from headway.errors import ConfigError
-from headway.hardware import keep_freed_memory, return_freed_memory
+from headway.hardware import return_freed_memory
 from headway.predict.alignment import attention_maps, hard_alignment
 from headway.predict.phrases import WordPhrase, alternatives_to_include, contains_any_phrase, find_phrase
 from headway.predict.plan import PartRequest
@@ -68,8 +68,6 @@ class CandidateFinder:
         without flags can be found, a part whose best hypothesis is flagged is searched again with ``n_best`` set to the
         beam size.
         """
-        if len(parts) > 1:  # requesting memory from the system again for each batch takes 5 % of the time in int8
-            keep_freed_memory()
         parts, search = list(parts), self._searcher()
         hypotheses = search([part.request for part in parts], self.options)
         if any(part.source.banned for part in parts):

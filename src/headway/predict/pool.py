@@ -42,7 +42,8 @@ class TranslatorPool(TextTranslator):
     closed, when a call is interrupted, and when the process that created the pool ends, even if it is killed.
 
     Args:
-        load: A function without arguments that returns a translator. It is called in each process.
+        load: A function without arguments that returns a translator. It is called in each process. On a machine with a
+            GPU, it should load the model with ``device="cpu"``; otherwise all processes share the GPU.
         workers: Number of processes.
 
     Raises:
@@ -190,8 +191,11 @@ _waiting = adapt_waiting()
 def _start_worker(load: bytes, parent: int) -> None:
     """Load the translator. If this fails, each call raises the error."""
     global _loaded
+    from headway.hardware import keep_freed_memory
+
     _waiting.__enter__()  # until the process ends
     os.dup2(2, 1)  # only the process that owns the pool writes to standard output
+    keep_freed_memory()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
         _loaded = pickle.loads(load)()

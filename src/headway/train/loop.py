@@ -158,7 +158,10 @@ def _started(
     with join_world(recipe.training.device) as world, adapt_waiting(), ExitStack() as stack:
         world.on_main(lambda: stack.enter_context(lock_run_folder(run)))
         recipe = world.on_main(lambda: _resolved(recipe, run))
-        if world.device.type == "cuda":
+        # Dropout is seeded anew in each step; the caller's random numbers do not depend on it.
+        on_gpu = world.device.type == "cuda"
+        stack.enter_context(torch.random.fork_rng(devices=[world.device] if on_gpu else []))
+        if on_gpu:
             prepare_gpu()
         listener = listener if world.is_main else Listener()
         prepared = world.main_first(partial(task.prepare, recipe, run, listener))
