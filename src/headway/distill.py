@@ -31,7 +31,6 @@ from headway.data.readers import Corpus, read_examples
 from headway.data.store import fingerprint
 from headway.decode.request import DecodingOptions
 from headway.errors import CheckpointError, ConfigError
-from headway.hardware import choose_device
 from headway.models.registry import architecture_of
 from headway.predict import Translator, load_translator
 from headway.predict.shortlisting import SHORTLIST_FILE
@@ -80,7 +79,7 @@ def distill(
             f"{teacher}: a language model, which cannot translate; a language model learns from another one during "
             "training: set training.teacher in its recipe, and run headway train"
         )
-    translator = load_translator(teacher, device=str(choose_device(recipe.training.device)), precision="float32")
+    translator = load_translator(teacher, device=recipe.training.device, precision="float32")
     home, folder, corpora = run / "distilled", Path(recipe.data.folder), recipe.data.train
     work = [(corpus, _requested_languages(teacher, translator, recipe.task, corpus)) for corpus in corpora]
     for _, languages in work:  # raises an error for a wrong language before any corpus is read

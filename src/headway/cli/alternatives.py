@@ -23,6 +23,7 @@ def alternatives(
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
     other_models: options.EnsembleOption = None,
+    device: options.DeviceOption = "auto",
     format_: Annotated[
         options.OutputFormat,
         typer.Option("--format", help="text: a token and its probability per line; json: log-probabilities in nats."),
@@ -36,7 +37,8 @@ def alternatives(
     """
     from headway.predict import load_translator
 
-    translator = load_ensemble(partial(load_translator, model, precision="float32"), other_models, "float32")
+    first = partial(load_translator, model, device=device, precision="float32")
+    translator = load_ensemble(first, other_models, device, "float32")
     found = translator.alternatives(source, prefix, count=count, target_language=to, source_language=from_)
     with output_file(None) as file:
         for each in found:

@@ -20,6 +20,7 @@ def calibrate(
     ] = None,
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
+    device: options.DeviceOption = "auto",
     precision: options.PrecisionOption = "auto",
 ) -> None:
     """Learn what source text in a model's domain looks like, so that translate can flag other text as unlikely.
@@ -29,9 +30,11 @@ def calibrate(
     """
     from headway.cli.line_io import input_lines
     from headway.errors import ConfigError
+    from headway.hardware import keep_freed_memory
     from headway.predict import calibration, load_translator
 
-    translator = load_translator(model, precision=precision)
+    keep_freed_memory()
+    translator = load_translator(model, device=device, precision=precision)
     texts, training = list(input_lines(source)), list(input_lines(train)) if train else []
     found = calibration.calibrate(translator, texts, training, target_language=to, source_language=from_)
     if found is None:

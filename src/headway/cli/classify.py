@@ -41,6 +41,7 @@ def classify(
             "probability would be lower without it. Text shows the 5 strongest words, json all. Slower.",
         ),
     ] = False,
+    device: options.DeviceOption = "auto",
     on_error: options.OnErrorOption = "stop",
 ) -> None:
     """Classify a text, or each line of a file: one line in, one line out.
@@ -52,7 +53,7 @@ def classify(
     from headway.predict.occlusion import occlude
 
     name, batches = text_batches(text, source)
-    classifier = load_classifier(model)
+    classifier = load_classifier(model, device=device)
 
     def write(_: int, line: Source | HeadwayError, found: Classification | HeadwayError) -> str:
         if isinstance(found, HeadwayError) or isinstance(line, HeadwayError):

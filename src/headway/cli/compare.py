@@ -17,6 +17,7 @@ from headway.cli.decoding import decoding_options
 from headway.cli.evaluate import read_text_documents, translate_file
 from headway.cli.generate import open_language_model
 from headway.cli.line_io import convert_all, input_lines, output_file
+from headway.cli.translate import device_for_workers
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def compare(
     stride: options.StrideOption = None,
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
+    device: options.DeviceOption = "auto",
     precision: options.PrecisionOption = "float32",
     workers: options.WorkersOption = 1,
     format_: options.FormatOption = "text",
@@ -92,12 +94,12 @@ def compare(
         if wrong := [*(name for name in given if name != "--precision"), *["--metric"] * bool(metric)]:
             raise ConfigError(f"{wrong[0]} is for translations; leave it out with language models")
         tests["trials"] = trials
-        table = _compare_language_models(systems, data, fields, documents or "file", stride, precision, tests)
+        table = _compare_language_models(systems, device, data, fields, documents or "file", stride, precision, tests)
     elif data is not None:
         if wrong := [*given, *["--metric"] * bool(metric)]:
             raise ConfigError(f"{wrong[0]} is for translations; leave it out with --data")
         texts, truth = read_labeled_file(data, fields)
-        labels = {str(system): _labels_of(system, texts, data) for system in systems}
+        labels = {str(system): _labels_of(system, device, texts, data) for system in systems}
         table = compare_labels(labels, truth, **tests, max_differences=differences)
     else:
         if fields is not None:
@@ -116,9 +118,10 @@ def compare(
                     "for each line"
                 )
         languages = {"target_language": to, "source_language": from_}
+        device = device_for_workers(device, workers) if models else device
         for system in models:
             assert source is not None
-            load = partial(load_translator, system, precision=precision)
+            load = partial(load_translator, system, device=device, precision=precision)
             found, _ = translate_file(load, read[str(source)], source, workers, languages, f"translating with {system}")
             read[str(system)] = [each.text for each in found]
         outputs = {name: read[name] for name in names}
@@ -132,6 +135,7 @@ def compare(
 
 def _compare_language_models(
     systems: Sequence[Path],
+    device: options.Device,
     data: Path,
     fields: str | None,
     documents: str,
@@ -145,7 +149,7 @@ def _compare_language_models(
     found: dict[str, list[float]] = {}
     signatures: dict[str, str] = {}
     for system in systems:
-        model = open_language_model(system, precision)
+        model = open_language_model(system, device, precision)
         signatures[str(system)] = model.signature(stride, "auto")
 
         def total(batch: Sequence[str], score: Callable[..., list[ScoredText]] = model.score) -> list[float]:
@@ -155,7 +159,7 @@ def _compare_language_models(
     return compare_language_models(found, [len(text.encode()) for text in texts], signatures, **tests)
 
 
-def _labels_of(system: Path, texts: Sequence[str], data: Path) -> list[str]:
+def _labels_of(system: Path, device: options.Device, texts: Sequence[str], data: Path) -> list[str]:
     """Return the labels in a file (the first column of each line), or the labels that a model predicts."""
     from headway.predict import load_classifier
 
@@ -164,7 +168,7 @@ def _labels_of(system: Path, texts: Sequence[str], data: Path) -> list[str]:
         if len(labels) != len(texts):
             raise DataError(f"{system} has {len(labels):,} lines; expected a label for each of {len(texts):,} texts")
         return labels
-    classify = load_classifier(system).classify_each
+    classify = load_classifier(system, device=device).classify_each
     found = convert_all(texts, classify, job=f"classifying with {system}", source=data, unit="example")
     return [each.label for each in found]
 

@@ -10,7 +10,13 @@ from typing import Annotated
 import typer
 
 from headway.cli import options
-from headway.cli.train import move_previous_run_aside, print_next_command, resume_command, use_huge_pages
+from headway.cli.train import (
+    move_previous_run_aside,
+    print_next_command,
+    resume_command,
+    use_huge_pages,
+    with_device,
+)
 from headway.errors import ConfigError
 
 
@@ -18,6 +24,7 @@ def distill(
     teacher: Annotated[Path, typer.Argument(help="The teacher: a model folder.")],
     recipe: Annotated[Path, typer.Argument(help="The student's recipe: a TOML file.")],
     assignments: options.RecipeOverrides = None,
+    device: options.TrainingDeviceOption = None,
     run: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/RECIPE-distilled.")] = None,
     beam_size: Annotated[int, typer.Option("--beam-size", help="The teacher's beam size; 1 is greedy search.")] = 4,
     keep_original: Annotated[bool, typer.Option("--keep-original", help="Also train on the original pairs.")] = False,
@@ -34,6 +41,7 @@ def distill(
     use_huge_pages()
     from headway.cli.progress import ProgressListener
     from headway.distill import distill as translate_corpora
+    from headway.hardware import keep_freed_memory
     from headway.tasks import load_recipe, train
     from headway.train.fine_tuning import complete_recipe
 
@@ -42,7 +50,8 @@ def distill(
             "headway distill translates in one process, but torchrun has started several; run it without torchrun, "
             "press Ctrl-C when it trains, and resume with `torchrun ... -m -- headway train RUN/recipe.toml --run RUN`"
         )
-    loaded = load_recipe(recipe, assignments or [])
+    loaded = load_recipe(recipe, with_device(assignments, device))
+    keep_freed_memory()
     folder = run or Path("runs") / f"{recipe.stem}-distilled"
     with ProgressListener() as listener, move_previous_run_aside(folder, fresh, listener.say) as earlier:
         if earlier is not None and (earlier / "distilled").is_dir():

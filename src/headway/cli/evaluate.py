@@ -19,7 +19,7 @@ from headway.cli.classify import format_label_line, read_labeled_file
 from headway.cli.decoding import decoding_options
 from headway.cli.generate import open_language_model
 from headway.cli.line_io import LineReport, convert_all, input_lines, input_name, one_line, output_file
-from headway.cli.translate import load_ensemble, translation_flags
+from headway.cli.translate import device_for_workers, load_ensemble, translation_flags
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def evaluate(
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
     other_models: options.EnsembleOption = None,
+    device: options.DeviceOption = "auto",
     precision: options.PrecisionOption = "float32",
     shortlist: options.ShortlistOption = False,
     workers: options.WorkersOption = 1,
@@ -100,23 +101,24 @@ def evaluate(
         if other := [name for name in ("--data", "--documents", "--stride") if given[name]]:
             raise ConfigError(f"{other[0]} does not apply to --pairs; leave one out")
         if predicts == "continuation":
-            opened = open_language_model(model, precision)
+            opened = open_language_model(model, device, precision)
             _evaluate_pairs(partial(opened.score, precision="auto"), opened.precision, pairs, fields, format_)
         else:
-            _evaluate_pairs(load(model).score, "float32", pairs, fields, format_)
+            _evaluate_pairs(load(model, device=device).score, "float32", pairs, fields, format_)
         return
     if data is not None:
         if predicts == "label":
-            _evaluate_classifier(model, data, fields, confusion, output, format_)
+            _evaluate_classifier(model, device, data, fields, confusion, output, format_)
         else:
             _evaluate_language_model(
-                open_language_model(model, precision), data, fields, documents or "file", stride, format_
+                open_language_model(model, device, precision), data, fields, documents or "file", stride, format_
             )
         return
     if source is None or reference is None:
         raise ConfigError(f"{model} is a model that {does}; give a test set with {wants}")
-    first = partial(load_translator, model, precision=precision, shortlist=shortlist)
-    open_translator = partial(load_ensemble, first, other_models, precision)
+    device = device_for_workers(device, workers)
+    first = partial(load_translator, model, device=device, precision=precision, shortlist=shortlist)
+    open_translator = partial(load_ensemble, first, other_models, device, precision)
     languages = {"target_language": to, "source_language": from_}
     sources, references = list(input_lines(source)), list(input_lines(reference))
     if len(sources) != len(references):
@@ -148,8 +150,10 @@ def translate_file(
     ``languages`` are the language arguments of ``Translator.translate_each``. ``job`` is the label of the progress bar.
     Returns the translations and the time in seconds.
     """
+    from headway.hardware import keep_freed_memory
     from headway.predict import TranslatorPool
 
+    keep_freed_memory()
     with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
         begin = time.perf_counter()
         translate = partial(translator.translate_each, options=decoding_options(), **languages)
@@ -157,7 +161,13 @@ def translate_file(
 
 
 def _evaluate_classifier(
-    model: Path, data: Path, fields: str | None, confusion: Path | None, output: Path | None, format_: str
+    model: Path,
+    device: options.Device,
+    data: Path,
+    fields: str | None,
+    confusion: Path | None,
+    output: Path | None,
+    format_: str,
 ) -> None:
     from headway.evaluate import class_table, confusion_table, evaluate_classes
     from headway.predict import load_classifier
@@ -166,7 +176,7 @@ def _evaluate_classifier(
         from headway.inspection.picture_files import picture_format
 
         picture_format(confusion)  # refuse an unknown format before classifying
-    classifier = load_classifier(model)
+    classifier = load_classifier(model, device=device)
     texts, truth = read_labeled_file(data, fields, classifier.labels)
     begin = time.perf_counter()
     found = convert_all(texts, classifier.classify_each, job="classifying", source=data, unit="example")

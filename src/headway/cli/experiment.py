@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.cli import options
 from headway.errors import ConfigError, HeadwayError
 from headway.experiments import EXPERIMENT_NAMES, load_experiment
 
@@ -34,6 +36,10 @@ def experiment(
     model: Annotated[
         Path | None, typer.Option(help="Without --quick: a model folder, for experiments on a trained model.")
     ] = None,
+    device: Annotated[
+        options.Device,
+        typer.Option("--device", help="Device to use. auto: a GPU if there is one; with --quick always the CPU."),
+    ] = "auto",
 ) -> None:
     """Test claims about the Transformer by experiment. Prints a verdict on each claim and writes an HTML report.
 
@@ -42,6 +48,14 @@ def experiment(
     """
     import traceback
 
+    if device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # PyTorch then finds no GPU; it reads this when it first looks for one
+    elif device == "cuda":
+        from headway.hardware import choose_device
+
+        if quick:
+            raise ConfigError("--device cuda has no effect with --quick, which uses the CPU; leave out one of them")
+        choose_device(device)  # raises an error if there is no GPU
     from headway.experiments.experiment import Settings, run_experiment
     from headway.experiments.report import write_report
 

@@ -34,6 +34,7 @@ def fill(
         list[str] | None,
         typer.Option("--candidate", help="A word or phrase to choose from, of any number of tokens; may be repeated."),
     ] = None,
+    device: options.DeviceOption = "auto",
 ) -> None:
     """Fill in the [MASK]s of a text with a masked language model: the best fillings and their probabilities.
 
@@ -44,7 +45,7 @@ def fill(
 
     if text is not None and source is not None:
         raise ConfigError("TEXT and --input cannot be combined; give one of them")
-    loaded = load_masked_language_model(model)
+    loaded = load_masked_language_model(model, device=device)
     if text is not None:
         with output_file(output) as file:
             file.write(_format(text, loaded.fill(text, top, candidates), format_))

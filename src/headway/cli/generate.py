@@ -31,6 +31,7 @@ def generate(
         options.OutputFormat,
         typer.Option("--format", help="text: prompt and continuation; json: one object per prompt, with tokens."),
     ] = "text",
+    device: options.DeviceOption = "auto",
     precision: options.PrecisionOption = "auto",
 ) -> None:
     """Continue a text with a language model.
@@ -41,7 +42,7 @@ def generate(
     if prompt is not None and source is not None:
         raise ConfigError("PROMPT and --input cannot be combined; give one of them")
     chosen = generation_options()
-    language_model = open_language_model(model, precision)
+    language_model = open_language_model(model, device, precision)
     if source is not None:
         _continue_lines(language_model, source, output, format_, chosen)
         return
@@ -58,11 +59,11 @@ def generate(
             file.write(_format(prompt or "", found, format_, lines=False))
 
 
-def open_language_model(folder: Path, precision: options.Precision) -> LanguageModel:
+def open_language_model(folder: Path, device: options.Device, precision: options.Precision) -> LanguageModel:
     """Load a language model. If it does not generate in int8 although this would be the fastest, say why."""
     from headway.predict import load_language_model
 
-    model = load_language_model(folder, precision=precision)
+    model = load_language_model(folder, device=device, precision=precision)
     if note := model.precision_note():
         typer.echo(f"{folder} {note}", err=True)
     return model

@@ -48,6 +48,7 @@ def inspect(
     ] = None,
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
+    device: options.DeviceOption = "auto",
 ) -> None:
     """Show a model's attention in all layers and heads, the alignment and the probabilities for a text.
 
@@ -63,7 +64,7 @@ def inspect(
     if not to_stdout:
         check_output_format(output)
     seen = inspect_text(
-        load(model),
+        load(model, device=device),
         source,
         target,
         name=str(model),

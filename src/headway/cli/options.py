@@ -9,6 +9,7 @@ import typer
 
 OutputFormat = Literal["text", "json"]
 Precision = Literal["auto", "float32", "bfloat16", "int8"]
+Device = Literal["auto", "cpu", "cuda"]
 
 # Files and folders
 ModelFolder = Annotated[Path, typer.Argument(help="A model folder.")]
@@ -51,6 +52,14 @@ StrideOption = Annotated[
 OnErrorOption = Annotated[
     Literal["stop", "mark"],
     typer.Option(help="If a line cannot be processed: stop ends the command, mark writes an empty line and a report."),
+]
+DeviceOption = Annotated[
+    Device,
+    typer.Option(
+        "--device",
+        help="Device to compute on. auto: a GPU if there is one, but the CPU for --precision int8, for ONNX folders "
+        "and for several --workers.",
+    ),
 ]
 FormatOption = Annotated[OutputFormat, typer.Option("--format", help="Format of the printed results.")]
 
@@ -111,6 +120,10 @@ RecipeOverrides = Annotated[
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of the recipe; may be repeated."),
 ]
 RunFolder = Annotated[Path | None, typer.Option(help="The run folder. Default: runs/RECIPE.")]
+TrainingDeviceOption = Annotated[
+    Device | None,
+    typer.Option("--device", help="Device to use, like --set training.device. Default: auto, a GPU if there is one."),
+]
 FreshOption = Annotated[
     bool, typer.Option("--fresh", help="Start from scratch. An earlier run is moved aside, not deleted.")
 ]

@@ -32,6 +32,7 @@ def quickstart(
     language_model: Annotated[
         bool, typer.Option("--language-model", help="Train a language model on Milton's Paradise Lost instead.")
     ] = False,
+    device: options.DeviceOption = "auto",
     fresh: options.FreshOption = False,
 ) -> None:
     """Build a small corpus from Unicode CLDR, train on it, score the model and show translations.
@@ -49,7 +50,7 @@ def quickstart(
     if language_model:
         from headway.cli.quickstart_language_model import quickstart_language_model
 
-        quickstart_language_model(run or Path("runs") / "quickstart-language-model", steps or 1200, fresh)
+        quickstart_language_model(run or Path("runs") / "quickstart-language-model", steps or 1200, device, fresh)
         return
     begin = time.perf_counter()
     folder = run or Path("runs") / f"quickstart-{source}-{target}"
@@ -60,20 +61,20 @@ def quickstart(
         corpus = build_corpus(source, target, size=size, progress=listener.progress)
         write_corpus(corpus, folder / "data", source, target)
         _show_examples(corpus, listener.say)
-        result = train(_recipe(source, target, folder, steps or 2500), folder, listener=listener)
+        result = train(_recipe(source, target, folder, steps or 2500, device), folder, listener=listener)
         if result.interrupted:
             listener.say(f"stopped and saved after step {result.step:,}; run the same command again to resume")
             raise typer.Exit(130)
         assert result.model_folder is not None
         listener.say(f"translating {len(corpus.test):,} held-out texts, whose sources are not in the training set")
-        _show_scores(load_translator(result.model_folder, precision="float32"), corpus)
+        _show_scores(load_translator(result.model_folder, device=device, precision="float32"), corpus)
     print(f"\n{time.perf_counter() - begin:.0f} s in all. The model is in {result.model_folder}. Try:\n")
     print(f'    {command_name()} translate {result.model_folder} "{corpus.test[0].source}"')
     print(f"    {command_name()} info {result.model_folder}")
     sys.stdout.flush()
 
 
-def _recipe(source: str, target: str, folder: Path, steps: int) -> Recipe:
+def _recipe(source: str, target: str, folder: Path, steps: int, device: options.Device) -> Recipe:
     """Return a recipe for a Transformer that learns the task in minutes on two cores."""
     from headway.tasks import parse_recipe
 
@@ -91,7 +92,7 @@ def _recipe(source: str, target: str, folder: Path, steps: int) -> Recipe:
             "tokenizer": {"vocab_size": 1500, "split_digits": True},
             "model": {"preset": "tiny", "norm": "pre", "dropout": 0.0},
             "optimizer": {"schedule": "linear", "learning_rate": 2.5e-3, "warmup_steps": 200, "clip_norm": 1.0},
-            "training": {"steps": steps, "label_smoothing": 0.05},
+            "training": {"steps": steps, "label_smoothing": 0.05, "device": device},
             "validation": {"every": max(steps // 4, 1), "metric": "loss"},
             "checkpoints": {"every": max(steps // 4, 1), "average": 0},
         },

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from headway.cli.options import Device
+
 if TYPE_CHECKING:
     from headway.train.recipe import Recipe
 
@@ -16,7 +18,7 @@ _HELD_OUT = 0.1  # the share at the end of the poem that is not trained on
 _WRITTEN = 400  # characters
 
 
-def quickstart_language_model(folder: Path, steps: int, fresh: bool) -> None:
+def quickstart_language_model(folder: Path, steps: int, device: Device, fresh: bool) -> None:
     """Train on Milton's Paradise Lost, print what the model writes, and its bits per byte on the end of the poem."""
     from headway.cli.progress import ProgressListener
     from headway.cli.train import command_name, move_previous_run_aside
@@ -36,12 +38,12 @@ def quickstart_language_model(folder: Path, steps: int, fresh: bool) -> None:
         )
         for name, text in parts.items():
             atomic_write_text(folder / "data" / name, text)
-        result = train(_recipe(folder, steps), folder, listener=listener)
+        result = train(_recipe(folder, steps, device), folder, listener=listener)
         if result.interrupted:
             listener.say(f"stopped and saved after step {result.step:,}; run the same command again to resume")
             raise typer.Exit(130)
         assert result.model_folder is not None
-        model = load_language_model(result.model_folder)
+        model = load_language_model(result.model_folder, device=device)
         listener.say("measuring the model on the held-out text")
         found = model.perplexity([parts["held-out.txt"]])
     (written,) = model.generate("Of ", temperature=0.7, max_new_tokens=_WRITTEN, seed=3, beyond_context="slide")
@@ -56,7 +58,7 @@ def quickstart_language_model(folder: Path, steps: int, fresh: bool) -> None:
     sys.stdout.flush()
 
 
-def _recipe(folder: Path, steps: int) -> Recipe:
+def _recipe(folder: Path, steps: int, device: Device) -> Recipe:
     """Return a recipe for a small language model of characters, which takes minutes on two cores."""
     from headway.tasks import parse_recipe
 
@@ -90,7 +92,7 @@ def _recipe(folder: Path, steps: int) -> Recipe:
                 "weight_decay": 0.1,
                 "clip_norm": 1.0,
             },
-            "training": {"steps": steps},
+            "training": {"steps": steps, "device": device},
             "validation": {"every": max(steps // 4, 1)},
             "checkpoints": {"every": max(steps // 4, 1), "average": 0},
         },

@@ -65,6 +65,7 @@ def rerank(
     ] = None,
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
+    device: options.DeviceOption = "auto",
     format_: Annotated[
         options.OutputFormat, typer.Option("--format", help="text: like the input; json: one object per line.")
     ] = "text",
@@ -117,11 +118,11 @@ def rerank(
         own = [sources[number - 1] for number, *_ in lists]
         if language_model is not None or channel is not None:
             features = noisy_channel_features(
-                load_translator(folders[0]),
+                load_translator(folders[0], device=device),
                 own,
                 texts,
-                language_model=None if language_model is None else load(language_model),
-                channel=None if channel is None else load_translator(channel),
+                language_model=None if language_model is None else load(language_model, device=device),
+                channel=None if channel is None else load_translator(channel, device=device),
                 **asked,
             )
             if tune is None:
@@ -132,7 +133,7 @@ def rerank(
             ranked = rank_by_noisy_channel(texts, features, chosen)
         else:
             ranked = rank_by_models(
-                [load_translator(model) for model in folders],
+                [load_translator(model, device=device) for model in folders],
                 own,
                 texts,
                 weights=weight or [1.0] * len(folders),

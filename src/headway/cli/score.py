@@ -47,6 +47,7 @@ def score(
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
     other_models: options.EnsembleOption = None,
+    device: options.DeviceOption = "auto",
     precision: options.MeasuredPrecisionOption = "float32",
     tokens: Annotated[bool, typer.Option("--tokens", help="Also write each token with its log-probability.")] = False,
     format_: Annotated[
@@ -76,16 +77,16 @@ def score(
     if translates:
         if source is None or target is None:
             raise ConfigError(f"{model} is a translation model; give what it should score with {wants}")
-        scored, used = _score_pairs(model, source, target, other_models, precision, to, from_)
+        scored, used = _score_pairs(model, source, target, other_models, device, precision, to, from_)
     else:
         if text is not None and input_ is not None:
             raise ConfigError("TEXT and --input cannot be combined; give one of them")
         texts = [text] if text is not None else input_lines(input_)
         if predicts == "continuation":
-            opened = open_language_model(model, precision)
+            opened = open_language_model(model, device, precision)
             used, scorer = opened.precision, partial(opened.score, precision="auto")
         elif precision in ("auto", "float32"):
-            used, scorer = "float32", load(model).score
+            used, scorer = "float32", load(model, device=device).score
         else:
             raise ConfigError(f"{model} has only one form, in float32; leave out --precision {precision}")
         scored = _score_texts(scorer, texts)
@@ -116,6 +117,7 @@ def _score_pairs(
     source: Path,
     target: Path,
     other_models: list[Path] | None,
+    device: options.Device,
     precision: options.Precision,
     to: str | None,
     from_: str | None,
@@ -123,7 +125,8 @@ def _score_pairs(
     """Return the scored pairs, and the precision."""
     from headway.predict import load_translator
 
-    translator = load_ensemble(partial(load_translator, model, precision=precision), other_models, precision)
+    first = partial(load_translator, model, device=device, precision=precision)
+    translator = load_ensemble(first, other_models, device, precision)
     used = translator.precision
     score = partial(translator.score_each, target_language=to, source_language=from_, as_searched=used != "float32")
     return _scored_pairs(score, source, target), used

@@ -21,6 +21,9 @@ def serve(
     workers: Annotated[
         int | None, typer.Option("--workers", help="Worker processes. Default: one for each core.")
     ] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="Device to compute on; the only choice is cpu.")
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Only check the configuration.")] = False,
 ) -> None:
     """Serve models over HTTP: translation for many users at once.
@@ -34,7 +37,7 @@ def serve(
     given = [{"path": str(path)} for path in models or ()]
 
     def read() -> ServeConfig:
-        return read_config(config, {"models": given, "host": host, "port": port, "workers": workers})
+        return read_config(config, {"models": given, "host": host, "port": port, "workers": workers, "device": device})
 
     found = read()
     if check:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 def train(
     recipe: options.RecipeFile,
     assignments: options.RecipeOverrides = None,
+    device: options.TrainingDeviceOption = None,
     run: options.RunFolder = None,
     fresh: options.FreshOption = False,
 ) -> None:
@@ -34,12 +35,17 @@ def train(
     from headway.tasks import load_recipe, task_of
     from headway.train.loop import train as run_training
 
-    loaded = load_recipe(recipe, assignments or [])
+    loaded = load_recipe(recipe, with_device(assignments, device))
     task = task_of(loaded)
     folder = run or Path("runs") / recipe.stem
     with ProgressListener(task.throughput_unit) as listener, move_previous_run_aside(folder, fresh, listener.say):
         result = run_training(task, loaded, folder, listener=listener)
     print_next_command(result, task.command)
+
+
+def with_device(assignments: list[str] | None, device: options.Device | None) -> list[str]:
+    """Return the values of the options --set and --device as assignments to the recipe's keys."""
+    return [*(assignments or ()), *([] if device is None else [f"training.device={device}"])]
 
 
 def use_huge_pages() -> None:

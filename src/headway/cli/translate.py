@@ -108,6 +108,7 @@ def translate(
             min=2, help="Longer texts are split. Default: the number of learned positions, or 256 if there are none."
         ),
     ] = None,
+    device: options.DeviceOption = "auto",
     precision: options.PrecisionOption = "auto",
     shortlist: options.ShortlistOption = False,
     workers: options.WorkersOption = 1,
@@ -140,8 +141,9 @@ def translate(
     with without_garbage_collection():
         from headway.kernels import start_compiling
 
-        if precision in ("auto", "int8") and workers == 1:
+        if precision in ("auto", "int8") and workers == 1 and device != "cuda":
             start_compiling()  # in the background, while PyTorch is imported
+        from headway.hardware import keep_freed_memory
         from headway.predict import Glossary, TranslatorPool, load_translator
         from headway.predict.pivot import DEFAULT_CANDIDATES
 
@@ -169,21 +171,25 @@ def translate(
     if alignment_layer is not None and not alignment:
         raise ConfigError("--alignment-layer has no effect without --alignment; add --alignment, or leave it out")
     terms = None if glossary is None else Glossary.load(glossary)
+    device = device_for_workers(device, workers)
+    keep_freed_memory()
     first = partial(
         load_translator,
         model,
+        device=device,
         max_source_tokens=max_source_tokens,
         avoid_flagged=guard,
         alignment_layer=alignment_layer,
         precision=precision,
         shortlist=shortlist,
     )
-    load_first = partial(load_ensemble, first, other_models, precision)
+    load_first = partial(load_ensemble, first, other_models, device, precision)
     load: Callable[[], TextTranslator] = load_first
     if pivot is not None:
         second = partial(
             load_translator,
             pivot,
+            device=device,
             max_source_tokens=max_source_tokens,
             avoid_flagged=guard,
             alignment_layer=alignment_layer,
@@ -246,13 +252,37 @@ def without_garbage_collection() -> Iterator[None]:
         gc.enable()
 
 
+def device_for_workers(device: options.Device, workers: int) -> options.Device:
+    """Return the device for ``workers`` processes that each load the model: the CPU, if there are several.
+
+    Raises:
+        ConfigError: Several processes would share a GPU.
+    """
+    if workers == 1:
+        return device
+    if device == "cuda":
+        raise ConfigError(
+            f"--workers {workers}: several processes would share the GPU; leave out --workers, or use --device cpu"
+        )
+    if device == "auto":
+        from headway.hardware import choose_device
+
+        if choose_device().type == "cuda":
+            print("headway: --workers computes on the CPU; leave it out to use the GPU", file=sys.stderr)
+    return "cpu"
+
+
 def load_ensemble(
-    load: Callable[[], Translator], other_models: Sequence[Path] | None, precision: options.Precision
+    load: Callable[[], Translator],
+    other_models: Sequence[Path] | None,
+    device: options.Device,
+    precision: options.Precision,
 ) -> Translator:
     """Return the translator that ``load`` loads, or its ensemble with the models in the folders ``other_models``."""
     from headway.predict import Translator, load_translator
 
-    return Translator.ensemble([load(), *(load_translator(other, precision=precision) for other in other_models or ())])
+    others = [load_translator(other, device=device, precision=precision) for other in other_models or ()]
+    return Translator.ensemble([load(), *others])
 
 
 def _load_pivot(

@@ -122,6 +122,8 @@ def choose_precision(name: Precision, device: torch.device) -> Precision:
     The fastest is int8 on a CPU if the compiled kernels run (:mod:`headway.kernels`), otherwise bfloat16 if the
     hardware multiplies it, otherwise float32. Raises :class:`ConfigError` if int8 is requested but cannot run.
     """
+    if name == "int8" and device.type != "cpu":
+        raise ConfigError(f"precision int8 does not exist on {device.type}; use --device cpu or --precision auto")
     int8 = name in ("auto", "int8") and device.type == "cpu" and kernels.available()
     if name == "int8" and not int8:
         raise ConfigError(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from headway.config import Config, read_toml
 from headway.errors import ConfigError
@@ -99,6 +99,9 @@ class ServeConfig(Config):
     host: str = Field("127.0.0.1", description="Address to listen on. The default is reached from this machine only.")
     port: int = Field(5000, ge=0, le=65535, description="Port to listen on; 0 means any free one.")
     workers: int | None = Field(None, ge=1, description="Worker processes. Default: one for each core.")
+    device: Literal["cpu"] = Field(
+        "cpu", description="Device to compute on. There is only one choice: worker processes are forked, without GPUs."
+    )
     allowed_hosts: tuple[str, ...] = Field(
         (), description="Values of the Host header that are accepted besides those of the loopback interface."
     )
@@ -118,6 +121,16 @@ class ServeConfig(Config):
     )
     limits: LimitsConfig = LimitsConfig()
     keys: tuple[KeyConfig, ...] = Field((), description="API keys. Without any, every request is accepted.")
+
+    @field_validator("device", mode="before")
+    @classmethod
+    def _is_the_cpu(cls, device: object) -> object:
+        if device != "cpu":
+            raise ValueError(
+                "the service computes on the CPU: its worker processes are forked, so that they share the memory of "
+                "the models, and CUDA does not work in forked processes; leave device out, or set it to 'cpu'"
+            )
+        return device
 
     @model_validator(mode="after")
     def _has_distinct_names(self) -> ServeConfig:

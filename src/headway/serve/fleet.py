@@ -23,6 +23,7 @@ class Fleet(ABC):
         num_workers: The number of workers that there should be.
         models: What is known of the models.
         num_bytes: The memory of each loaded model.
+        has_gpu: Whether the machine has a GPU, which no model uses.
         restarts: The number of workers that were replaced.
     """
 
@@ -30,6 +31,7 @@ class Fleet(ABC):
         self.num_workers = num_workers
         self.models: dict[str, ModelInfo] = {}
         self.num_bytes: dict[str, int] = {}
+        self.has_gpu = False
         self.restarts = 0
 
     # A fleet whose processes others start has no more to do than this.

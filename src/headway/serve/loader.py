@@ -49,6 +49,8 @@ def _run(control: socket.socket, inherited: dict[str, Any]) -> None:
     except EOFError:
         return
     try:
+        import torch
+
         from headway.bundle import load_outline
         from headway.predict.int8_check import ChoosesPrecision
         from headway.tasks import load  # noqa: F401  # so that its memory is not counted for a model
@@ -70,7 +72,8 @@ def _run(control: socket.socket, inherited: dict[str, Any]) -> None:
         control.sendall(encode(LoadFailed(_sendable(error))))
         return
     try:
-        control.sendall(encode(Loaded(tuple(infos), num_bytes, tuple(notes))))
+        has_gpu = torch.cuda.is_available()
+        control.sendall(encode(Loaded(tuple(infos), num_bytes, tuple(notes), has_gpu)))
     except BrokenPipeError:  # the service could not start, or needs the models no more
         return
     gc.collect()
@@ -85,12 +88,18 @@ def _anonymous_bytes() -> int:
 
 
 def _load(spec: ModelSpec) -> Any:
-    """Load a model, and use it once, so that its weights are converted and its kernels compiled before the fork."""
+    """Load a model, and use it once, so that its weights are converted and its kernels compiled before the fork.
+
+    It is loaded on the CPU, because CUDA does not work in a process that is forked from one that has used it.
+    """
     from headway.bundle import read_config
+    from headway.hardware import keep_freed_memory
     from headway.tasks import load
 
     decodes = read_config(Path(spec.folder)).task.kind in _DECODING_KINDS
-    model = load(spec.folder, **(spec.settings if decodes else {}))
+    model = load(spec.folder, device="cpu", **(spec.settings if decodes else {}))
+    if decodes:
+        keep_freed_memory()  # the workers inherit it
     model.warm_up()
     return model
 

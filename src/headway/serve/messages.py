@@ -109,11 +109,13 @@ class Loaded:
         models: All models, including those that are loaded on demand.
         num_bytes: The memory of each model that is loaded.
         notes: What the log should say about them.
+        has_gpu: Whether PyTorch finds a GPU, which the service does not use.
     """
 
     models: tuple[ModelInfo, ...]
     num_bytes: dict[str, int]
     notes: tuple[str, ...] = ()
+    has_gpu: bool = False
 
 
 @dataclass(frozen=True)

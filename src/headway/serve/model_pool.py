@@ -102,6 +102,7 @@ class ModelPool:
 
     Attributes:
         models: What is known of each model, by name.
+        has_gpu: Whether this machine has a GPU, which no model uses.
         is_lost: Whether the process that loads the models has ended unexpectedly. Then this process gets SIGTERM,
             because the models cannot be loaded again.
         loads: The number of loads on demand.
@@ -134,7 +135,7 @@ class ModelPool:
         self._changed = asyncio.Condition()  # notified when models have become idle
         self._tasks: set[asyncio.Task[Any]] = set()
         self.models: dict[str, ModelInfo] = {}
-        self.is_lost = False
+        self.is_lost = self.has_gpu = False
         self.loads = self.failed_loads = self.unloads = 0
         self.load_seconds = 0.0
 
@@ -166,7 +167,7 @@ class ModelPool:
             ConfigError: The models need more memory than the budget.
         """
         await self._base.start()
-        self.models = self._base.models
+        self.models, self.has_gpu = self._base.models, self._base.has_gpu
         if self._budget is not None and self.num_bytes > self._budget:
             needed = self.num_bytes / _MEGABYTE
             await self.close()

@@ -154,6 +154,7 @@ class ProcessFleet(Fleet):
         match message:
             case Loaded():
                 self.models, self.num_bytes = {model.name: model for model in message.models}, message.num_bytes
+                self.has_gpu = message.has_gpu
                 for note in message.notes:
                     _log.info("%s", note)
                 self._loaded.set_result(None)

@@ -97,6 +97,8 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
     address = f"[{host}]" if ":" in host else host
     names = ", ".join(pool.models)
     print(f"headway: serving {names} on http://{address}:{port} ({where})", file=sys.stderr, flush=True)
+    if pool.has_gpu:
+        print("headway: the service computes on the CPU; the GPU of this machine is not used", file=sys.stderr)
     await server.serve(sockets=[listener])
     for task in (watching, preparing):
         task.cancel()

@@ -21,6 +21,7 @@ _PROCESS_CLOCK = 2  # CPUCLOCK_SCHED: a clock's number is ~pid << 3 | 2 (Linux, 
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # PyTorch looks for a GPU without initializing CUDA, which forks forbid
     "MALLOC_ARENA_MAX": "1",  # one heap for all threads: one thread does nearly all of a worker's work
 }
 # A decoding step reads the scattered caches of many sentences, which need too many TLB entries with small pages.

@@ -63,8 +63,11 @@ def train(recipe: Recipe, run: str | Path, *, listener: Listener | None = None) 
 def load(folder: str | Path, **settings: Any) -> Any:
     """Load the model in ``folder``, and return a Translator, Classifier, LanguageModel or MaskedLanguageModel.
 
-    ``settings`` are the keyword arguments of :func:`headway.predict.load_translator` or of the function for the model's
-    task, such as ``device``.
+    Args:
+        folder: The model folder.
+        settings: Keyword arguments of :func:`headway.predict.load_translator` or of the function for the model's task.
+            All of them have ``device``: "auto" (the default: a GPU if there is one), "cpu", "cuda" or another device of
+            PyTorch.
 
     Raises:
         BundleError: ``folder`` is not a model folder, or a file in it is missing or invalid.

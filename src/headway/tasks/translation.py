@@ -194,7 +194,7 @@ class TranslationTask:
             islice(read_examples(corpus, data), _COUNTED_EXAMPLES) for corpus in recipe.data.train
         )
         found = calibrate(
-            load_translator(folder, precision="float32"),
+            load_translator(folder, device=recipe.training.device, precision="float32"),
             sources,
             [source for source, _ in training],
             source_language=dev.source_language,
