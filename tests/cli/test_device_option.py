@@ -1,0 +1,257 @@
+"""``--device``: every command that runs a model has it, takes a GPU by default if there is one, and uses what it names.
+
+On a machine with a GPU, modules would be moved to it. Here, moves are only recorded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from inspect import signature
+from keyword import iskeyword
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+import torch
+from command_line import Ended, assert_refused, run, write_lines
+from torch import nn
+
+import headway
+from headway.bundle import TaskConfig
+from headway.cli import COMMANDS
+from headway.cli.options import Device
+from headway.cli.translate import device_for_workers
+from headway.errors import ConfigError
+from headway.interop.onnx import OnnxModel
+from headway.predict import Classifier, LanguageModel, MaskedLanguageModel, Translator, own_model
+
+# Commands that compute nothing with a model, or whose device is a key of the recipe that they read.
+WITHOUT = {
+    *("prepare", "curves", "shortlist", "tokenize", "average", "export", "info", "schema", "import"),
+    "doctor",  # describes the device that auto means
+}
+OF_TRAINING = {"train", "distill", "quickstart"}
+WORDS = ["das rote Haus", "der Baum und das grüne Haus"]
+
+
+@pytest.fixture(scope="module")
+def folders(
+    make_translator: Callable[..., Translator],
+    make_classifier: Callable[..., Classifier],
+    make_language_model: Callable[..., LanguageModel],
+    make_masked_language_model: Callable[..., MaskedLanguageModel],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Path]:
+    """The folders of small models, and the files that the commands read."""
+    home = tmp_path_factory.mktemp("models")
+    makers: dict[str, Any] = {
+        "translator": make_translator,
+        "classifier": make_classifier,
+        "language_model": make_language_model,
+        "masked": make_masked_language_model,
+    }
+    for name, make in makers.items():
+        make().bundle.save(home / name, "# A model\n")
+    make_translator(seed=4).bundle.save(home / "translator2", "# A model\n")
+    back = replace(make_translator().bundle, task=TaskConfig(source_language="en", target_language="de"))
+    back.save(home / "back", "# A model\n")
+    make_language_model(seed=4).bundle.save(home / "language_model2", "# A model\n")
+    write_lines(home / "source", WORDS)
+    write_lines(home / "target", WORDS)
+    write_lines(home / "labeled.tsv", ["Haus\tdas rote Haus", "Baum\tder Baum"])
+    write_lines(home / "pairs.tsv", ["das Haus\tHaus das"])
+    write_lines(home / "candidates", ["1\t-1\tdas", "1\t-2\tder", "2\t-1\tder", "2\t-2\tdas"])
+    write_lines(home / "many", [f"das Haus {word}" for word in WORDS * 250])
+    return {each.name: each for each in home.iterdir()}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The devices other than the CPU that models were asked to be on, on a machine with a GPU."""
+    found: list[str] = []
+
+    def copy_to(model: nn.Module, device: torch.device | None) -> nn.Module:
+        if device is not None and device.type != "cpu":
+            found.append(device.type)
+        return own_model.share_weights(model)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(own_model, "copy_to", copy_to)
+    return found
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_that_runs_a_model_has_the_option(command: str) -> None:
+    name = command + "_" * iskeyword(command)
+    function = getattr(import_module(f"headway.cli.{name}"), name)
+    hint = get_type_hints(function).get("device")
+    assert (hint is None) == (command in WITHOUT), "add options.DeviceOption, or name the command in WITHOUT"
+    expected = {"serve": (str | None, None), **dict.fromkeys(("train", "distill"), (Device | None, None))}
+    found = (hint, signature(function).parameters["device"].default) if hint else (Device, "auto")
+    assert found == expected.get(command, (Device, "auto"))
+
+
+# The words after the command; names of files and folders of ``folders`` are replaced by their paths.
+CALLS = [
+    "translate translator Haus --precision float32",
+    "translate translator Haus --with translator2 --precision float32",
+    "translate translator Haus --pivot back --precision float32",
+    "classify classifier Haus --explain",
+    "generate language_model Haus --max-new-tokens 1 --precision float32",
+    "fill masked [MASK]",
+    "evaluate translator --source source --reference target",
+    "evaluate classifier --data labeled.tsv",
+    "evaluate language_model --data source",
+    "evaluate masked --pairs pairs.tsv",
+    "compare translator translator2 --source source --reference target --samples 100 --trials 100",
+    "compare language_model language_model2 --data source --documents line --samples 100 --trials 100",
+    "score translator --source source --target target",
+    "calibrate translator --source many --precision float32",
+    "score language_model Haus",
+    "score masked Haus",
+    "rerank translator translator2 --source source --candidates candidates",
+    "rerank translator --channel translator2 --channel-weight 1 --source source --candidates candidates",
+    "rerank translator --language-model language_model --language-model-weight 1 --source source "
+    "--candidates candidates",
+    "alternatives translator Haus",
+    "inspect translator Haus -o -",
+    "inspect classifier Haus -o -",
+    "inspect language_model Haus --max-new-tokens 1 -o -",
+    "inspect masked Haus -o -",
+]
+
+
+def called(call: str, folders: dict[str, Path], *more: str) -> Ended:
+    ended = run(*(folders.get(word, word) for word in call.split()), *more)
+    assert ended.code == 0, ended.err
+    return ended
+
+
+def test_every_command_is_called() -> None:
+    elsewhere = {"experiment", "serve", *OF_TRAINING}
+    assert {call.split()[0] for call in CALLS} == set(COMMANDS) - WITHOUT - elsewhere
+
+
+@pytest.mark.slow_but_every(3)
+@pytest.mark.parametrize("call", CALLS)
+def test_commands_use_the_device(call: str, folders: dict[str, Path], asked: list[str]) -> None:
+    called(call, folders, "--device", "cpu")
+    assert asked == []
+    called(call, folders)
+    models = ("translator", "translator2", "back", "classifier", "language_model", "language_model2", "masked")
+    assert asked == ["cuda"] * sum(word in models for word in call.split())
+
+
+def test_a_gpu_that_is_missing_is_named(folders: dict[str, Path]) -> None:
+    ended = run("translate", folders["translator"], "Haus", "--device", "cuda")
+    assert_refused(ended, "device = 'cuda': PyTorch finds no GPU on this machine; use 'auto' or 'cpu'")
+    ended = run("experiment", "scaling", "-o", folders["translator"].parent / "report", "--device", "cuda")
+    assert_refused(ended, "PyTorch finds no GPU")
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:one"])
+def test_unknown_devices_are_refused(folders: dict[str, Path], name: str) -> None:
+    with pytest.raises(ConfigError, match=f"device = '{name}': expected 'auto', 'cpu' or 'cuda'"):
+        headway.load(folders["classifier"], device=name)
+
+
+def test_a_gpu_that_does_not_exist_is_refused(folders: dict[str, Path], asked: list[str]) -> None:
+    with pytest.raises(ConfigError, match="device = 'cuda:1': PyTorch finds 1 GPUs on this machine, counted from 0"):
+        headway.load(folders["classifier"], device="cuda:1")
+
+
+@pytest.mark.parametrize("name", ["translator", "classifier", "language_model", "masked"])
+def test_models_are_loaded_on_the_gpu_if_there_is_one(folders: dict[str, Path], asked: list[str], name: str) -> None:
+    headway.load(folders[name], device="cpu")
+    assert asked == []
+    headway.load(folders[name])
+    assert asked == ["cuda"]
+
+
+@pytest.mark.parametrize("name", ["translator", "language_model"])
+def test_int8_computes_on_the_cpu(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("headway.kernels.available", lambda: True)
+    assert headway.load(folders[name], precision="int8").device == torch.device("cpu")
+    monkeypatch.setattr(own_model, "copy_to", lambda model, device: own_model.share_weights(model).to("meta"))
+    with pytest.raises(ConfigError, match="int8 does not exist on meta; use --device cpu or --precision auto"):
+        headway.load(folders[name], precision="int8", device="cuda")
+
+
+def test_onnx_folders_run_on_the_cpu(
+    folders: dict[str, Path], asked: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "onnx"
+    folder.mkdir()
+    for file in folders["translator"].iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    (folder / "step.onnx").touch()
+    monkeypatch.setattr("headway.predict.translator.STEP_FILE", "step.onnx")
+    monkeypatch.setattr("headway.predict.translator.OnnxModel.load", lambda _: object.__new__(OnnxModel))
+    assert headway.load(folder).device == torch.device("cpu")
+    assert asked == []
+    with pytest.raises(ConfigError, match=r"device = 'cuda': .* is an ONNX folder, which runs on the CPU; use 'cpu'"):
+        headway.load(folder, device="cuda")
+
+
+def test_several_processes_compute_on_the_cpu(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert device_for_workers("auto", 1) == "auto"
+    assert device_for_workers("cuda", 1) == "cuda"
+    assert device_for_workers("cpu", 2) == "cpu"
+    assert capsys.readouterr().err == ""
+    assert device_for_workers("auto", 2) == "cpu"
+    assert "--workers computes on the CPU; leave it out to use the GPU" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="--workers 2: several processes would share the GPU; leave out --workers"):
+        device_for_workers("cuda", 2)
+
+
+def test_without_a_gpu_several_processes_say_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert device_for_workers("auto", 2) == "cpu"
+    assert capsys.readouterr().err == ""
+
+
+RECIPE = """
+[data]
+folder = "."
+train = [{ files = ["source", "target"] }]
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "device"), [([], "auto"), (["--device", "cpu"], "cpu"), (["--device", "cuda"], "cuda")]
+)
+@pytest.mark.parametrize("command", sorted(OF_TRAINING))
+def test_training_uses_the_device(
+    command: str, option: list[str], device: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: Any
+) -> None:
+    seen: list[str] = []
+
+    def train(*arguments: Any, **_: Any) -> Any:
+        seen.append(next(each.training.device for each in arguments if hasattr(each, "training")))
+        raise ConfigError("seen")
+
+    for name in ("headway.tasks.train", "headway.train.loop.train", "headway.distill.distill"):
+        monkeypatch.setattr(name, train)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE)
+    words: dict[str, list[object]] = {
+        "train": [recipe],
+        "distill": [folders["translator"], recipe],
+        "quickstart": ["--size", "1000", "--language-model"],
+    }
+    assert_refused_with_seen(run(command, *words[command], "--run", tmp_path / "run", *option))
+    assert seen == [device]
+
+
+def assert_refused_with_seen(ended: Ended) -> None:
+    assert ended.code == 2
+    assert ended.err.endswith("headway: seen\n"), ended.err
+
+
+def test_the_device_of_an_inspection_is_not_part_of_it(folders: dict[str, Path]) -> None:
+    ended = called("inspect translator Haus -o - --device cpu", folders)
+    assert "device" not in json.loads(ended.out)
