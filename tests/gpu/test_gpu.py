@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import sys
+import urllib.request
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import jaxtyping
 import numpy as np
@@ -14,14 +19,18 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import headway
+from headway import kernels
 from headway.bundle import read_weights
 from headway.data.batching import PaddedBatch
 from headway.decode.request import DecodingOptions
 from headway.engine.accelerate import accelerate
+from headway.errors import ConfigError
+from headway.inspection.inspect_text import inspect
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.nn import Causal, DocumentMask, MultiHeadAttention, causal_mask
-from headway.predict import LanguageModel, MaskedLanguageModel, load_translator
+from headway.predict import LanguageModel, MaskedLanguageModel, Translator, load_translator
 from headway.predict.classifier import Classifier
 from headway.tasks import parse_recipe, train
 from headway.tasks.classification import ClassificationObjective
@@ -196,3 +205,59 @@ def test_attention_within_documents_equals_the_plain_form(num_kv_heads: int) -> 
     documents = DocumentMask.from_starts(torch.rand(3, 33, device="cuda") < 0.2)
     for mask in (documents, documents.with_tensor()):
         torch.testing.assert_close(layer(x, mask=mask), plain(x, mask=documents.to_tensor()), rtol=1e-3, atol=1e-3)
+
+
+def test_every_model_is_loaded_on_the_gpu_and_answers_as_on_the_cpu(
+    tmp_path: Path,
+    make_translator: Callable[..., Translator],
+    make_classifier: Callable[..., Classifier],
+    make_language_model: Callable[..., LanguageModel],
+    make_masked_language_model: Callable[..., MaskedLanguageModel],
+) -> None:
+    makers: Any = (make_translator, make_classifier, make_language_model, make_masked_language_model)
+    for number, make in enumerate(makers):
+        folder = tmp_path / str(number)
+        make().bundle.save(folder, "# A model\n")
+        there, here = headway.load(folder), headway.load(folder, device="cpu")
+        assert (there.device.type, here.device.type) == ("cuda", "cpu")
+        seen = [json.loads(inspect(each, "das rote Haus", None, name="a model").as_json()) for each in (there, here)]
+        assert seen[0].keys() == seen[1].keys()
+    language_model, copy = headway.load(tmp_path / "2"), headway.load(tmp_path / "2", device="cpu")
+    assert language_model.perplexity(TEXTS).loss == pytest.approx(copy.perplexity(TEXTS).loss, rel=1e-4)
+
+
+def test_int8_and_the_caller_s_model_stay_on_the_cpu(
+    make_translator: Callable[..., Translator], tmp_path: Path
+) -> None:
+    bundle = make_translator().bundle
+    before = [(parameter.device, parameter.data_ptr()) for parameter in bundle.model.parameters()]
+    there = Translator(bundle, device="cuda", precision="float32")
+    for one, other in zip(there.score(TEXTS, TEXTS), Translator(bundle).score(TEXTS, TEXTS), strict=True):
+        assert one.log_probability == pytest.approx(other.log_probability, rel=1e-4)
+    assert [(parameter.device, parameter.data_ptr()) for parameter in bundle.model.parameters()] == before
+    assert len(list(there.bundle.model.parameters())) == len(before), "tied weights stay tied"
+    bundle.save(tmp_path / "model", "# A model\n")
+    if kernels.available():
+        assert headway.load(tmp_path / "model", precision="int8").device.type == "cpu"
+    with pytest.raises(
+        ConfigError, match="precision int8 does not exist on cuda; use --device cpu or --precision auto"
+    ):
+        headway.load(tmp_path / "model", precision="int8", device="cuda")
+
+
+def test_the_service_starts_on_the_cpu_and_says_so(make_translator: Callable[..., Translator], tmp_path: Path) -> None:
+    make_translator().bundle.save(tmp_path / "model", "# A model\n")
+    command = [sys.executable, "-m", "headway", "serve", str(tmp_path / "model"), "--workers", "1", "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as service:
+        try:
+            assert service.stderr is not None
+            lines = [next(service.stderr) for _ in range(2)]
+            assert "serving model on http://" in lines[0], lines
+            assert lines[1] == "headway: the service computes on the CPU; the GPU of this machine is not used\n"
+            url = lines[0].split(" on ")[1].split()[0]
+            body = json.dumps({"q": "das rote Haus", "source": "de", "target": "en"}).encode()
+            request = urllib.request.Request(f"{url}/translate", body, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                assert "translatedText" in json.load(reply)
+        finally:
+            service.kill()

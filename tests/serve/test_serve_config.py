@@ -51,3 +51,18 @@ def test_names_of_models() -> None:
     assert model_name(ModelConfig(path="runs/de-en/best")) == "de-en"
     assert model_name(ModelConfig(path="models/opus")) == "opus"
     assert model_name(ModelConfig(path="models/opus", name="x")) == "x"
+
+
+@pytest.mark.parametrize("device", ["cuda", "auto", "gpu", "cuda:0"])
+def test_the_service_computes_on_the_cpu(tmp_path: Path, device: str) -> None:
+    path = tmp_path / "serve.toml"
+    models = 'models = [{ path = "m" }]\n'
+    path.write_text(models + f'device = "{device}"\n')
+    refused = f"device = '{device}': the service computes on the CPU.*leave device out, or set it to 'cpu'"
+    with pytest.raises(ConfigError, match=refused):
+        read_config(path, {}, {})
+    path.write_text(models + 'device = "cpu"\n')
+    assert read_config(path, {}, {}).device == "cpu"
+    for overrides, environment in (({"device": device}, {}), ({}, {"HEADWAY_DEVICE": device})):
+        with pytest.raises(ConfigError, match=refused):
+            read_config(path, overrides, environment)
