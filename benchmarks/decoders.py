@@ -50,6 +50,7 @@ class Headway:
     def __init__(
         self, folder: Path, precision: Any, device: str = "cpu", shortlist: bool = False, workers: int = 1, **_: Any
     ) -> None:
+        keep_freed_memory()  # as commands do
         self.precision = precision
         self.tokenizer = read_config(folder).load_tokenizers()[0]
         # The output of a model with random weights is flagged, and would be searched for again with avoid_flagged.

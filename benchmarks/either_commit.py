@@ -72,6 +72,7 @@ def classify(texts: list[str], folder: str) -> float:
 
 def main() -> None:
     """Answer calls until standard input ends."""
+    importlib.import_module("headway.hardware").keep_freed_memory()  # as commands do
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # other output goes to standard error, so that only answers are on standard output
     with waiting_as_in_commands() if "--beside" in sys.argv else nullcontext():
