@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import headway.predict.translator as translator_module
 from headway import kernels
+from headway.engine import to_search_model
 from headway.models.classifier import ClassifierConfig
 from headway.models.decoder_only import DecoderOnlyConfig
 from headway.models.masked import MaskedConfig
@@ -119,7 +120,8 @@ def test_forward_passes_see_the_weights_of_further_training(make_bundle: Callabl
 @pytest.fixture(params=ARCHITECTURES)
 def model(request: pytest.FixtureRequest) -> nn.Module:
     """One model of each architecture."""
-    return build_model(CONFIGS[request.param], 32, 32 if "classifier" not in request.param else 3)
+    found: nn.Module = build_model(CONFIGS[request.param], 32, 32 if "classifier" not in request.param else 3)
+    return found
 
 
 def run(model: Any, length: int = 9) -> Tensor:
@@ -153,11 +155,12 @@ def test_weights_can_be_loaded_into_a_copy_whose_original_is_gone(model: nn.Modu
 def test_a_copy_on_another_device_has_weights_of_its_own(model: nn.Module) -> None:
     """PyTorch's meta device stands for a GPU: moving a module changes the data of its parameters in place."""
     before = {name: (id(each), each.device, each.data_ptr()) for name, each in model.named_parameters()}
-    held = {id(each.cell): list(each.cell._flat_weights) for each in model.modules() if hasattr(each, "cell")}
+    modules: list[Any] = list(model.modules())
+    held = {id(each.cell): list(each.cell._flat_weights) for each in modules if hasattr(each, "cell")}
     moved = copy_to(model, torch.device("meta"))
     assert {parameter.device.type for parameter in moved.parameters()} == {"meta"}
     assert {name: (id(each), each.device, each.data_ptr()) for name, each in model.named_parameters()} == before
-    for each in model.modules():
+    for each in modules:
         if id(getattr(each, "cell", None)) in held:
             assert all(one is other for one, other in zip(each.cell._flat_weights, held[id(each.cell)], strict=True))
     assert len(list(moved.parameters())) == len(list(model.parameters())), "tied ones stay tied"
@@ -207,7 +210,7 @@ def test_a_model_is_not_converted_while_its_layers_are_replaced(
     make_bundle: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replacing, converted = threading.Event(), threading.Event()
-    accelerate, convert, order = translator_module._accelerate, translator_module.to_search_model, list[str]()
+    accelerate, convert, order = translator_module._accelerate, to_search_model, list[str]()
 
     def slow_accelerate(model: Any) -> Any:
         replacing.set()
