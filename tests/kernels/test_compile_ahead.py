@@ -16,7 +16,7 @@ if not kernels.available():
 
 COMPILE = "from headway.kernels.compile_ahead import compile_decoding_kernels as run; run()"
 START = "from headway import kernels; kernels.start_compiling()"
-WAIT = "from headway.kernels import jit; assert jit._background.wait() == 0"
+WAIT = "from headway.kernels import code_cache; assert code_cache._background.wait() == 0"
 DECODE = """
 import torch
 from headway.engine import SearchTransformer

@@ -29,16 +29,15 @@ def doctor(
     print(f"headway   {version('headway')}, PyTorch {torch.__version__}, Python {platform.python_version()}")
     print(f"device    {device}: {name}, {torch.get_num_threads()} threads")
     print(f"training  in {'bfloat16' if bfloat16 else 'float32'} by default")
-    compiled = (
-        "" if device.type != "cpu" or kernels.available() else "; int8 needs an x86 processor with AVX2, and numba"
-    )
-    print(f"decoding  in {choose_precision('auto', device)} by default{compiled}")
+    reason = kernels.unavailable_reason()
+    without = "" if reason is None or device.type != "cpu" else f", not in int8: {reason}"
+    print(f"decoding  in {choose_precision('auto', device)} by default{without}")
     for dtype in (torch.float32, torch.bfloat16) if bfloat16 else (torch.float32,):
         rate = matmul_gflops(dtype, device)
         print(f"products  {str(dtype).removeprefix('torch.')}: {rate:,.0f} GFLOP/s at 2048 x 2048 x 2048")
-    if compile_ahead and kernels.available():
+    if compile_ahead and reason is None:
         from headway.kernels.compile_ahead import compile_decoding_kernels
 
         print(f"kernels   compiled; cached in {' or '.join(compile_decoding_kernels())}")
     elif compile_ahead:
-        print("kernels   none to compile on this machine")
+        print(f"kernels   none to compile: {reason}")

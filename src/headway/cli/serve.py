@@ -32,6 +32,7 @@ def serve(
     /api/v1. SIGTERM or Ctrl-C ends the service when its accepted requests are answered, and SIGHUP loads the models
     again, without losing a request.
     """
+    from headway import kernels
     from headway.serve.config import ServeConfig, read_config
 
     given = [{"path": str(path)} for path in models or ()]
@@ -42,6 +43,9 @@ def serve(
     found = read()
     if check:
         print(f"{config or 'the options'}: correct; {len(found.models)} models")
+        reason = kernels.unavailable_reason()
+        if reason is not None and any(model.precision in ("int8", "auto") for model in found.models):
+            print(f"no model decodes in int8 on this machine: {reason}; models need precision 'auto' or 'float32'")
         return
     from headway.serve.run import run
 

@@ -126,9 +126,8 @@ def choose_precision(name: Precision, device: torch.device) -> Precision:
         raise ConfigError(f"precision int8 does not exist on {device.type}; use --device cpu or --precision auto")
     int8 = name in ("auto", "int8") and device.type == "cpu" and kernels.available()
     if name == "int8" and not int8:
-        raise ConfigError(
-            "precision int8 needs an x86 processor with AVX2 and the package numba; use 'auto', 'bfloat16' or 'float32'"
-        )
+        reason = kernels.unavailable_reason() if device.type == "cpu" else f"the device is {device}, not the CPU"
+        raise ConfigError(f"precision int8 cannot run: {reason}; use 'auto', 'bfloat16' or 'float32'")
     if name != "auto":
         return name
     if int8:

@@ -22,9 +22,11 @@ Training in float32 or bfloat16:
 
 These kernels are built from:
 
-- :mod:`headway.kernels.jit`: compilation, its cache, and running a kernel on threads.
+- :mod:`headway.kernels.jit`: compilation, and running a kernel on threads. :mod:`headway.kernels.code_cache` keeps
+  compiled code on disk.
 - :mod:`headway.kernels.llvm`: functions written as LLVM instructions. :mod:`headway.kernels.float_bits`,
   :mod:`headway.kernels.exp` and :mod:`headway.kernels.reductions` are such functions.
+- :mod:`headway.kernels.probe`: a kernel that tells whether this version of Numba works.
 
 Kernels take and return NumPy arrays, float32 and contiguous unless documented otherwise. They release the GIL, so
 several threads can decode at once, each with its own rows. A kernel uses threads itself only if PyTorch has several in
@@ -39,8 +41,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import os
+import platform
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +60,7 @@ __all__ = [
     "cpu_features",
     "host_threads",
     "start_compiling",
+    "unavailable_reason",
 ]
 
 FEATURES_VARIABLE = "HEADWAY_CPU_FEATURES"
@@ -134,19 +140,85 @@ def allowed_features() -> frozenset[str]:
 
 @functools.cache
 def available() -> bool:
-    """Return whether the kernels can run: on an x86 processor with AVX2, if Numba is installed and works.
+    """Return whether the kernels can run, and warn once if they could with another version of Numba.
 
     Raises :class:`~headway.errors.ConfigError` if ``HEADWAY_CPU_FEATURES`` names an unknown feature.
     """
+    obstacle = _obstacle()
+    if obstacle is not None and obstacle.is_failure:
+        warnings.warn(f"slower without compiled kernels: {obstacle.reason}", stacklevel=2)
+    return obstacle is None
+
+
+def unavailable_reason() -> str | None:
+    """Return why the kernels cannot run on this machine, or None if they can."""
+    obstacle = _obstacle()
+    return None if obstacle is None else obstacle.reason
+
+
+@dataclass(frozen=True)
+class _Obstacle:
+    """Why the kernels cannot run, and whether that is a failure of Numba rather than the machine or the user's choice."""
+
+    reason: str
+    is_failure: bool = False
+
+
+@functools.cache
+def _obstacle() -> _Obstacle | None:
+    """Return what keeps the kernels from running, after trying a small one."""
+    obstacle = _obstacle_to_compiling()
+    if obstacle is None:
+        from headway.kernels import probe
+
+        try:
+            probe.run()
+        except Exception as error:
+            return _failure(error)
+    return obstacle
+
+
+@functools.cache
+def _obstacle_to_compiling() -> _Obstacle | None:
+    """Return what keeps the kernels from being compiled, as far as it is known without compiling."""
+    machine = platform.machine()
+    if machine.lower() not in ("x86_64", "amd64"):
+        return _Obstacle(f"they need an x86 processor, and this one is {machine or 'unknown'}")
     try:
         if "avx2" not in cpu_features():
-            return False
+            is_restricted = "avx2" not in allowed_features()
+            return _Obstacle(
+                f"{FEATURES_VARIABLE} turns them off" if is_restricted else "the processor lacks AVX2, FMA or F16C"
+            )
         import numba
-    except ImportError:  # Numba also raises it for versions of Python and NumPy that it does not support yet
-        return False
-    config: Any = numba.config  # Numba sets these names at run time
-    # The kernels contain instructions of this processor, so Numba must be enabled and must compile for it.
-    return not (config.DISABLE_JIT or config.CPU_NAME or config.CPU_FEATURES)
+
+        config: Any = numba.config  # Numba sets these names at run time
+        # The kernels contain instructions of this processor, so Numba must be enabled and must compile for it.
+        for name in ("DISABLE_JIT", "CPU_NAME", "CPU_FEATURES"):
+            if getattr(config, name):
+                return _Obstacle(f"NUMBA_{name} is set")
+        importlib.import_module("headway.kernels.probe")
+    except ConfigError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name in ("llvmlite", "numba"):
+            return _Obstacle("the package numba is not installed")
+        return _failure(error)
+    except Exception as error:  # Numba refuses versions of Python and NumPy that it does not know
+        return _failure(error)
+    return None
+
+
+def _failure(error: Exception) -> _Obstacle:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        name = f"Numba {version('numba')}"
+    except PackageNotFoundError:
+        name = "Numba"
+    cause = error.__cause__ or error
+    reason = f"{type(cause).__name__}: {cause}".partition("\n")[0]
+    return _Obstacle(f"{name} does not work here ({reason}); 'pip check' reports versions that do not fit", True)
 
 
 def start_compiling() -> None:
@@ -154,10 +226,10 @@ def start_compiling() -> None:
 
     Meanwhile this process can import PyTorch.
     """
-    if available():
+    if _obstacle_to_compiling() is None:
         from headway.kernels.decode_attention import write_kv  # imports Numba
 
-        if write_kv._cache.is_empty:  # type: ignore[attr-defined]
+        if getattr(write_kv._cache, "is_empty", False):  # type: ignore[attr-defined]  # Numba's own cache cannot tell
             from headway.kernels import compile_ahead
 
             compile_ahead.start()

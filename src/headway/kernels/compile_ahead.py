@@ -8,13 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
+from headway.kernels import probe
 from headway.kernels.activations import CHUNK, gelu_tanh
+from headway.kernels.code_cache import cache_folders, compile_in_background
 from headway.kernels.decode_attention import attend, padded_width, write_keys_and_values, write_kv
 from headway.kernels.fp16_dot import KEYS_PER_DOT
 from headway.kernels.int8_blocks import decoder_blocks, self_attention_blocks
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
 from headway.kernels.int8_linear import MIN_PARALLEL, LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
-from headway.kernels.jit import cache_folders, compile_in_background, run_serial_and_parallel
+from headway.kernels.jit import run_serial_and_parallel
 from headway.kernels.vocab_topk import topk_logits, topk_projection, topk_projection_per_sentence
 
 _WIDTH = 8
@@ -26,6 +28,7 @@ def compile_decoding_kernels() -> list[str]:
     Each kernel is called once with small arrays of the types that decoding uses. The code does not depend on sizes.
     Kernels that every translation needs come first.
     """
+    probe.run()
     rows = np.zeros((2, 3 * _WIDTH), dtype=np.float32)
     x, weight = np.zeros((2, _WIDTH), dtype=np.float32), np.zeros((_WIDTH, _WIDTH), dtype=np.float32)
     bias = np.zeros(_WIDTH, dtype=np.float32)

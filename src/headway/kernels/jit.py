@@ -1,50 +1,28 @@
-"""Numba compilation: the decorators of all kernels, the threads that they run on, and the cache of compiled code.
-
-Compiled code is cached on disk, so only the first call on a machine waits for the compiler. The cache is in
-``NUMBA_CACHE_DIR`` if that is set, otherwise next to this module if that folder can be written, otherwise in the user's
-cache folder. Code next to this module is also found if its folder cannot be written (a container image, a read-only
-install).
-"""
+"""Numba compilation: the decorators of all kernels, and the threads that they run on."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
-import hashlib
 import inspect
 import os
 import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from pickle import UnpicklingError
 from types import FrameType, FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import numba
 import numpy.typing as npt
-from numba.core import caching, compiler, environment
-from numba.core.caching import _Cache
-from numba.core.runtime import rtsys  # type: ignore[attr-defined]
-from numba.misc import appdirs
-from numba.np.ufunc import parallel
 
-from headway.kernels import cpu_features, host_threads
+from headway.errors import HeadwayError
+from headway.kernels import FEATURES_VARIABLE, host_threads
+from headway.kernels.code_cache import VERSION, report_lost, use_code_cache
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 P = ParamSpec("P")
 R = TypeVar("R")
 Array = npt.NDArray[Any]
-
-_IndexDataCacheFile: Any = caching.IndexDataCacheFile
-_CompileResult: Any = compiler.CompileResult
-_rebuild_environment: Any = environment._rebuild_env
-_launch_threads: Any = parallel._launch_threads
-_user_cache_dir: Any = appdirs.user_cache_dir
 
 # The compiler may reorder sums and fuse products with sums, because it would vectorize no loop otherwise. NaN and
 # infinities keep their meaning, so that damaged weights are noticed. No kernel is called through a C function pointer.
@@ -60,17 +38,10 @@ _ONLY_PRANGE = {"prange": True} | dict.fromkeys(
     ("comprehension", "fusion", "inplace_binop", "numpy", "reduction", "setitem", "stencil"), False
 )
 
-# Compiled code contains the functions that it calls and depends on the chosen processor features, so it is valid only
-# for one version of all kernels and one set of features.
-_SOURCES = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
-_FEATURES = ",".join(sorted(cpu_features())).encode()
 _MAX_THREADS: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]  # set at run time
 _lock = threading.Lock()  # held while a kernel uses threads
 _both_forms = False
 _requested = threading.local()  # the number of Numba threads that each thread last requested
-_POLL_S = 0.01
-_background: subprocess.Popen[bytes] | None = None  # the process that compiles kernels
-_VERSION = hashlib.blake2b(b"".join([*_SOURCES, _FEATURES]), digest_size=4).hexdigest()
 
 
 def jit(function: FunctionT) -> FunctionT:
@@ -169,9 +140,14 @@ def _threads_start_fast() -> bool:
     Starting OpenMP also changes the number of threads of a host library that uses OpenMP, so the number is restored.
     """
     before = host_threads.get()
-    _launch_threads()
-    host_threads.set(before)
-    layer: str = numba.threading_layer()  # type: ignore[attr-defined]  # imported at run time
+    try:
+        numba.get_num_threads()  # starts the threads
+        layer: str = numba.threading_layer()  # type: ignore[attr-defined]  # imported at run time
+    except Exception as error:  # NUMBA_THREADING_LAYER may name a library that is not installed
+        report_lost("kernels use one thread", error)
+        return False
+    finally:
+        host_threads.set(before)
     return layer in ("omp", "tbb")
 
 
@@ -187,124 +163,40 @@ def jit_serial_and_parallel(function: Callable[P, R]) -> SerialAndParallel[P, R]
     return SerialAndParallel(jit_exact(function), parallel)
 
 
-def compile_in_background(module_name: str) -> None:
-    """Run the module ``module_name``, which compiles kernels, in a separate process that fills the cache.
-
-    A kernel that is called meanwhile waits for the process instead of being compiled twice.
-    """
-    global _background
-    with contextlib.suppress(OSError):  # without the other process, this one compiles the kernels that it needs
-        command = [sys.executable, "-m", module_name]
-        _background = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        atexit.register(_background.kill)
-
-
-def cache_folders() -> list[Path]:
-    """Return the folders that are searched for compiled code. New code is written to the first writable folder."""
-    config: Any = numba.config  # Numba sets its attributes at run time
-    if config.CACHE_DIR:
-        return [Path(config.CACHE_DIR) / "headway"]
-    return [Path(__file__).parent / "__pycache__", Path(_user_cache_dir("headway", False)) / "kernels"]
-
-
 def _compile(function: FunctionT, form: str, options: dict[str, Any]) -> FunctionT:
     """Return a dispatcher that compiles ``function`` as ``form`` and caches the code."""
     function = cast(FunctionT, inspect.unwrap(function))  # removes the type checks that tests add to functions
     copy = FunctionType(function.__code__, function.__globals__, function.__name__)
-    copy.__qualname__ = function.__qualname__
+    copy.__qualname__ = f"{function.__qualname__}.{form}.{VERSION}"  # the name of the compiled code in the cache
     dispatcher: Any = numba.njit(**(_OPTIONS | options))(copy)
-    dispatcher._cache = _KernelCache(copy, form, cache_folders())
-    # An exception that a signal handler raises inside the compiler could be lost in a callback, or leave a function
-    # half compiled.
-    dispatcher._compile_for_args = _interrupts_postponed()(dispatcher._compile_for_args)
+    use_code_cache(dispatcher, copy)
+    try:
+        dispatcher._compile_for_args = _compile_whole(dispatcher._compile_for_args, function)
+    except AttributeError as error:
+        report_lost("Ctrl-C may be lost while kernels are compiled", error)
     return cast(FunctionT, dispatcher)
 
 
-class _KernelCache(_Cache):
-    """The compiled forms of one function on disk.
+def _compile_whole(compile_for_args: Callable[P, R], function: Callable[..., Any]) -> Callable[P, R]:
+    """Make a compilation end before a signal is handled, and report its failure as a :class:`HeadwayError`.
 
-    Unlike Numba's own cache, it depends on the source code of all kernels and on the chosen processor features, not on
-    one file's modification time. It reads from folders that cannot be written, and continues without caching if no
-    folder can be written. It loads code without preparing Numba's compiler first, which would take half a second.
+    An exception that a signal handler raises inside the compiler could be lost in a callback, or leave a function half
+    compiled.
     """
 
-    def __init__(self, function: FunctionType, form: str, folders: list[Path]) -> None:
-        name = f"{function.__module__}.{function.__qualname__}".replace("<", "").replace(">", "")
-        name = f"{name}-{form}-{_VERSION}.{sys.implementation.cache_tag}"
-        self._code = hashlib.blake2b(function.__code__.co_code).hexdigest()
-        self._files = [(folder, _IndexDataCacheFile(str(folder), name, _VERSION)) for folder in folders]
+    @functools.wraps(compile_for_args)
+    def compile_whole(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _interrupts_postponed():
+            try:
+                return compile_for_args(*args, **kwargs)
+            except Exception as error:
+                name, reason = f"{function.__module__}.{function.__qualname__}", str(error).partition("\n")[0]
+                raise HeadwayError(
+                    f"Numba {numba.__version__} cannot compile the kernel {name}: {type(error).__name__}: {reason}",
+                    hint=f"set the environment variable {FEATURES_VARIABLE}=none to compute without compiled kernels",
+                ) from error
 
-    @property
-    def cache_path(self) -> str:
-        """The path of the function's index in the first folder."""
-        return str(self._files[0][1]._index_path)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no folder contains code of the function."""
-        return not any(Path(file._index_path).exists() for _, file in self._files)
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the code compiled for a signature, or None. Wait for the background compilation if it is running."""
-        rtsys.initialize(target_context)
-        key = sig, target_context.codegen().magic_tuple(), self._code
-        while True:
-            is_last = _background is None or _background.poll() is not None
-            for _, file in self._files:
-                with contextlib.suppress(Exception):  # a damaged file is written again
-                    payload = file.load(key)
-                    if payload is not None:
-                        return _CompileResult._rebuild(target_context, *payload)
-            if is_last:
-                break
-            time.sleep(_POLL_S)
-        target_context.refresh()  # prepares for compilation
-        return None
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        """Write code compiled for a signature to the first writable folder."""
-        if data.library.has_dynamic_globals:
-            return
-        for folder, file in self._files:
-            with contextlib.suppress(OSError):
-                folder.mkdir(parents=True, exist_ok=True)
-                *payload, environments = data._reduce()
-                stored = tuple(
-                    _StoredEnvironment(each) if each.globals["__name__"].startswith("numba.") else each
-                    for each in environments
-                )
-                key = sig, data.codegen.magic_tuple(), self._code
-                try:
-                    file.save(key, (*payload, stored))
-                except (EOFError, UnpicklingError):  # the index is damaged
-                    file.flush()
-                    file.save(key, (*payload, stored))
-                return
-
-    def enable(self) -> None:
-        """Do nothing: the cache is always enabled."""
-
-    def disable(self) -> None:
-        """Do nothing: the cache is always enabled."""
-
-    def flush(self) -> None:
-        """Delete the cached code of this function."""
-        for _, file in self._files:
-            file.flush()
-
-
-class _StoredEnvironment:
-    """Pickles the environment of one of Numba's own functions (array creation, indexing) with this module's globals.
-
-    Only code that uses Python objects needs the globals, and kernels use none. With the function's own globals, loading
-    would import the function's module and with it much of the compiler, which takes 0.15 s.
-    """
-
-    def __init__(self, env: Any) -> None:
-        self._parts = __name__, list(env.consts), env.env_name
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _rebuild_environment, self._parts
+    return compile_whole
 
 
 @contextlib.contextmanager

@@ -14,11 +14,8 @@ from typing import Any
 
 from llvmlite import ir
 from numba import extending
-from numba.core import cgutils as untyped_cgutils
 
 import headway.kernels as kernels
-
-_cgutils: Any = untyped_cgutils
 
 BYTE, INT16, INT32, INT64, FLOAT = *(ir.IntType(bits) for bits in (8, 16, 32, 64)), ir.FloatType()
 FEATURES = kernels.cpu_features()
@@ -40,7 +37,7 @@ def intrinsic(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., An
             own = Builder(builder.block)
             result = emit(own, *arguments)
             builder.position_at_end(own.block)
-            return context.get_dummy_value() if result is None else result
+            return ir.Constant(BYTE.as_pointer(), None) if result is None else result
 
         @functools.wraps(emit)
         def typing(context: Any, *arguments: Any) -> Any:
@@ -59,7 +56,10 @@ def constant(kind: ir.Type, value: int | float) -> ir.Value:
 
 def llvm_function(builder: ir.IRBuilder, name: str, result_type: ir.Type, *arguments: ir.Type) -> Any:
     """Return the declaration of one of LLVM's functions or of an instruction of the processor."""
-    return _cgutils.get_or_insert_function(builder.module, ir.FunctionType(result_type, arguments), name)
+    declared = builder.module.globals.get(name)
+    if declared is None:
+        return ir.Function(builder.module, ir.FunctionType(result_type, arguments), name)
+    return declared
 
 
 class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
@@ -101,12 +101,23 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
     @contextlib.contextmanager
     def loop(self, count: ir.Value) -> Iterator[ir.Value]:
         """Emit the instructions of the block as a loop with ``count`` iterations. The yielded value is the index."""
-        with _cgutils.for_range(self, count) as loop:
-            yield loop.index
+        before, test = self.block, self.append_basic_block("loop.test")
+        body, end = self.append_basic_block("loop.body"), self.append_basic_block("loop.end")
+        self.branch(test)
+        self.position_at_end(test)
+        index = self.phi(count.type)
+        index.add_incoming(count.type(0), before)
+        self.cbranch(self.icmp_signed("<", index, count), body, end)
+        self.position_at_end(body)
+        yield index
+        index.add_incoming(self.add(index, count.type(1), flags=["nsw"]), self.block)
+        self.branch(test)
+        self.position_at_end(end)
 
     def variable(self, initial: ir.Value) -> ir.Value:
         """Return a pointer to a new local variable, which LLVM keeps in a register."""
-        pointer = _cgutils.alloca_once(self, initial.type)
+        with self.goto_entry_block():
+            pointer = self.alloca(initial.type)
         self.store(initial, pointer)
         return pointer
 
