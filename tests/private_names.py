@@ -30,7 +30,7 @@ import headway
 
 SOURCE = Path(headway.__file__).parent / "kernels"  # nothing else may import Numba
 # Modules of Numba whose names its documentation describes. Everything else is private.
-PUBLIC = {"numba", "numba.extending", "numba.types"}
+PUBLIC = {"numba", "numba.core.config", "numba.core.types", "numba.extending"}
 
 # Private attributes of objects, for which the source code does not show the class: where each is defined. None: it is
 # set in a constructor, and tests/kernels/test_code_cache.py takes it away.
@@ -98,11 +98,12 @@ def numba_names() -> list[tuple[str, str]]:
     """Return the private names of Numba in the source code of Headway, as modules and attributes."""
     found: set[tuple[str, str]] = set()
     for path in sorted(SOURCE.rglob("*.py")):
-        found |= _names_in(ast.parse(path.read_text(encoding="utf-8")), path)
+        found |= names_in(ast.parse(path.read_text(encoding="utf-8")), path)
     return sorted(found)
 
 
-def _names_in(tree: ast.Module, path: Path) -> set[tuple[str, str]]:
+def names_in(tree: ast.Module, path: Path) -> set[tuple[str, str]]:
+    """Return the private names of Numba in the source code of one file."""
     bound: dict[str, str] = {}  # local name: dotted name in Numba
     found: set[tuple[str, str]] = set()
     for node in ast.walk(tree):
@@ -153,13 +154,12 @@ def _private(dotted: str) -> set[tuple[str, str]]:
     """Split a dotted name into its module and the rest, unless it is public or a module."""
     parts = dotted.split(".")
     for length in range(len(parts), 0, -1):
-        module = ".".join(parts[:length])
         try:
-            importlib.import_module(module)
+            module = importlib.import_module(".".join(parts[:length])).__name__
         except ImportError:
             continue
         rest = parts[length:]
-        is_public = module in PUBLIC and not any(part.startswith("_") for part in rest)
+        is_public = module in PUBLIC and not any(part.startswith("_") for part in rest if part != "__version__")
         return set() if is_public or not rest else {(module, ".".join(rest))}
     return set()
 
@@ -282,7 +282,7 @@ def _run(case: str, folder: Path, run: Path) -> None:
                 if end.code:
                     raise
         out.flush()
-        return out.buffer.getvalue().decode()  # type: ignore[attr-defined]
+        return out.buffer.getvalue().decode()
 
     command("train", folder / "recipe.toml", "--run", run / "run")
     if not (folder / "model").exists():

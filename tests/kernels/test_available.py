@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from headway import kernels
+from headway.cli.doctor import doctor
+from headway.cli.serve import serve
 from headway.engine import choose_precision
+from headway.engine.accelerate import describe_forward_form
+from headway.engine.search_model import describe_search_form
 from headway.errors import ConfigError
 from headway.hardware import has_fast_bfloat16
+from headway.models.transformer import Transformer, TransformerConfig
 
 CPU = torch.device("cpu")
 
@@ -34,6 +43,7 @@ def detected_again() -> Iterator[None]:
 def test_without_numba_models_decode_in_what_pytorch_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)  # makes an import of it fail
     assert not kernels.available()
+    assert kernels.unavailable_reason() == "the package numba is not installed"
     assert choose_precision("auto", CPU) == ("bfloat16" if has_fast_bfloat16(CPU) else "float32")
     with pytest.raises(ConfigError, match="the package numba is not installed; use 'auto'"):
         choose_precision("int8", CPU)
@@ -66,3 +76,76 @@ def test_kernels_need_the_compiler_and_this_processor(
 
     monkeypatch.setattr(config, setting, value)
     assert not kernels.available()
+    assert kernels.unavailable_reason() == f"NUMBA_{setting} is set"
+
+
+def test_the_reason_is_the_processor_or_the_users_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_CPU_FEATURES", "none")
+    assert kernels.unavailable_reason() == "HEADWAY_CPU_FEATURES turns the compiled kernels off"
+    clear_caches()
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert kernels.unavailable_reason() == "the compiled kernels need an x86 processor, not aarch64"
+
+
+class Refusing:
+    """A finder of modules that imitates a version of Numba that refuses the installed NumPy."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        if name == "numba":
+            raise ImportError("Numba needs NumPy 2.4 or less. Got NumPy 2.6.\nTry another one.")
+
+
+needs_avx2 = pytest.mark.skipif("avx2" not in kernels.cpu_features() or not kernels.available(), reason="no AVX2")
+
+
+@needs_avx2
+def test_if_numba_refuses_everything_works_and_one_warning_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "numba", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Refusing, *sys.meta_path])
+    with pytest.warns(UserWarning, match="slower without compiled kernels: .*Numba needs NumPy 2.4 or less") as caught:
+        assert choose_precision("auto", CPU) == ("bfloat16" if has_fast_bfloat16(CPU) else "float32")
+    assert not kernels.available()
+    assert len(caught) == 1
+    reason = kernels.unavailable_reason()
+    assert reason is not None
+    assert "Numba needs NumPy 2.4 or less. Got NumPy 2.6." in reason
+    assert "\n" not in reason
+    with pytest.raises(ConfigError, match=f"precision int8 cannot run: {re.escape(reason)}; use 'auto'"):
+        choose_precision("int8", CPU)
+
+
+@needs_avx2
+@pytest.mark.parametrize("result", [TypeError("takes 3 arguments"), 7.0])
+def test_if_a_small_kernel_fails_or_computes_something_else_none_run(
+    result: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headway.kernels import probe
+
+    def broken(*_: object) -> float:
+        if isinstance(result, Exception):
+            raise result
+        return float(result)
+
+    monkeypatch.setattr(probe, "_scaled_sum", broken)
+    with pytest.warns(UserWarning, match=r"does not work here \((TypeError: takes 3|ArithmeticError: .*7\.0 instead)"):
+        assert not kernels.available()
+
+
+@needs_avx2
+def test_commands_give_the_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.setattr("headway.hardware.matmul_gflops", lambda *_: 1.0)
+    reason = "the package numba is not installed"
+    doctor(compile_ahead=True)
+    printed = capsys.readouterr().out
+    assert f"by default; not in int8 ({reason})" in printed
+    assert f"kernels   none to compile: {reason}" in printed
+    (tmp_path / "serve.toml").write_text('[[models]]\npath = "de-en"\n', encoding="utf-8")
+    serve(config=tmp_path / "serve.toml", check=True)
+    assert f"int8 does not run on this machine ({reason})" in capsys.readouterr().out
+    model = Transformer(TransformerConfig.preset("tiny"), 50, 50)
+    assert describe_forward_form(model) == f"plain: the compiled kernels do not run ({reason})"
+    assert describe_search_form(model) == f"optimized, in float32 or bfloat16; not in int8 ({reason})"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -206,13 +208,14 @@ def test_without_a_private_name_kernels_run_and_say_what_is_lost(
         monkeypatch.delattr(owner, name)
     else:
         monkeypatch.setattr(owner, name, break_)
-    with pytest.warns(UserWarning, match=f"Numba {numba.__version__}, .*{consequence}.*pip check") as caught:
-        function = jit_module.jit(add_one_to_each)
-        x = np.zeros(2)
-        function(x)
-        jit_module.jit(add_one_to_each)(x)
+    x = np.zeros(2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            jit_module.jit(add_one_to_each)(x)
     assert np.array_equal(x, [2, 2])
-    assert len(caught) == 1, "once"
+    [said] = caught
+    assert re.match(f"with Numba {numba.__version__}, .*{consequence}.*pip check", str(said.message))
 
 
 def test_a_dispatcher_that_keeps_its_cache_elsewhere_is_noticed(folders: list[Path]) -> None:
@@ -226,6 +229,8 @@ def test_a_dispatcher_that_keeps_its_cache_elsewhere_is_noticed(folders: list[Pa
 def test_folders_that_the_user_chooses_for_numba_are_left_to_numba(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if not hasattr(numba.config, "CACHE_LOCATOR_CLASSES"):
+        pytest.skip("this version of Numba does not have the setting")
     monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "UserProvidedCacheLocator")
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(folders[1]))
     with pytest.warns(UserWarning, match="Numba's own cache is used"):

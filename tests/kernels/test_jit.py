@@ -77,7 +77,7 @@ def test_if_threads_do_not_start_kernels_use_one(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(numba, "get_num_threads", fail)
     monkeypatch.setattr(jit_module, "_MAX_THREADS", 2)
-    monkeypatch.setattr(jit_module.host_threads, "get", lambda: 2)
+    monkeypatch.setattr(kernels.host_threads, "get", lambda: 2)
     monkeypatch.setattr(code_cache, "_lost", set())
     jit_module._threads_start_fast.cache_clear()
     function, x = jit_module.jit_serial_and_parallel(add_one), np.zeros(3)

@@ -30,7 +30,7 @@ def doctor(
     print(f"device    {device}: {name}, {torch.get_num_threads()} threads")
     print(f"training  in {'bfloat16' if bfloat16 else 'float32'} by default")
     reason = kernels.unavailable_reason()
-    without = "" if reason is None or device.type != "cpu" else f", not in int8: {reason}"
+    without = "" if reason is None or device.type != "cpu" else f"; not in int8 ({reason})"
     print(f"decoding  in {choose_precision('auto', device)} by default{without}")
     for dtype in (torch.float32, torch.bfloat16) if bfloat16 else (torch.float32,):
         rate = matmul_gflops(dtype, device)

@@ -45,7 +45,7 @@ def serve(
         print(f"{config or 'the options'}: correct; {len(found.models)} models")
         reason = kernels.unavailable_reason()
         if reason is not None and any(model.precision in ("int8", "auto") for model in found.models):
-            print(f"no model decodes in int8 on this machine: {reason}; models need precision 'auto' or 'float32'")
+            print(f"int8 does not run on this machine ({reason}); models need precision 'auto' or 'float32'")
         return
     from headway.serve.run import run
 

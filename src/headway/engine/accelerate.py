@@ -224,7 +224,7 @@ def layer_forms(model: nn.Module) -> list[LayerForm]:
 def describe_forward_form(model: nn.Module) -> str:
     """Describe how many layers of ``model`` have a fast form for the forward pass, and why the others are plain."""
     if reason := kernels.unavailable_reason():
-        return f"plain, without compiled kernels: {reason}"
+        return f"plain: the compiled kernels do not run ({reason})"
     forms = layer_forms(model)
     plain = Counter(f"{form.layer_type} ({form.plain_reason})" for form in forms if form.plain_reason is not None)
     fast = f"{len(forms) - plain.total()} of {len(forms)} layers have a fast form"

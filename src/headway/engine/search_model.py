@@ -198,8 +198,11 @@ def unsupported_reason(model: Any) -> str | None:
 
 def describe_search_form(model: Any) -> str:
     """Describe whether searches use an optimized form of ``model``, and if not, why."""
-    reason = unsupported_reason(model)
-    return "optimized, in float32, bfloat16 or int8" if reason is None else f"plain: {reason}"
+    if reason := unsupported_reason(model):
+        return f"plain: {reason}"
+    if reason := kernels.unavailable_reason():
+        return f"optimized, in float32 or bfloat16; not in int8 ({reason})"
+    return "optimized, in float32, bfloat16 or int8"
 
 
 def _plain_type(module: object) -> type:

@@ -64,6 +64,7 @@ __all__ = [
 ]
 
 FEATURES_VARIABLE = "HEADWAY_CPU_FEATURES"
+_REQUIRED = frozenset({"llvmlite", "numba"})
 
 
 @dataclass
@@ -158,7 +159,7 @@ def unavailable_reason() -> str | None:
 
 @dataclass(frozen=True)
 class _Obstacle:
-    """Why the kernels cannot run, and whether that is a failure of Numba rather than the machine or the user's choice."""
+    """Why the kernels cannot run, and whether that is a failure of Numba, not of the machine or the user's choice."""
 
     reason: str
     is_failure: bool = False
@@ -183,13 +184,12 @@ def _obstacle_to_compiling() -> _Obstacle | None:
     """Return what keeps the kernels from being compiled, as far as it is known without compiling."""
     machine = platform.machine()
     if machine.lower() not in ("x86_64", "amd64"):
-        return _Obstacle(f"they need an x86 processor, and this one is {machine or 'unknown'}")
+        return _Obstacle(f"the compiled kernels need an x86 processor, not {machine or 'an unknown one'}")
     try:
         if "avx2" not in cpu_features():
             is_restricted = "avx2" not in allowed_features()
-            return _Obstacle(
-                f"{FEATURES_VARIABLE} turns them off" if is_restricted else "the processor lacks AVX2, FMA or F16C"
-            )
+            off, lacks = f"{FEATURES_VARIABLE} turns the compiled kernels off", "the processor lacks AVX2, FMA or F16C"
+            return _Obstacle(off if is_restricted else lacks)
         import numba
 
         config: Any = numba.config  # Numba sets these names at run time
@@ -201,7 +201,7 @@ def _obstacle_to_compiling() -> _Obstacle | None:
     except ConfigError:
         raise
     except ModuleNotFoundError as error:
-        if error.name in ("llvmlite", "numba"):
+        if error.name in _REQUIRED:
             return _Obstacle("the package numba is not installed")
         return _failure(error)
     except Exception as error:  # Numba refuses versions of Python and NumPy that it does not know
@@ -227,9 +227,10 @@ def start_compiling() -> None:
     Meanwhile this process can import PyTorch.
     """
     if _obstacle_to_compiling() is None:
-        from headway.kernels.decode_attention import write_kv  # imports Numba
+        from headway.kernels.code_cache import has_no_code  # imports Numba
+        from headway.kernels.decode_attention import write_kv
 
-        if getattr(write_kv._cache, "is_empty", False):  # type: ignore[attr-defined]  # Numba's own cache cannot tell
+        if has_no_code(write_kv):
             from headway.kernels import compile_ahead
 
             compile_ahead.start()

@@ -1,8 +1,8 @@
 """The cache of compiled code, which lets only the first call on a machine wait for the compiler.
 
 Numba writes and reads the files; this module chooses their folders and names. The cache is in ``NUMBA_CACHE_DIR`` if
-that is set, otherwise next to this module if that folder can be written, otherwise in the user's cache folder. Code next
-to this module is also found if its folder cannot be written (a container image, a read-only install).
+that is set, otherwise next to this module if that folder can be written, otherwise in the user's cache folder. Code
+next to this module is also found if its folder cannot be written (a container image, a read-only install).
 
 Numba has no public interface for this, so each private name may be missing in another version of Numba. Kernels then
 run without what the name was for, and :func:`report_lost` says so.
@@ -73,7 +73,7 @@ def _cache_class(folder: Path) -> Any:
     """Return Numba's class of a cache of a function's compiled code, for a folder that we choose."""
     from numba.core import caching
 
-    locator = SimpleNamespace(
+    locator: Any = SimpleNamespace(
         get_cache_path=lambda: str(folder),
         ensure_cache_path=lambda: folder.mkdir(parents=True, exist_ok=True),
         get_source_stamp=lambda: VERSION,
@@ -174,6 +174,12 @@ def use_code_cache(dispatcher: Any, function: FunctionType) -> None:
         report_lost("Numba's own cache is used for kernels, which are compiled again if it cannot be written", error)
         with contextlib.suppress(Exception):  # no folder can be written
             dispatcher.enable_caching()
+
+
+def has_no_code(function: Any) -> bool:
+    """Return whether the cache has no code of a function. False if the function has Numba's own cache."""
+    cache = getattr(function, "_cache", None)
+    return isinstance(cache, CodeCache) and cache.is_empty
 
 
 def compile_in_background(module_name: str) -> None:

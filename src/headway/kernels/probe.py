@@ -1,4 +1,4 @@
-"""A small kernel that uses everything of Numba and llvmlite that the other kernels use, to find out whether it works."""
+"""A small kernel that uses what the others use of Numba and llvmlite, to find out whether that works."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ def _scale_all(x: Array, factor: float) -> None:
 
 
 @jit_exact
-def _sum(x: Array) -> float:
-    return row_sum(x.ctypes.data, x[0], len(x))
+def _sum(x: Array) -> np.float32:
+    total: np.float32 = row_sum(x.ctypes.data, x[0], len(x))
+    return total
 
 
 @jit
-def _scaled_sum(x: Array, factor: float) -> float:
+def _scaled_sum(x: Array, factor: float) -> np.float32:
     scaled = x.copy()
     _scale_all(scaled, factor)
     return _sum(scaled)
