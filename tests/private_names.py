@@ -77,6 +77,8 @@ class Case:
         owner: Any = module
         for part in path:
             owner = getattr(owner, part)
+        if isinstance(owner, type):  # a base class may define the name
+            owner = next(base for base in owner.__mro__ if name in vars(base))
         if self.way == "deleted":
             delattr(owner, name)
         elif self.way == "changed":

@@ -28,8 +28,7 @@ CPU = torch.device("cpu")
 
 
 def clear_caches() -> None:
-    for cached in (kernels.available, kernels._obstacle, kernels._obstacle_to_compiling):
-        cached.cache_clear()
+    kernels.available.cache_clear()
     kernels.cpu_features.cache_clear()
 
 

@@ -165,7 +165,6 @@ class _Obstacle:
     is_failure: bool = False
 
 
-@functools.cache
 def _obstacle() -> _Obstacle | None:
     """Return what keeps the kernels from running, after trying a small one."""
     obstacle = _obstacle_to_compiling()
@@ -179,7 +178,6 @@ def _obstacle() -> _Obstacle | None:
     return obstacle
 
 
-@functools.cache
 def _obstacle_to_compiling() -> _Obstacle | None:
     """Return what keeps the kernels from being compiled, as far as it is known without compiling."""
     machine = platform.machine()

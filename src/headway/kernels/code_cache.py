@@ -178,8 +178,10 @@ def use_code_cache(dispatcher: Any, function: FunctionType) -> None:
 
 def has_no_code(function: Any) -> bool:
     """Return whether the cache has no code of a function. False if the function has Numba's own cache."""
-    cache = getattr(function, "_cache", None)
-    return isinstance(cache, CodeCache) and cache.is_empty
+    try:
+        return bool(function._cache.is_empty)
+    except AttributeError:
+        return False
 
 
 def compile_in_background(module_name: str) -> None:
