@@ -20,6 +20,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from pickle import UnpicklingError
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -143,7 +144,11 @@ def _load(cache: Any, signature: Any, target_context: Any) -> Any:
         except Exception as error:
             report_lost("loading compiled kernels takes longer", error)
             load = cache.load_overload
-        return load(signature, target_context)
+        code = load(signature, target_context)
+        # Numba writes the index first. If writing the code then fails, the index may name an old file of other types.
+        if code is not None and tuple(code.signature.args) != tuple(signature):
+            raise ValueError(f"a file for {signature} contains code for {code.signature.args}")
+        return code
     except OSError:
         return None
     except Exception as error:
@@ -154,9 +159,7 @@ def _load(cache: Any, signature: Any, target_context: Any) -> Any:
 def _save(cache: Any, signature: Any, code: Any) -> None:
     try:
         cache.save_overload(signature, code)
-    except OSError:
-        raise
-    except Exception:  # the index is damaged
+    except (EOFError, UnpicklingError):  # the index is damaged
         cache.flush()
         cache.save_overload(signature, code)
 
