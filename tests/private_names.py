@@ -1,4 +1,4 @@
-"""Take away each private name of Numba and PyTorch that Headway uses, and train and translate without it.
+"""Take away each private name of Numba that Headway uses, and train and translate without it.
 
     python tests/private_names.py                  # every name, one after another
     python tests/private_names.py numba _reduce    # names that contain one of these words
@@ -7,8 +7,7 @@ A private name may disappear or change in any release. A run without it must end
 ones, bit for bit, or they are the results of a slower form that a warning names. Each run is a fresh interpreter
 that trains a tiny model for a few steps and translates with another one.
 
-The names of Numba are found in the source code of Headway (:func:`numba_names`). Names of other packages are listed in
-:data:`LISTED`.
+The names are found in the source code of Headway (:func:`numba_names`); :data:`LISTED` has more.
 """
 
 from __future__ import annotations
