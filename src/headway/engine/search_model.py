@@ -126,8 +126,9 @@ def choose_precision(name: Precision, device: torch.device) -> Precision:
         raise ConfigError(f"precision int8 does not exist on {device.type}; use --device cpu or --precision auto")
     int8 = name in ("auto", "int8") and device.type == "cpu" and kernels.available()
     if name == "int8" and not int8:
-        reason = kernels.unavailable_reason() if device.type == "cpu" else f"the device is {device}, not the CPU"
-        raise ConfigError(f"precision int8 cannot run: {reason}; use 'auto', 'bfloat16' or 'float32'")
+        raise ConfigError(
+            f"precision int8 cannot run: {kernels.unavailable_reason()}; use 'auto', 'bfloat16' or 'float32'"
+        )
     if name != "auto":
         return name
     if int8:
