@@ -88,7 +88,7 @@ def test_scores_and_minimal_pairs(folder: Path, tmp_path: Path) -> None:
     ended = run("score", folder, good, "--tokens")
     assert ended.out.startswith(f"{found[0].log_probability:.4f}\t{len(found[0].tokens)}\t")
     assert "<eos>" not in ended.out
-    assert re.search(r"1 texts, pseudo-perplexity [\d.]+ over \d+ tokens$", ended.err.strip())
+    assert re.search(r"1 texts, pseudo-perplexity [\d.]+ over \d+ tokens, in float32$", ended.err.strip())
     (tmp_path / "pairs.tsv").write_text(f"{good}\t{bad}\n", encoding="utf-8")
     report = json.loads(run("evaluate", folder, "--pairs", tmp_path / "pairs.tsv", "--format", "json").out)
     assert report["overall"]["value"] == 100 * (found[0].log_probability > found[1].log_probability)
