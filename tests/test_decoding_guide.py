@@ -66,6 +66,7 @@ def test_its_commands_run(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
         assert out or "-o" in words, command
 
 
+@pytest.mark.slow
 def test_its_python_runs(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(home)
     examples = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)

@@ -135,6 +135,7 @@ def test_classification(make_classifier: Callable[..., Any], tmp_path: Path) -> 
         unchanged(call)
 
 
+@pytest.mark.slow
 def test_language_models(
     make_language_model: Callable[..., Any], make_masked_language_model: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -39,11 +39,13 @@ def megabytes_before_and_after(*arguments: str) -> tuple[int, int]:
     return int(before), int(after)
 
 
+@pytest.mark.slow
 def test_objects_move_to_huge_pages() -> None:
     before, after = megabytes_before_and_after()
     assert before < 80 <= after  # the strings take 128 MB
 
 
+@pytest.mark.slow
 def test_nothing_moves_if_shared_weights_cannot_be_recognized() -> None:
     before, after = megabytes_before_and_after("shares weights")
     assert before == after

@@ -36,6 +36,7 @@ def home(
     return folder
 
 
+@pytest.mark.slow
 def test_its_commands_run(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(home)
     assert len(COMMANDS) >= 8

@@ -69,6 +69,7 @@ def test_a_damaged_calibration_is_refused(folder: Path, content: Any, message: s
         load_translator(folder)
 
 
+@pytest.mark.slow
 def test_the_command_calibrates(folder: Path, tmp_path: Path) -> None:
     (folder / CALIBRATION_FILE).unlink()
     assert "not calibrated" in run("info", folder).out

@@ -316,6 +316,7 @@ class TestTranslate:
 
 
 class TestOtherCommands:
+    @pytest.mark.slow
     def test_evaluate(self, trained: Trained, data: Path, tmp_path: Path) -> None:
         files = ["--source", data / "dev.de", "--reference", data / "dev.en"]
         ended = run("evaluate", trained.model, *files, "-o", tmp_path / "out.txt")
@@ -368,6 +369,7 @@ class TestOtherCommands:
         mean, ours = (Bundle.load(folder).model.state_dict() for folder in (tmp_path / "mean", trained.model))
         assert all(torch.equal(mean[name], ours[name]) for name in mean)
 
+    @pytest.mark.slow
     def test_doctor(self) -> None:
         ended = run("doctor")
         assert ended.code == 0
@@ -611,6 +613,7 @@ class TestInterruption:
         assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]
         assert output.read_text() == "before\n"
 
+    @pytest.mark.slow
     def test_a_reader_that_has_gone_ends_the_command_quietly(self, trained: Trained, tmp_path: Path) -> None:
         reading, writing = os.pipe()
         os.close(reading)

@@ -52,6 +52,7 @@ def read(path: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
+@pytest.mark.slow
 def test_translates_then_trains(lesson: Lesson, tmp_path: Path) -> None:
     ended = run("distill", lesson.teacher, lesson.recipe, "--run", tmp_path / "run", "--beam-size", 1)
     assert ended.code == 0, ended.err

@@ -30,6 +30,7 @@ def test_the_users_own_setting_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(
     not _SETTING.exists() or "[never]" in _SETTING.read_text(), reason="this system has no transparent huge pages"
 )
+@pytest.mark.slow
 def test_large_tensors_are_in_huge_pages() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
     found = subprocess.run(

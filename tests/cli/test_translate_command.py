@@ -205,6 +205,7 @@ class TestPhrases:
 
 
 class TestGlossaries:
+    @pytest.mark.slow
     def test_apply_to_lines_and_are_reported(self, folder: Path, model: Translator, tmp_path: Path) -> None:
         write_lines(tmp_path / "terms.csv", ["rote,grüne|und", "Baum,Haus", '"rote Haus",Baum', "nie,das"])
         words = ["--glossary", tmp_path / "terms.csv", "--max-length", 7]
@@ -351,6 +352,7 @@ class TestStreams:
         assert [len(window) for window in line_io._batches([b"x" * (1 << 19)] * 5, 1)] == [2, 2, 1]
         assert [len(window) for window in line_io._batches([b"x" * (1 << 19)] * 5, 2)] == [4, 1]
 
+    @pytest.mark.slow
     def test_an_answer_before_the_writer_has_closed(self, folder: Path) -> None:
         command = [sys.executable, "-m", "headway", "translate", str(folder / "one"), "--beam-size", "1"]
         process = subprocess.Popen(
@@ -524,5 +526,6 @@ class TestWorkers:
         assert (shared.code, shared.out) == (0, alone.out)
         assert len(alone.out.splitlines()) == 40 * len(LINES)
 
+    @pytest.mark.slow
     def test_what_they_cannot_load(self, tmp_path: Path) -> None:
         assert_refused(run("translate", tmp_path / "nothing", "das", "--workers", 2), "nothing: ")

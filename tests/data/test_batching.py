@@ -275,6 +275,7 @@ class TestBatch:
         assert corpora.plan_sequential(max_batch_tokens=100).pool(0).padding_fraction == pytest.approx(1 - 12 / 14)
 
 
+@pytest.mark.slow
 def test_padding_of_multi30k_is_below_six_percent(tmp_path: Path) -> None:
     places = [parent / "shared" / "data" / "multi30k" for parent in Path(__file__).resolve().parents]
     folder = next((place for place in places if place.is_dir()), None)

@@ -324,6 +324,7 @@ def test_learns_to_turn_sequences_round(form: dict[str, Any]) -> None:
     assert learned(40, 2, rate=0.03, **{**form, "encoder_layers": 1, "decoder_layers": 1, "d_embedding": 32}) > 0.95
 
 
+@pytest.mark.slow
 def test_attention_learns_what_a_fixed_vector_cannot_hold() -> None:
     assert learned(110, 9, rate=0.02, cell="lstm", attention="luong") > 0.9
     assert learned(110, 9, rate=0.02, cell="lstm", attention="none") < 0.75

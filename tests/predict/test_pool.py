@@ -153,6 +153,7 @@ def processes(pool: TranslatorPool) -> list[int]:
     return list(pool._executor._processes)
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_reported(folder: Path) -> None:
     with TranslatorPool(partial(load_translator, folder), workers=1) as pool:
         os.kill(processes(pool)[0], signal.SIGKILL)
@@ -172,6 +173,7 @@ def test_functions_of_a_script_work_without_a_main_guard(folder: Path) -> None:
     assert done.stdout == "das\n"
 
 
+@pytest.mark.slow
 def test_a_closed_pool_and_an_interrupted_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = TranslatorPool(partial(load_translator, folder), 1)
     (process,) = processes(pool)

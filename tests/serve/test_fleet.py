@@ -73,6 +73,7 @@ async def start_fleet(folder: Path) -> ProcessFleet:
     return fleet
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
     async def check() -> None:
         fleet = await start_fleet(tmp_path)
@@ -93,6 +94,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
+@pytest.mark.slow
 def test_jobs_fail_at_once_when_no_worker_can_be_started_again(tmp_path: Path) -> None:
     async def check() -> None:
         fleet = await start_fleet(tmp_path)

@@ -88,6 +88,7 @@ def test_a_request_that_begins_with_the_previous_one_and_trickles_ends(service: 
         assert time.monotonic() - began < 4 * RECEIVE_S + 2
 
 
+@pytest.mark.slow
 def test_time_in_which_the_service_works_does_not_count(service: RunningService) -> None:
     """A request that is complete may take longer to answer than a client may take to send one."""
     body = {"text": ["a"] * 100, "source": "en", "target": "de", "options": {"beam_size": 50, "min_length": 40}}
@@ -97,6 +98,7 @@ def test_time_in_which_the_service_works_does_not_count(service: RunningService)
     assert time.monotonic() - began > RECEIVE_S
 
 
+@pytest.mark.slow
 def test_a_reply_that_is_not_received_is_given_up(service: RunningService) -> None:
     with connect(service) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

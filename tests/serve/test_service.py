@@ -121,6 +121,7 @@ def test_markup_of_the_native_api(http: httpx.Client, translator: Translator, ma
     assert [each["text"] for each in found] == [each.text for each in expected]
 
 
+@pytest.mark.slow
 def test_a_text_that_is_in_the_target_language_already_stays_as_it_is(model_folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "serve.toml"
     pairs = (("en", "de"), ("de", "en"))
@@ -277,6 +278,7 @@ def test_a_worker_that_is_lost_is_replaced_and_no_reply_is(
         wait_until(lambda: http.get("/ready").json() == {"status": "ready"})
 
 
+@pytest.mark.slow
 def test_keys_and_their_limits(model_folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "serve.toml"
     keys = [
@@ -306,6 +308,7 @@ def test_keys_and_their_limits(model_folder: Path, tmp_path: Path) -> None:
             assert last.result().status_code in (200, 503)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_missing_is_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headway", "serve", str(tmp_path / "nothing"), "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

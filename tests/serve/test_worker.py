@@ -48,6 +48,7 @@ class Model:
         return threading.Lock()  # cannot be sent
 
 
+@pytest.mark.slow
 def test_a_worker_answers_while_a_job_computes() -> None:
     """Other threads answer long jobs and pings, and a ping tells how long the main thread has computed."""
     context = multiprocessing.get_context("spawn")

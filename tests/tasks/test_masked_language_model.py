@@ -100,6 +100,7 @@ class TestTraining:
         assert "masked_accuracy" in card
         assert "headway fill THIS_FOLDER" in card
 
+    @pytest.mark.slow
     def test_a_run_in_two_parts_equals_one_without_a_pause(self, folder: Path, run: Path) -> None:
         other = folder / "resumed"
         train(recipe(folder, training={"steps": 150}), other)

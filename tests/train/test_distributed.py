@@ -218,6 +218,7 @@ class TestLossesEqualThoseOfOneProcess:
         train(recipe(corpus, training={"steps": 1}), tmp_path)
         assert losses(tmp_path)["train 1"] != pytest.approx(losses(alone)["train 1"], rel=2e-3)
 
+    @pytest.mark.slow
     def test_gradients_are_summed_over_the_targets_of_all_processes(
         self, corpus: Path, pair: Pair, tmp_path: Path
     ) -> None:

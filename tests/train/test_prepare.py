@@ -310,6 +310,7 @@ class TestTags:
         assert prepared.tokenizers.source.tags == ("<2de>", "<2en>")
         assert prepared.tokenizers.target.tags == ()
 
+    @pytest.mark.slow
     def test_training_validation_translation_and_commands_use_tags(
         self, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -359,6 +359,7 @@ class TestDamage:
         ]
         assert all("resuming from step-1 instead" in str(each.message) for each in caught)
 
+    @pytest.mark.slow
     def test_no_flipped_byte_of_the_state_gives_a_wrong_position(self, folder: Path) -> None:
         """A flip in white space changes nothing and may pass; any other is detected."""
         path = folder / "step-2" / "state.json"
