@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -177,17 +178,58 @@ def test_tables_of_positions_grow_on_their_own() -> None:
     assert torch.equal(long, run(model, 500))
 
 
-def test_hooks_of_the_user_are_called_until_they_are_removed(make_bundle: Callable[[str], Any]) -> None:
+def test_the_hooks_of_the_model_are_those_of_the_predictor_and_later_ones_are_not(
+    make_bundle: Callable[[str], Any],
+) -> None:
     bundle, called = make_bundle("make_translator"), list[str]()
     early = bundle.model.encoder.register_forward_hook(lambda *_: called.append("early"))
     translator = Translator(bundle)
-    late = bundle.model.encoder.register_forward_hook(lambda *_: called.append("late"))
-    translator.score(["das"], ["Haus"])
-    assert called == ["early", "late"]
     early.remove()
-    late.remove()
+    bundle.model.encoder.register_forward_hook(lambda *_: called.append("late"))
     translator.score(["das"], ["Haus"])
-    assert called == ["early", "late"]
+    assert called == ["early"]
+
+
+def test_hooks_of_a_copy_stay_there(model: nn.Module) -> None:
+    before, modules = str(state_of(model)), list[Any](share_weights(model).modules())
+    for module in modules:
+        module.register_forward_hook(lambda *_, **__: None, with_kwargs=True, always_call=True)
+        module.register_forward_pre_hook(lambda *_, **__: None, with_kwargs=True)
+        module.register_full_backward_hook(lambda *_: None)
+        module.register_full_backward_pre_hook(lambda *_: None)
+        module.register_state_dict_pre_hook(lambda *_: None)
+        module.register_state_dict_post_hook(lambda *_: None)
+        module.register_load_state_dict_pre_hook(lambda *_: None)
+        module.register_load_state_dict_post_hook(lambda *_: None)
+    assert str(state_of(model)) == before
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """Collect no cycles, which keep objects until the next collection."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_a_copy_ends_with_its_last_reference(model: nn.Module, no_collection: None) -> None:
+    twin = share_weights(model)
+    modules = [weakref.ref(module) for module in twin.modules()]
+    del twin
+    assert not any(module() for module in modules)
+
+
+@each_predictor
+def test_a_predictor_ends_with_its_last_reference(
+    make_bundle: Callable[[str], Any], kind: str, no_collection: None
+) -> None:
+    predictor_type, use = USES[kind]
+    predictor = predictor_type(make_bundle(kind))
+    use(predictor)
+    kept = [weakref.ref(predictor), weakref.ref(predictor.bundle.model)]
+    del predictor
+    assert [each() for each in kept] == [None, None]
 
 
 @pytest.mark.parametrize(

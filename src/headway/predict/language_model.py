@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal, cast, overload
 
 import torch
@@ -160,8 +161,9 @@ class LanguageModel:
         device: Device to run on: "auto" (a GPU if there is one; the CPU for int8), "cpu", "cuda" or another device of
             PyTorch. None means the model's current device.
         precision: Precision of generation; see :func:`headway.engine.choose_precision`. "auto" leaves int8 if it
-            changes the most probable tokens (:mod:`headway.predict.int8_check`).
-        int8_check: The result of this check, if it is known. Otherwise the model is checked when it is needed.
+            changes the most probable tokens of an imported model (:mod:`headway.predict.int8_check`).
+        int8_check: The result of this check, if it is known, of any model. Otherwise an imported model is checked when
+            it is needed.
 
     Raises:
         ConfigError: The model or the machine does not support the precision.
@@ -184,7 +186,7 @@ class LanguageModel:
         self._refuse_unsupported(precision)
         self._requested_precision = precision
         self._search_models = {name: self._convert_once(name) for name in _PRECISIONS}
-        self._int8_check = once(lambda: int8_check or self._check_int8())
+        self._int8_check, self._check_lock = int8_check, Lock()
         self._search_all: SearchFunction = search_all
         self._search_steps: StepsFunction = search_steps
 
@@ -214,11 +216,27 @@ class LanguageModel:
 
     @property
     def int8_check(self) -> Int8Check | None:
-        """How well int8 agrees with float32. None if the model or the machine does not support int8."""
-        if self._plain_reason or choose_precision("auto", self.device) != "int8":
+        """How well int8 agrees with float32, which is checked if it is not known.
+
+        None if the model or the machine does not support int8, and for models that were not imported, unless the result
+        was given.
+        """
+        if not self._depends_on_check():
             return None
-        found: Int8Check = self._int8_check()
-        return found
+        with self._check_lock:
+            if self._int8_check is None:
+                self._int8_check = self._check_int8()
+            return self._int8_check
+
+    @property
+    def awaits_int8_check(self) -> bool:
+        """Whether the first use with "auto" checks int8."""
+        return self._int8_check is None and self._depends_on_check()
+
+    def _depends_on_check(self) -> bool:
+        """Return whether int8 must pass the check for "auto" to choose it."""
+        may_have_outliers = self._int8_check is not None or self.bundle.imported_token_template is not None
+        return may_have_outliers and not self._plain_reason and choose_precision("auto", self.device) == "int8"
 
     def _check_int8(self) -> Int8Check:
         model = cast("DecoderOnly", self._model)

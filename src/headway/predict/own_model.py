@@ -2,7 +2,8 @@
 
 Predictors replace the layers of a model by fast ones, turn off dropout, and may compute on another device. None of this
 may change the caller's model, which may be in the middle of training. So each predictor has a copy of every module
-object. Parameters, buffers and hooks are the same objects in both.
+object. Parameters and buffers are the same objects in both. Hooks are the same functions, but each has its own list of
+them, so that a hook that is added to one or removed from it later does not change the other.
 """
 
 from __future__ import annotations
@@ -56,21 +57,21 @@ def _is_on(tensor: torch.Tensor, device: torch.device) -> bool:
 
 
 def share_weights(model: ModuleT) -> ModuleT:
-    """Return a copy of ``model`` with modules of its own, whose parameters, buffers and hooks are the same objects."""
-    copies: dict[int, nn.Module] = {}
+    """Return a copy of ``model`` with modules of its own, whose parameters and buffers are the same objects."""
+    return cast("ModuleT", _copied(model, {}))
 
-    def copied(module: nn.Module) -> nn.Module:
-        if id(module) in copies:
-            return copies[id(module)]
-        twin = copies[id(module)] = copy.copy(module)
-        for name, value in vars(twin).items():
-            if isinstance(value, (dict, list, set)) and "_hooks" not in name:
-                vars(twin)[name] = copy.copy(value)
-        for name, child in twin._modules.items():
-            twin._modules[name] = None if child is None else copied(child)
-        # Hooks before loading refer to their module.
-        hooks = twin._load_state_dict_pre_hooks
-        twin._load_state_dict_pre_hooks = copy.deepcopy(hooks, {id(module): twin})
-        return twin
 
-    return cast("ModuleT", copied(model))
+def _copied(module: nn.Module, copies: dict[int, nn.Module]) -> nn.Module:
+    """Return the copy of ``module``, which is in ``copies`` or is added to them."""
+    if id(module) in copies:
+        return copies[id(module)]
+    twin = copies[id(module)] = copy.copy(module)
+    for name, value in vars(twin).items():
+        if isinstance(value, (dict, list, set)):
+            vars(twin)[name] = copy.copy(value)
+    for name, child in twin._modules.items():
+        twin._modules[name] = None if child is None else _copied(child, copies)
+    # Hooks before loading refer to their module.
+    hooks = twin._load_state_dict_pre_hooks
+    twin._load_state_dict_pre_hooks = copy.deepcopy(hooks, {id(module): twin})
+    return twin
