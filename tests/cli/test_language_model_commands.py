@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
@@ -17,7 +18,9 @@ import headway
 from headway import kernels
 from headway.predict import LanguageModel, Translator
 from headway.predict.classifier import Classifier
-from headway.predict.int8_check import Int8Check, write_int8_check
+from headway.predict.int8_check import INT8_CHECK_FILE, Int8Check, write_int8_check
+from headway.text.base import BOS
+from headway.text.special_tokens import SpecialTokenTemplate
 
 pytest_plugins = ["letter_model"]  # the fixtures of that file
 
@@ -167,10 +170,25 @@ class TestPrecision:
         assert re.fullmatch(note, run("generate", model, "a", "--max-new-tokens", 1).err)
         assert re.match(note, run("score", model, "a", "--precision", "auto").err)
         assert run("generate", model, "a", "--max-new-tokens", 1, "--precision", "int8").err == ""
-        shown = json.loads(run("info", model, "--format", "json").out)["precision on a CPU"]
-        assert re.match(r"(bfloat16|float32): the most probable token in int8 is that of float32 for 50", shown)
+        described = r"(bfloat16|float32): the most probable token in int8 is that of float32 for 50"
+        assert re.match(described, shown_precision(model))
+        (model / INT8_CHECK_FILE).unlink()
+        assert shown_precision(model) == "int8: not compared with float32"
         write_int8_check(Int8Check(tokens=512, agreement=0.99), model)
         assert run("generate", model, "a", "--max-new-tokens", 1).err == ""
+
+    @pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+    def test_info_does_not_check(self, model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("headway.predict.language_model.check_int8", lambda *_: pytest.fail("checked"))
+        template = SpecialTokenTemplate(source_prefix=(BOS,))
+        replace(model.bundle, imported_token_template=template).save(tmp_path / "imported", "a card")
+        expected = "int8 if it agrees with float32, which has not been checked yet"
+        assert shown_precision(tmp_path / "imported") == expected
+
+
+def shown_precision(model: Path) -> str:
+    found: str = json.loads(run("info", model, "--format", "json").out)["precision on a CPU"]
+    return found
 
 
 class TestOtherCommands:

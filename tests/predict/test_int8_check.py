@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import headway
 from headway import kernels
 from headway.bundle import LanguageModelBundle
 from headway.engine import to_search_model
@@ -18,7 +21,10 @@ from headway.models.decoder_only import DecoderOnly
 from headway.nn.blocks import CausalBlock, GatedFeedForward
 from headway.predict import LanguageModel, load_language_model
 from headway.predict.int8_check import INT8_CHECK_FILE, Int8Check, write_int8_check
+from headway.serve.config import ServeConfig
+from headway.serve.loader import _precision_note
 from headway.text.base import BOS, EOS
+from headway.text.special_tokens import SpecialTokenTemplate
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
 
@@ -95,8 +101,10 @@ def agreement(model: DecoderOnly) -> float:
 
 
 def opened(model: DecoderOnly, make_language_model: Callable[..., LanguageModel], **settings: Any) -> LanguageModel:
+    """Return the predictor of an imported model, of which "auto" asks for the check."""
     like = make_language_model("characters").bundle
-    return LanguageModel(LanguageModelBundle(like.task, model, like.tokenizer), **{"precision": "auto", **settings})
+    bundle = LanguageModelBundle(like.task, model, like.tokenizer, SpecialTokenTemplate(source_prefix=(BOS,)))
+    return LanguageModel(bundle, **{"precision": "auto", **settings})
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -190,8 +198,11 @@ def test_a_sure_model_generates_in_int8(vocabulary: str, make_language_model: Ca
         network.positions.table.zero_()  # type: ignore[operator]
         normed = network.decoder.norm(network.embedding.weight)
         network.projection.weight.copy_(normed.roll(1, 0))
-    auto = LanguageModel(model.bundle, precision="auto")
+    bundle = replace(model.bundle, imported_token_template=SpecialTokenTemplate(source_prefix=(BOS,)))
+    auto = LanguageModel(bundle, precision="auto")
+    assert auto.awaits_int8_check
     assert auto.int8_check is not None
+    assert not auto.awaits_int8_check
     assert auto.int8_check.agreement == 1
     assert (auto.precision, auto.precision_note()) == ("int8", None)
 
@@ -232,6 +243,34 @@ def test_damaged_weights_are_still_damaged(
         model.get_parameter("decoder.blocks.0.attention.projection.weight")[70, 3] = torch.nan
     with pytest.raises(BundleError, match="weights are damaged"):
         opened(model, make_language_model, precision="int8").generate("abc", max_new_tokens=2)
+
+
+def test_models_that_headway_trained_are_not_checked(
+    make_language_model: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.predict.language_model.check_int8", lambda *_: pytest.fail("checked"))
+    model = LanguageModel(make_language_model("characters").bundle, precision="auto")
+    assert model.generate("a", max_new_tokens=2)
+    assert (model.precision, model.int8_check, model.awaits_int8_check) == ("int8", None, False)
+
+
+def test_the_service_leaves_int8_by_default_and_says_what_it_is_asked_to_keep(
+    tmp_path: Path, make_language_model: Callable[..., LanguageModel]
+) -> None:
+    folder = tmp_path / "model"
+    make_language_model("characters").bundle.save(folder, "a card")
+    for share, default_note, int8_note in (
+        (0.5, r"generates in (float32|bfloat16): .* 50\.0 % .* needs 96 %", "generates in int8, as configured: .* 50"),
+        (1.0, None, None),
+    ):
+        write_int8_check(Int8Check(tokens=7, agreement=share), folder)
+        for keys, expected in (({}, default_note), ({"precision": "int8"}, int8_note)):
+            [spec] = ServeConfig.parse({"models": [{"path": str(folder), **keys}]}, "test").specs()
+            model = headway.load(folder, device="cpu", **spec.settings)
+            assert model.precision == "int8" or (keys, share) == ({}, 0.5)
+            found = _precision_note(spec, model)
+            assert (found is None) == (expected is None)
+            assert expected is None or re.match(expected, found or "")
 
 
 def test_a_stored_check_decides(tmp_path: Path, make_language_model: Callable[..., LanguageModel]) -> None:

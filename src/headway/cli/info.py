@@ -9,6 +9,7 @@ from headway.cli import options
 
 if TYPE_CHECKING:
     from headway.bundle import LanguageModelBundle
+    from headway.predict.int8_check import Int8Check
 
 
 def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> None:
@@ -16,7 +17,6 @@ def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> 
     from headway.bundle import load_bundle
     from headway.engine.accelerate import describe_forward_form
     from headway.engine.search_model import describe_search_form
-    from headway.predict import LanguageModel
     from headway.predict.calibration import read_calibration
     from headway.predict.int8_check import read_int8_check
 
@@ -38,11 +38,7 @@ def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> 
     if bundle.output in ("tokens", "continuation"):
         facts["search"] = describe_search_form(bundle.model)
     if bundle.output == "continuation":
-        language_model = LanguageModel(
-            cast("LanguageModelBundle", bundle), device="cpu", precision="auto", int8_check=read_int8_check(model)
-        )
-        check = language_model.int8_check
-        facts["precision on a CPU"] = language_model.precision + (f": {check.describe()}" if check else "")
+        facts["precision on a CPU"] = _cpu_precision(cast("LanguageModelBundle", bundle), read_int8_check(model))
     if bundle.output == "tokens":
         found = read_calibration(bundle, model)
         facts["unlikely flag"] = f"calibrated on {found.texts:,} texts" if found else "not calibrated"
@@ -54,3 +50,15 @@ def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> 
     width = max(map(len, facts))
     for key, value in facts.items():
         print(f"{key:<{width}}  {f'{value:,}' if type(value) is int else value}")
+
+
+def _cpu_precision(bundle: LanguageModelBundle, check: Int8Check | None) -> str:
+    """Return the precision in which a language model generates on a CPU, and why. Nothing is checked for this."""
+    from headway.predict import LanguageModel
+
+    model = LanguageModel(bundle, device="cpu", precision="auto", int8_check=check)
+    if model.awaits_int8_check:
+        return "int8 if it agrees with float32, which has not been checked yet"
+    if (known := model.int8_check) is not None:
+        return f"{model.precision}: {known.describe()}"
+    return f"{model.precision}: not compared with float32" if model.precision == "int8" else model.precision

@@ -6,7 +6,8 @@ reads passages of a built-in text, and the check compares the most probable toke
 matters for this: outliers are properties of the weights.
 
 The check computes each position step by step, as generation does. It takes about as long as generating the same number
-of tokens, so ``headway import`` stores the result in the model folder.
+of tokens, so ``headway import`` stores the result in the model folder. Models that Headway trained are not checked,
+because that would be repeated in each process.
 """
 
 from __future__ import annotations
@@ -137,6 +138,6 @@ def read_int8_check(folder: Path) -> Int8Check | None:
     if not path.exists():
         return None
     try:
-        return Int8Check.parse(json.loads(path.read_text(encoding="utf-8")), "content")
+        return Int8Check.parse_saved(json.loads(path.read_text(encoding="utf-8")), "content")
     except (ConfigError, OSError, ValueError, RecursionError) as error:
         raise BundleError(f"{path}: not the check of an int8 form, or damaged ({error}); delete it") from None

@@ -25,9 +25,10 @@ class ModelConfig(Config):
     source: tuple[str, ...] = Field((), description="Languages that it translates from. Default: those of the model.")
     target: tuple[str, ...] = Field((), description="Languages that it translates into. Default: those of the model.")
     precision: Literal["auto", "float32", "bfloat16", "int8"] = Field(
-        "int8",
-        description="Precision of decoding. Models that do not support int8 need 'auto' or 'float32'. Classifiers and "
-        "masked language models do not decode, and always compute in float32.",
+        "auto",
+        description="Precision of decoding. auto: int8 if the processor and the model support it, and if it hardly "
+        "changes the most probable tokens of an imported language model. int8: an error if it is not supported. "
+        "Classifiers and masked language models do not decode, and always compute in float32.",
     )
     load: Literal["start", "demand"] = Field(
         "start",

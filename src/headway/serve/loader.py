@@ -51,9 +51,12 @@ def _run(control: socket.socket, inherited: dict[str, Any]) -> None:
     try:
         import torch
 
+        from headway import kernels
         from headway.bundle import load_outline
-        from headway.predict.int8_check import ChoosesPrecision
-        from headway.tasks import load  # noqa: F401  # so that its memory is not counted for a model
+
+        # These are imported now so that their memory is not counted for a model.
+        from headway.predict import int8_check  # noqa: F401
+        from headway.tasks import load  # noqa: F401
 
         models, num_bytes, notes = dict(inherited), {}, []
         for spec in specs:
@@ -61,9 +64,11 @@ def _run(control: socket.socket, inherited: dict[str, Any]) -> None:
                 before = _anonymous_bytes()
                 models[spec.name] = _load(spec)
                 num_bytes[spec.name] = max(spec.stored_bytes, _anonymous_bytes() - before)
-                model = models[spec.name]
-                if isinstance(model, ChoosesPrecision) and (note := model.precision_note()):
+                if note := _precision_note(spec, models[spec.name]):
                     notes.append(f"the model {spec.name} {note}")
+        precisions = {spec.settings.get("precision") for spec in specs if not spec.on_demand}
+        if "auto" in precisions and (reason := kernels.unavailable_reason()):
+            notes.append(f"models compute in bfloat16 or float32 ({reason})")
         infos = [
             _describe(spec.name, load_outline(Path(spec.folder)) if spec.on_demand else models[spec.name].bundle)
             for spec in specs
@@ -102,6 +107,18 @@ def _load(spec: ModelSpec) -> Any:
         keep_freed_memory()  # the workers inherit it
     model.warm_up()
     return model
+
+
+def _precision_note(spec: ModelSpec, model: Any) -> str | None:
+    """Return what the log should say about a model's precision: why it is not int8, or why it should not be."""
+    from headway.predict.int8_check import ChoosesPrecision, read_int8_check
+
+    if not isinstance(model, ChoosesPrecision):
+        return None
+    if spec.settings.get("precision") != "int8":
+        return model.precision_note()
+    check = read_int8_check(Path(spec.folder))
+    return None if check is None or check.passed else f"generates in int8, as configured: {check.describe()}"
 
 
 def _describe(name: str, bundle: AnyBundle) -> ModelInfo:
