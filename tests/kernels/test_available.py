@@ -29,6 +29,7 @@ CPU = torch.device("cpu")
 
 def clear_caches() -> None:
     kernels.available.cache_clear()
+    kernels._obstacle.cache_clear()
     kernels.cpu_features.cache_clear()
 
 
@@ -110,6 +111,8 @@ def test_if_numba_refuses_everything_works_and_one_warning_says_why(monkeypatch:
     assert reason is not None
     assert "Numba needs NumPy 2.4 or less. Got NumPy 2.6." in reason
     assert "\n" not in reason
+    sys.meta_path.remove(Refusing)
+    assert kernels.unavailable_reason() == reason, "both functions give one answer"
     with pytest.raises(ConfigError, match=f"precision int8 cannot run: {re.escape(reason)}; use 'auto'"):
         choose_precision("int8", CPU)
 
@@ -144,7 +147,13 @@ def test_commands_give_the_reason(
     assert f"kernels   none to compile: {reason}" in printed
     (tmp_path / "serve.toml").write_text('[[models]]\npath = "de-en"\n', encoding="utf-8")
     serve(config=tmp_path / "serve.toml", check=True)
-    assert f"int8 does not run on this machine ({reason})" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed.endswith(f"correct; 1 models\nmodels compute in bfloat16 or float32 ({reason})\n")
+    lines = [f'[[models]]\npath = "{name}"\nprecision = "{name}"\n' for name in ("int8", "auto")]
+    (tmp_path / "serve.toml").write_text("".join(lines), encoding="utf-8")
+    with pytest.raises(ConfigError, match=f"serve.toml: precision int8 of int8 cannot run: {reason}; use 'auto'"):
+        serve(config=tmp_path / "serve.toml", check=True)
+    assert capsys.readouterr().out == ""
     model = Transformer(TransformerConfig.preset("tiny"), 50, 50)
     assert describe_forward_form(model) == f"plain: the compiled kernels do not run ({reason})"
     assert describe_search_form(model) == f"optimized, in float32 or bfloat16; not in int8 ({reason})"

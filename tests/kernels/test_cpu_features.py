@@ -25,9 +25,11 @@ ALL = ("avx2", "f16c", "fma", "avxvnni", "avx512bw", "avx512vnni", "avx512bf16",
 def detected_again() -> Iterator[None]:
     cpu_features.cache_clear()
     kernels.available.cache_clear()
+    kernels._obstacle.cache_clear()
     yield
     cpu_features.cache_clear()
     kernels.available.cache_clear()
+    kernels._obstacle.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,8 @@ def serve(
     again, without losing a request.
     """
     from headway import kernels
-    from headway.serve.config import ServeConfig, read_config
+    from headway.errors import ConfigError
+    from headway.serve.config import ServeConfig, model_name, read_config
 
     given = [{"path": str(path)} for path in models or ()]
 
@@ -42,10 +43,16 @@ def serve(
 
     found = read()
     if check:
-        print(f"{config or 'the options'}: correct; {len(found.models)} models")
-        reason = kernels.unavailable_reason()
-        if reason is not None and any(model.precision in ("int8", "auto") for model in found.models):
-            print(f"int8 does not run on this machine ({reason}); models need precision 'auto' or 'float32'")
+        origin, reason = config or "the options", kernels.unavailable_reason()
+        in_int8 = [model_name(model) for model in found.models if model.precision == "int8"]
+        if reason is not None and in_int8:
+            raise ConfigError(
+                f"{origin}: precision int8 of {', '.join(in_int8)} cannot run: {reason}; use 'auto', 'bfloat16' or "
+                "'float32'"
+            )
+        print(f"{origin}: correct; {len(found.models)} models")
+        if reason is not None and any(model.precision == "auto" for model in found.models):
+            print(f"models compute in bfloat16 or float32 ({reason})")
         return
     from headway.serve.run import run
 

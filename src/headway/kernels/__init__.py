@@ -165,6 +165,7 @@ class _Obstacle:
     is_failure: bool = False
 
 
+@functools.cache
 def _obstacle() -> _Obstacle | None:
     """Return what keeps the kernels from running, after trying a small one."""
     obstacle = _obstacle_to_compiling()
