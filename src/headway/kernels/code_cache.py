@@ -146,10 +146,8 @@ def _load(cache: Any, signature: Any, target_context: Any) -> Any:
             load = cache.load_overload
         code = load(signature, target_context)
         # Numba writes the index first. If writing the code then fails, the index may name an old file of other types.
-        if code is not None and tuple(code.signature.args) != tuple(signature):
-            raise ValueError(f"a file for {signature} contains code for {code.signature.args}")
-        return code
-    except OSError:
+        return None if code is None or tuple(code.signature.args) != tuple(signature) else code
+    except (OSError, EOFError, UnpicklingError):
         return None
     except Exception as error:
         report_lost("compiled kernels in the cache cannot be read and are compiled again", error)
