@@ -12,7 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -218,3 +218,18 @@ def test_a_thread_sets_its_own_number_of_threads_only() -> None:
     thread.join()
     assert seen == [1]
     assert (torch.get_num_threads(), threads_of_a_new_thread()) == (2, 2)
+
+
+def test_without_a_setter_for_one_thread_pytorchs_own_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_found(_: object) -> NoReturn:
+        raise OSError("no such library")
+
+    called: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", called.append)
+    monkeypatch.setattr("ctypes.CDLL", not_found)
+    hardware._thread_setters.cache_clear()
+    try:
+        hardware.set_own_threads(1)
+    finally:
+        hardware._thread_setters.cache_clear()
+    assert called == [1]

@@ -47,7 +47,8 @@ def choose_device(device: str | torch.device = "auto", *, needs_cpu: bool = Fals
     if found.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device = {str(device)!r}: PyTorch finds no GPU on this machine; use 'auto' or 'cpu'")
     if found.type == "cuda" and found.index is not None and found.index >= (count := torch.cuda.device_count()):
-        raise ConfigError(f"device = {str(device)!r}: PyTorch finds {count} GPUs on this machine, counted from 0")
+        found_gpus = "1 GPU" if count == 1 else f"{count} GPUs"
+        raise ConfigError(f"device = {str(device)!r}: PyTorch finds {found_gpus} on this machine, counted from 0")
     return found
 
 
@@ -55,7 +56,8 @@ def set_own_threads(count: int) -> None:
     """Set the number of threads that PyTorch uses for the calling thread, and for no other.
 
     ``torch.set_num_threads`` would also set the default, which every thread keeps that uses PyTorch for the first time.
-    Does nothing if PyTorch uses no OpenMP, or another form of it than in its packages for Linux.
+    It is used nevertheless if PyTorch uses no OpenMP, or another form of it than in its packages for Linux: too few
+    threads later are better than too many now.
     """
     torch.get_num_threads()  # the first call in a thread sets its number of threads to the default
     for set_threads in _thread_setters():
@@ -64,14 +66,17 @@ def set_own_threads(count: int) -> None:
 
 @functools.cache
 def _thread_setters() -> tuple[Callable[[int], object], ...]:
-    """Return the functions of OpenMP and MKL that set the number of threads of the calling thread."""
+    """Return the functions of OpenMP and MKL that set the number of threads of the calling thread.
+
+    If OpenMP's is not found, return PyTorch's own function instead.
+    """
     found: dict[str, Callable[[int], object]] = {}
     # None stands for the libraries that every other finds first, such as preloaded ones, so it takes precedence.
     for library, name in product((torch._C.__file__, None), ("omp_set_num_threads", "MKL_Set_Num_Threads_Local")):
         # There may be no MKL. On Windows, None is refused, and a library's dependencies are not searched.
         with suppress(OSError, AttributeError, TypeError):
             found[name] = getattr(ctypes.CDLL(library), name)
-    return tuple(found.values())
+    return tuple(found.values()) if "omp_set_num_threads" in found else (torch.set_num_threads,)
 
 
 def prepare_gpu() -> None:
