@@ -160,7 +160,7 @@ def test_unknown_devices_are_refused(folders: dict[str, Path], name: str) -> Non
 
 
 def test_a_gpu_that_does_not_exist_is_refused(folders: dict[str, Path], asked: list[str]) -> None:
-    with pytest.raises(ConfigError, match="device = 'cuda:1': PyTorch finds 1 GPUs on this machine, counted from 0"):
+    with pytest.raises(ConfigError, match="device = 'cuda:1': PyTorch finds 1 GPU on this machine, counted from 0"):
         headway.load(folders["classifier"], device="cuda:1")
 
 
@@ -180,6 +180,25 @@ def test_int8_computes_on_the_cpu(folders: dict[str, Path], monkeypatch: pytest.
     monkeypatch.setattr(own_model, "copy_to", lambda model, device: own_model.share_weights(model).to("meta"))
     with pytest.raises(ConfigError, match="int8 does not exist on meta; use --device cpu or --precision auto"):
         headway.load(folders[name], precision="int8", device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("words", "has_gpu", "compiles"),
+    [([], False, True), ([], True, False), (["--precision", "int8"], True, True), (["--device", "cpu"], True, True)],
+)
+def test_no_kernels_are_compiled_for_a_gpu(
+    folders: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    words: list[str],
+    has_gpu: bool,
+    compiles: bool,
+) -> None:
+    started: list[bool] = []
+    monkeypatch.setattr("headway.kernels.start_compiling", lambda: started.append(True))
+    monkeypatch.setattr("headway.cli.translate._GPU_DRIVERS", [str(tmp_path)] if has_gpu else [])
+    run("translate", folders["translator"], "Haus", *words)
+    assert started == [True] * compiles
 
 
 def test_onnx_folders_run_on_the_cpu(

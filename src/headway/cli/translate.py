@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from headway.predict import Candidate, GlossaryTerm, Source, TextTranslator, Translation, Translator
 
 _UNMET_SHOWN = 5  # number of unmet glossary entries to list
+# Files of the drivers of NVIDIA on Linux, in WSL and on Windows, and of AMD on Linux.
+_GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", r"C:\Windows\System32\nvcuda.dll", "/dev/kfd")
 
 
 def translate(
@@ -141,7 +143,7 @@ def translate(
     with without_garbage_collection():
         from headway.kernels import start_compiling
 
-        if precision in ("auto", "int8") and workers == 1 and device != "cuda":
+        if precision in ("auto", "int8") and workers == 1 and not _may_use_gpu(device, precision):
             start_compiling()  # in the background, while PyTorch is imported
         from headway.hardware import keep_freed_memory
         from headway.predict import Glossary, TranslatorPool, load_translator
@@ -250,6 +252,13 @@ def without_garbage_collection() -> Iterator[None]:
         if is_first:
             gc.freeze()
         gc.enable()
+
+
+def _may_use_gpu(device: options.Device, precision: options.Precision) -> bool:
+    """Return whether the model may compute on a GPU, as far as it is known before PyTorch is imported."""
+    if device == "auto" and precision != "int8":
+        return any(Path(path).exists() for path in _GPU_DRIVERS)
+    return device == "cuda"
 
 
 def device_for_workers(device: options.Device, workers: int) -> options.Device:

@@ -185,14 +185,15 @@ def _shares(sizes: Sequence[int], workers: int) -> list[list[int]]:
 # The rest of this file runs in the worker processes.
 
 _loaded: TextTranslator | Exception
-_waiting = adapt_waiting()
+_waiting: contextlib.AbstractContextManager[None]
 
 
 def _start_worker(load: bytes, parent: int) -> None:
     """Load the translator. If this fails, each call raises the error."""
-    global _loaded
+    global _loaded, _waiting
     from headway.hardware import keep_freed_memory
 
+    _waiting = adapt_waiting()
     _waiting.__enter__()  # until the process ends
     os.dup2(2, 1)  # only the process that owns the pool writes to standard output
     keep_freed_memory()
