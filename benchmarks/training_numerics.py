@@ -32,10 +32,11 @@ BLOCK = 256
 FORMS = {"residual": ("bfloat16", "float32"), "muon": ("apart", "fused")}
 DEPTHS = {"residual": (12, 24), "muon": (4,)}
 OPTIONS = {"residual": (), "muon": ("optimizer.kind=muon",)}
+FORM_OPTIONS = {"fused": ("optimizer.muon_splits_attention=false",)}
 
 
 def use_form(form: str) -> None:
-    """Replace the default form in this process by ``form``."""
+    """Replace the default form in this process by ``form``, unless an option of the recipe does it."""
     if form == "float32":
         from headway.engine import accelerate
         from headway.engine.layers import KernelDropout
@@ -46,11 +47,6 @@ def use_form(form: str) -> None:
                 inside["embedding_dropout"] = accelerate.Replacement(
                     dropout.plain_type, KernelDropout, dropout.supported_attributes
                 )
-    elif form == "fused":
-        from headway.train import optim
-
-        split = optim._orthogonal_parts
-        optim._orthogonal_parts = lambda blocks: {weight: (len(weight),) for weight in split(blocks)}
 
 
 def train(form: str, arguments: list[str], run: Path) -> None:
@@ -96,7 +92,7 @@ def start(run: Path, form: str, depth: int, seed: int, options: Iterable[str]) -
     """Train one run in a process of its own unless it has ended, and return its loss."""
     if not (run / "loss.json").exists():
         run.mkdir(parents=True, exist_ok=True)
-        own = (f"model.decoder_layers={depth}", f"training.seed={seed}", *options)
+        own = (f"model.decoder_layers={depth}", f"training.seed={seed}", *options, *FORM_OPTIONS.get(form, ()))
         command = [sys.executable, __file__, "--form", form, "--run", str(run), str(RECIPE)]
         with (run.parent / f"{run.name}.log").open("a", encoding="utf-8") as log:
             subprocess.run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def test_a_matrix_of_zeros_stays_zero() -> None:
     assert not orthogonalize(torch.zeros(1, 4, 4), in_bfloat16=False).any()
 
 
-def optimizer_of(model: DecoderOnly, **settings: float) -> torch.optim.Optimizer:
+def optimizer_of(model: DecoderOnly, **settings: Any) -> torch.optim.Optimizer:
     optimizer = make_optimizer(model, OptimizerConfig(kind="muon", **settings), list(model.decoder.blocks))
     for group in optimizer.param_groups:
         group["lr"] = 0.01
@@ -91,6 +91,28 @@ def test_queries_keys_and_values_get_orthogonal_updates_of_their_own() -> None:
         values = torch.linalg.svdvals(part) / (0.2 * max(part.shape) ** 0.5)
         assert values.min() > 0.6
         assert values.max() < 1.3
+
+
+def test_a_run_that_began_with_one_update_for_the_whole_matrix_keeps_it() -> None:
+    """Its recipe does not have the key."""
+    begun = OptimizerConfig.parse_saved({"kind": "muon"}, "begun")
+    resumed = OptimizerConfig.parse({"kind": "muon"}, "recipe").keeping_inert(begun)
+    assert not resumed.muon_splits_attention
+    model = DecoderOnly(DecoderOnlyConfig.parse(SIZES, "test"), 11)
+    optimizer = make_optimizer(model, resumed, list(model.decoder.blocks))
+    for group in optimizer.param_groups:
+        if group.get("orthogonal"):
+            assert all(group["heights"] == (len(weight),) for weight in group["params"])
+    weight = cast("CausalBlock", model.decoder.blocks[0]).attention.projection.weight
+    before = weight.detach().clone()
+    for each in model.parameters():
+        each.grad = torch.randn(each.shape)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01
+    optimizer.step()
+    values = torch.linalg.svdvals((weight.detach() - before) / 0.01) / (0.2 * max(weight.shape) ** 0.5)
+    assert values.min() > 0.6
+    assert values.max() < 1.3
 
 
 def test_momentum_is_nesterov_s_and_decay_is_decoupled() -> None:

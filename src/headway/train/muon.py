@@ -6,7 +6,8 @@ root mean square 1, which is that of a typical update of Adam (Liu et al. 2025, 
 equation 4), so learning rates and weight decays that suit AdamW suit Muon, too.
 
 Queries, keys and values are three linear maps that share one matrix (see
-:class:`~headway.nn.attention.MultiHeadAttention`), and each gets an orthogonal update of its own.
+:class:`~headway.nn.attention.MultiHeadAttention`), and each gets an orthogonal update of its own, except in runs that
+began before that was so.
 """
 
 from __future__ import annotations

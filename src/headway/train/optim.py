@@ -36,14 +36,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Bool
 from pydantic import Field
 from torch import Tensor, nn
 
-from headway.config import Config
+from headway.config import Config, Inert
 from headway.errors import ConfigError
 from headway.nn.attention import MultiHeadAttention
 from headway.torch_internals import fused_step, fused_step_works
@@ -86,6 +86,11 @@ class OptimizerConfig(Config):
         None, ge=1, description="With schedule = 'halve_every': steps between halvings. None means steps / 3."
     )
     momentum: float = Field(0.95, ge=0, lt=1, description="Muon: decay rate of the momentum.")
+    muon_splits_attention: Annotated[bool, Inert(False)] = Field(
+        True,
+        description="Muon: queries, keys and values get orthogonal updates of their own, although they share one "
+        "matrix.",
+    )
     beta1: float = Field(0.9, ge=0, lt=1, description="Adam: decay rate of the moving average of gradients.")
     beta2: float = Field(0.98, ge=0, lt=1, description="Adam: decay rate of the moving average of squared gradients.")
     epsilon: float = Field(1e-9, gt=0, description="Adam: constant added to the square root of the second moment.")
@@ -174,7 +179,7 @@ def make_optimizer(
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     factors = {weight: config.layer_decay**depth for weight, depth in depths(model, blocks).items()}
-    orthogonal = _orthogonal_parts(blocks) if config.kind == "muon" else {}
+    orthogonal = _orthogonal_parts(blocks, config.muon_splits_attention) if config.kind == "muon" else {}
     groups: list[dict[str, Any]] = []
     for factor in sorted({factors[weight] for weight in trained}, reverse=True):
         own = [weight for weight in trained if factors[weight] == factor]
@@ -197,17 +202,17 @@ def make_optimizer(
             return Muon(groups, momentum=config.momentum, betas=betas, epsilon=config.epsilon)
 
 
-def _orthogonal_parts(blocks: Sequence[nn.Module]) -> dict[nn.Parameter, tuple[int, ...]]:
+def _orthogonal_parts(blocks: Sequence[nn.Module], splits_attention: bool) -> dict[nn.Parameter, tuple[int, ...]]:
     """Return the matrices of the blocks with the heights of their parts; raise :class:`ConfigError` if there are none.
 
     An attention layer has one matrix for queries, keys and values, which are three linear maps. One orthogonal update
-    of the whole matrix would tie their directions to each other.
+    of the whole matrix, as without ``splits_attention``, ties their directions to each other.
     """
     heights = {
         module.projection.weight: module.widths
         for block in blocks
         for module in block.modules()
-        if isinstance(module, MultiHeadAttention)
+        if isinstance(module, MultiHeadAttention) and splits_attention
     }
     matrices = (weight for block in blocks for weight in block.parameters() if weight.dim() == 2)
     parts: dict[nn.Parameter, tuple[int, ...]] = {weight: heights.get(weight, (len(weight),)) for weight in matrices}
