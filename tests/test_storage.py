@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -253,6 +254,41 @@ def test_a_file_size_limit_changes_nothing(tmp_path: Path, before: dict[str, str
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
+def as_normal_user(action: Callable[[Path], None], folder: Path) -> None:
+    """Call ``action`` as a user whom modes bind, unlike root."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+    action(folder)
+
+
+def replace_protected_folder(home: Path) -> None:
+    folder = home / "folder"
+    for text in ("one", "two", "three"):
+        with atomic_write_folder(folder) as aside:
+            (aside / "deep").mkdir()
+            (aside / "deep" / "a").write_text(text)
+            (aside / "deep").chmod(0o555)
+        if text == "one":
+            folder.chmod(0o555)
+        assert contents(home) == {"folder/deep/a": text}
+    assert folder.stat().st_mode & 0o777 == 0o555
+    assert [path.name for path in home.iterdir()] == ["folder"]
+    for path in (folder, folder / "deep"):
+        path.chmod(0o755)
+
+
+def replace_unreadable_file(home: Path) -> None:
+    (home / "file").write_text("old")
+    (home / "file").chmod(0o200)
+    write_file(home)
+    assert (home / "file").stat().st_mode & 0o777 == 0o200
+    (home / "file").chmod(0o600)
+    assert contents(home) == {"file": "new"}
+    assert [path.name for path in home.iterdir()] == ["file"]
+
+
 class TestModes:
     @pytest.fixture(autouse=True)
     def umask(self) -> Iterator[None]:
@@ -278,6 +314,32 @@ class TestModes:
             write_file(tmp_path)
             write_folder(tmp_path)
             assert self.modes(tmp_path / "file", tmp_path / "folder") == [file, folder]
+
+    @pytest.mark.parametrize("replace", [replace_protected_folder, replace_unreadable_file])
+    def test_a_user_replaces_what_forbids_changes_and_leaves_nothing(self, replace: Callable[[Path], None]) -> None:
+        with tempfile.TemporaryDirectory() as name:  # other users cannot enter tmp_path
+            Path(name).chmod(0o777)
+            process = get_context("fork").Process(target=as_normal_user, args=(replace, Path(name)))
+            process.start()
+            process.join()
+            assert process.exitcode == 0
+
+    def test_an_error_between_the_two_renames_restores_the_mode(
+        self, tmp_path: Path, before: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rename = Path.rename
+
+        def fail_for_the_new_one(self: Path, target: Path) -> Path:
+            if self.name == "new":
+                disk_full()
+            return rename(self, target)
+
+        (tmp_path / "folder").chmod(0o555)
+        monkeypatch.setattr(Path, "rename", fail_for_the_new_one)
+        with pytest.raises(OutputError, match=UNCHANGED):
+            write_folder(tmp_path)
+        assert contents(tmp_path) == before
+        assert self.modes(tmp_path / "folder") == [0o555]
 
     def test_nobody_else_can_read_what_is_not_yet_complete(self, tmp_path: Path) -> None:
         """Not even if the file that it replaces is private, and the umask allows everything."""
@@ -322,6 +384,21 @@ def test_something_planted_at_the_temporary_name_is_not_used(
     assert contents(victim) == {"new/precious": "kept", "old/precious": "kept"}
     assert not (tmp_path / "nowhere").exists()
     assert (tmp_path / "file").read_text() == ("new" if write is write_file else "old")
+
+
+def test_the_reason_is_reported_if_no_staging_folder_can_be_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir = Path.mkdir
+
+    def vanish(self: Path, *args: Any, **options: Any) -> None:
+        if self.name.endswith(".part"):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        mkdir(self, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", vanish)
+    with pytest.raises(OutputError, match="No such file or directory"):
+        write_file(tmp_path)
 
 
 def write_same_file(path: Path, times: int, letter: str, errors: Any) -> None:

@@ -50,9 +50,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
         with _staging_folder(path) as staging:
             new = staging / _NEW
             yield new
+            _flush(new)  # before it has its mode, which may forbid reading
             with suppress(FileNotFoundError):
                 shutil.copymode(path, new)
-            _flush(new)
             new.replace(path)
             _flush_entries(path.parent)
     except OSError as error:
@@ -80,8 +80,6 @@ def atomic_write_folder(path: Path) -> Iterator[Path]:
             new = staging / _NEW
             new.mkdir()
             yield new
-            with suppress(FileNotFoundError):
-                shutil.copymode(path, new)
             for written in (new, *new.rglob("*")):
                 _flush(written)
             _replace_folder(path, new, staging / _OLD)
@@ -183,15 +181,15 @@ def _staging_folder(path: Path) -> Iterator[Path]:
         yield staging
     finally:
         _remove(staging, lock)
-        shutil.rmtree(staging, ignore_errors=True)  # where locked files cannot be removed
+        _remove_tree(staging)  # where locked files cannot be removed
 
 
 def _create_staging_folder(path: Path) -> tuple[Path, _Lock]:
-    for _ in range(_MAX_ATTEMPTS):
+    attempts = 0
+    while True:
         staging = path.parent / f".{_staged_name(path)}.{_machine()}-{secrets.token_hex(4)}.part"
-        # The name may exist (as anything, also as a link to elsewhere), and another writer may remove the folder before
-        # it is locked.
-        with suppress(FileExistsError, FileNotFoundError, BlockingIOError):
+        attempts += 1
+        try:
             staging.mkdir(mode=0o700)
             try:
                 return staging, _lock(staging)
@@ -199,7 +197,11 @@ def _create_staging_folder(path: Path) -> tuple[Path, _Lock]:
                 with suppress(OSError):
                     staging.rmdir()
                 raise
-    raise OSError(errno.EEXIST, "no temporary folder can be created beside it")
+        # The name may exist (as anything, also as a link to elsewhere), and another writer may remove the folder before
+        # it is locked.
+        except (FileExistsError, FileNotFoundError, BlockingIOError):
+            if attempts == _MAX_ATTEMPTS:
+                raise
 
 
 def _staged_name(path: Path) -> str:
@@ -254,10 +256,24 @@ def _lock(staging: Path) -> _Lock:
 
 def _remove(staging: Path, lock: _Lock) -> None:
     """Remove a staging folder while it is locked: nobody may use it or restore from it meanwhile."""
-    shutil.rmtree(staging, ignore_errors=True)
+    _remove_tree(staging)
     lock.release()
     with suppress(OSError):
         staging.rmdir()  # on a network file system, the open lock file remains until it is closed
+
+
+def _remove_tree(folder: Path) -> None:
+    """Remove a folder and what is in it as far as possible, also if the modes of folders forbid it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists() and not folder.is_symlink():
+        with suppress(OSError):
+            folder.chmod(stat.S_IRWXU)
+        for parent, names, _ in os.walk(folder):  # which reads a folder after it has its mode
+            for found in (Path(parent, name) for name in names):
+                if not found.is_symlink():
+                    with suppress(OSError):
+                        found.chmod(stat.S_IRWXU)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _recover(path: Path) -> None:
@@ -306,25 +322,41 @@ def _idle_s(folder: Path) -> float:
 
 
 def _replace_folder(path: Path, new: Path, old: Path) -> None:
-    """Rename the folder ``path`` to ``old``, and ``new`` to ``path``. After an error ``path`` is what it was."""
+    """Rename the folder ``path`` to ``old``, and ``new`` to ``path``, with the same mode.
+
+    After an error ``path`` is what it was. The system moves a folder to another one only if its owner may write in it,
+    so both folders get this permission until they are in place.
+    """
+    mode = writable = 0  # they are the same if nothing has to be changed
     try:
         while True:
             with suppress(FileNotFoundError):
-                if not stat.S_ISDIR(path.stat().st_mode):
+                found = path.stat().st_mode
+                if not stat.S_ISDIR(found):
                     raise NotADirectoryError(errno.ENOTDIR, "it is a file, not a folder")
+                mode = stat.S_IMODE(found)
+                writable = mode | stat.S_IRWXU
+                new.chmod(writable)
+                if writable != mode:
+                    path.chmod(writable)
                 path.rename(old)
             try:
                 new.rename(path)
+                if writable != mode:
+                    path.chmod(mode)
                 return
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
             # Between the two renames, another writer has put its folder there: replace that one, too.
-            shutil.rmtree(old, ignore_errors=True)
+            _remove_tree(old)
     except BaseException:
         with suppress(OSError):
             if not path.exists():
                 old.rename(path)
+        with suppress(OSError):
+            if writable != mode:
+                path.chmod(mode)
         raise
 
 
