@@ -145,6 +145,28 @@ def test_names_are_tried_wherever_they_are_first_needed(name: str, device: str) 
         assert getattr(torch_internals, name)(*arguments)
 
 
+@pytest.mark.parametrize(
+    "name", [name for name, value in vars(torch_internals).items() if hasattr(value, "cache_clear")]
+)
+def test_names_are_usable_with_another_default_type(name: str) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert getattr(torch_internals, name)(*([CPU] if name == "fused_step_works" else []))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_without_the_operation_the_gradient_of_softmax_is_as_precise_as_its_input(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch_internals, "_softmax_backward_works", lambda: False)
+    scores = torch.randn(3, 5, requires_grad=True, dtype=torch.float64)
+    gradient = torch.randn(3, 5, dtype=torch.float64)
+    (expected,) = torch.autograd.grad(scores.softmax(-1), scores, gradient)
+    found = torch_internals.softmax_backward(gradient, scores.softmax(-1).detach())
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
+
+
 class TestFusedAdam:
     @pytest.fixture(params=DEAF)
     def _deaf(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def _fused_step_divides_and_skips(device: torch.device) -> bool:
     state = optimizer.state[weight]
     # The second step must have changed nothing. Adam moves each weight by the learning rate in its first step.
     found = torch.stack([weight, state["exp_avg"], state["exp_avg_sq"], state["step"].expand(2)])
-    expected = torch.tensor([[0.75, 1.25], [0.5, -1.0], [0.5, 2.0], [1.0, 1.0]], device=device)
+    expected = torch.tensor([[0.75, 1.25], [0.5, -1.0], [0.5, 2.0], [1.0, 1.0]], device=device, dtype=torch.float32)
     return bool(torch.allclose(found, expected))
 
 
@@ -82,7 +82,7 @@ def softmax_backward(gradient: Tensor, weights: Tensor) -> Tensor:
     """Return the gradient of the inputs of a softmax over the last dimension, whose outputs are ``weights``."""
     if _softmax_backward_works():
         return torch._softmax_backward_data(gradient, weights, -1, weights.dtype)
-    products = gradient.float() * weights
+    products = gradient.to(torch.promote_types(gradient.dtype, torch.float32)) * weights
     return (products - weights * products.sum(-1, keepdim=True)).to(weights.dtype)
 
 
