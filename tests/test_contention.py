@@ -172,6 +172,16 @@ def test_the_users_own_policy_stays(recorder: _Recorder, monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("processors")
+def test_a_passive_policy_needs_no_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the advice to set it would be followed by the advice to unset it."""
+    monkeypatch.setattr(contention, "_openmp_libraries", set)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    assert waiting_advice() == ""
+    monkeypatch.setenv("GOMP_SPINCOUNT", "1000000")
+    assert waiting_advice() == "unset GOMP_SPINCOUNT"
+
+
+@pytest.mark.usefixtures("processors")
 def test_another_openmp_is_set_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contention, "_openmp_libraries", set)
     assert waiting_advice() == "set OMP_WAIT_POLICY=passive before Python starts"

@@ -69,9 +69,11 @@ def seconds_waited() -> float:
 
 def waiting_advice() -> str:
     """Return what the user should change where :func:`adapt_waiting` has no effect, otherwise ""."""
-    if policies := [name for name in _POLICIES if name in os.environ]:
+    is_passive = os.environ.get("OMP_WAIT_POLICY", "").strip().lower() == "passive"
+    others = _POLICIES[1:] if is_passive else _POLICIES  # GOMP_SPINCOUNT takes precedence
+    if policies := [name for name in others if name in os.environ]:
         return f"unset {' and '.join(policies)}"
-    return "" if _openmp_libraries() else "set OMP_WAIT_POLICY=passive before Python starts"
+    return "" if is_passive or _openmp_libraries() else "set OMP_WAIT_POLICY=passive before Python starts"
 
 
 @contextmanager

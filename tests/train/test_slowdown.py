@@ -63,6 +63,24 @@ def test_one_thread_cannot_become_fewer(machine: _Machine, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
+    ("processes", "threads", "advice"), [(2, 2, "set OMP_NUM_THREADS=1"), (4, 1, "start fewer processes"), (2, 1, None)]
+)
+def test_processes_of_the_same_run_are_not_other_programs(
+    machine: _Machine, monkeypatch: pytest.MonkeyPatch, processes: int, threads: int, advice: str | None
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    notice = SlowdownNotice(machine.messages.append, processes)
+    for _ in range(2):
+        machine.pass_time(12.0, waited=6.0, others=1.9)
+        notice.check()
+    assert machine.messages == [
+        f"the {processes} processes of this run have 4 threads for 2 processors, which slows training down: a thread "
+        f"waits for a processor 50% of the time; {advice}"
+        for _ in range(advice is not None)
+    ]
+
+
+@pytest.mark.parametrize(
     ("seconds", "waited", "others"),
     [
         pytest.param(12.0, 6.0, 0.0, id="OpenMP's own threads compete for the processors"),

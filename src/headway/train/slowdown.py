@@ -1,4 +1,4 @@
-"""A message to the user if other processes slow training down."""
+"""A message to the user if processes that compete for the processors slow training down."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ class SlowdownNotice:
 
     Args:
         say: Shows one line to the user.
+        processes: How many processes of this training job run on this machine. If there are several, their use of the
+            processors cannot be told from that of other programs, so only threads of theirs that are too many are
+            reported.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, say: Callable[[str], None], processes: int = 1) -> None:
+        self._say, self._processes = say, processes
         self._is_done = False
         self._start, self._waited, self._others = time.monotonic(), seconds_waited(), OtherProcesses()
 
@@ -38,8 +41,19 @@ class SlowdownNotice:
         share = min(1.0, (self._waited - before) / elapsed)
         if share < _MIN_SHARE_WAITED or not exceeds_processors(threads, others):
             return
+        cores = num_cores()
+        if self._processes > 1:
+            if (total := self._processes * threads) > cores:
+                self._is_done = True
+                fewer = cores // self._processes
+                self._say(
+                    f"the {self._processes} processes of this run have {total} threads for {cores} processors, which "
+                    f"slows training down: a thread waits for a processor {share:.0%} of the time; "
+                    + (f"set OMP_NUM_THREADS={fewer}" if fewer else "start fewer processes")
+                )
+            return
         self._is_done = True
-        cores, advice = num_cores(), ["stop other programs"]
+        advice = ["stop other programs"]
         if (fewer := max(1, round(cores - others))) < threads:
             advice.append(f"train with OMP_NUM_THREADS={fewer}")
         if threads > 1 and (setting := waiting_advice()):
