@@ -91,8 +91,17 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Recorded runs and stores, by name."""
     home = tmp_path_factory.mktemp("artifacts")
     for name in (*(f"run-{each}" for each in RUNS), *STORES):
-        unpack(RECORDED / f"{name}.tar.xz", home / name)
+        unpack_artifact(name, home / name)
     return {path.name: path for path in home.iterdir()}
+
+
+def unpack_artifact(name: str, folder: Path) -> None:
+    """Extract an artifact. A store with BPE-dropout is valid only in the order of the data that it was built in."""
+    unpack(RECORDED / f"{name}.tar.xz", folder)
+    if name in STORES:
+        path = folder / "recipe.toml"
+        recipe = path.read_text(encoding="utf-8")
+        path.write_text(recipe.replace("\nbpe_dropout", "\norder_version = 1\nbpe_dropout"), encoding="utf-8")
 
 
 def prepared(folder: Path, config: type[Config] | None = None) -> Recipe:
@@ -187,16 +196,17 @@ def test_an_active_option_is_noticed(config: type[Config], artifacts: dict[str, 
                     prepared(folder, config)
             elif config.__name__ in IN_STORES:
                 before = contents(folder)
-                unpack(RECORDED / f"{name}.tar.xz", tmp_path / name)
+                unpack_artifact(name, tmp_path / name)
                 prepared(tmp_path / name, config)
                 assert contents(tmp_path / name).keys() >= before.keys()
                 assert contents(tmp_path / name) != before
 
 
 def test_a_begun_run_keeps_the_order_of_its_data(artifacts: dict[str, Path]) -> None:
-    """The recipes name no version of the order; that of new runs is 2."""
+    """The recipes name no version of the order, except that of a store with BPE-dropout; that of new runs is 2."""
     versions = {name: prepared(folder).data.order_version for name, folder in artifacts.items()}
-    assert versions == {name: 1 if name.startswith("run-") else 2 for name in artifacts}
+    is_old = {name: name.startswith("run-") or "bpe-dropout" in name for name in artifacts}
+    assert versions == {name: 1 if is_old[name] else 2 for name in artifacts}
 
 
 def test_a_run_resumes_to_the_recorded_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ from headway.predict import load_translator
 from headway.tasks import parse_recipe, task_of, train
 from headway.text.base import EOS
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
+from headway.train.cache_keys import CacheKey
 from headway.train.fine_tuning import complete_recipe
 from headway.train.prepare import warm_up_kernels
 from headway.train.recipe import Recipe
@@ -174,6 +175,31 @@ class TestReuse:
         prepare(recipe(corpus, data={"filter": {"max_length": 5}}), tmp_path / "run", heard)
         because = "tokenized again, because filter.max_length was 256, is 5"
         assert [message for message in heard.messages if "again" in message] == [f"train.de + train.en: {because}"]
+
+    def test_a_message_names_the_tokenizer_instead_of_its_hash(self, corpus: Path, tmp_path: Path) -> None:
+        prepare(recipe(corpus), tmp_path / "run", Listener())
+        heard = Heard()
+        prepare(recipe(corpus, tokenizer={"min_frequency": 9}), tmp_path / "run", heard)
+        because = "tokenized again, because the source tokenizer has changed; the target tokenizer has changed"
+        assert f"train.de + train.en: {because}" in heard.messages
+
+    @pytest.mark.parametrize("version", [1, 2])
+    def test_a_store_of_version_1_has_segmentations_of_its_order(
+        self, corpus: Path, tmp_path: Path, version: int
+    ) -> None:
+        """Stores whose key has version 1 were built before there was another order."""
+        data: dict[str, Any] = {"bpe_dropout": 0.1, "order_version": version}
+        keys: list[CacheKey] = []
+
+        def spy(*arguments: Any) -> CacheKey:
+            keys.append(CacheKey(*arguments))
+            return keys[-1]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("headway.train.prepare.CacheKey", spy)
+            prepare(recipe(corpus, data=data), tmp_path / "run", Listener())
+        with_dropout = [key for key in keys if key.options.get("bpe_dropout")]
+        assert [key.version_1 is None for key in with_dropout] == [version == 2]
 
 
 def recipe_before(changes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -255,7 +255,13 @@ def _encoding(
         return text, SideSpec(LabelEncoder(labels), LabelEncoder(labels, sampling[1]) if sampling else None)
 
     keys = (tokenizer.fingerprint, labels)
-    return CorpusEncoding(partial(read_labeled_texts, corpus, folder, labels), sides, keys, {"max_length": max_length})
+    return CorpusEncoding(
+        partial(read_labeled_texts, corpus, folder, labels),
+        sides,
+        keys,
+        {"max_length": max_length},
+        ("the tokenizer has changed", "the labels have changed"),
+    )
 
 
 def _labels(recipe: ClassificationRecipe, preparation: Preparation) -> Mapping[str, int]:

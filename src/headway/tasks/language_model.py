@@ -474,4 +474,5 @@ def _encoding(
         sides,
         (tokenizer.fingerprint, "no text"),
         {"documents": corpus.documents},
+        ("the tokenizer has changed", "the target side has changed"),
     )

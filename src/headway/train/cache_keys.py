@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -41,11 +41,14 @@ class CacheKey:
         files: The name and the hash of each file. The key does not depend on the names.
         options: Configs, and plain values for JSON, by name.
         version_1: The key of version 1, or None if there is none because of an option that did not exist then.
+        changes: For options that are lists of hashes or other values that users do not know, by name: what a message
+            says if an item has changed, for each item.
     """
 
     files: Sequence[tuple[str, str]]
     options: Mapping[str, Any]
     version_1: str | None
+    changes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @cached_property
     def value(self) -> str:
@@ -71,6 +74,7 @@ class CacheKey:
         try:
             files, options = list(saved["files"]), dict(saved["options"])
             before = {name: self._as_now(name, value) for name, value in options.items()}
+            items_before = {name: list(before.pop(name)) for name in self.changes}
         except (TypeError, KeyError, ValueError, ConfigError):
             return []
         found = [f"the content of {name} has changed" for name, digest in self.files if digest not in files]
@@ -78,7 +82,11 @@ class CacheKey:
             found = [f"the number of files was {len(files)}, is {len(self.files)}"]
         elif not found and files != [digest for _, digest in self.files]:
             found = ["the order of the files has changed"]
-        was, now = flat_options(before), flat_options(json.loads(json.dumps(self.description()["options"])))
+        after = json.loads(json.dumps(self.description()["options"]))
+        for name, changes in self.changes.items():
+            both = zip(changes, items_before[name], after.pop(name), strict=False)
+            found += [change for change, old, new in both if old != new]
+        was, now = flat_options(before), flat_options(after)
         return found + [
             f"{key} was {shown_option(was.get(key))}, is {shown_option(now.get(key))}"
             for key in sorted(was.keys() | now.keys())

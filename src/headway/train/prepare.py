@@ -54,6 +54,7 @@ class CorpusEncoding:
         make_sides: Function that returns the specifications for tokenizing source and target. It is called only if
             there is no store yet.
         side_cache_keys: Values that identify the encoding of the source and of the target side, for JSON.
+        side_changes: What a message says if one of them has changed.
         other_cache_keys: Other values that the store depends on, for JSON, by name.
     """
 
@@ -61,6 +62,7 @@ class CorpusEncoding:
     make_sides: Callable[[], tuple[SideSpec, SideSpec]]
     side_cache_keys: tuple[object, object]
     other_cache_keys: Mapping[str, object] = field(default_factory=dict)
+    side_changes: tuple[str, str] = ("the source tokenizer has changed", "the target tokenizer has changed")
 
 
 class Preparation:
@@ -159,7 +161,9 @@ class Preparation:
             **encoding.other_cache_keys,
         }
         configs = [corpus, filters] if filters else [corpus]
-        key, path = CacheKey(hashes, options, version_1 if is_version_1(configs) else None), self.run / "tokens" / name
+        is_old = is_version_1(configs) and (sampling is None or sampling[3] == 1)  # the only order_version then
+        key = CacheKey(hashes, options, version_1 if is_old else None, {"encoding": encoding.side_changes})
+        path = self.run / "tokens" / name
         if store := open_store(path, *key.valid_values):
             return store
         if changes := key.differences(read_description(path)):
