@@ -37,7 +37,7 @@ from rich.table import Table
 
 import headway
 from headway.data.labels import read_labeled_texts
-from headway.hardware import processor_name
+from headway.hardware import keep_freed_memory, processor_name
 from headway.predict.classifier import Classifier
 from headway.tasks import load_recipe, train
 from headway.train.recipe import Recipe
@@ -89,6 +89,7 @@ def read_corpora(recipe: Recipe) -> tuple[LabeledTexts, LabeledTexts]:
 
 def train_recipe(recipe: Recipe, run: Path) -> Classify:
     """Train Headway and load the model that the run recommends."""
+    keep_freed_memory()  # as commands do
     result = train(recipe, run, listener=Listener())
     if result.model_folder is None:
         raise SystemExit("the training was interrupted")

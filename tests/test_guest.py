@@ -20,6 +20,10 @@ import torch
 
 import headway
 from headway import hardware, kernels
+from headway.cli.distill import distill
+from headway.cli.experiment import experiment
+from headway.cli.quickstart import quickstart
+from headway.cli.train import train as train_command
 from headway.decode import DecodingOptions, Sampling
 from headway.evaluate import bleu, chrf, evaluate, paired_bootstrap
 from headway.inspection.inspect_text import inspect
@@ -166,9 +170,8 @@ def test_evaluation() -> None:
 
 
 @pytest.mark.slow
-def test_training_leaves_random_numbers_and_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training may change the allocator. Its first run imports PyTorch's compiler, which sets a variable."""
-    monkeypatch.setattr("headway.train.loop.keep_freed_memory", lambda: None)
+def test_training_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    """The first run imports PyTorch's compiler, which sets a variable."""
     (tmp_path / "text.txt").write_text("".join(text + "\n" for text in TEXTS))
     recipe = parse_recipe(
         {
@@ -183,6 +186,41 @@ def test_training_leaves_random_numbers_and_signals(tmp_path: Path, monkeypatch:
     )
     train(recipe, tmp_path / "first")
     unchanged(lambda: train(recipe, tmp_path / "second"))
+
+
+def test_training_on_a_gpu_restores_how_attention_is_computed() -> None:
+    def inside() -> None:
+        with hardware.prepared_gpu():
+            assert not torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+
+    unchanged(inside)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(lambda: train_command(Path("recipe.toml")), id="train"),
+        pytest.param(lambda: quickstart(), id="quickstart"),
+        pytest.param(lambda: quickstart(language_model=True), id="quickstart --language-model"),
+        pytest.param(lambda: distill(Path("model"), Path("recipe.toml")), id="distill"),
+        pytest.param(lambda: experiment("all", Path("output"), quick=True), id="experiment"),
+    ],
+)
+def test_commands_that_train_keep_freed_memory(
+    command: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KeptError(Exception):
+        pass
+
+    def keep() -> None:
+        raise KeptError
+
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.toml").write_text('data.train = [{ files = ["a", "b"] }]\n', encoding="utf-8")
+    monkeypatch.setattr(hardware, "keep_freed_memory", keep)
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "1")  # which the commands would set for the whole test process
+    with pytest.raises(KeptError):
+        command()
 
 
 def test_the_command_keeps_freed_memory_and_returns_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import product
 from pathlib import Path
 
@@ -87,6 +87,17 @@ def prepare_gpu() -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
+@contextmanager
+def prepared_gpu() -> Iterator[None]:
+    """Call :func:`prepare_gpu`, and restore the setting at the end of the block."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    prepare_gpu()
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+
+
 def has_fast_bfloat16(device: torch.device) -> bool:
     """Return whether the hardware multiplies bfloat16 matrices faster than float32 matrices."""
     if device.type == "cuda":
@@ -138,8 +149,8 @@ def keep_freed_memory() -> None:
     """Make glibc keep large freed blocks for later allocations instead of returning them to the system.
 
     Otherwise each training step and each batch of decoding maps and clears its memory again, page by page, which can
-    take a third of the time of a training step. This changes the whole process, so only commands, training and
-    Headway's own worker processes call it.
+    take a third of the time of a training step. This changes the whole process, so only commands and Headway's own
+    worker processes call it.
     """
     global _keeps_freed_memory
     if libc := _glibc():

@@ -58,7 +58,9 @@ def experiment(
         choose_device(device)  # raises an error if there is no GPU
     from headway.experiments.experiment import Settings, run_experiment
     from headway.experiments.report import write_report
+    from headway.hardware import keep_freed_memory
 
+    keep_freed_memory()
     names = EXPERIMENT_NAMES if name == "all" else (name,)
     chosen = [load_experiment(each) for each in names]
     _refuse_idle_options(chosen, quick=quick, data=data, model=model)

@@ -44,9 +44,11 @@ def quickstart(
 
     use_huge_pages()
     from headway.data.builtin import build_corpus, write_corpus
+    from headway.hardware import keep_freed_memory
     from headway.predict import load_translator
     from headway.tasks import train
 
+    keep_freed_memory()
     if language_model:
         from headway.cli.quickstart_language_model import quickstart_language_model
 

@@ -32,9 +32,11 @@ def train(
     """Train a model. Running the same command again resumes an interrupted run."""
     use_huge_pages()
     from headway.cli.progress import ProgressListener
+    from headway.hardware import keep_freed_memory
     from headway.tasks import load_recipe, task_of
     from headway.train.loop import train as run_training
 
+    keep_freed_memory()
     loaded = load_recipe(recipe, with_device(assignments, device))
     task = task_of(loaded)
     folder = run or Path("runs") / recipe.stem

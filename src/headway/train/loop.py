@@ -13,6 +13,7 @@ are not part of every step: reports, validations, saves and the averages at the 
 from __future__ import annotations
 
 import math
+import os
 import signal
 import threading
 import time
@@ -33,7 +34,7 @@ from headway.config import to_toml
 from headway.contention import adapt_waiting
 from headway.engine.accelerate import accelerate, compile_blocks
 from headway.errors import ConfigError, DivergenceError
-from headway.hardware import autocast, keep_freed_memory, prepare_gpu, return_freed_memory
+from headway.hardware import autocast, prepared_gpu, return_freed_memory
 from headway.models.registry import architecture_of, blocks_of
 from headway.storage import atomic_write_text, lock_run_folder
 from headway.train.checkpoints import Checkpoints
@@ -111,7 +112,7 @@ def train(task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, *, listener
         recipe, world, state, objective = trainer.recipe, trainer.world, trainer.state, trainer.objective
         if world.is_main:
             _check_memory(task, trainer)
-        slowdown = SlowdownNotice(trainer.listener.say)
+        slowdown = SlowdownNotice(trainer.listener.say, int(os.environ.get("LOCAL_WORLD_SIZE", world.world_size)))
         while not trainer.is_finished:
             start = time.perf_counter()
             objective.train()
@@ -154,7 +155,6 @@ def _started(
     task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, listener: Listener
 ) -> Iterator[tuple[_Trainer[RecipeT], threading.Event]]:
     """Prepare or restore a run. Yield the trainer, and an event that is set when training is interrupted."""
-    keep_freed_memory()
     with join_world(recipe.training.device) as world, adapt_waiting(), ExitStack() as stack:
         world.on_main(lambda: stack.enter_context(lock_run_folder(run)))
         recipe = world.on_main(lambda: _resolved(recipe, run))
@@ -162,7 +162,7 @@ def _started(
         on_gpu = world.device.type == "cuda"
         stack.enter_context(torch.random.fork_rng(devices=[world.device] if on_gpu else []))
         if on_gpu:
-            prepare_gpu()
+            stack.enter_context(prepared_gpu())
         listener = listener if world.is_main else Listener()
         prepared = world.main_first(partial(task.prepare, recipe, run, listener))
         assert prepared is not None  # no shard is missing: this process has built them all
