@@ -64,7 +64,7 @@ def test_a_peers_settings_reach_its_configuration(name: str) -> None:
 def test_the_lengths_that_are_reported_are_those_of_the_data(corpus: tuple[Recipe, RunData, Path]) -> None:
     setting, prepared, _ = corpus
     stream = BatchStream(prepared.train, setting, torch.device("cpu"))
-    works = [stream.next_step() for _ in range(len(stream.epoch_plan))]
+    works = [stream.next_step() for _ in stream.epoch_plan]
     for rows, work in zip(stream.epoch_plan, works, strict=True):
         expected = prepared.train.lengths("source", 0)[rows], prepared.train.lengths("target", 0)[rows]
         assert trainees.lengths(work) == tuple(side.tolist() for side in expected)

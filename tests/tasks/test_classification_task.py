@@ -156,7 +156,7 @@ def test_balanced_class_weights_give_classes_equal_totals(folder: Path) -> None:
 def test_batches_have_at_most_max_examples(folder: Path) -> None:
     chosen = recipe(folder, {"data": {"max_examples": 7}})
     stream = BatchStream(prepare(chosen, folder / "run", Listener()).train, chosen, torch.device("cpu"))
-    sizes = [work.num_target_tokens for work in (stream.next_step() for _ in range(len(stream.epoch_plan)))]
+    sizes = [work.num_target_tokens for work in (stream.next_step() for _ in stream.epoch_plan)]
     assert max(sizes) == 7
     assert sum(sizes) == 90
 
@@ -269,7 +269,7 @@ def test_texts_that_a_model_pads_count_at_the_padded_length(folder: Path) -> Non
     """A batch of 200 tokens has room for 6 texts of 32 tokens."""
     chosen = recipe(folder, {"model": {"max_length": 32, "pad_to_max_length": True}})
     stream = BatchStream(prepare(chosen, folder / "run", Listener()).train, chosen, torch.device("cpu"))
-    assert max(stream.next_step().num_target_tokens for _ in range(len(stream.epoch_plan))) == 6
+    assert max(stream.next_step().num_target_tokens for _ in stream.epoch_plan) == 6
 
 
 def test_a_recipe_made_in_python_has_the_defaults_of_its_task(folder: Path) -> None:

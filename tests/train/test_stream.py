@@ -63,7 +63,7 @@ def same(one: dict[int, TokenBatch], other: dict[int, TokenBatch]) -> bool:
 
 @pytest.mark.parametrize("processes", [2, 3, 4])
 def test_processes_share_the_batches_of_one(corpora: TokenDataset, recipe: Recipe, processes: int) -> None:
-    steps = 3 * len(BatchStream(corpora, recipe, CPU).epoch_plan) // ACCUMULATE  # several epochs
+    steps = 3 * len(list(BatchStream(corpora, recipe, CPU).epoch_plan)) // ACCUMULATE  # several epochs
     alone = take(BatchStream(corpora, recipe, CPU), steps)
     shares = [
         take(BatchStream(corpora, recipe, CPU, rank=rank, world_size=processes), steps) for rank in range(processes)
@@ -183,7 +183,7 @@ class TestPrefetched:
 
 def test_a_step_may_be_larger_than_an_epoch(corpora: TokenDataset, recipe: Recipe, tmp_path: Path) -> None:
     """The step continues in the next epoch."""
-    batches = len(BatchStream(corpora, recipe, CPU).epoch_plan)
+    batches = len(list(BatchStream(corpora, recipe, CPU).epoch_plan))
     many = recipe.model_copy(update={"training": recipe.training.model_copy(update={"accumulate": batches + 1})})
     work = BatchStream(corpora, many, CPU).next_step()
     assert (work.next_epoch, work.next_batch) == (1, 1)

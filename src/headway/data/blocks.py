@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from headway.data.batching import (
     ComputedOrder,
-    Lengths,
     PaddedBatch,
     TokenDataset,
     corpus_weights,
@@ -81,13 +80,6 @@ class BlockDataset(TokenDataset):
     def num_tokens(self, side: str) -> int:
         """Return the number of tokens in all blocks. Only the target side has any."""
         return sum(end - begin for begin, end in self._spans) if side == "target" else 0
-
-    def lengths(self, side: str, segmentation: int) -> Lengths:
-        """Return the length of each block, assuming that all blocks are whole. The array is a view of one number."""
-        return np.broadcast_to(np.int32(self._whole_block_length(side)), len(self))
-
-    def _whole_block_length(self, side: str) -> int:
-        return self.max_length if side == "target" else 0
 
     def plan_epoch(
         self,
@@ -174,9 +166,6 @@ class StreamDataset(BlockDataset):
 
     The row numbers of the first batch of an epoch, which begins streams, are their complements, ``~row``.
     """
-
-    def _whole_block_length(self, side: str) -> int:
-        return self.max_length if side == "target" else 1
 
     def plan_epoch(
         self,

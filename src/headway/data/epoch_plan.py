@@ -107,10 +107,6 @@ class EpochPlan:
             number, index = number + 1, 0
         return None
 
-    def __len__(self) -> int:
-        """Return the number of batches. This computes all pools."""
-        return sum(len(self.pool(index)) for index in range(self.num_pools))
-
     def estimate_len(self) -> int:
         """Return the number of batches if all pools except the last have as many as the first."""
         return len(self.pool(0)) * (self.num_pools - 1) + len(self.pool(self.num_pools - 1))

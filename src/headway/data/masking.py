@@ -10,8 +10,8 @@ Of the chosen tokens, 80 % are replaced by MASK, 10 % by random tokens, and 10 %
 draw decides for a whole span. A block is predicted only at its chosen tokens.
 
 What is hidden in a block is a pure function of the seed, the epoch and the block's place in the text
-(:mod:`headway.data.draws`). Each epoch hides
-other tokens, and the development set always hides the same ones, whatever the seed.
+(:mod:`headway.data.draws`). Each epoch hides other tokens, and the development set always hides the same ones, whatever
+the seed.
 """
 
 from __future__ import annotations
@@ -168,9 +168,6 @@ class MaskedBlockDataset(BlockDataset):
     def num_tokens(self, side: str) -> int:
         """Return the number of tokens of text, which are the same on both sides."""
         return super().num_tokens("target")
-
-    def _whole_block_length(self, side: str) -> int:
-        return self.max_length
 
     def plan_epoch(
         self,

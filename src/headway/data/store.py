@@ -127,16 +127,19 @@ class TokenStore:
 
     def lengths_of(self, examples: NDArray[np.int64], side: str, segmentation: int = 0) -> NDArray[np.int32]:
         """Return the lengths of some examples' sources or targets, as :meth:`lengths` does for all."""
-        if side not in self._row_lengths:
-            self._row_lengths[side] = self._map_lengths(side)
-        return self._row_lengths[side][examples * self.num_segmentations + segmentation].astype(np.int32)
+        return self._mapped_lengths(side)[examples * self.num_segmentations + segmentation].astype(np.int32)
 
     def longest_example(self, side: str, segmentation: int = 0) -> tuple[int, int]:
         """Return the source and target length of the example that is longest on one side."""
-        self.lengths_of(np.zeros(1, np.int64), side)  # maps the lengths
-        example = int(self._row_lengths[side][segmentation :: self.num_segmentations].argmax())
+        example = int(self._mapped_lengths(side)[segmentation :: self.num_segmentations].argmax())
         source, target = (int(self.lengths_of(np.array([example]), each, segmentation)[0]) for each in SIDES)
         return source, target
+
+    def _mapped_lengths(self, side: str) -> NDArray[Any]:
+        """Return the lengths of all rows, mapped when they are first needed."""
+        if side not in self._row_lengths:
+            self._row_lengths[side] = self._map_lengths(side)
+        return self._row_lengths[side]
 
     def _map_lengths(self, side: str) -> NDArray[Any]:
         """Map the file of the lengths of all rows, whose pages the processes of a machine share. Write it if needed.
@@ -160,7 +163,11 @@ class TokenStore:
         except OutputError:
             return np.concatenate([np.diff(self._offsets[side].read([span])).astype(dtype) for span in spans])
         found = _mapped(path, rows, self.num_tokens(side))
-        assert found is not None, path
+        if found is None:
+            raise DataError(
+                f"{self.folder}: damaged: the lengths of its rows do not add up to its tokens; remove it, it is built "
+                "again"
+            )
         return found
 
     def read_tokens(self, side: str, start: int, end: int) -> NDArray[np.int64]:

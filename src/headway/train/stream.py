@@ -3,7 +3,8 @@
 A step takes ``training.accumulate`` micro-batches for any number of processes: rank r takes each micro-batch whose
 index is r modulo the number of processes, and reads no other. Therefore neither the order of the data nor the size of a
 step depends on the number of processes. The lengths of the examples, from which every process plans the batches, give
-the number of targets in the whole step without communication.
+the number of targets in the whole step without communication. Only for masked language models, whose targets are known
+when a batch is read, do the processes add up their numbers.
 """
 
 from __future__ import annotations
