@@ -86,6 +86,7 @@ def test_the_command_calibrates(folder: Path, tmp_path: Path) -> None:
     assert load_translator(folder).calibration == found
 
 
+@pytest.mark.slow
 def test_the_command_line_reports_the_flag(folder: Path, tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in", ["das rote Haus", "QXZ 12345"])
     ended = run("translate", folder, "-i", source)

@@ -180,6 +180,7 @@ class TestHelp:
 
 
 class TestTrain:
+    @pytest.mark.slow
     def test_reports_on_standard_error_and_ends_with_the_next_command(self, trained: Trained) -> None:
         ended = trained.ended
         assert ended.code == 0, ended.err
@@ -594,6 +595,7 @@ class TestInterruption:
         assert again.returncode == 0
         assert f"resuming after step {step:,}" in messages
 
+    @pytest.mark.slow
     def test_translating_leaves_the_old_output(self, trained: Trained, tmp_path: Path) -> None:
         output = write_lines(tmp_path / "out.txt", ["before"])
         process = start("translate", trained.model, "-o", output, stdin=subprocess.PIPE)

@@ -36,6 +36,7 @@ pytest_plugins = ["letter_model"]  # the fixtures of that file
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_each_option_is_that_of_python(
     folder: Path, model: LanguageModel, words: list[object], options: dict[str, Any]
 ) -> None:

@@ -131,6 +131,7 @@ class TestOptions:
         assert_refused(ended, "model 2 of the ensemble and the first have different source tokenizers")
 
     @pytest.mark.parametrize("words", [[], ["--pivot-candidates", 4], ["--workers", 2]])
+    @pytest.mark.slow_but_every(4)
     def test_two_models_through_a_third_language(self, folder: Path, words: list[object]) -> None:
         models = [load_translator(folder / name) for name in ("one", "two")]
         candidates = 4 if "--pivot-candidates" in words else 1

@@ -68,6 +68,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("batch", "length", "places", "heads", "size"), SHAPES)
+@pytest.mark.slow_but_every(3)
 def test_outputs_and_gradients_are_the_definitions(
     batch: int, length: int, places: int | None, heads: int, size: int
 ) -> None:
@@ -93,6 +94,7 @@ def test_a_mask_may_be_that_of_all_sentences_or_queries(shape: tuple[int, int, i
     assert torch.equal(attend_in_bfloat16(projected, None, mask, 2), expected)
 
 
+@pytest.mark.slow_but_every(3)
 def test_first_keys_give_the_bits_of_the_same_mask_as_a_tensor() -> None:
     found = []
     starts = torch.rand(4, 37, generator=torch.Generator().manual_seed(1)) < 0.2
@@ -141,6 +143,7 @@ def test_a_sentence_comes_to_the_same_bits_in_any_batch_and_with_any_threads(mon
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("to_memory", [True, False])
+@pytest.mark.slow_but_every(3)
 def test_multi_head_attention_trains_by_it(bias: bool, to_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The result equals the result without kernels."""
     torch.manual_seed(0)

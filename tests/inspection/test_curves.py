@@ -151,6 +151,7 @@ def words(path: Path) -> str:
 
 class TestFile:
     @pytest.mark.parametrize(("suffix", "magic"), [("png", b"\x89PNG"), ("SVG", b"<?xml"), ("pdf", b"%PDF")])
+    @pytest.mark.slow_but_every(3)
     def test_kinds(self, run: Path, tmp_path: Path, suffix: str, magic: bytes) -> None:
         output = tmp_path / "new" / f"curves.{suffix}"
         draw_curves([run], output)

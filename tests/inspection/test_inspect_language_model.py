@@ -65,6 +65,7 @@ def test_the_models_own_continuation_takes_the_most_probable_tokens(make_languag
     assert inspect(model, "das", max_new_tokens=0).target == ""
 
 
+@pytest.mark.slow
 def test_the_page_shows_where_the_model_was_unsure(make_language_model: Make, tmp_path: Path) -> None:
     seen = inspect(make_language_model(), "das")
     page = render_html(seen)

@@ -253,6 +253,7 @@ def test_streamed_and_scored_texts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["sentencepiece", "llama2", "gpt2"])
+@pytest.mark.slow
 def test_streams_of_random_tokens_join_to_the_text_of_generate(form: str, tmp_path: Path) -> None:
     if form == "sentencepiece":
         sentencepiece_folder(tmp_path)

@@ -65,6 +65,7 @@ def test_attention_is_the_softmax_of_products_over_listed_entries(
         torch.testing.assert_close(torch.from_numpy(out[row]), expected.flatten())
 
 
+@pytest.mark.slow
 def test_threads_that_share_sentences_find_the_same_as_one() -> None:
     random = np.random.default_rng(3)
     rows = random.standard_normal((15, 96), dtype=np.float32)

@@ -117,6 +117,7 @@ class TestThreshold:
 
 
 class TestTranslations:
+    @pytest.mark.slow
     def test_other_text_is_found_and_own_text_is_not(self, calibrated: Translator) -> None:
         own = calibrated.translate(sentences(200, 2))
         assert sum(bool(each.unlikely) for each in own) <= 6  # 1 % is expected at most

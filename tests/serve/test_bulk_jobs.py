@@ -275,6 +275,7 @@ def finished(http: httpx.Client, job: Any) -> Any:
     return http.get(f"/jobs/{job['id']}").json()
 
 
+@pytest.mark.slow
 def test_a_job_gives_what_requests_give(http: httpx.Client, translator: Translator) -> None:
     texts = [f"{text} {number}" if text else "" for number in range(40) for text in TEXTS]  # more than a request has
     body = BODY | {"text": texts, "options": {"n_best": 2}}

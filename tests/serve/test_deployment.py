@@ -108,6 +108,7 @@ def check(http: httpx.Client, service: RunningService) -> None:
 
 
 @needs("nginx")
+@pytest.mark.slow
 def test_nginx(service: RunningService, tmp_path: Path) -> None:
     port = free_port()
     site = changed(example("nginx"), r"listen 443 ssl;", f"listen 127.0.0.1:{port};")

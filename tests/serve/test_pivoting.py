@@ -95,6 +95,7 @@ def post(service: RunningService, path: str, **content: Any) -> httpx.Response:
     return httpx.post(f"{service.url}{path}", timeout=60, **content)
 
 
+@pytest.mark.slow
 def test_the_native_api_gives_what_python_gives(service: RunningService, expected: PivotTranslator) -> None:
     texts = ["Ein Hund läuft.", "a {name} b"]
     body = {"text": texts, "source": "de", "target": "fr", "options": {"n_best": 2}, "alignment": True}

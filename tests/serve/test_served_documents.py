@@ -125,6 +125,7 @@ def office_parts(data: bytes) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", ["report.docx", "page.html"])
+@pytest.mark.slow_but_every(4)
 def test_native_documents_are_those_of_python(
     name: str, http: UploadingClient, folder: Path, expected: Callable[[str], bytes]
 ) -> None:

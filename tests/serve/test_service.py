@@ -52,6 +52,7 @@ def http(service: RunningService) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.mark.slow
 def test_replies_to_many_users_at_once_equal_those_of_python(http: httpx.Client, translator: Translator) -> None:
     texts = [f"{text} {number}" for number in range(8) for text in TEXTS]
 

@@ -108,6 +108,7 @@ def test_context_before_the_block_lowers_the_loss(folder: Path, run: Path) -> No
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.slow
 def test_a_run_in_two_parts_equals_one_without_a_pause(folder: Path, accumulate: int) -> None:
     """Bit for bit, with a pause in the middle of an epoch. Without the carried state, weights would differ."""
     options: dict[str, Any] = {"accumulate": accumulate}

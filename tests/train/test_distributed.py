@@ -228,6 +228,7 @@ class TestLossesEqualThoseOfOneProcess:
         for found in pair(gradient_norms, chosen, tmp_path / "two"):
             assert found == pytest.approx(expected, rel=2e-3)
 
+    @pytest.mark.slow
     def test_if_one_process_has_more_batches_and_passes_skip_blocks(
         self, corpus: Path, pair: Pair, tmp_path: Path
     ) -> None:

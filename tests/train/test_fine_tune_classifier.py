@@ -82,6 +82,7 @@ def weights_of(folder: Path) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("start", "pooling"), [("masked", "first"), ("decoder_only", "last"), ("decoder_only", "mean")]
 )
+@pytest.mark.slow
 def test_a_language_model_learns_to_classify(folder: Path, tmp_path: Path, start: str, pooling: str) -> None:
     model = {"kind": "sequence_classifier", "pooling": pooling, "body": {"kind": start, "dropout": 0.0}}
     changes: dict[str, Any] = {"training": {"steps": 60, "start_from": str(folder / start / "best"), "device": "cpu"}}
