@@ -38,7 +38,7 @@ class RawDraws:
     @overload
     def integers(self, bound: int, size: int) -> NDArray[np.int64]: ...
     def integers(self, bound: int, size: int | None = None) -> int | NDArray[np.int64]:
-        """Return integers from 0 to ``bound`` - 1, uniform up to a share of ``bound`` / 2^53."""
+        """Return integers from 0 to ``bound`` - 1, nearly uniform (relative error below ``bound`` / 2^53)."""
         found = np.floor(self.random(1 if size is None else size) * bound).astype(np.int64)
         return int(found[0]) if size is None else found
 

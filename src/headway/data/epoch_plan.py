@@ -90,9 +90,10 @@ class EpochPlan:
 
     def pool(self, index: int) -> BatchPool:
         """Return a pool. The newest one is kept, because its batches are read one after the other."""
-        if self._newest is None or self._newest[0] != index:
-            self._newest = index, self._make_pool(index)
-        return self._newest[1]
+        newest = self._newest
+        if newest is None or newest[0] != index:
+            newest = self._newest = index, self._make_pool(index)
+        return newest[1]
 
     def locate(self, position: int) -> tuple[BatchPool, int, int] | None:
         """Return the first batch at or after ``position``: its pool, its index in the pool, and its position.
