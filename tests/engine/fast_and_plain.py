@@ -15,9 +15,10 @@ from headway.engine import local_attention
 from headway.engine.accelerate import accelerate
 from headway.engine.loss import projected_cross_entropy as chunked_loss
 from headway.models.registry import architecture_of, build_model
+from headway.nn.attention import MultiHeadAttention
 from headway.nn.loss import label_smoothed_cross_entropy, projected_cross_entropy
 
-__all__ = ["VOCABULARY", "assert_equal_outcomes", "build", "plain_layers", "small_blocks"]
+__all__ = ["VOCABULARY", "assert_equal_outcomes", "attention_outcome", "build", "plain_layers", "small_blocks"]
 
 VOCABULARY = 20
 _NUM_LABELS = 3
@@ -126,3 +127,14 @@ def _errors(found: _Outcome, expected: _Outcome) -> list[float]:
 
 def _relative_error(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
+
+
+def attention_outcome(layer: MultiHeadAttention, x: Tensor, mask: Any) -> list[Tensor]:
+    """Return the output of an attention layer and all gradients."""
+    layer.zero_grad()
+    x = x.clone().requires_grad_()
+    torch.manual_seed(5)
+    out = layer(x, mask=mask)
+    out.pow(2).sum().backward()
+    assert x.grad is not None
+    return [out.detach(), x.grad, *(each.grad for each in layer.parameters() if each.grad is not None)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from fast_and_plain import attention_outcome
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -32,17 +33,6 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-def outcome(layer: MultiHeadAttention, x: Tensor, mask: Any) -> list[Tensor]:
-    """Return the output and all gradients."""
-    layer.zero_grad()
-    x = x.clone().requires_grad_()
-    torch.manual_seed(5)
-    out = layer(x, mask=mask)
-    out.pow(2).sum().backward()
-    assert x.grad is not None
-    return [out.detach(), x.grad, *(each.grad for each in layer.parameters() if each.grad is not None)]
-
-
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("long", [False, True])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -54,14 +44,14 @@ def test_fast_and_plain_forms_equal_a_mask_of_all_pairs(
     plain = MultiHeadAttention(32, 4, **options).train(training)
     layer, x = accelerate(deepcopy(plain)), torch.randn(3, LENGTH, 32)
     assert type(layer) is not MultiHeadAttention
-    expected = outcome(plain, x, causal_mask(LENGTH))
-    for found, other in zip(outcome(plain, x, Causal()), expected, strict=True):
+    expected = attention_outcome(plain, x, causal_mask(LENGTH))
+    for found, other in zip(attention_outcome(plain, x, Causal()), expected, strict=True):
         assert torch.equal(found, other)
     if long:
         monkeypatch.setattr(fast_attention, "_fused_is_faster", lambda *_: True)
         monkeypatch.setattr("headway.engine.local_attention._MIN_BLOCK", 2)
         monkeypatch.setattr("headway.engine.local_attention._MIN_LENGTH", 1)
-    for found, other in zip(outcome(layer, x, Causal()), expected, strict=True):
+    for found, other in zip(attention_outcome(layer, x, Causal()), expected, strict=True):
         torch.testing.assert_close(found, other, rtol=1e-4, atol=1e-4)
 
 

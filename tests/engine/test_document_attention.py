@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from fast_and_plain import attention_outcome
 from torch import Tensor
 
 from headway import kernels
@@ -34,16 +35,6 @@ def refuse_dense_masks(patch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a fast path built the (B, T, T) mask")
 
     patch.setattr(DocumentMask, "to_tensor", refuse)
-
-
-def outcome(layer: MultiHeadAttention, x: Tensor, mask: Any) -> list[Tensor]:
-    layer.zero_grad()
-    x = x.clone().requires_grad_()
-    torch.manual_seed(5)
-    out = layer(x, mask=mask)
-    out.pow(2).sum().backward()
-    assert x.grad is not None
-    return [out.detach(), x.grad, *(each.grad for each in layer.parameters() if each.grad is not None)]
 
 
 @needs_kernels
@@ -79,15 +70,15 @@ def test_attention_equals_the_plain_form(
     layer = accelerate(deepcopy(plain))
     assert type(layer) is not MultiHeadAttention
     x = torch.randn(3, LENGTH, 32)
-    expected = outcome(plain, x, documents().to_tensor())
-    for found, other in zip(outcome(plain, x, documents()), expected, strict=True):
+    expected = attention_outcome(plain, x, documents().to_tensor())
+    for found, other in zip(attention_outcome(plain, x, documents()), expected, strict=True):
         assert torch.equal(found, other)
     if long:
         monkeypatch.setattr(fast_attention, "_fused_is_faster", lambda *_: True)
         monkeypatch.setattr("headway.engine.local_attention._MIN_BLOCK", 2)
         monkeypatch.setattr("headway.engine.local_attention._MIN_LENGTH", 1)
     refuse_dense_masks(monkeypatch)
-    for found, other in zip(outcome(layer, x, documents()), expected, strict=True):
+    for found, other in zip(attention_outcome(layer, x, documents()), expected, strict=True):
         torch.testing.assert_close(found, other, rtol=1e-4, atol=1e-4)
 
 
@@ -98,10 +89,10 @@ def test_long_sequences_with_a_window_that_is_not_divided(monkeypatch: pytest.Mo
     plain = MultiHeadAttention(32, 2, window=(9, 0))
     layer, x = accelerate(deepcopy(plain)), torch.randn(3, LENGTH, 32)
     assert isinstance(layer, LocalMultiHeadAttention)
-    expected = outcome(plain, x, documents().to_tensor())
+    expected = attention_outcome(plain, x, documents().to_tensor())
     monkeypatch.setattr(fast_attention, "_fused_is_faster", lambda *_: True)
     refuse_dense_masks(monkeypatch)
-    for found, other in zip(outcome(layer, x, documents()), expected, strict=True):
+    for found, other in zip(attention_outcome(layer, x, documents()), expected, strict=True):
         torch.testing.assert_close(found, other, rtol=1e-4, atol=1e-4)
 
 
