@@ -18,6 +18,7 @@ Workloads, all on sentences of Multi30k:
               forced to the same length. With --model, the rows "decode trained" use this model and natural lengths.
     file      a file of sentences, divided between two processes
     classify  a list of texts
+    service   `headway serve` with one worker; 64 clients that each send one sentence after the other
     start     processor time of `headway translate MODEL "one sentence"` from start to end, with warm caches
 
 Rows named "... beside N" run while N other processes keep one processor each busy.
@@ -28,9 +29,11 @@ Only the command line, recipes and public names are used, so every commit that h
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import platform
+import re
 import shlex
 import signal
 import subprocess
@@ -47,6 +50,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from http_load import closed_loop
 
 ROOT = Path(__file__).resolve().parents[1]
 LEAST_MEDIAN, LEAST_UPPER = 0.95, 0.98
@@ -153,6 +157,7 @@ def all_rows(*, trained: bool) -> list[Row]:
     rows.append(Row("file with two processes", "decode", "small", "int8", 1_000, 1_000, workers=2))
     rows.append(Row("classify", "classify", "classifier", sentences=512))
     rows.append(Row("start", "start", "small", "auto"))
+    rows.append(Row("service", "service", "small", "int8", sentences=512))
     rows.append(Row("train language model", "train", "language model"))
     rows += [Row(f"train {model} beside 1", "train", model, neighbors=1) for model in ("small", "language model")]
     for precision in ("int8", "bfloat16", "float32"):
@@ -251,6 +256,9 @@ def turns(row: Row, tree: Path, space: Workspace, name: str, threads: int) -> It
         folder = space.model(row.model)
         command = [sys.executable, "-m", "headway", "translate", str(folder), "Ein Mann schläft.", "--max-length", "8"]
         yield lambda: processor_seconds_of_command(command, environment(tree, threads))
+    elif row.kind == "service":
+        with serving(row, tree, space, threads) as turn:
+            yield turn
     else:
         with calling(row, tree, space, threads) as turn:
             yield turn
@@ -288,6 +296,35 @@ def calling(row: Row, tree: Path, space: Workspace, threads: int) -> Iterator[Tu
 
         yield turn
         calls.close()
+
+
+@contextmanager
+def serving(row: Row, tree: Path, space: Workspace, threads: int) -> Iterator[Turn]:
+    """Yield the turn of a service, which translates one sentence in each request."""
+    folder = space.model(row.model)
+    command = [sys.executable, "-m", "headway", "serve", str(folder), "--port", "0", "--workers", str(row.workers)]
+    bodies = [{"text": text, "options": {"beam_size": row.beam_size, **FIXED}} for text in space.texts(row)]
+    messages = space.folder / f"serve-{tree.name}.log"
+    with messages.open("w") as written:
+        process = subprocess.Popen(command, env=environment(tree, threads), stdout=written, stderr=written)
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while (address := re.search(r"serving .*http://\S+:(\d+)", messages.read_text(encoding="utf-8"))) is None:
+            assert process.poll() is None, f"the service did not start; see {messages}"
+            assert time.monotonic() < deadline, f"the service did not start; see {messages}"
+            time.sleep(0.1)
+        port = int(address[1])
+
+        def turn() -> float:
+            replies, seconds = asyncio.run(closed_loop(port, "/api/v1/translate", bodies, row.batch))
+            failed = next((reply for reply in replies if reply.status != 200), None)
+            assert failed is None, f"the service of {tree} answered {failed}"
+            return seconds
+
+        yield turn
+    finally:
+        process.kill()
+        process.wait()
 
 
 @contextmanager

@@ -29,7 +29,7 @@ import headway
 
 SOURCE = Path(headway.__file__).parent / "kernels"  # nothing else may import Numba
 # Modules of Numba whose names its documentation describes. Everything else is private.
-PUBLIC = {"numba", "numba.core.config", "numba.core.types", "numba.extending"}
+PUBLIC = {"numba", "numba.core.config", "numba.core.types", "numba.extending", "numba.types"}
 
 # Private attributes of objects, for which the source code does not show the class: where each is defined. None: it is
 # set in a constructor, and tests/kernels/test_code_cache.py takes it away.
@@ -76,7 +76,8 @@ class Case:
         owner: Any = module
         for part in path:
             owner = getattr(owner, part)
-        if isinstance(owner, type):  # a base class may define the name
+        if not isinstance(owner, types.ModuleType):  # the class of an object, or one of its base classes, defines the name
+            owner = owner if isinstance(owner, type) else type(owner)
             owner = next(base for base in owner.__mro__ if name in vars(base))
         if self.way == "deleted":
             delattr(owner, name)
