@@ -303,7 +303,9 @@ def serving(row: Row, tree: Path, space: Workspace, threads: int) -> Iterator[Tu
     """Yield the turn of a service, which translates one sentence in each request."""
     folder = space.model(row.model)
     command = [sys.executable, "-m", "headway", "serve", str(folder), "--port", "0", "--workers", str(row.workers)]
-    bodies = [{"text": text, "options": {"beam_size": row.beam_size, **FIXED}} for text in space.texts(row)]
+    options = {"beam_size": row.beam_size, **FIXED}
+    languages = {"source": "source", "target": "target"}  # the names of the languages of a model that has none
+    bodies = [{"text": text, **languages, "options": options} for text in space.texts(row)]
     messages = space.folder / f"serve-{tree.name}.log"
     with messages.open("w") as written:
         process = subprocess.Popen(command, env=environment(tree, threads), stdout=written, stderr=written)
