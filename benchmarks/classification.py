@@ -40,8 +40,8 @@ from headway.data.labels import read_labeled_texts
 from headway.hardware import keep_freed_memory, processor_name
 from headway.predict.classifier import Classifier
 from headway.tasks import load_recipe, train
-from headway.train.recipe import Recipe
-from headway.train.report import Listener
+from headway.training.recipe import Recipe
+from headway.training.report import Listener
 
 
 @dataclass(frozen=True)

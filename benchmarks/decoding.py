@@ -51,7 +51,7 @@ from rich.table import Table
 
 from headway import kernels
 from headway.bundle import Bundle, TaskConfig
-from headway.evaluate import bleu
+from headway.evaluation import bleu
 from headway.hardware import has_fast_bfloat16, processor_name
 from headway.interop.exporting import export_to
 from headway.models.transformer import Transformer, TransformerConfig

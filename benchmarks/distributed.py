@@ -51,9 +51,9 @@ from headway.hardware import autocast, keep_freed_memory, prepare_gpu, processor
 from headway.models.registry import blocks_of, build_model
 from headway.models.transformer import TransformerConfig
 from headway.tasks.translation import TranslationObjective
-from headway.train.distributed import World, join_world
-from headway.train.optim import OptimizerConfig, clip_and_step, make_optimizer
-from headway.train.stream import TokenBatch, to_device
+from headway.training.distributed import World, join_world
+from headway.training.optim import OptimizerConfig, clip_and_step, make_optimizer
+from headway.training.stream import TokenBatch, to_device
 
 VOCAB_SIZE, LENGTH = 8000, 25  # tokens of a sentence, including its end symbol: about the mean of Multi30k and WMT
 BUCKET_BYTES = 25 << 20

@@ -50,8 +50,8 @@ from headway.models.registry import blocks_of
 from headway.models.transformer import PRESETS, Transformer, TransformerConfig
 from headway.tasks.translation import TranslationObjective
 from headway.text.base import BOS, EOS, NUM_SPECIAL, PAD
-from headway.train.optim import OptimizerConfig, clip_and_step, make_optimizer
-from headway.train.stream import TokenBatch, to_device
+from headway.training.optim import OptimizerConfig, clip_and_step, make_optimizer
+from headway.training.stream import TokenBatch, to_device
 
 LABEL_SMOOTHING = 0.1
 CLIP_NORM = 1.0

@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.table import Table
 from trainees import SOURCE, TARGET
 
-from headway.evaluate import bleu
+from headway.evaluation import bleu
 from headway.hardware import processor_name
 from headway.inspection.picture_files import COLORS, figure_style, save_picture
 from headway.models.transformer import TransformerConfig

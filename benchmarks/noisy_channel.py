@@ -20,7 +20,7 @@ import typer
 
 import headway
 from headway.decode import DecodingOptions
-from headway.evaluate import bleu, paired_bootstrap
+from headway.evaluation import bleu, paired_bootstrap
 from headway.hardware import processor_name
 from headway.predict import Translator, noisy_channel_features, rank_by_noisy_channel, tune_noisy_channel
 from headway.predict.noisy_channel import Features

@@ -30,7 +30,7 @@ from trainees import CLIP_NORM, DROPOUT, LABEL_SMOOTHING, LEARNING_RATE, SOURCE,
 from headway.models.transformer import TransformerConfig
 from headway.storage import atomic_write_folder
 from headway.text.base import EOS, NUM_SPECIAL
-from headway.train.task import RunData
+from headway.training.task import RunData
 
 ROOT = Path(__file__).resolve().parent
 

@@ -35,7 +35,7 @@ from pathlib import Path
 
 import torch
 
-from headway.evaluate import bleu
+from headway.evaluation import bleu
 from headway.predict import Source, Translation, Translator, load_translator
 from headway.predict.marked_translation import MarkedTranslation
 from headway.predict.placeholders import keeps_placeholders, parse_plain_text, placeholder_counts

@@ -33,11 +33,11 @@ from labellers import MissingError, train_tfidf
 
 from headway.bundle import read_config
 from headway.config import apply_overrides, read_toml
-from headway.evaluate import compare_labels
-from headway.evaluate.bootstrap import DEFAULT_SEED, bootstrap_counts, interval_95
+from headway.evaluation import compare_labels
+from headway.evaluation.bootstrap import DEFAULT_SEED, bootstrap_counts, interval_95
 from headway.hardware import processor_name
 from headway.tasks import parse_recipe
-from headway.train.recipe import Recipe
+from headway.training.recipe import Recipe
 
 PRETRAINED, SCRATCH_NAME, TFIDF = "pretrained", "scratch", "TF-IDF + linear SVM"
 SAMPLES = 1000  # of the bootstrap

@@ -30,7 +30,7 @@ from headway.data.batching import TokenDataset
 from headway.data.store import SIDES, TokenStore
 from headway.hardware import processor_name
 from headway.tasks import parse_recipe
-from headway.train.stream import BatchStream
+from headway.training.stream import BatchStream
 
 _MAX_LENGTH, _VOCAB_SIZE, _AT_ONCE = 200, 8000, 1 << 20
 

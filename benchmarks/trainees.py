@@ -4,7 +4,7 @@ The plain loop is a simple one: ``torch.nn.Transformer`` in float32 with Adam, o
 sizes of a preset, pre-norm layers, sinusoids, one matrix for both embeddings and the output, and dropout on embeddings,
 sublayers and inside the feed-forward layers, because all contestants support these options. Headway can also train the
 paper's own blocks: post-norm, without dropout inside the feed-forward layers. A step does the same as in
-``headway.train``'s loop: next batch, loss, backward, clip, optimizer, and from time to time returning freed memory.
+``headway.training``'s loop: next batch, loss, backward, clip, optimizer, and from time to time returning freed memory.
 """
 
 import json
@@ -26,11 +26,11 @@ from headway.nn import SinusoidalPositions, TokenEmbedding
 from headway.tasks import parse_recipe, task_of
 from headway.tasks.translation import TranslationObjective
 from headway.text.base import PAD
-from headway.train.optim import clip_and_step, make_optimizer
-from headway.train.recipe import Recipe
-from headway.train.report import Listener
-from headway.train.stream import BatchStream, StepBatches, TokenBatch
-from headway.train.task import RunData
+from headway.training.optim import clip_and_step, make_optimizer
+from headway.training.recipe import Recipe
+from headway.training.report import Listener
+from headway.training.stream import BatchStream, StepBatches, TokenBatch
+from headway.training.task import RunData
 
 SOURCE, TARGET = "de", "en"
 VOCABULARY_SIZE = 8_000

@@ -7,9 +7,9 @@ from typing import Any
 
 from headway.data.store_builder import Shard
 from headway.tasks import task_of
-from headway.train.fine_tuning import complete_recipe
-from headway.train.recipe import Recipe
-from headway.train.report import Listener
+from headway.training.fine_tuning import complete_recipe
+from headway.training.recipe import Recipe
+from headway.training.report import Listener
 
 
 class Heard(Listener):

@@ -76,7 +76,9 @@ class Case:
         owner: Any = module
         for part in path:
             owner = getattr(owner, part)
-        if not isinstance(owner, types.ModuleType):  # the class of an object, or one of its base classes, defines the name
+        if not isinstance(
+            owner, types.ModuleType
+        ):  # the class of an object, or one of its base classes, defines the name
             owner = owner if isinstance(owner, type) else type(owner)
             owner = next(base for base in owner.__mro__ if name in vars(base))
         if self.way == "deleted":

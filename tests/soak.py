@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from headway.bundle import read_weights
-from headway.train.snapshot import checkpoint_folders, checkpoint_step
+from headway.training.snapshot import checkpoint_folders, checkpoint_step
 
 __all__ = ["Killer", "differences"]
 

@@ -18,16 +18,16 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # From the bottom up: a part may import itself and the parts on lower levels.
 LEVELS = [
     {"errors", "cores"},
-    {"storage", "config", "contention", "hardware", "deprecation", "torch_internals"},
+    {"storage", "config", "contention", "hardware", "torch_internals"},
     {"kernels"},
     {"nn", "text", "decode"},
-    {"models", "data", "evaluate"},
+    {"models", "data", "evaluation"},
     {"engine"},
     {"bundle"},
     {"interop"},
-    {"train", "predict"},
+    {"training", "predict"},
     {"tasks", "documents"},
-    {"distill", "inspection"},
+    {"distillation", "inspection"},
     {"experiments"},
     {"serve"},
     {"cli"},
@@ -37,7 +37,7 @@ LEVEL_OF = {part: level for level, parts in enumerate(LEVELS) for part in parts}
 
 ALLOWED = {
     "tokenizers": ["text/"],
-    "sacrebleu": ["evaluate/"],
+    "sacrebleu": ["evaluation/"],
     "sentencex": ["predict/segment.py"],
     "regex": ["text/words.py"],
     "babel": ["data/builtin/"],
@@ -49,7 +49,7 @@ ALLOWED = {
     "rich": ["cli/"],
     "jinja2": ["experiments/report.py"],
     "safetensors": ["bundle.py", "predict/shortlisting.py"],
-    "tensorboard": ["train/report.py"],
+    "tensorboard": ["training/report.py"],
     "matplotlib": ["inspection/", "experiments/"],
     "sentencepiece": ["text/sentencepiece.py"],
     "ctranslate2": ["interop/ctranslate2.py"],
@@ -62,7 +62,7 @@ ALLOWED = {
     "numba": ["kernels/"],
     "llvmlite": ["kernels/"],
     "torch": [
-        *("nn/", "models/", "decode/", "train/", "inspection/", "interop/", "serve/"),
+        *("nn/", "models/", "decode/", "training/", "inspection/", "interop/", "serve/"),
         *(
             "bundle.py",
             "hardware.py",
@@ -137,14 +137,14 @@ def test_imports_point_down(path: Path) -> None:
 
 
 def test_training_knows_no_decoding() -> None:
-    known = set().union(*(own_parts(path) for path in FILES if part_of(path) == "train"))
+    known = set().union(*(own_parts(path) for path in FILES if part_of(path) == "training"))
     assert {"data", "models", "bundle"} <= known
     assert not known & {"decode", "predict", "tasks"}
 
 
 def test_search_is_independent_of_the_architecture() -> None:
     known = set().union(*(own_parts(path) for path in FILES if part_of(path) == "decode"))
-    assert known <= {"errors", "config", "deprecation", "hardware", "decode"}
+    assert known <= {"errors", "config", "hardware", "decode"}
 
 
 @pytest.mark.parametrize("library", ALLOWED)

@@ -12,7 +12,7 @@ import pytest
 import headway
 from headway.cli import app
 from headway.models.classifier import ClassifierConfig
-from headway.train.recipe import Recipe
+from headway.training.recipe import Recipe
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "classification.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    (headway .*)$", GUIDE, re.MULTILINE)

@@ -25,7 +25,7 @@ from headway.cli.experiment import experiment
 from headway.cli.quickstart import quickstart
 from headway.cli.train import train as train_command
 from headway.decode import DecodingOptions, Sampling
-from headway.evaluate import bleu, chrf, evaluate, paired_bootstrap
+from headway.evaluation import bleu, chrf, evaluate, paired_bootstrap
 from headway.inspection.inspect_text import inspect
 from headway.predict import occlude
 from headway.tasks import parse_recipe, train

@@ -15,7 +15,7 @@ from headway.bundle import Bundle, load_bundle, load_outline, read_config
 MODULES = ("headway", "headway.predict", "headway.tasks", "headway.documents", "headway.interop.huggingface")
 FURTHER = {
     "headway.bundle": ("Bundle", "ClassifierBundle", "LanguageModelBundle", "MaskedLanguageModelBundle", "load_bundle"),
-    "headway.distill": ("distill",),
+    "headway.distillation": ("distill",),
     "headway.interop.exporting": ("export_to",),
     "headway.interop.importing": ("import_huggingface", "import_language_model", "import_masked_language_model"),
     "headway.interop.onnx": ("export",),

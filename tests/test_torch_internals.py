@@ -20,8 +20,8 @@ from headway.models.recurrent import RecurrentConfig
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.recurrent import RecurrentLayer
-from headway.train.averaging import MovingAverage
-from headway.train.optim import OptimizerConfig, clip_and_step, make_optimizer
+from headway.training.averaging import MovingAverage
+from headway.training.optim import OptimizerConfig, clip_and_step, make_optimizer
 
 CPU = torch.device("cpu")
 SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 16, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from headway.cli import app
 from headway.config import apply_overrides
 from headway.tasks import parse_recipe
-from headway.train.recipe import Recipe
+from headway.training.recipe import Recipe
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
 BLOCKS = [

@@ -31,7 +31,7 @@ CORE = (
     *("nn", "models", "text", "data", "decode", "engine", "kernels", "compat", "interop/test_onnx.py"),
     *("test_bundle.py", "test_config.py", "test_storage.py", "test_torch_internals.py", "tasks/test_reference.py"),
     *(f"predict/test_{name}.py" for name in ("translator", "pool", "threads", "generation")),
-    *(f"train/test_{name}.py" for name in ("optim", "muon", "ema", "loop", "resume", "state", "stream")),
+    *(f"training/test_{name}.py" for name in ("optim", "muon", "ema", "loop", "resume", "state", "stream")),
 )
 
 

@@ -13,9 +13,9 @@ from contest import Settings
 from headway.models.transformer import Transformer
 from headway.tasks.translation import TranslationObjective
 from headway.text.base import PAD
-from headway.train.recipe import Recipe
-from headway.train.stream import BatchStream, TokenBatch
-from headway.train.task import RunData
+from headway.training.recipe import Recipe
+from headway.training.stream import BatchStream, TokenBatch
+from headway.training.task import RunData
 
 WORDS = ["ein", "Hund", "und", "eine", "Katze", "laufen", "über", "den", "Weg", "nach", "Hause"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import assert_refused, run, write_lines
 
-from headway.evaluate import class_table, confusion_table, evaluate_classes
+from headway.evaluation import class_table, confusion_table, evaluate_classes
 from headway.predict.classifier import Classifier, load_classifier
 from headway.predict.occlusion import occlude
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from command_line import assert_refused, run, write_lines
 
-from headway.evaluate import compare_labels, compare_translations
+from headway.evaluation import compare_labels, compare_translations
 from headway.predict import load_translator
 from headway.predict.classifier import load_classifier
 

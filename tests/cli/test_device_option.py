@@ -253,7 +253,7 @@ def test_training_uses_the_device(
         seen.append(next(each.training.device for each in arguments if hasattr(each, "training")))
         raise ConfigError("seen")
 
-    for name in ("headway.tasks.train", "headway.train.loop.train", "headway.distill.distill"):
+    for name in ("headway.tasks.train", "headway.training.loop.train", "headway.distillation.distill"):
         monkeypatch.setattr(name, train)
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(RECIPE)

@@ -106,7 +106,7 @@ def test_the_run_folder_has_the_recipes_name(lesson: Lesson, tmp_path: Path, mon
 
 def start(command: list[object]) -> subprocess.Popen[str]:
     """Start the command in its own process, with chunks of one source."""
-    code = "import headway.distill; headway.distill._CHUNK_PAIRS = 1; import headway.cli; headway.cli.main()"
+    code = "import headway.distillation; headway.distillation._CHUNK_PAIRS = 1; import headway.cli; headway.cli.main()"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, command)], stderr=subprocess.PIPE, text=True, env=environment
@@ -148,7 +148,7 @@ def test_stopped_while_translating(
     assert number == signal.SIGKILL or "stopped; finished translations are kept, resume with: " in said
     kept = {path: path.stat().st_mtime_ns for path in pieces.glob("*.json")}
     assert 0 < len(kept) < 10
-    monkeypatch.setattr("headway.distill._CHUNK_PAIRS", 1)
+    monkeypatch.setattr("headway.distillation._CHUNK_PAIRS", 1)
     assert run(*command, "--run", tmp_path / "run").code == 0
     assert run(*command, "--run", tmp_path / "whole").code == 0
     assert all(path.stat().st_mtime_ns == written for path, written in kept.items())

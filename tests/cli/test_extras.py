@@ -70,7 +70,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
 def test_without_tensorboard_training_says_so_once_and_writes_the_other_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headway.train.report import MetricsWriter
+    from headway.training.report import MetricsWriter
 
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard.writer", raising=False)

@@ -15,8 +15,8 @@ from headway.cli.progress import ProgressListener
 from headway.cli.train import move_previous_run_aside, print_next_command, train
 from headway.cli.translate import without_garbage_collection
 from headway.errors import ConfigError, TrainingError
-from headway.train import loop
-from headway.train.loop import Result
+from headway.training import loop
+from headway.training.loop import Result
 
 
 @pytest.fixture

@@ -63,9 +63,9 @@ from headway.interop.huggingface.masked_families import MASKED_FAMILIES
 from headway.models.registry import ARCHITECTURES
 from headway.storage import checksum
 from headway.tasks import load_recipe, train
-from headway.train import snapshot as state
-from headway.train.environment import git_commit
-from headway.train.report import Listener
+from headway.training import snapshot as state
+from headway.training.environment import git_commit
+from headway.training.report import Listener
 
 ROOT = Path(__file__).parents[2]
 STOP, STEPS = 6, 16  # training is interrupted after step 6 of 16

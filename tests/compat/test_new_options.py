@@ -26,9 +26,9 @@ from headway.config import Config, Inert
 from headway.errors import CheckpointError
 from headway.tasks import load_recipe, task_of
 from headway.text.tokenizer import TokenizerConfig
-from headway.train.fine_tuning import complete_recipe, recipe_of_run
-from headway.train.recipe import CheckpointConfig, Recipe, refuse_changes
-from headway.train.report import Listener
+from headway.training.fine_tuning import complete_recipe, recipe_of_run
+from headway.training.recipe import CheckpointConfig, Recipe, refuse_changes
+from headway.training.report import Listener
 
 NAME = "new_option"
 IN_STORES = {"TokenizerConfig", "FilterConfig", "Corpus", "TextCorpus"}

@@ -18,7 +18,7 @@ from headway.data.store import SIDES, Chunk, FilterCounts, TokenStore, join_chun
 from headway.errors import DataError
 from headway.text.base import MASK, PAD
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
-from headway.train.memory import BatchShape, largest_batch_shapes
+from headway.training.memory import BatchShape, largest_batch_shapes
 
 LIMITS = {"max_batch_tokens": 60, "pool_size": 40}
 

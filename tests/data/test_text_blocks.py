@@ -13,7 +13,7 @@ import pytest
 from headway.data.blocks import BlockDataset, StreamDataset
 from headway.data.store import Chunk, FilterCounts, TokenStore, join_chunks
 from headway.text.base import BOS
-from headway.train.memory import largest_batch_shapes
+from headway.training.memory import largest_batch_shapes
 
 
 def store(folder: Path, first: int, count: int) -> TokenStore:

@@ -270,10 +270,6 @@ class TestNames:
             assert claim.quoted or claim.text.endswith((".", "?"))
             assert not (claim.quoted and claim.source.startswith(OURS))
 
-    def test_an_old_name_still_works_and_warns(self) -> None:
-        with pytest.warns(DeprecationWarning, match="'compatibility' is now called 'attention-scores'"):
-            assert load_experiment("compatibility").name == "attention-scores"
-
     def test_an_unknown_one(self) -> None:
         with pytest.raises(ConfigError, match="no experiment 'scalin'; did you mean 'scaling'"):
             load_experiment("scalin")

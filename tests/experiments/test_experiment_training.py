@@ -31,7 +31,7 @@ from headway.nn.attention import MultiHeadAttention
 from headway.predict import Translator
 from headway.text.base import EOS
 from headway.text.special_tokens import SpecialTokenTemplate
-from headway.train.loop import Result
+from headway.training.loop import Result
 
 SHORT: dict[str, dict[str, Any]] = {"training": {"steps": 2}}
 

@@ -36,8 +36,8 @@ from headway.tasks import parse_recipe, train
 from headway.tasks.classification import ClassificationObjective
 from headway.tasks.translation import TranslationObjective
 from headway.text.base import EOS, NUM_SPECIAL, PAD
-from headway.train.recipe import Recipe
-from headway.train.stream import to_device
+from headway.training.recipe import Recipe
+from headway.training.stream import to_device
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU; run with make test-gpu")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headway.errors import ConfigError
-from headway.evaluate import ClassificationReport, evaluate_classes
+from headway.evaluation import ClassificationReport, evaluate_classes
 from headway.inspection.confusion_matrix import figure
 from headway.inspection.picture_files import save_picture
 

@@ -15,7 +15,7 @@ from foreign import SENTENCES, bart, corpus, m2m, marian, nllb, transformers
 from headway.bundle import Bundle
 from headway.data.readers import read_examples
 from headway.decode import DecodingOptions
-from headway.distill import distill
+from headway.distillation import distill
 from headway.errors import ConfigError
 from headway.interop.exporting import export_to
 from headway.interop.importing import import_huggingface
@@ -23,11 +23,11 @@ from headway.models.registry import build_model
 from headway.predict import Translator
 from headway.tasks import parse_recipe, train
 from headway.tasks.translation import TranslationObjective, TranslationTask
-from headway.train.fine_tuning import complete_recipe, load_initial_weights
-from headway.train.recipe import Recipe
-from headway.train.report import Listener
-from headway.train.stream import to_device
-from headway.train.task import RunData
+from headway.training.fine_tuning import complete_recipe, load_initial_weights
+from headway.training.recipe import Recipe
+from headway.training.report import Listener
+from headway.training.stream import to_device
+from headway.training.task import RunData
 
 MAKERS: dict[str, Callable[[Path], Path]] = {"marian": marian, "m2m": m2m, "nllb": nllb, "bart": bart}
 LANGUAGES = {"m2m": ("de", "en"), "nllb": ("deu_Latn", "eng_Latn")}

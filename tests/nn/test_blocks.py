@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import headway.nn
 from headway.nn import (
     BlockConfig,
     DecoderBlock,
@@ -321,11 +320,3 @@ def test_the_options_reach_every_sublayer() -> None:
     assert block.feed_forward.dropout.p == 0.3
     assert block.feed_forward.activation is F.gelu
     assert block.feed_forward.inner.out_features == 7
-
-
-def test_the_former_name_of_the_config_takes_its_former_arguments() -> None:
-    with pytest.warns(DeprecationWarning, match=r"headway.nn.BlockOptions is now headway.nn.BlockConfig"):
-        former = headway.nn.BlockOptions
-    former_options: dict[str, Any] = {"projection": "hidden", "rotary": True}
-    options = former(d_model=8, num_heads=2, d_ff=8, **former_options)
-    assert options == BlockConfig(d_model=8, num_heads=2, d_ff=8, qk_projection="hidden", positions="rotary")

@@ -9,7 +9,7 @@ import pytest
 
 from headway.decode import length_penalty
 from headway.errors import ConfigError, DataError
-from headway.evaluate import chrf, sentence_chrf
+from headway.evaluation import chrf, sentence_chrf
 from headway.predict import Candidate, Translation, Translator, minimum_bayes_risk, rank_by_agreement, rank_by_models
 from headway.predict.rerank import expected_chrf, softmax
 

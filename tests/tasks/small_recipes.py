@@ -7,7 +7,7 @@ from typing import Any
 
 from headway.experiments.training import merge_sections
 from headway.tasks import parse_recipe
-from headway.train.recipe import Recipe
+from headway.training.recipe import Recipe
 
 CONTEXT = 24
 DECODER_ONLY = {"d_model": 32, "num_heads": 2, "d_ff": 64, "decoder_layers": 2, "max_length": CONTEXT}

@@ -20,9 +20,9 @@ from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.registry import build_model
 from headway.tasks import parse_recipe, train
 from headway.tasks.classification import ClassificationObjective, ClassificationRecipe, balanced_weights
-from headway.train.recipe import Recipe
-from headway.train.report import Listener
-from headway.train.stream import BatchStream, to_device
+from headway.training.recipe import Recipe
+from headway.training.report import Listener
+from headway.training.stream import BatchStream, to_device
 
 SIZES = {"d_model": 16, "num_heads": 2, "d_ff": 16, "dropout": 0.0}
 Sections = dict[str, dict[str, Any]]

@@ -22,8 +22,8 @@ from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.tasks import parse_recipe, train
 from headway.tasks.language_model import DocumentObjective
 from headway.text.base import BOS, EOS
-from headway.train.recipe import Recipe
-from headway.train.stream import to_device
+from headway.training.recipe import Recipe
+from headway.training.stream import to_device
 
 WORDS = [
     f"{one}{two}{three}e!" for one in "abcd" for two in "iou" for three in "klmnp"
@@ -160,7 +160,7 @@ def test_fast_and_plain_paths_have_the_same_trajectory(
     found = []
     for fast in (True, False):
         if not fast:
-            monkeypatch.setattr("headway.train.loop.accelerate", lambda model: model)
+            monkeypatch.setattr("headway.training.loop.accelerate", lambda model: model)
         chosen = recipe(folder, training={"precision": precision}, model={"positions": "rotary", "dropout": 0.0})
         train(chosen, tmp_path / str(fast))
         found.append(losses(tmp_path / str(fast)))

@@ -22,8 +22,8 @@ from headway.predict import LanguageModel, load_language_model, load_translator
 from headway.tasks import train
 from headway.text.base import BOS, EOS
 from headway.text.tokenizer import Tokenizer
-from headway.train.averaging import average_checkpoints
-from headway.train.recipe import Recipe
+from headway.training.averaging import average_checkpoints
+from headway.training.recipe import Recipe
 
 TEXT = "".join(f"{one} sees {other}.\n" for one in ("Ann", "Bob", "Cid") for other in ("dogs", "cats", "öxen")) * 12
 

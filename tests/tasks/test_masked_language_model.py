@@ -18,7 +18,7 @@ from headway.errors import ConfigError, DataError, LengthError
 from headway.predict import MaskedLanguageModel, ScoredText, load_translator
 from headway.tasks import parse_recipe, train
 from headway.text.base import BOS, EOS, MASK
-from headway.train.recipe import Recipe
+from headway.training.recipe import Recipe
 
 SENTENCES = [f"{one} sees {other} {place}." for one, other, place in product(
     ("Ann", "Bob", "Cid"), ("dogs", "cats", "öxen"), ("here", "there")
@@ -111,7 +111,7 @@ class TestTraining:
     def test_validation_is_over_the_hidden_tokens(self, folder: Path, run: Path, model: MaskedLanguageModel) -> None:
         """Recompute loss and accuracy from the model's logits and the data set."""
         from headway.tasks import task_of
-        from headway.train.report import Listener
+        from headway.training.report import Listener
 
         chosen: Any = recipe(folder)
         prepared: Any = task_of(chosen).prepare(chosen, run, Listener())

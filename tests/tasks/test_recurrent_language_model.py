@@ -18,9 +18,9 @@ import headway
 from headway.errors import ConfigError
 from headway.tasks import train
 from headway.text.base import BOS, EOS
-from headway.train.distributed import World
-from headway.train.recipe import Recipe
-from headway.train.snapshot import read_snapshot, write_snapshot
+from headway.training.distributed import World
+from headway.training.recipe import Recipe
+from headway.training.snapshot import read_snapshot, write_snapshot
 
 TEXT = "".join(f"{one} sees {other}.\n" for one in ("Ann", "Bob", "Cid") for other in ("dogs", "cats", "öxen")) * 12
 
@@ -144,6 +144,6 @@ def test_what_draws_blocks_at_random_is_refused(folder: Path) -> None:
 
 
 def test_several_processes_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.train.loop.join_world", lambda _: nullcontext(TwoProcesses()))
+    monkeypatch.setattr("headway.training.loop.join_world", lambda _: nullcontext(TwoProcesses()))
     with pytest.raises(ConfigError, match="2 processes cannot share a text whose state is carried"):
         train(recipe(folder), folder / "two")

@@ -14,7 +14,7 @@ from headway.data.batching import PaddedBatch
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.tasks.translation import TranslationObjective
-from headway.train.stream import to_device
+from headway.training.stream import to_device
 
 VOCABULARY = 11
 CPU = torch.device("cpu")
@@ -144,7 +144,7 @@ from headway.data.batching import PaddedBatch
 from headway.engine.accelerate import compile_blocks
 from headway.models.registry import blocks_of, build_model
 from headway.models.transformer import TransformerConfig
-from headway.train.stream import to_device
+from headway.training.stream import to_device
 from headway.tasks.translation import TranslationObjective
 
 graphs = []

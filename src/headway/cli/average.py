@@ -16,7 +16,7 @@ def average(
     ] = None,
 ) -> None:
     """Average a run's newest checkpoints into a model folder."""
-    from headway.train.averaging import average_checkpoints
+    from headway.training.averaging import average_checkpoints
 
     folder = output or run / "average"
     count = average_checkpoints(run, last, folder)

@@ -21,7 +21,7 @@ from headway.cli.translate import device_for_workers
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from headway.evaluate import ComparisonTable
+    from headway.evaluation import ComparisonTable
     from headway.predict import ScoredText
 
 
@@ -65,7 +65,7 @@ def compare(
     """
     from headway.bundle import read_config
     from headway.decode.request import DecodingOptions
-    from headway.evaluate import compare_labels, compare_translations
+    from headway.evaluation import compare_labels, compare_translations
     from headway.models.registry import architecture_of
     from headway.predict import load_translator
 
@@ -143,7 +143,7 @@ def _compare_language_models(
     precision: options.Precision,
     tests: dict[str, int],
 ) -> ComparisonTable:
-    from headway.evaluate import compare_language_models
+    from headway.evaluation import compare_language_models
 
     texts = list(read_text_documents(data, fields, documents))
     found: dict[str, list[float]] = {}

@@ -40,10 +40,10 @@ def distill(
     """
     use_huge_pages()
     from headway.cli.progress import ProgressListener
-    from headway.distill import distill as translate_corpora
+    from headway.distillation import distill as translate_corpora
     from headway.hardware import keep_freed_memory
     from headway.tasks import load_recipe, train
-    from headway.train.fine_tuning import complete_recipe
+    from headway.training.fine_tuning import complete_recipe
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise ConfigError(

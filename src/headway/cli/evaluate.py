@@ -69,7 +69,7 @@ def evaluate(
     """
     from headway.bundle import read_config
     from headway.decode.request import DecodingOptions
-    from headway.evaluate import evaluate as score
+    from headway.evaluation import evaluate as score
     from headway.models.registry import architecture_of
     from headway.predict import load_translator
     from headway.tasks import load
@@ -169,7 +169,7 @@ def _evaluate_classifier(
     output: Path | None,
     format_: str,
 ) -> None:
-    from headway.evaluate import class_table, confusion_table, evaluate_classes
+    from headway.evaluation import class_table, confusion_table, evaluate_classes
     from headway.predict import load_classifier
 
     if confusion is not None:
@@ -235,7 +235,7 @@ def _evaluate_pairs(
     score: Callable[[Sequence[str]], list[ScoredText]], precision: str, pairs: Path, fields: str | None, format_: str
 ) -> None:
     from headway.data.readers import Corpus, read_examples
-    from headway.evaluate import evaluate_pairs
+    from headway.evaluation import evaluate_pairs
 
     corpus = Corpus.parse({"files": [str(pairs)], "fields": fields and fields.split(",")}, "--pairs")
     names = ("good", "bad", "group")[: max(len(corpus.fields or ()), 2)]

@@ -29,8 +29,8 @@ def prepare(
     from headway.cli.progress import ProgressListener
     from headway.data.store_builder import Shard
     from headway.tasks import load_recipe, task_of
-    from headway.train.fine_tuning import complete_recipe
-    from headway.train.prepare import warm_up_kernels
+    from headway.training.fine_tuning import complete_recipe
+    from headway.training.prepare import warm_up_kernels
 
     part = Shard.parse(shard)
     loaded = load_recipe(recipe, assignments or [])

@@ -21,7 +21,7 @@ from rich.progress import (
 )
 
 from headway.cli.processes import is_main_process
-from headway.train.report import Listener
+from headway.training.report import Listener
 
 
 class ProgressListener(Listener):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from headway.data.builtin import BuiltinCorpus, BuiltinPair
     from headway.predict import Translator
-    from headway.train.recipe import Recipe
+    from headway.training.recipe import Recipe
 
 
 def quickstart(
@@ -116,7 +116,7 @@ def _show_scores(translator: Translator, corpus: BuiltinCorpus) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from headway.evaluate import bleu, exact_match
+    from headway.evaluation import bleu, exact_match
 
     found = translator.translate([pair.source for pair in corpus.test])
     groups: dict[str, list[tuple[BuiltinPair, str]]] = {}

@@ -12,7 +12,7 @@ import typer
 from headway.cli.options import Device
 
 if TYPE_CHECKING:
-    from headway.train.recipe import Recipe
+    from headway.training.recipe import Recipe
 
 _HELD_OUT = 0.1  # the share at the end of the poem that is not trained on
 _WRITTEN = 400  # characters
@@ -23,7 +23,7 @@ def quickstart_language_model(folder: Path, steps: int, device: Device, fresh: b
     from headway.cli.progress import ProgressListener
     from headway.cli.train import command_name, move_previous_run_aside
     from headway.data.builtin.poem import read_poem
-    from headway.evaluate.compression import ppmd_bits_per_byte, xz_bits_per_byte
+    from headway.evaluation.compression import ppmd_bits_per_byte, xz_bits_per_byte
     from headway.predict import load_language_model
     from headway.storage import atomic_write_text
     from headway.tasks import train

@@ -192,7 +192,7 @@ def _tune(
     names: Sequence[str],
 ) -> NoisyChannelWeights:
     """Tune the weights on the odd lines, and report BLEU on both halves. The baseline is the first candidate."""
-    from headway.evaluate import bleu, paired_bootstrap
+    from headway.evaluation import bleu, paired_bootstrap
     from headway.predict import rank_by_noisy_channel, tune_noisy_channel
 
     truth = list(input_lines(references))

@@ -37,7 +37,7 @@ def schema(
 def recipe_schema() -> JsonSchema:
     """Return the JSON Schema of a recipe. It omits rules between keys, such as "num_heads divides d_model"."""
     from headway.tasks import TASKS
-    from headway.train.recipe import Recipe
+    from headway.training.recipe import Recipe
 
     whole = _schema_of(Recipe, "Headway recipe", nullable=False)
     for task in TASKS.values():

@@ -19,7 +19,7 @@ from headway.errors import HeadwayError
 from headway.storage import lock_run_folder
 
 if TYPE_CHECKING:
-    from headway.train.loop import Result
+    from headway.training.loop import Result
 
 
 def train(
@@ -34,7 +34,7 @@ def train(
     from headway.cli.progress import ProgressListener
     from headway.hardware import keep_freed_memory
     from headway.tasks import load_recipe, task_of
-    from headway.train.loop import train as run_training
+    from headway.training.loop import train as run_training
 
     keep_freed_memory()
     loaded = load_recipe(recipe, with_device(assignments, device))

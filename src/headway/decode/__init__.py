@@ -1,7 +1,5 @@
 """Search for the most probable target. Models implement a protocol; nothing here depends on an architecture."""
 
-from typing import Any
-
 from headway.decode.caller import Caller, give_way, search_as
 from headway.decode.constraints import Phrase, WordBoundaries
 from headway.decode.ensemble import Ensemble
@@ -18,7 +16,6 @@ from headway.decode.search import (
     search_steps,
     search_stream,
 )
-from headway.deprecation import renamed
 
 __all__ = [
     "Caller",
@@ -46,7 +43,3 @@ __all__ = [
     "search_stream",
     "top_next_tokens",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name, {"Alternative": "NextToken", "alternatives": "top_next_tokens"})

@@ -6,7 +6,6 @@ gives figures a common style, and ``report.py`` writes the HTML report.
 
 from __future__ import annotations
 
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -38,18 +37,11 @@ EXPERIMENT_NAMES = (
 """The names of all experiments, in the order of the report."""
 
 
-_OLD_NAMES = {"compatibility": "attention-scores"}
-
-
 def load_experiment(name: str) -> Experiment:
     """Return the experiment ``name``, or raise :class:`ConfigError` if there is none."""
     from headway.config import spelling_hint  # imported here so that importing NAMES stays fast
     from headway.errors import ConfigError
 
-    if name in _OLD_NAMES:
-        old, name = name, _OLD_NAMES[name]
-        words = f"the experiment {old!r} is now called {name!r}; the old name will be removed in the next minor version"
-        warnings.warn(words, DeprecationWarning, stacklevel=2)
     if name not in EXPERIMENT_NAMES:
         raise ConfigError(f"no experiment {name!r}; {spelling_hint(name, [*EXPERIMENT_NAMES, 'all'])}")
     experiment: Experiment = import_module(f"{__name__}.{name.replace('-', '_')}").EXPERIMENT

@@ -32,7 +32,7 @@ from headway.experiments.figures import figure_style
 from headway.hardware import processor_name
 from headway.inspection.picture_files import save_picture
 from headway.storage import atomic_write_text
-from headway.train.environment import git_commit
+from headway.training.environment import git_commit
 
 Outcome = Literal["supported", "refuted", "inconclusive"]
 Numbers = dict[str, Any]

@@ -54,7 +54,7 @@ from headway.experiments.training import make_recipe, train_recipe
 from headway.inspection.picture_files import MARKERS
 from headway.models.registry import build_model
 from headway.text.base import NUM_SPECIAL
-from headway.train.recipe import Recipe
+from headway.training.recipe import Recipe
 
 KAPLAN_LOSS, KAPLAN_SIZE, HOFFMANN_SIZE = 0.050, 0.73, 0.50  # published exponents
 MAX_LOSS_EXPONENT_GAP, MAX_SIZE_EXPONENT_GAP = 0.02, 0.1

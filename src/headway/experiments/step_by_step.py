@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 
 from headway.bundle import Bundle
 from headway.decode import DecodingOptions, Hypothesis
-from headway.evaluate import bleu
+from headway.evaluation import bleu
 from headway.experiments.comparison import judge_greater, mean_ci
 from headway.experiments.corpus import MULTI30K, TextPair, experiment_corpus
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide

@@ -32,13 +32,13 @@ from headway.bundle import Bundle
 from headway.config import Config
 from headway.data.store import ContentHashes, fingerprint
 from headway.decode import DecodingOptions, Hypothesis, Request, search
-from headway.evaluate import bleu
+from headway.evaluation import bleu
 from headway.experiments.corpus import ExperimentCorpus, TextPair
 from headway.experiments.experiment import Numbers, Settings
 from headway.tasks import parse_recipe, train
 from headway.text.base import BOS, EOS, PAD, UNK
 from headway.text.tokenizer import load_tokenizer
-from headway.train.recipe import Recipe
+from headway.training.recipe import Recipe
 
 Changes = Mapping[str, Mapping[str, Any]]
 """Keys of the recipe that a variant changes, by section."""

@@ -38,7 +38,7 @@ from torch import Tensor, nn
 
 from headway.bundle import Bundle
 from headway.errors import ConfigError
-from headway.evaluate import bleu
+from headway.evaluation import bleu
 from headway.experiments.comparison import judge_greater, mean_ci, mean_diff
 from headway.experiments.corpus import MULTI30K, ExperimentCorpus, TextPair, experiment_corpus
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict

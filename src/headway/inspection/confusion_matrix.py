@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from headway.evaluate.classification import ClassificationReport
+from headway.evaluation.classification import ClassificationReport
 from headway.inspection.picture_files import figure_style, font_families
 
 _SHARES = 12  # up to this many classes, cells show shares

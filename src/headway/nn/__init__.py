@@ -4,9 +4,6 @@ Masks are boolean and True means "may attend". Dimensions in all signatures: B b
 target or query positions, D model, H heads, K per head, F feed-forward, V vocabulary, R rows being decoded.
 """
 
-from typing import Any
-
-from headway.deprecation import renamed
 from headway.nn.attention import (
     KeysValues,
     MultiHeadAttention,
@@ -84,7 +81,3 @@ __all__ = [
     "scaled_dot_product_attention",
     "sinusoids",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name, {"BlockOptions": "BlockConfig", "Score": "ScoreFunction"})

@@ -160,18 +160,6 @@ class BlockConfig(Config):
         "Decoding stores no other positions. Default: all target positions up to itself.",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _rename_old_options(cls, data: Any) -> Any:
-        """Accept the argument names that this class had when it was called ``BlockOptions``."""
-        if isinstance(data, dict) and "projection" in data:
-            data = {"qk_projection": data["projection"], **data}
-            del data["projection"]
-        if isinstance(data, dict) and isinstance(data.get("rotary"), bool):
-            data = {**data, "positions": "rotary" if data["rotary"] else data.get("positions", "sinusoidal")}
-            del data["rotary"]
-        return data
-
     @model_validator(mode="after")
     def _heads_fit(self) -> BlockConfig:
         if (self.d_key is None or self.d_value is None) and self.d_model % self.num_heads:

@@ -31,7 +31,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.config import Config
-from headway.deprecation import renamed_method
 from headway.errors import ConfigError, LengthError
 
 _growing = Lock()  # one thread must not replace a longer table with a shorter one
@@ -111,8 +110,6 @@ class SinusoidalPositions(_GrowingTable):
         """Return x + PE(positions), each vector at its own position. Call :meth:`reserve` first."""
         return x + self.table[positions]
 
-    at = property(partial(renamed_method, old="at", new="add_at"))
-
 
 class LearnedPositions(nn.Module):
     """Add a learned vector to each position. A sequence longer than ``max_length`` raises :class:`LengthError`."""
@@ -134,8 +131,6 @@ class LearnedPositions(nn.Module):
         """Return x + table[positions]. Call :meth:`reserve` first, which checks the maximum length."""
         return x + self.table[positions]
 
-    at = property(partial(renamed_method, old="at", new="add_at"))
-
     def reserve(self, length: int) -> None:
         """Raise :class:`LengthError` if the table has fewer than ``length`` positions."""
         if length > self.max_length:
@@ -156,8 +151,6 @@ class NoPositions(nn.Module):
     def add_at(self, x: Float[Tensor, "*b D"], positions: Int[Tensor, "*b"]) -> Float[Tensor, "*b D"]:
         """Return x."""
         return x
-
-    at = property(partial(renamed_method, old="at", new="add_at"))
 
     def reserve(self, length: int) -> None:
         """Do nothing: there is no limit."""
@@ -274,8 +267,6 @@ class RotaryPositions(_GrowingTable):
     def rotate_at(self, x: Float[Tensor, "B H T K"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B H T K"]:
         """Return x[b] rotated to positions[b]. Call :meth:`reserve` first."""
         return _rotated(x, self.table[positions][:, None, None])
-
-    at = property(partial(renamed_method, old="at", new="rotate_at"))
 
 
 def _rotations(

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -23,7 +22,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.deprecation import renamed_method
 from headway.nn.dropout import Dropout
 
 Cell = Literal["gru", "lstm"]
@@ -81,9 +79,6 @@ class RecurrentLayer(nn.Module):
         if base is None:
             return F.linear(x, weight[:, : x.size(-1)], self.cell.bias_ih_l0)
         return torch.addmm(base, x, weight[:, -x.size(-1) :].t())
-
-    start = property(partial(renamed_method, old="start", new="initial_state"))
-    gates = property(partial(renamed_method, old="gates", new="gate_inputs"))
 
     def step(
         self, gates: Float[Tensor, "R _"], state: LayerState, weight: Float[Tensor, "_ D"] | None = None

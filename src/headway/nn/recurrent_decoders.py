@@ -26,14 +26,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.deprecation import renamed_method
 from headway.nn.attention import apply_observers
 from headway.nn.blocks import xavier_linear
 from headway.nn.dropout import Dropout
@@ -179,9 +177,6 @@ class Decoder(nn.Module):
             x, after[index] = layer(self.dropout(x) if index else x, after[index])
         state.layers = tuple(after)
         return x
-
-    start = property(partial(renamed_method, old="start", new="initial_state"))
-    run = property(partial(renamed_method, old="run", new="run_layers"))
 
     def step(self, gates: Float[Tensor, "R _"], state: RecurrentState) -> Float[Tensor, "R D"]:
         """Compute one step of all layers, given the inputs' contribution to the first layer's gates."""

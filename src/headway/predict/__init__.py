@@ -31,8 +31,6 @@ Several threads may call a Translator or a Classifier at the same time.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headway.deprecation import renamed
-
 if TYPE_CHECKING:
     from headway.predict.attribution import Attribution, Explanation
     from headway.predict.classifier import Classification, Classifier, load_classifier
@@ -187,4 +185,4 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    return renamed(__name__, name, {"Alternative": "TokenAlternative", "Ranked": "RankedText"})
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

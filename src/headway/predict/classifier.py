@@ -15,7 +15,6 @@ from torch import Tensor
 from headway.bundle import ClassifierBundle
 from headway.config import spelling_hint
 from headway.decode import length_batches
-from headway.deprecation import renamed_arguments
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.predict.attribution import Explanation, attribute
 from headway.predict.own_model import with_own_model
@@ -65,15 +64,12 @@ class Classifier:
         *,
         device: str | torch.device | None = None,
         max_batch_tokens: int = 4096,
-        **old_arguments: Any,
     ) -> None:
         from headway.engine.accelerate import accelerate  # not needed by translators, which import this package, too
 
         self.bundle = bundle = with_own_model(bundle, device)
         self.device = accelerate(bundle.model).projection.weight.device
         self.max_batch_tokens = max_batch_tokens
-        if old_arguments:
-            vars(self).update(renamed_arguments("Classifier", old_arguments, {"max_tokens": "max_batch_tokens"}))
         self._encoder = CorpusEncoder(bundle.tokenizer)
 
     @property

@@ -93,7 +93,7 @@ def tune_noisy_channel(
     Raises:
         DataError: There are no sentences, or their numbers differ.
     """
-    from headway.evaluate.feature_weights import tune_feature_weights
+    from headway.evaluation.feature_weights import tune_feature_weights
 
     used = [any(bool(rows[:, at].any()) for rows in features) for at in (1, 2)]
     grids = [grid if has else (0.0,) for has, grid in zip(used, (_LANGUAGE_MODEL_GRID, _CHANNEL_GRID), strict=True)]

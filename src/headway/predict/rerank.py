@@ -101,7 +101,7 @@ def expected_chrf(texts: Sequence[str], weights: Sequence[float]) -> list[float]
 
     Equal texts are compared once. A text has the score 100 against itself.
     """
-    from headway.evaluate import sentence_chrf
+    from headway.evaluation import sentence_chrf
 
     shares: dict[str, float] = {}
     for text, weight in zip(texts, weights, strict=True):

@@ -8,7 +8,6 @@ from functools import partial
 from typing import overload
 
 from headway.decode import DecodingOptions
-from headway.deprecation import renamed_method
 from headway.errors import HeadwayError
 from headway.predict.glossary import Glossary
 from headway.predict.markup import MarkupKind, MarkupOptions
@@ -43,8 +42,6 @@ class TextTranslator(ABC):
     @abstractmethod
     def word_alignment(self, candidate: Candidate) -> WordAlignment:
         """Return the word alignment of a candidate that was translated with ``alignment=True``."""
-
-    words = property(partial(renamed_method, old="words", new="word_alignment"))
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] too; the first signature wins

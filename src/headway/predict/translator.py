@@ -24,7 +24,6 @@ from headway.decode import (
     top_next_tokens,
 )
 from headway.decode.scoring import score_by_steps
-from headway.deprecation import renamed_arguments
 from headway.engine import Precision, Shortlist, choose_precision, to_search_model, unsupported_reason
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.hardware import choose_device
@@ -56,7 +55,6 @@ from headway.text.special_tokens import SpecialTokens
 
 DEFAULT_MAX_SOURCE_TOKENS = 256  # few training sentences are longer, so few models can translate longer ones well
 _SMALL_BATCH_TOKENS = 512  # on a CPU, larger batches are hardly faster
-_OLD_ARGUMENTS = {"engine": "onnx_model", "guard": "avoid_flagged", "max_tokens": "max_batch_tokens"}
 
 
 class Translator(TextTranslator):
@@ -104,17 +102,12 @@ class Translator(TextTranslator):
         onnx_model: OnnxModel | None = None,
         shortlist: Shortlist | None = None,
         calibration: Calibration | None = None,
-        **old_arguments: Any,
     ) -> None:
         needs_cpu = precision == "int8" or onnx_model is not None
         self.bundle = bundle = with_own_model(bundle, device, needs_cpu=needs_cpu)
         self.device = next(bundle.model.parameters()).device
         self.max_batch_tokens = max_batch_tokens
         self.avoid_flagged = avoid_flagged
-        if old_arguments:
-            arguments = renamed_arguments("Translator", old_arguments, _OLD_ARGUMENTS)
-            onnx_model = arguments.pop("onnx_model", onnx_model)
-            vars(self).update(arguments)
         self.alignment_layer = alignment_layer
         self.calibration = calibration
         self._search_all: SearchFunction = search_all
@@ -554,7 +547,6 @@ def load_translator(
     alignment_layer: int | None = None,
     precision: Precision = "auto",
     shortlist: bool = False,
-    **old_arguments: Any,
 ) -> Translator:
     """Load the translation model in ``folder``. For the other arguments see :class:`Translator`.
 
@@ -587,5 +579,4 @@ def load_translator(
         onnx_model=onnx_model,
         shortlist=lists,
         calibration=read_calibration(bundle, folder),
-        **old_arguments,
     )

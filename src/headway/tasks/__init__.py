@@ -1,6 +1,6 @@
 """The tasks that Headway trains models for, one file each.
 
-To add a task, implement :class:`headway.train.task.Task` in a file here, and add it to :data:`TASKS`.
+To add a task, implement :class:`headway.training.task.Task` in a file here, and add it to :data:`TASKS`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from headway.tasks.classification import ClassificationTask
 from headway.tasks.language_model import LanguageModelTask
 from headway.tasks.masked_language_model import MaskedLanguageModelTask
 from headway.tasks.translation import TranslationTask
-from headway.train.recipe import Recipe
-from headway.train.task import Task
+from headway.training.recipe import Recipe
+from headway.training.task import Task
 
 if TYPE_CHECKING:
-    from headway.train.loop import Result
-    from headway.train.report import Listener
+    from headway.training.loop import Result
+    from headway.training.report import Listener
 
 __all__ = ["TASKS", "load", "load_recipe", "parse_recipe", "task_of", "train"]
 
@@ -53,9 +53,9 @@ def load_recipe(path: str | Path, assignments: Sequence[str] = ()) -> Recipe:
 
 
 def train(recipe: Recipe, run: str | Path, *, listener: Listener | None = None) -> Result:
-    """Train a model in the folder ``run``; see :func:`headway.train.loop.train`."""
+    """Train a model in the folder ``run``; see :func:`headway.training.loop.train`."""
     run = Path(run)
-    from headway.train import loop
+    from headway.training import loop
 
     return loop.train(task_of(recipe), recipe, run, listener=listener)
 

@@ -25,7 +25,7 @@ from headway.data.readers import Corpus
 from headway.data.store import FilterConfig, fingerprint
 from headway.data.store_builder import Shard
 from headway.errors import ConfigError, DataError
-from headway.evaluate import Score, evaluate_classes
+from headway.evaluation import Score, evaluate_classes
 from headway.models.classifier import ClassifierConfig
 from headway.models.registry import ClassificationModel, ModelConfig, OutputKind, build_model
 from headway.nn.loss import label_smoothed_cross_entropy, r_drop_loss
@@ -33,13 +33,13 @@ from headway.storage import atomic_write_text
 from headway.text.base import EOS, TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
-from headway.train.cache_keys import CacheKey, corpus_options, is_version_1
-from headway.train.prepare import BpeSampling, CorpusEncoding, Preparation
-from headway.train.recipe import Recipe, ValidationConfig
-from headway.train.report import Listener
-from headway.train.snapshot import checkpoint_folders
-from headway.train.stream import TokenBatch
-from headway.train.task import Objective, RunData
+from headway.training.cache_keys import CacheKey, corpus_options, is_version_1
+from headway.training.prepare import BpeSampling, CorpusEncoding, Preparation
+from headway.training.recipe import Recipe, ValidationConfig
+from headway.training.report import Listener
+from headway.training.snapshot import checkpoint_folders
+from headway.training.stream import TokenBatch
+from headway.training.task import Objective, RunData
 
 if TYPE_CHECKING:
     from headway.predict import Classifier

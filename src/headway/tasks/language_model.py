@@ -42,7 +42,7 @@ from headway.data.store_builder import Shard
 from headway.engine.accelerate import accelerate
 from headway.engine.loss import projected_distillation_loss
 from headway.errors import ConfigError, TrainingError
-from headway.evaluate import Score
+from headway.evaluation import Score
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
 from headway.models.registry import ContinuationModel, ModelConfig, OutputKind, architecture_of, build_model
@@ -50,11 +50,11 @@ from headway.nn.masks import DocumentMask
 from headway.tasks.translation import TranslationObjective
 from headway.text.base import BOS, EOS, UNK, TextTokenizer
 from headway.text.corpus_encoder import CorpusEncoder
-from headway.train.prepare import BpeSampling, CorpusEncoding, Preparation
-from headway.train.recipe import DataConfig, Recipe, TrainingConfig, ValidationConfig
-from headway.train.report import Listener
-from headway.train.stream import TokenBatch
-from headway.train.task import RunData, Tokenizers
+from headway.training.prepare import BpeSampling, CorpusEncoding, Preparation
+from headway.training.recipe import DataConfig, Recipe, TrainingConfig, ValidationConfig
+from headway.training.report import Listener
+from headway.training.stream import TokenBatch
+from headway.training.task import RunData, Tokenizers
 
 if TYPE_CHECKING:
     from headway.predict import LanguageModel
@@ -441,7 +441,7 @@ def prepare_blocks(
 
     Returns the training and development sets and the tokenizers, or None if parts of other shards are missing.
     ``dataset_type`` returns the class of the data sets, or a function with the same arguments. For ``task_key`` and
-    ``tags`` see :meth:`~headway.train.prepare.Preparation.make_tokenizers`.
+    ``tags`` see :meth:`~headway.training.prepare.Preparation.make_tokenizers`.
     """
     folder = Path(recipe.data.folder)
     train = tuple(corpus.expanded(folder) for corpus in recipe.data.train)

@@ -25,15 +25,15 @@ from torch.nn import functional as F
 from headway.bundle import MaskedLanguageModelBundle
 from headway.data.masking import MaskedBlockDataset, Masking, MaskingConfig
 from headway.data.store_builder import Shard
-from headway.evaluate import Score
+from headway.evaluation import Score
 from headway.models.masked import MaskedConfig, MaskedTransformer
 from headway.models.registry import ModelConfig, OutputKind, build_model
 from headway.tasks.language_model import LanguageModelRecipe, TextDataConfig, prepare_blocks
 from headway.tasks.translation import TranslationObjective
 from headway.text.base import MASK, TextTokenizer
-from headway.train.report import Listener
-from headway.train.stream import TokenBatch
-from headway.train.task import RunData
+from headway.training.report import Listener
+from headway.training.stream import TokenBatch
+from headway.training.task import RunData
 
 if TYPE_CHECKING:
     from headway.predict import MaskedLanguageModel

@@ -15,7 +15,7 @@ from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
 from headway.models.registry import ARCHITECTURES
 from headway.tasks import TASKS
-from headway.train.recipe import Recipe
+from headway.training.recipe import Recipe
 
 
 def recipe_reference() -> str:

@@ -25,17 +25,17 @@ from headway.data.store_builder import Shard
 from headway.decode.request import DecodingOptions
 from headway.engine.loss import projected_cross_entropy, projected_r_drop
 from headway.errors import LengthError
-from headway.evaluate import Score, bleu
+from headway.evaluation import Score, bleu
 from headway.models.masked import MaskedTransformer
 from headway.models.registry import ContinuationModel, TranslationModel, build_model
 from headway.text.base import EOS, TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
-from headway.train.prepare import BpeSampling, CorpusEncoding, Preparation
-from headway.train.recipe import Recipe, ValidationConfig
-from headway.train.report import Listener
-from headway.train.stream import TokenBatch
-from headway.train.task import Objective, RunData, Tokenizers
+from headway.training.prepare import BpeSampling, CorpusEncoding, Preparation
+from headway.training.recipe import Recipe, ValidationConfig
+from headway.training.report import Listener
+from headway.training.stream import TokenBatch
+from headway.training.task import Objective, RunData, Tokenizers
 
 if TYPE_CHECKING:
     from headway.predict import Translator

@@ -1,0 +1,70 @@
+"""Scores of translations and labels, with signatures and confidence intervals.
+
+translation.py       BLEU, chrF, TER, exact match, token accuracy
+classification.py    accuracy, macro F1, calibration error, scores of each class, the confusion matrix
+feature_weights.py   weights for ranking translations, tuned on BLEU
+minimal_pairs.py     accuracy on minimal pairs of texts
+significance.py      comparison of systems: paired bootstrap, approximate randomization, McNemar's test
+bootstrap.py         the score type, and confidence intervals by bootstrap
+"""
+
+from headway.evaluation.bootstrap import Score
+from headway.evaluation.classification import (
+    ClassificationReport,
+    ClassScores,
+    class_table,
+    confusion_table,
+    evaluate_classes,
+)
+from headway.evaluation.minimal_pairs import PairReport, evaluate_pairs
+from headway.evaluation.significance import (
+    Comparison,
+    ComparisonRow,
+    ComparisonTable,
+    OutputDifference,
+    compare_labels,
+    compare_language_models,
+    compare_translations,
+    mcnemar,
+    paired_bootstrap,
+    paired_randomization,
+)
+from headway.evaluation.translation import (
+    METRICS,
+    bleu,
+    chrf,
+    evaluate,
+    exact_match,
+    sentence_chrf,
+    ter,
+    token_accuracy,
+)
+
+__all__ = [
+    "METRICS",
+    "ClassScores",
+    "ClassificationReport",
+    "Comparison",
+    "ComparisonRow",
+    "ComparisonTable",
+    "OutputDifference",
+    "PairReport",
+    "Score",
+    "bleu",
+    "chrf",
+    "class_table",
+    "compare_labels",
+    "compare_language_models",
+    "compare_translations",
+    "confusion_table",
+    "evaluate",
+    "evaluate_classes",
+    "evaluate_pairs",
+    "exact_match",
+    "mcnemar",
+    "paired_bootstrap",
+    "paired_randomization",
+    "sentence_chrf",
+    "ter",
+    "token_accuracy",
+]

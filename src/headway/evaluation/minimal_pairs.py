@@ -1,0 +1,76 @@
+"""Accuracy on minimal pairs: of two texts that differ in one respect, a model should find the good one more probable.
+
+A pair is correct if the good text has the greater score; equal scores are wrong. In BLiMP (Warstadt et al. 2020,
+"BLiMP: The Benchmark of Linguistic Minimal Pairs for English", section 4.2) the score is the sum of the log-
+probabilities of the sentence's tokens, without normalization by length.
+
+The confidence interval is that of Wilson (1927, "Probable Inference, the Law of Succession, and Statistical
+Inference"), which stays between 0 and 100 and has a width at both ends of the scale, unlike a bootstrap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from headway import __version__
+from headway.errors import DataError
+from headway.evaluation.bootstrap import Score
+
+
+@dataclass(frozen=True)
+class PairReport:
+    """Accuracy on minimal pairs.
+
+    Attributes:
+        overall: The accuracy over all pairs, in percent. Each pair has the same weight.
+        groups: The accuracy in each group, in the order in which the groups first occur.
+        counts: The number of pairs in each group.
+    """
+
+    overall: Score
+    groups: Mapping[str, Score]
+    counts: Mapping[str, int]
+
+
+def evaluate_pairs(
+    good: Sequence[float], bad: Sequence[float], groups: Sequence[str] = (), *, precision: str | None = None
+) -> PairReport:
+    """Return the accuracy of a model on minimal pairs, with 95 % confidence intervals.
+
+    Args:
+        good: The score of the good text of each pair. Greater is better.
+        bad: The score of the bad text of each pair.
+        groups: The group of each pair, or nothing.
+        precision: Precision in which the scores were computed, for the signatures.
+
+    Raises:
+        DataError: There are no pairs, or the numbers of scores or groups differ.
+    """
+    if not len(good) == len(bad) == (len(groups) or len(good)):
+        raise DataError(
+            f"{len(good):,} good and {len(bad):,} bad texts and {len(groups):,} groups; expected one for each pair"
+        )
+    if not good:
+        raise DataError("no pairs to score; expected at least one")
+    right = [better > worse for better, worse in zip(good, bad, strict=True)]
+    members: dict[str, list[bool]] = {}
+    for group, correct in zip(groups, right, strict=False):
+        members.setdefault(group, []).append(correct)
+    setting = "" if precision is None else f"precision:{precision}|"
+    return PairReport(
+        _accuracy(right, setting),
+        {group: _accuracy(correct, setting) for group, correct in members.items()},
+        {group: len(correct) for group, correct in members.items()},
+    )
+
+
+def _accuracy(right: Sequence[bool], setting: str) -> Score:
+    """Return the share of True in percent with Wilson's interval. The signature contains ``setting``."""
+    n, share, z = len(right), sum(right) / len(right), NormalDist().inv_cdf(0.975)
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    signature = f"n:{n}|ties:wrong|ci:wilson|{setting}version:headway-{__version__}"
+    return Score("accuracy", 100 * share, signature, 100 * max(middle - half, 0.0), 100 * min(middle + half, 1.0))

@@ -1,0 +1,248 @@
+"""Translation metrics, with signatures and confidence intervals.
+
+BLEU (Papineni et al., 2002), chrF (Popović, 2015) and TER (Snover et al., 2006) are computed by sacreBLEU (Post, 2018),
+so that they can be compared with published scores. The signature lists every setting that a score depends on. Exact
+match and token accuracy are our own metrics, defined below.
+
+Each metric is a function of a *sum over sentences* (of n-gram counts, edits or matches). So a metric here consists of
+(1) a row of counts for each sentence and (2) a function of the summed rows, and the bootstrap of
+:mod:`headway.evaluation.bootstrap` resamples the rows.
+
+Sources: Papineni et al., "BLEU: a Method for Automatic Evaluation of Machine Translation", ACL 2002. Snover et al., "A
+Study of Translation Edit Rate with Targeted Human Annotation", AMTA 2006. Popović, "chrF: character n-gram F-score for
+automatic MT evaluation", WMT 2015. Post, "A Call for Clarity in Reporting BLEU Scores", WMT 2018.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Float
+from sacrebleu.metrics.base import Metric as SacreBleuMetric
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+
+from headway import __version__
+from headway.config import spelling_hint
+from headway.errors import ConfigError
+from headway.evaluation.bootstrap import (
+    DEFAULT_SEED,
+    Score,
+    bootstrap_counts,
+    check_bootstrap,
+    check_texts,
+    interval_95,
+)
+
+METRICS = ("bleu", "chrf", "ter", "exact_match", "token_accuracy")
+
+
+def bleu(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    bootstrap: int = 0,
+    lowercase: bool = False,
+    seed: int = DEFAULT_SEED,
+) -> Score:
+    """Compute BLEU: the geometric mean of the n-gram precisions, n = 1 to 4, times a brevity penalty.
+
+    BLEU = 100 · min(1, exp(1 - r/c)) · (p_1 p_2 p_3 p_4)^(1/4), where c and r are the numbers of tokens in hypotheses
+    and references, and p_n is the share of the hypotheses' n-grams that also occur in their references, with clipped
+    counts (Papineni et al., 2002, section 2.3). The settings are sacreBLEU's defaults: mteval-v13a tokenization,
+    case-sensitive unless ``lowercase`` is set, and exponential smoothing of zero precisions.
+
+    Args:
+        hypotheses: Detokenized translations.
+        references: One reference for each hypothesis.
+        bootstrap: Number of bootstrap samples for the confidence interval; 0 for no interval.
+        lowercase: Whether to ignore case.
+        seed: Random seed of the bootstrap.
+    """
+    return _score(_SacreBleu("BLEU", BLEU(lowercase=lowercase)), hypotheses, references, bootstrap, seed)
+
+
+def chrf(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    bootstrap: int = 0,
+    lowercase: bool = False,
+    word_order: int = 0,
+    seed: int = DEFAULT_SEED,
+) -> Score:
+    """Compute chrF2: the F-score of character n-grams, n = 1 to 6, with recall weighted twice as much as precision.
+
+    chrF = 100 · (1 + β²) · P · R / (β² · P + R), β = 2, where P and R are the mean precision and recall over the orders
+    n. White space is ignored (Popović, 2015). ``word_order=2`` adds n-grams of up to two words: chrF++ (Popović, 2017).
+
+    Args:
+        hypotheses: Detokenized translations.
+        references: One reference for each hypothesis.
+        bootstrap: Number of bootstrap samples for the confidence interval; 0 for no interval.
+        lowercase: Whether to ignore case.
+        word_order: Maximum length of word n-grams; 0 for none.
+        seed: Random seed of the bootstrap.
+    """
+    metric = CHRF(lowercase=lowercase, word_order=word_order)
+    return _score(_SacreBleu("chrF2" + "+" * word_order, metric), hypotheses, references, bootstrap, seed)
+
+
+def ter(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    bootstrap: int = 0,
+    lowercase: bool = True,
+    seed: int = DEFAULT_SEED,
+) -> Score:
+    """Compute TER: edits that turn the hypotheses into the references, per 100 reference words. Lower is better.
+
+    An edit inserts, deletes or substitutes a word, or moves a run of words (Snover et al., 2006). Case is ignored by
+    default, as in the original program and in sacreBLEU. TER is slow, because sacreBLEU searches for moves in Python.
+
+    Args:
+        hypotheses: Detokenized translations.
+        references: One reference for each hypothesis.
+        bootstrap: Number of bootstrap samples for the confidence interval; 0 for no interval.
+        lowercase: Whether to ignore case.
+        seed: Random seed of the bootstrap.
+    """
+    return _score(_SacreBleu("TER", TER(case_sensitive=not lowercase)), hypotheses, references, bootstrap, seed)
+
+
+def exact_match(
+    hypotheses: Sequence[str], references: Sequence[str], *, bootstrap: int = 0, seed: int = DEFAULT_SEED
+) -> Score:
+    """Compute exact match: the percentage of hypotheses that equal their reference, character for character.
+
+    Args:
+        hypotheses: The outputs.
+        references: One reference for each hypothesis.
+        bootstrap: Number of bootstrap samples for the confidence interval; 0 for no interval.
+        seed: Random seed of the bootstrap.
+    """
+    return _score(find_metric("exact_match"), hypotheses, references, bootstrap, seed)
+
+
+def token_accuracy(
+    hypotheses: Sequence[str], references: Sequence[str], *, bootstrap: int = 0, seed: int = DEFAULT_SEED
+) -> Score:
+    """Compute token accuracy: the percentage of positions at which hypothesis and reference have the same token.
+
+    Tokens are separated by white space. The number of positions of a pair is the number of tokens of the longer text,
+    so a missing or an extra token is an error, and a missing token shifts all tokens after it. Accuracy = 100 ·
+    Σ matches / Σ positions over the test set, and 100 if there are no positions at all (every text is blank).
+
+    Args:
+        hypotheses: The outputs.
+        references: One reference for each hypothesis.
+        bootstrap: Number of bootstrap samples for the confidence interval; 0 for no interval.
+        seed: Random seed of the bootstrap.
+    """
+    return _score(find_metric("token_accuracy"), hypotheses, references, bootstrap, seed)
+
+
+def evaluate(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    metrics: Sequence[str] = ("bleu", "chrf"),
+    bootstrap: int = 1000,
+    seed: int = DEFAULT_SEED,
+) -> list[Score]:
+    """Score ``hypotheses`` by each of ``metrics`` (names from :data:`METRICS`), with confidence intervals.
+
+    Raises:
+        ConfigError: A metric is unknown, or ``bootstrap`` is too small.
+        DataError: There are no sentences, or the numbers of hypotheses and references differ.
+    """
+    chosen = [find_metric(name) for name in metrics]
+    return [_score(metric, hypotheses, references, bootstrap, seed) for metric in chosen]
+
+
+def sentence_chrf(hypothesis: str, reference: str) -> float:
+    """Return the chrF2 score of one sentence, from 0 to 100; see :func:`chrf`."""
+    return float(CHRF().sentence_score(hypothesis, [reference]).score)
+
+
+class _SacreBleu:
+    """A metric of sacreBLEU. It calls two private functions of sacreBLEU, so tests check their results."""
+
+    def __init__(self, name: str, metric: SacreBleuMetric) -> None:
+        self.name = name
+        self._metric = metric
+
+    def counts(self, hypotheses: Sequence[str], references: Sequence[str]) -> Float[np.ndarray, "N C"]:
+        return np.array(self._metric._extract_corpus_statistics(hypotheses, [references]), dtype=np.float64)
+
+    def value(self, counts: Float[np.ndarray, " C"]) -> float:
+        return float(self._metric._compute_score_from_stats(counts.tolist()).score)
+
+    def signature(self, samples: int, seed: int, trials: int = 0) -> str:
+        signature = self._metric.get_signature()
+        if samples:
+            signature.update("bs", samples)
+            signature.update("seed", seed)
+        if trials:
+            signature.update("ar", trials)
+        return signature.format()
+
+
+class _Ratio:
+    """100 times the sum of one count divided by the sum of another."""
+
+    def __init__(self, name: str, count: Callable[[str, str], tuple[int, int]], setting: str) -> None:
+        self.name = name
+        self._count = count
+        self._setting = setting
+
+    def counts(self, hypotheses: Sequence[str], references: Sequence[str]) -> Float[np.ndarray, "N C"]:
+        return np.array([self._count(*pair) for pair in zip(hypotheses, references, strict=True)], dtype=np.float64)
+
+    def value(self, counts: Float[np.ndarray, " C"]) -> float:
+        hits, of = counts.tolist()
+        return 100 * hits / of if of else 100.0
+
+    def signature(self, samples: int, seed: int, trials: int = 0) -> str:
+        drawn = f"bs:{samples}|seed:{seed}|" if samples else ""
+        drawn += f"ar:{trials}|" if trials else ""
+        return f"nrefs:1|{drawn}case:mixed|{self._setting}|version:headway-{__version__}"
+
+
+Metric = _SacreBleu | _Ratio
+
+
+def find_metric(name: str) -> Metric:
+    """Return the metric with this name from :data:`METRICS`, with default settings."""
+    match name:
+        case "bleu":
+            return _SacreBleu("BLEU", BLEU())
+        case "chrf":
+            return _SacreBleu("chrF2", CHRF())
+        case "ter":
+            return _SacreBleu("TER", TER())
+        case "exact_match":
+            return _Ratio("exact match", lambda hypothesis, reference: (hypothesis == reference, 1), "tok:none")
+        case "token_accuracy":
+            return _Ratio("token accuracy", _same_positions, "tok:whitespace")
+    raise ConfigError(f"unknown metric {name!r}; {spelling_hint(name, METRICS)}")
+
+
+def _same_positions(hypothesis: str, reference: str) -> tuple[int, int]:
+    ours, theirs = hypothesis.split(), reference.split()
+    return sum(a == b for a, b in zip(ours, theirs, strict=False)), max(len(ours), len(theirs))
+
+
+def _score(metric: Metric, hypotheses: Sequence[str], references: Sequence[str], bootstrap: int, seed: int) -> Score:
+    check_bootstrap(bootstrap)
+    check_texts(hypotheses, references, "hypotheses")
+    counts = metric.counts(hypotheses, references)
+    value = metric.value(counts.sum(axis=0))
+    low = high = None
+    if bootstrap:
+        sampled = [metric.value(weights @ counts) for weights in bootstrap_counts(len(references), bootstrap, seed)]
+        low, high = interval_95(np.array(sampled))
+    return Score(metric.name, value, metric.signature(bootstrap, seed), low, high)

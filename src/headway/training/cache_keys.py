@@ -1,0 +1,115 @@
+"""Keys of saved tokenizers and token stores: a hash of the files and options that they were made from.
+
+A key contains only the options that are not inert (:mod:`headway.config`), so that a saved result stays valid when an
+option is added. The files and options are also saved in readable form, so that an error can name what differs.
+
+Keys that were saved before have version 1, a hash of all options that existed then. What has such a key stays valid
+too: :data:`_VERSION_1_OPTIONS` lists these options, and no option may be added there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from headway.config import Config
+from headway.data.documents import TextCorpus
+from headway.data.readers import Corpus
+from headway.data.store import FilterConfig
+from headway.errors import ConfigError
+from headway.text.tokenizer import TokenizerConfig
+from headway.training.recipe import flat_options, shown_option
+
+_VERSION_1_OPTIONS: dict[type[Config], tuple[str, ...]] = {
+    TokenizerConfig: ("kind", "vocab_size", "joint", "min_frequency", "split_digits", "sample_lines"),
+    FilterConfig: ("max_length", "max_length_ratio"),
+    Corpus: ("files", "fields", "source_language", "target_language", "weight"),
+    TextCorpus: ("files", "fields", "source_language", "target_language", "weight", "documents"),
+}
+_FILES_AND_ORDER = {"files", "weight"}  # options of a corpus: files are hashed, and weights change no store
+
+
+@dataclass(frozen=True)
+class CacheKey:
+    """The files and options that a result is made from.
+
+    Attributes:
+        files: The name and the hash of each file. The key does not depend on the names.
+        options: Configs, and plain values for JSON, by name.
+        version_1: The key of version 1, or None if there is none because of an option that did not exist then.
+        changes: For options that are lists of hashes or other values that users do not know, by name: what a message
+            says if an item has changed, for each item.
+    """
+
+    files: Sequence[tuple[str, str]]
+    options: Mapping[str, Any]
+    version_1: str | None
+    changes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @cached_property
+    def value(self) -> str:
+        """The key, for a new result."""
+        active = {
+            name: value.active_options() if isinstance(value, Config) else value for name, value in self.options.items()
+        }
+        content = json.dumps([[digest for _, digest in self.files], active], sort_keys=True)
+        return "2-" + hashlib.blake2b(content.encode(), digest_size=20).hexdigest()
+
+    @property
+    def valid_values(self) -> set[str]:
+        """The keys of results that are valid."""
+        return {self.value, self.version_1 or self.value}
+
+    def description(self) -> dict[str, Any]:
+        """Return the files and options as plain values for JSON, to save beside the key."""
+        plain = {name: value.as_dict() if isinstance(value, Config) else value for name, value in self.options.items()}
+        return {"files": [digest for _, digest in self.files], "options": plain}
+
+    def differences(self, saved: Any) -> list[str]:
+        """Return what differs from a saved :meth:`description`, in words. The list is empty if it is damaged."""
+        try:
+            files, options = list(saved["files"]), dict(saved["options"])
+            before = {name: self._as_now(name, value) for name, value in options.items()}
+            items_before = {name: list(before.pop(name)) for name in self.changes}
+        except (TypeError, KeyError, ValueError, ConfigError):
+            return []
+        found = [f"the content of {name} has changed" for name, digest in self.files if digest not in files]
+        if len(files) != len(self.files):
+            found = [f"the number of files was {len(files)}, is {len(self.files)}"]
+        elif not found and files != [digest for _, digest in self.files]:
+            found = ["the order of the files has changed"]
+        after = json.loads(json.dumps(self.description()["options"]))
+        for name, changes in self.changes.items():
+            both = zip(changes, items_before[name], after.pop(name), strict=False)
+            found += [change for change, old, new in both if old != new]
+        was, now = flat_options(before), flat_options(after)
+        return found + [
+            f"{key} was {shown_option(was.get(key))}, is {shown_option(now.get(key))}"
+            for key in sorted(was.keys() | now.keys())
+            if was.get(key) != now.get(key)
+        ]
+
+    def _as_now(self, name: str, saved: Any) -> Any:
+        """Return a saved option with the inert values of options that are younger."""
+        config = self.options.get(name)
+        return type(config).parse_saved(saved, name).as_dict() if isinstance(config, Config) else saved
+
+
+def corpus_options(corpus: Corpus) -> dict[str, Any]:
+    """Return the options of a corpus that a store depends on, for :attr:`CacheKey.options`."""
+    return {name: value for name, value in corpus.active_options().items() if name not in _FILES_AND_ORDER}
+
+
+def is_version_1(configs: Iterable[Config]) -> bool:
+    """Whether all options that did not exist in version 1 are inert."""
+    return all(config.active_options().keys() <= {*_VERSION_1_OPTIONS[type(config)]} for config in configs)
+
+
+def version_1_options(config: Config) -> dict[str, Any]:
+    """Return the options that existed in version 1, in the order in which they were hashed."""
+    plain = config.as_dict()
+    return {name: plain[name] for name in _VERSION_1_OPTIONS[type(config)] if name in plain}

@@ -1,0 +1,223 @@
+"""Fine-tuning: start from the weights of a model folder, and freeze some of them.
+
+The model may have been trained by Headway or imported. Keys that the recipe leaves out are taken from the model.
+"""
+
+from __future__ import annotations
+
+import difflib
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import nn
+
+from headway.bundle import load_bundle, load_weights, named_weights, read_config
+from headway.config import flat_items, read_toml, spelling_hint
+from headway.errors import ConfigError
+from headway.models.registry import ARCHITECTURES, Model, Start, architecture_of
+from headway.training.prepare import tokenizer_settings
+from headway.training.recipe import Recipe
+from headway.training.snapshot import checkpoint_folders
+from headway.training.task import Tokenizers
+
+RecipeT = TypeVar("RecipeT", bound=Recipe)
+
+# Lower output biases are raised to this value before training; e^-200 is zero in float32. Imported models forbid tokens
+# by biases of -10,000 and less, which would dominate the means that label smoothing and Adafactor compute.
+_MIN_BIAS = -200.0
+
+
+def recipe_of_run(recipe: RecipeT, run: Path) -> RecipeT | None:
+    """Return the recipe that ``run`` began with, or None if training has not begun there."""
+    path = run / "recipe.toml"
+    if not path.exists() or not checkpoint_folders(run / "checkpoints"):
+        return None
+    data = read_toml(path)
+    data.get("training", {}).pop("sharding", None)  # older versions could change it when a run resumed
+    return type(recipe).parse_saved(data, str(path))
+
+
+def complete_recipe(recipe: RecipeT, run: Path) -> RecipeT:
+    """Return ``recipe`` with missing keys filled in from the model that it starts from and from the run's own recipe.
+
+    A model provides [model], tokenizer.joint and the languages of [task]. Once ``run`` has begun, they are taken from
+    the run's own recipe, because the model folder may have changed. For keys that ``recipe`` does not set, a run that
+    has begun also keeps its learning rate and all inert values, so that it resumes even if a default has changed since
+    or an option is new.
+    """
+    start, begun = recipe.training.start_from, recipe_of_run(recipe, run)
+    if begun and "learning_rate" not in recipe.optimizer.model_fields_set:
+        rate = {"learning_rate": begun.optimizer.learning_rate}
+        recipe = recipe.model_copy(update={"optimizer": recipe.optimizer.model_copy(update=rate)})
+    if begun:
+        recipe = recipe.keeping_inert(begun)
+    if start is None:
+        return recipe
+    theirs = begun.as_dict() if begun else _sections_of(Path(start))
+    sections = {"task": recipe.task, "tokenizer": recipe.tokenizer, "model": recipe.model}
+    given = {name: section.model_dump(mode="json", exclude_unset=True) for name, section in sections.items()}
+    if given["model"].keys() == {"kind"}:  # the parser sets it in every recipe
+        given["model"] = {}
+    task, found = theirs["task"]["kind"], theirs["model"]["kind"]
+    other = ARCHITECTURES[found].starts.get(recipe.output)
+    if task != recipe.task.kind and other is not None:
+        model = other.config(theirs["model"])
+        theirs = {**theirs, "task": {**theirs["task"], "kind": recipe.task.kind}, "model": model}
+        if recipe.training.start_decoder_from is not None:
+            theirs |= _with_decoder(Path(start), model, Path(recipe.training.start_decoder_from))
+    elif recipe.training.start_decoder_from is not None and not begun:
+        raise ConfigError(
+            f"training.start_decoder_from: needs a masked language model in training.start_from = {start!r}, but the "
+            f"model there is a {found}; leave the key out"
+        )
+    elif task != recipe.task.kind:
+        raise ConfigError(f"training.start_from = {start!r}: the model there is for {task}; set task.kind = {task!r}")
+    kind = theirs["model"]["kind"]
+    if given["model"].get("kind", kind) != kind:
+        raise ConfigError(
+            f"training.start_from = {start!r}: the model there is a {found}; set model.kind = {kind!r}, or leave "
+            "[model] out of the recipe"
+        )
+    merged = {name: _merged(theirs[name], given[name]) for name in sections}
+    origin = run / "recipe.toml" if begun else start
+    return type(recipe).parse({**recipe.as_dict(), **merged}, f"recipe, with missing keys taken from {origin}")
+
+
+def _with_decoder(start: Path, encoder: dict[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the recipe sections of a model with the decoder in ``folder``.
+
+    Args:
+        start: The folder of the encoder's model.
+        encoder: The options that the model must have because of its encoder.
+        folder: The folder of the decoder's model.
+    """
+    config, origin = read_config(folder), f"training.start_decoder_from = {str(folder)!r}"
+    decoder_start = architecture_of(config.model).decoder_start
+    if decoder_start is None:
+        raise ConfigError(f"{origin}: the model there is a {config.model.kind}; expected a decoder_only model")
+    decoder = decoder_start.config(config.model.as_dict())
+    differing = [
+        f"{key} is {_shown(decoder, key)} there, and {_shown(encoder, key)} in the encoder"
+        for key in encoder.keys() & decoder.keys()
+        if encoder[key] != decoder[key] and not _may_differ(key, encoder)
+    ]
+    if differing:
+        raise ConfigError(f"{origin}: {'; '.join(sorted(differing))}. Choose models with the same options")
+    source, target = (each.load_tokenizers()[0] for each in (read_config(start), config))
+    return {"model": {**decoder, **encoder}, "tokenizer": tokenizer_settings(Tokenizers(source, target))}
+
+
+def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return ``old`` with the keys of ``new``, also in tables inside."""
+    both = {key for key in new if isinstance(new[key], dict) and isinstance(old.get(key), dict)}
+    return {**old, **new, **{key: _merged(old[key], new[key]) for key in both}}
+
+
+def _sections_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the recipe sections that describe the model in ``folder``."""
+    config = read_config(folder)
+    tokenizer = tokenizer_settings(Tokenizers(*config.load_tokenizers()))
+    return {"task": config.task.as_dict(), "model": config.model.as_dict(), "tokenizer": tokenizer}
+
+
+def load_initial_weights(model: Model, folder: Path, decoder_folder: Path | None = None) -> None:
+    """Load the weights of the model in ``folder`` into ``model``, or into the part of it that they fit.
+
+    With ``decoder_folder``, the decoder gets the weights of the decoder-only model in this folder.
+
+    The configurations must be equal, except for dropout and, unless positions are learned, ``max_length``. If the model
+    in ``folder`` is for another task, only the options in :class:`~headway.models.registry.Start` must be equal. The
+    labels of classifiers are not compared here, but when the data are prepared.
+    """
+    start = load_bundle(folder).model
+    other = None
+    if model.config.kind != start.config.kind:
+        other = architecture_of(start.config).starts[architecture_of(model.config).output]
+    _load_part(model, start, other, folder, "start_from")
+    if decoder_folder is not None:
+        decoder = load_bundle(decoder_folder).model
+        other = architecture_of(decoder.config).decoder_start
+        _load_part(model, decoder, other, decoder_folder, "start_decoder_from")
+
+
+def _load_part(model: Model, start: Model, other: Start | None, folder: Path, key: str) -> None:
+    """Load the weights of ``start``, which is in ``folder``, into the part of ``model`` that ``other`` names.
+
+    None names the whole model. ``key`` is the key of [training] that names the folder.
+    """
+    weights, config = named_weights(start), start.config.as_dict()
+    if (bias := weights.get("projection.bias")) is not None:
+        weights["projection.bias"] = bias.clamp(min=_MIN_BIAS)
+    if other is not None:
+        required = {**model.config.as_dict(), **other.config(config)}
+        config = type(model.config).parse(required, f"training.{key} = {str(folder)!r}").as_dict()
+        weights = {**named_weights(model), **other.weights(weights)}
+    ours, theirs = (dict(flat_items(each)) for each in (model.config.as_dict(), config))
+    differing = [
+        f"{name} is {_shown(ours, name)}, the model has {_shown(theirs, name)}"
+        for name in {**ours, **theirs}
+        if ours.get(name) != theirs.get(name) and not _may_differ(name, theirs)
+    ]
+    if differing:
+        raise ConfigError(
+            f"training.{key} = {str(folder)!r}: the recipe's [model] differs: {'; '.join(differing)}. Set these keys "
+            "to the model's values"
+        )
+    load_weights(model, weights, folder)
+
+
+def _may_differ(key: str, config: dict[str, Any]) -> bool:
+    """Return whether a model may have another value of ``key`` than ``config``, whose weights it gets."""
+    table, is_length = key.removesuffix("max_length") + "positions", key.endswith("max_length")
+    # Only the table of learned positions has max_length rows.
+    return key.endswith("dropout") or (is_length and config.get(table) != "learned")
+
+
+def _shown(config: dict[str, Any], key: str) -> str:
+    return "not set" if config.get(key) is None else repr(config[key])
+
+
+def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
+    """Exclude every weight that matches a pattern from training; ``*`` and ``?`` work as in file names.
+
+    Patterns are matched against the names in a state dict, which are also the names in a model folder. A tied weight
+    has several names; it is frozen if a pattern matches any of them. Query, key and value of an attention layer are one
+    matrix in training, so they can only be frozen together.
+
+    Raises:
+        ConfigError: A pattern matches nothing or only a part of a matrix, or no weight is left to train.
+    """
+    names = _weight_names(model)
+    known = [name for own in names.values() for name in own]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            raise ConfigError(f"training.freeze: {pattern!r} matches no weight; {_hint(pattern, known)}")
+    for parameter, own in names.items():
+        matched = {name for name in own if any(fnmatchcase(name, pattern) for pattern in patterns)}
+        whole = any(size == parameter.numel() for name, size in own.items() if name in matched)
+        if matched and not whole and len(matched) < len(own):
+            raise ConfigError(
+                f"training.freeze would freeze {', '.join(sorted(matched))} without "
+                f"{', '.join(sorted(own.keys() - matched))}, but they are one matrix in training: freeze all or none"
+            )
+        parameter.requires_grad_(not matched)
+    if not any(parameter.requires_grad for parameter in names):
+        raise ConfigError("training.freeze leaves no weight to train; freeze fewer")
+
+
+def _weight_names(model: nn.Module) -> dict[nn.Parameter, dict[str, int]]:
+    """Return, for each parameter, the state-dict names of it and of its parts, with their numbers of elements."""
+    names: dict[nn.Parameter, dict[str, int]] = {parameter: {} for parameter in model.parameters()}
+    owners = {parameter.untyped_storage().data_ptr(): parameter for parameter in names}
+    for name, tensor in model.state_dict().items():
+        if (owner := owners.get(tensor.untyped_storage().data_ptr())) is not None:
+            names[owner][name] = tensor.numel()
+    return names
+
+
+def _hint(pattern: str, known: list[str]) -> str:
+    """Suggest the nearest weight or submodule, or list the top-level submodules if none is near."""
+    parts = {".".join(name.split(".")[:depth]) + ".*" for name in known for depth in range(1, name.count(".") + 1)}
+    close = difflib.get_close_matches(pattern, [*known, *parts], n=1)
+    return spelling_hint(pattern, close or {name.split(".")[0] + ".*" for name in known})

@@ -1,0 +1,447 @@
+"""The training loop (Vaswani et al. 2017, section 5).
+
+A step takes ``accumulate`` micro-batches. Its loss is the sum over their real target tokens divided by the number of
+these tokens, so that several small batches equal one large batch. Dropout is seeded by (seed, step, micro-batch) and
+the order of the data by (seed, epoch). A run that is interrupted and resumed therefore gives the same model as an
+uninterrupted run, and the trajectory does not depend on the number of processes.
+
+:func:`train` is the loop. :class:`_Trainer` contains everything that stays the same during a run, and the actions that
+are not part of every step: reports, validations, saves and the averages at the end. Everything that changes is in
+:class:`TrainingState`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+
+from headway.bundle import load_weights
+from headway.config import to_toml
+from headway.contention import adapt_waiting
+from headway.engine.accelerate import accelerate, compile_blocks
+from headway.errors import ConfigError, DivergenceError
+from headway.hardware import autocast, prepared_gpu, return_freed_memory
+from headway.models.registry import architecture_of, blocks_of
+from headway.storage import atomic_write_text, lock_run_folder
+from headway.training.checkpoints import Checkpoints
+from headway.training.distributed import World, join_world
+from headway.training.environment import record_start
+from headway.training.fine_tuning import complete_recipe, freeze, load_initial_weights, recipe_of_run
+from headway.training.memory import (
+    BatchShape,
+    available_memory,
+    check_memory,
+    estimate_memory,
+    explain_out_of_memory,
+    largest_batch_shapes,
+)
+from headway.training.model_card import model_card
+from headway.training.muon import Muon
+from headway.training.optim import clip_and_step, depths, learning_rate, learning_rate_warning
+from headway.training.recipe import Recipe, refuse_changes
+from headway.training.report import Listener, MetricsWriter, Scores
+from headway.training.slowdown import SlowdownNotice
+from headway.training.snapshot import average_weights, averageable_checkpoints, checkpoint_folders
+from headway.training.state import TrainingState
+from headway.training.stream import BatchStream, prefetch, to_device
+from headway.training.task import RunData, Task
+
+RecipeT = TypeVar("RecipeT", bound=Recipe)
+
+_PREFETCHED_STEPS = 2
+_MAX_SKIPPED = 20  # training gives up after this many consecutive skipped steps; a rare bad batch causes only one
+_SCORE_NAMES = {"bleu": "BLEU", "accuracy": "accuracy", "macro_f1": "macro F1"}  # keyed by validation.metric
+_AVERAGES = {"ema": "moving average of the weights", "average": "average of the last checkpoints"}
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a training run.
+
+    Attributes:
+        step: Number of steps taken.
+        interrupted: Whether a signal ended training early.
+        model_folder: Folder of the model to use: the best model or an average. None if training was interrupted.
+        scores: Development scores of ``model_folder`` if it is an average; otherwise empty.
+    """
+
+    step: int
+    interrupted: bool
+    model_folder: Path | None
+    scores: Scores
+
+
+def _check_memory(task: Task[Any, Any, Any], trainer: _Trainer[Any]) -> None:
+    """Warn if a step seems to need more memory than there is."""
+    recipe, state = trainer.recipe, trainer.state
+    limits = recipe.data.max_tokens, recipe.max_batch_examples
+    shapes = largest_batch_shapes(trainer.prepared.train, trainer.stream.epoch_plan, *limits)
+    objective = task.build_objective(trainer.model, trainer.recipe, trainer.prepared)
+    with torch.compiler.set_stance("force_eager"):  # compiling would take as long again as for training
+        estimate = estimate_memory(objective, state.optimizer, shapes, trainer.precision, has_ema=state.ema is not None)
+    check_memory(estimate, available_memory(trainer.world.device))
+
+
+def train(task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, *, listener: Listener | None = None) -> Result:
+    """Train ``recipe`` in the folder ``run``, or resume the run there.
+
+    After the first Ctrl-C or SIGTERM, training finishes the current step, saves, and returns with ``interrupted`` set.
+    A second signal has its usual effect. Under torchrun every process calls this function and gets the same result.
+
+    Args:
+        task: The task to train for; see :func:`headway.tasks.task_of`.
+        recipe: The recipe, as the user has written it.
+        run: The run folder.
+        listener: Receives messages and progress.
+    """
+    with _started(task, recipe, run, listener or Listener()) as (trainer, interrupted):
+        recipe, world, state, objective = trainer.recipe, trainer.world, trainer.state, trainer.objective
+        if world.is_main:
+            _check_memory(task, trainer)
+        slowdown = SlowdownNotice(trainer.listener.say, int(os.environ.get("LOCAL_WORLD_SIZE", world.world_size)))
+        while not trainer.is_finished:
+            start = time.perf_counter()
+            objective.train()
+            rate = learning_rate(state.step + 1, recipe.training.steps, recipe.optimizer, recipe.model.d_model)
+            for group in state.optimizer.param_groups:
+                group["lr"] = rate * group["rate_factor"]
+            trainer.unfreeze()
+
+            batches = next(trainer.batches).with_counts(world.sum_counts)
+            total = torch.zeros((), device=world.device)
+            with explain_out_of_memory(max(map(BatchShape.of, batches.micro_batches.values()))):
+                for index, batch in batches.micro_batches.items():
+                    torch.manual_seed(_dropout_seed(recipe.training.seed, state.step, index))
+                    with world.gradient_sync(objective, is_last=index == max(batches.micro_batches)):
+                        with autocast(world.device, trainer.precision):
+                            loss = objective(batch)
+                        # If the loss is not finite, its gradients become NaN, so that all processes skip the step.
+                        finite = torch.where(loss.detach().isfinite(), 1.0, torch.nan)
+                        (loss * finite * world.world_size / batches.num_target_tokens).backward()
+                    total += loss.detach()
+                taken = clip_and_step(state.optimizer, recipe.optimizer.clip_norm)
+            state.optimizer.zero_grad()
+            state.finish_step(batches, total, taken)
+            state.progress.elapsed_s += time.perf_counter() - start
+
+            slowdown.check()
+            if trainer.is_due(recipe.training.log_every):
+                trainer.report(rate)
+            if trainer.is_due(recipe.validation.every):
+                trainer.validate()
+            stop = world.any(interrupted.is_set())
+            trainer.save_if_due(force=stop)
+            if stop:
+                return Result(state.step, True, None, {})
+        return trainer.finish()
+
+
+@contextmanager
+def _started(
+    task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, listener: Listener
+) -> Iterator[tuple[_Trainer[RecipeT], threading.Event]]:
+    """Prepare or restore a run. Yield the trainer, and an event that is set when training is interrupted."""
+    with join_world(recipe.training.device) as world, adapt_waiting(), ExitStack() as stack:
+        world.on_main(lambda: stack.enter_context(lock_run_folder(run)))
+        recipe = world.on_main(lambda: _resolved(recipe, run))
+        # Dropout is seeded anew in each step; the caller's random numbers do not depend on it.
+        on_gpu = world.device.type == "cuda"
+        stack.enter_context(torch.random.fork_rng(devices=[world.device] if on_gpu else []))
+        if on_gpu:
+            stack.enter_context(prepared_gpu())
+        listener = listener if world.is_main else Listener()
+        prepared = world.main_first(partial(task.prepare, recipe, run, listener))
+        assert prepared is not None  # no shard is missing: this process has built them all
+        interrupted = stack.enter_context(_interruptible())
+        keep, keep_best = recipe.checkpoints.keep, recipe.checkpoints.keep_best
+        checkpoints = stack.enter_context(Checkpoints(run / "checkpoints", keep=keep, keep_best=keep_best))
+        trainer = _Trainer(task, recipe, run, world, prepared, checkpoints, listener)
+        stack.callback(trainer.close)
+        yield trainer, interrupted
+
+
+def _resolved(recipe: RecipeT, run: Path) -> RecipeT:
+    """Complete the recipe, check that it can resume the run in ``run`` if there is one, and write it to that folder."""
+    recipe = complete_recipe(recipe, run)
+    recipe.refuse_options_without_blocks()
+    if begun := recipe_of_run(recipe, run):
+        refuse_changes(begun, recipe, run)
+    elif message := learning_rate_warning(recipe.optimizer, recipe.model.d_model):
+        warnings.warn(message, stacklevel=2)
+    atomic_write_text(run / "recipe.toml", to_toml(recipe.as_dict()))
+    return recipe
+
+
+class _Trainer(Generic[RecipeT]):
+    """The parts of a run that do not change, and the actions that are not part of every step."""
+
+    def __init__(
+        self,
+        task: Task[RecipeT, Any, Any],
+        recipe: RecipeT,
+        run: Path,
+        world: World,
+        prepared: RunData,
+        checkpoints: Checkpoints,
+        listener: Listener,
+    ) -> None:
+        self.task, self.recipe, self.run, self.prepared = task, recipe, run, prepared
+        self.world, self.checkpoints, self.listener = world, checkpoints, listener
+        training, device = recipe.training, world.device
+        torch.manual_seed(training.seed)
+        self.model = accelerate(task.build_model(recipe, prepared))
+        if training.start_from is not None and not checkpoint_folders(run / "checkpoints"):
+            decoder = training.start_decoder_from
+            load_initial_weights(self.model, Path(training.start_from), None if decoder is None else Path(decoder))
+        freeze(self.model, training.freeze)
+        self.model.to(device)
+        objective = task.build_objective(self.model, recipe, prepared)
+        if objective.carries_state and world.world_size > 1:
+            raise ConfigError(
+                f"{world.world_size} processes cannot share a text whose state is carried from batch to batch; start "
+                "one process, or set model.carry_state = false"
+            )
+        blocks, auto = blocks_of(self.model), device.type == "cuda"
+        compilable = architecture_of(recipe.model).compilable
+        if compilable and (training.compile == "on" or (training.compile == "auto" and auto)):
+            compile_blocks(blocks or [self.model])
+        self.objective = world.wrap(objective, find_unused=recipe.leaves_weights_unused)
+        found = depths(self.model, blocks).items()
+        self._depths = {weight: depth for weight, depth in found if weight.requires_grad}
+        self.state = TrainingState(objective, recipe, run, world, checkpoints)
+        step, progress = self.state.step, self.state.progress
+        settings = {"step": step, "world_size": world.world_size, "order_version": recipe.data.order_version}
+        self.precision = world.on_main(partial(record_start, run, device, training.precision, **settings))
+        if isinstance(self.state.optimizer, Muon):
+            self.state.optimizer.uses_bfloat16 = self.precision == "bfloat16"
+        position = {"first_epoch": progress.epoch, "first_batch": progress.batch}
+        share = {"rank": world.rank, "world_size": world.world_size}
+        self.stream = BatchStream(prepared.train, recipe, device, **position, **share)
+        # If training runs on a GPU, a thread prepares batches in advance. On a CPU, no core is idle.
+        ahead = device.type == "cuda"
+        self.batches = prefetch(self.stream.next_step, _PREFETCHED_STEPS) if ahead else iter(self.stream)
+        self.metrics = MetricsWriter(run, step) if world.is_main else None
+        self._introduce()
+
+    def close(self) -> None:
+        """Stop the prefetching thread, and close the metrics files."""
+        self.batches.close()
+        if self.metrics is not None:
+            self.metrics.close()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all steps were taken, or ``validation.patience`` validations in a row brought no improvement."""
+        return self.state.step >= self.recipe.training.steps or self._is_out_of_patience
+
+    @property
+    def _is_out_of_patience(self) -> bool:
+        patience = self.recipe.validation.patience
+        return patience is not None and self.state.progress.stale >= patience
+
+    def unfreeze(self) -> None:
+        """Let the weights train that gradual unfreezing has reached, and no others."""
+        every = self.recipe.training.unfreeze_every
+        if every is not None:
+            first = min(self._depths.values(), default=0)  # a model may have no weights above its last block
+            for weight, depth in self._depths.items():
+                weight.requires_grad_(depth - first <= self.state.step // every)
+
+    def is_due(self, interval: int) -> bool:
+        """Whether an action that happens every ``interval`` steps and after the last step is due now."""
+        return self.state.step % interval == 0 or self.state.step == self.recipe.training.steps
+
+    def report(self, rate: float) -> None:
+        """Write a line of metrics, and show progress."""
+        return_freed_memory()
+        self._check_skipped()
+        state = self.state
+        record: dict[str, int | float] = {"epoch": state.progress.epoch, "learning_rate": rate}
+        record |= {**state.pop_window_metrics(), "elapsed_s": state.progress.elapsed_s}
+        self._write_metrics("train", record)
+        self.listener.step(state.step, self.recipe.training.steps, record)
+
+    def validate(self) -> None:
+        """Score the development set, if there is one, and write the model to ``best/`` if it is the best so far."""
+        if self.prepared.dev is None:
+            return
+        self._check_skipped()
+        state, progress = self.state, self.state.progress
+        record = self.world.on_main(self._dev_scores)
+        self._write_metrics("dev", record)
+        self.listener.validation(state.step, record)
+        state.score = self._selection_score(record)
+        if progress.best is None or state.score > progress.best:
+            progress.best, progress.best_step, progress.stale = state.score, state.step, 0
+            self.world.on_main(lambda: self._write_model("best", record))
+        else:
+            progress.stale += 1
+
+    def save_if_due(self, *, force: bool) -> None:
+        """Save a checkpoint if one is due, if its score may be among the best, or if ``force`` is set."""
+        state, settings = self.state, self.recipe.checkpoints
+        scheduled = self.is_due(settings.every)
+        may_be_best = settings.keep_best > 0 and state.score is not None
+        if state.step != state.saved_step and (force or scheduled or may_be_best):
+            self._check_skipped()
+            state.save(regular=scheduled or may_be_best, counts_as_newest=scheduled or not may_be_best)
+
+    def finish(self) -> Result:
+        """Save a last checkpoint, write and score the averaged models, and return the best of all models."""
+        self.save_if_due(force=True)
+        progress = self.state.progress
+        if self._is_out_of_patience:
+            self.listener.say(
+                f"stopped after step {progress.step:,}: the last {progress.stale:,} validations did not improve on "
+                f"step {progress.best_step:,} (validation.patience)"
+            )
+        self.checkpoints.wait()
+        return self.world.on_main(self._finish)
+
+    def _finish(self) -> Result:
+        folder, best, scores = self.run / "best", self.state.progress.best, Scores()
+        if self.prepared.dev is None or not folder.exists():
+            self._write_model("best", scores)  # no validation has chosen a best model, so write the newest weights
+        averages = {} if self.state.ema is None else {"ema": self.state.ema.named_weights()}
+        newest = averageable_checkpoints(self.run / "checkpoints")[: self.recipe.checkpoints.average]
+        if len(newest) > 1:
+            averages["average"] = average_weights(newest)
+        self.task.calibrate_unlikely_flag(folder, self.recipe)
+        for name, weights in averages.items():
+            load_weights(self.model, weights, self.run / name)
+            record = self._dev_scores()
+            if record:
+                self._write_metrics(name, record)
+                self.listener.say(f"the {_AVERAGES[name]}:")
+                self.listener.validation(self.state.step, record)
+            self._write_model(name, record)
+            self.task.calibrate_unlikely_flag(self.run / name, self.recipe)
+            if best is None or not record or self._selection_score(record) >= best:
+                folder, scores = self.run / name, record
+                best = self._selection_score(record) if record else None
+        return Result(self.state.step, False, folder, scores)
+
+    def _check_skipped(self) -> None:
+        """Save and raise :class:`DivergenceError` if too many consecutive steps were skipped.
+
+        The saved weights are those before the first skipped step. The host waits for the device here, so this is called
+        only before a report, a validation or a save.
+        """
+        start = time.perf_counter()
+        skipped, step = self.state.skipped_in_a_row(), self.state.step
+        self.state.progress.elapsed_s += time.perf_counter() - start
+        if skipped < _MAX_SKIPPED:
+            return
+        self.state.save(regular=False)
+        self.world.on_main(self.checkpoints.wait)
+        raise DivergenceError(
+            f"the last {skipped} steps, up to step {step:,}, had an infinite loss or gradient and were skipped; the "
+            f"weights are still those after step {step - skipped:,}, saved in {self.run / 'checkpoints'}. Lower "
+            "optimizer.learning_rate, increase optimizer.warmup_steps or set optimizer.clip_norm = 1.0, and start over "
+            "with --fresh"
+        )
+
+    def _dev_scores(self) -> Scores:
+        """Return the model's loss and scores on the development set; empty if there is no development set."""
+        recipe, prepared, model, device = self.recipe, self.prepared, self.model, self.world.device
+        if (dev := prepared.dev) is None:
+            return {}
+        model.eval()
+        objective = self.task.build_objective(model, recipe, prepared).eval()
+        sums, targets = {"loss": 0.0}, 0
+        # Code compiled for training would be compiled again without gradients.
+        with torch.compiler.set_stance("force_eager"), torch.inference_mode():
+            for rows in dev.plan_sequential(recipe.data.max_tokens, recipe.max_batch_examples):
+                batch = to_device(dev.batch(rows), device)
+                with autocast(device, self.precision):
+                    for name, value in objective.dev_sums(batch).items():
+                        sums[name] = sums.get(name, 0.0) + float(value)
+                targets += batch.targets.numel()
+        # The loss is in nats per target, without smoothing.
+        record: Scores = {name: value / max(targets, 1) for name, value in sums.items()}
+        if objective.is_per_token:
+            record["perplexity"] = math.exp(min(sums["loss"] / max(targets, 1), 700.0))
+        if prepared.dev_bytes is not None:
+            record["bits_per_byte"] = sums["loss"] / math.log(2) / prepared.dev_bytes
+        if prepared.dev_unknown:
+            record["unknown_tokens"] = prepared.dev_unknown
+        for score in self.task.dev_scores(self.task.build_bundle(model, recipe, prepared), recipe):
+            record |= {score.name: score.value, f"{score.name} signature": score.signature}
+        return record
+
+    def _selection_score(self, record: Scores) -> float:
+        """Return the score by which ``validation.metric`` selects the best model; higher is better."""
+        metric = self.recipe.validation.metric
+        name = _SCORE_NAMES.get(metric, metric)
+        score = float(record[name]) if metric != "loss" and name in record else -float(record["loss"])
+        return -math.inf if math.isnan(score) else score
+
+    def _write_model(self, name: str, scores: Scores) -> None:
+        """Write a model folder, whose card reports ``scores``."""
+        card = model_card(self.task, self.recipe, self.state.progress, scores, self.prepared, self.model)
+        self.task.build_bundle(self.model.eval(), self.recipe, self.prepared).save(self.run / name, card)
+
+    def _write_metrics(self, kind: str, record: Mapping[str, int | float | str]) -> None:
+        if self.metrics is not None:
+            self.metrics.write(kind, self.state.step, record)
+
+    def _introduce(self) -> None:
+        data, plan, say = self.prepared.train, self.stream.epoch_plan, self.listener.say
+        about, padding = "about " if plan.num_pools > 1 else "", plan.pool(0).padding_fraction
+        say(
+            f"{len(data):,} examples, {about}{plan.estimate_len():,} batches per epoch of at most "
+            f"{self.recipe.data.max_tokens:,} tokens, {padding:.1%} padding"
+        )
+        weights = sum(parameter.numel() for parameter in self.model.parameters())
+        processes = f"{self.world.world_size} processes, " if self.world.world_size > 1 else ""
+        threads = torch.get_num_threads()
+        say(f"{weights:,} weights on {processes}{self.world.device}, {self.precision}, {threads} threads")
+        if self.state.step:
+            say(f"resuming after step {self.state.step:,}")
+
+
+def _dropout_seed(seed: int, step: int, micro_batch: int) -> int:
+    """Return a 63-bit seed for one micro-batch of one step."""
+    return int(np.random.SeedSequence((seed, step, micro_batch)).generate_state(1, np.uint64)[0]) >> 1
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """Yield an event that is set by the first Ctrl-C or SIGTERM. A second signal has its usual effect.
+
+    Python handles signals in the main thread only; in any other thread the event stays unset.
+    """
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        event.set()
+        restore()
+
+    for number in previous:
+        signal.signal(number, on_signal)
+    try:
+        yield event
+    finally:
+        restore()

@@ -1,0 +1,382 @@
+"""Builds the tokenizers and token stores that training reads, once per run folder.
+
+Tasks read and encode examples in different ways, so each task passes in functions for this.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+
+from headway.bundle import read_config
+from headway.data.batching import PaddedBatch, TokenDataset
+from headway.data.encoding import EncodingSpec, SideSpec
+from headway.data.readers import Corpus
+from headway.data.store import ContentHashes, FilterConfig, TokenStore, fingerprint, open_store, read_description
+from headway.data.store_builder import Shard, open_or_build_store
+from headway.engine.accelerate import accelerate
+from headway.errors import BundleError, CheckpointError, ConfigError, TrainingError
+from headway.hardware import autocast, choose_device, return_freed_memory
+from headway.models.registry import architecture_of
+from headway.storage import atomic_write_folder, lock_file
+from headway.text.base import BOS, MASK, TextTokenizer
+from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
+from headway.text.tokenizer import SAMPLE_BYTES, Tokenizer, language_tag, load_tokenizer
+from headway.training.cache_keys import CacheKey, corpus_options, is_version_1, version_1_options
+from headway.training.recipe import Recipe
+from headway.training.report import Listener
+from headway.training.snapshot import checkpoint_folders
+from headway.training.stream import to_device
+from headway.training.task import RunData, Task, Tokenizers
+
+BpeSampling = tuple[float, int, int, int]  # BPE-dropout: probability, segmentations, seed, order_version
+ExampleReader = Callable[[Corpus, Path], Iterator[tuple[str, ...]]]
+
+_SAMPLING = ("probability", "segmentations", "seed", "order_version")
+_WARM_UP_EXAMPLES, _WARM_UP_LENGTH = 8, 32
+_NAMES = {True: ("joint", "joint"), False: ("source", "target")}  # names of tokenizer files, keyed by tokenizer.joint
+
+
+@dataclass(frozen=True)
+class CorpusEncoding:
+    """The specification for converting one corpus to a token store.
+
+    Attributes:
+        read_examples: Function that returns the examples of the corpus.
+        make_sides: Function that returns the specifications for tokenizing source and target. It is called only if
+            there is no store yet.
+        side_cache_keys: Values that identify the encoding of the source and of the target side, for JSON.
+        side_changes: What a message says if one of them has changed.
+        other_cache_keys: Other values that the store depends on, for JSON, by name.
+    """
+
+    read_examples: Callable[[], Iterator[tuple[str, ...]]]
+    make_sides: Callable[[], tuple[SideSpec, SideSpec]]
+    side_cache_keys: tuple[object, object]
+    other_cache_keys: Mapping[str, object] = field(default_factory=dict)
+    side_changes: tuple[str, str] = ("the source tokenizer has changed", "the target tokenizer has changed")
+
+
+class Preparation:
+    """Builds the tokenizers and token stores of a run folder, or loads them from there."""
+
+    def __init__(self, recipe: Recipe, run: Path, listener: Listener, shard: Shard | None = None) -> None:
+        self.recipe, self.run, self.listener = recipe, run, listener
+        self.content_hashes = ContentHashes(run / "tokens" / "inputs.json")
+        self.data_folder = Path(recipe.data.folder)
+        self._shard = shard or Shard()
+
+    def make_tokenizers(
+        self, read: ExampleReader, columns: Sequence[int] = (0, 1), *task_key: object, tags: Sequence[str] = ()
+    ) -> Tokenizers:
+        """Return the tokenizers in the run folder if they fit the recipe; otherwise make them and save them there.
+
+        New tokenizers are trained on ``columns`` of the examples that ``read`` yields, or taken from the model
+        folder that training starts from. If that is a language model and the task has two sides, it has only the
+        tokenizer of the source. Saved tokenizers are reused only if ``task_key`` is also the same. If several
+        processes call this method, one makes the tokenizers and the others wait. New tokenizers have the target
+        languages' tags, and ``tags``.
+        """
+        with lock_file(self.run / "tokens" / "tokenizer.lock"):
+            if self.recipe.tokenizer_source:
+                return self._tokenizers_of_start(Path(self.recipe.tokenizer_source), read, columns)
+            return self._trained_tokenizers(read, columns, task_key, [*self._tags(), *tags])
+
+    def load_or_build_datasets(
+        self, encode: Callable[[Any, BpeSampling | None], CorpusEncoding], filters: FilterConfig
+    ) -> tuple[TokenDataset, TokenDataset | None] | None:
+        """Return the training and development sets, or None if other shards have not built their parts yet.
+
+        Args:
+            encode: Function that returns the encoding of a corpus. Its second argument is None if BPE-dropout is not
+                used.
+            filters: Limits on training examples. The development set is never filtered.
+        """
+        data, stores = self.recipe.data, self.stores(encode, filters)
+        if stores is None:
+            return None
+        train = TokenDataset(stores[0], [corpus.weight for corpus in data.train], data.temperature)
+        if not len(train):
+            raise TrainingError(
+                "no training example is left after filtering; raise data.filter.max_length or max_length_ratio"
+            )
+        return train, TokenDataset([stores[1]]) if stores[1] else None
+
+    def stores(
+        self, encode: Callable[[Any, BpeSampling | None], CorpusEncoding], filters: FilterConfig | None
+    ) -> tuple[list[TokenStore], TokenStore | None] | None:
+        """Return the stores of the training corpora and of the development set, with the arguments of
+        :meth:`load_or_build_datasets`.
+
+        Returns None if other shards have not built their parts yet. ``filters`` may be None: all examples are kept.
+        """
+        data = self.recipe.data
+        stores: list[TokenStore] = []
+        for number, corpus in enumerate(data.train):
+            settings = (data.bpe_dropout, data.segmentations, self.recipe.training.seed, data.order_version)
+            sampling = settings if data.bpe_dropout else None
+            store = self._store(f"train-{number}", corpus, encode(corpus, sampling), filters, sampling)
+            counts = store.filter_counts if store is not None else "some parts are left to other shards"
+            self.listener.say(f"{' + '.join(corpus.files)}: {counts}")
+            if store is not None:
+                stores.append(store)
+        dev = self._store("dev", data.dev, encode(data.dev, None)) if data.dev else None
+        if dev and data.dev and dev.filter_counts.truncated:
+            self.listener.say(f"{' + '.join(data.dev.files)}: {dev.filter_counts}")
+        if len(stores) < len(data.train) or (data.dev and dev is None):
+            return None
+        return stores, dev
+
+    def _store(
+        self,
+        name: str,
+        corpus: Corpus,
+        encoding: CorpusEncoding,
+        filters: FilterConfig | None = None,
+        sampling: BpeSampling | None = None,
+    ) -> TokenStore | None:
+        hashes = self._hashed(corpus)
+        version_1 = fingerprint(
+            [digest for _, digest in hashes],
+            corpus.fields,
+            corpus.target_language,
+            list(encoding.side_cache_keys),  # a list, because existing stores contain the hash of its repr
+            version_1_options(filters) if filters else None,
+            sampling and sampling[:3],
+            *encoding.other_cache_keys.values(),
+        )
+        options = {
+            "corpus": corpus_options(corpus),
+            "encoding": encoding.side_cache_keys,
+            "filter": filters,
+            "bpe_dropout": sampling and dict(zip(_SAMPLING, sampling, strict=True)),
+            **encoding.other_cache_keys,
+        }
+        configs = [corpus, filters] if filters else [corpus]
+        is_old = is_version_1(configs) and (sampling is None or sampling[3] == 1)  # the only order_version then
+        key = CacheKey(hashes, options, version_1 if is_old else None, {"encoding": encoding.side_changes})
+        path = self.run / "tokens" / name
+        if store := open_store(path, *key.valid_values):
+            return store
+        if changes := key.differences(read_description(path)):
+            self.listener.say(f"{' + '.join(corpus.files)}: tokenized again, because {'; '.join(changes)}")
+        spec = EncodingSpec(encoding.make_sides(), filters)
+        progress = partial(self.listener.progress, "examples tokenized")
+        return open_or_build_store(
+            path,
+            key.value,
+            encoding.read_examples,
+            spec,
+            shard=self._shard,
+            progress=progress,
+            description=key.description(),
+        )
+
+    def _hashed(self, *corpora: Corpus) -> list[tuple[str, str]]:
+        """Return the name and the hash of each file of some corpora."""
+        files = [file for corpus in corpora for file in corpus.files]
+        return [(file, self.content_hashes.hash_file(self.data_folder / file)) for file in files]
+
+    def _trained_tokenizers(
+        self, read: ExampleReader, sides: Sequence[int], task_key: Sequence[object], tags: Sequence[str]
+    ) -> Tokenizers:
+        config, corpora = self.recipe.tokenizer, self.recipe.data.train
+        hashes = self._hashed(*corpora)
+        digests, fields = [digest for _, digest in hashes], [corpus.fields for corpus in corpora]
+        version_1 = fingerprint(digests, version_1_options(config), fields, tags, *task_key)
+        options = {
+            "tokenizer": config,
+            "corpora": [corpus_options(corpus) for corpus in corpora],
+            "tags": tags,
+            "task": task_key,
+        }
+        key = CacheKey(hashes, options, version_1 if is_version_1([config, *corpora]) else None)
+        if found := self._saved_tokenizers(*key.valid_values):
+            return found
+        if checkpoint_folders(self.run / "checkpoints"):
+            changes = key.differences(self._tokenizer_description())
+            raise CheckpointError(
+                f"{self.run}: its tokenizer was trained on other files than those in {self.data_folder} now, or with "
+                f"other options ({'; '.join(changes) or 'the run does not say which'}); restore them to resume, or "
+                "start over with --fresh"
+            )
+        self.listener.say(f"training the tokenizer ({config.kind})")
+        if config.joint:
+            source = target = self._train_tokenizer(read, sides, tags)
+        else:
+            source = self._train_tokenizer(read, sides[:1], tags)
+            target = self._train_tokenizer(read, sides[1:])
+        return self._save_tokenizers(Tokenizers(source, target), key.value, key.description())
+
+    def _train_tokenizer(self, read: ExampleReader, sides: Sequence[int], tags: Sequence[str] = ()) -> Tokenizer:
+        found = Tokenizer.train(self._texts(read, sides), self.recipe.tokenizer, tags=tags)
+        return_freed_memory()  # the library needs hundreds of megabytes to learn merges
+        return found
+
+    def _texts(self, read: ExampleReader, sides: Sequence[int]) -> Iterator[str]:
+        """Yield the texts of at most ``sample_lines`` examples, fewer if they are long, evenly spread over all."""
+        corpora, limit = self.recipe.data.train, self.recipe.tokenizer.sample_lines
+        sizes = [corpus.size(self.data_folder) for corpus in corpora]
+        total = max(1, sum(size.lines for size in sizes))
+        mean_bytes = sum(size.num_bytes for size in sizes) // total
+        sample = min(max(1, limit * SAMPLE_BYTES // max(SAMPLE_BYTES, mean_bytes)), total)
+        examples = chain.from_iterable(read(corpus, self.data_folder) for corpus in corpora)
+        for number, example in enumerate(examples):
+            if (number + 1) * sample // total > number * sample // total:
+                for side in sides:
+                    yield example[side]
+
+    def _tokenizers_of_start(self, start: Path, read: ExampleReader, columns: Sequence[int]) -> Tokenizers:
+        """Return the tokenizers of the model folder or, once training has begun, the run's copy of them."""
+        key, config = "from a model folder", self.recipe.tokenizer
+        if checkpoint_folders(self.run / "checkpoints") and (found := self._saved_tokenizers(key)):
+            return found
+        model = read_config(start)
+        template = model.imported_token_template and self._with_default_languages(model.imported_token_template)
+        found = Tokenizers(*model.load_tokenizers(), template)
+        is_one_sided = self.recipe.output == "tokens" and architecture_of(model.model).output != "tokens"
+        for name, value in tokenizer_settings(found).items():
+            if getattr(config, name) != value and not (is_one_sided and name == "joint"):
+                raise ConfigError(
+                    f"tokenizer.{name} = {getattr(config, name)!r}, but {start}, which training starts from or learns "
+                    f"from, has {value!r}; set the key to this value, or train from scratch"
+                )
+        if found.imported_token_template is None:
+            self._check_tags(found.source)
+        if is_one_sided:
+            found = self._with_target_tokenizer(found.source, read, columns)
+        return self._save_tokenizers(found, key)
+
+    def _with_target_tokenizer(self, source: TextTokenizer, read: ExampleReader, columns: Sequence[int]) -> Tokenizers:
+        """Return the tokenizer of a language model, whose texts begin with BOS and end with EOS, for the source side.
+
+        The target side has the tokenizer of the language model that the decoder starts from. If there is none, it has
+        the same tokenizer as the source side or, if ``tokenizer.joint`` is False, a new one.
+        """
+        template = SpecialTokenTemplate(source_prefix=(BOS,))
+        if (decoder := self.recipe.training.start_decoder_from) is not None:
+            target = read_config(Path(decoder)).load_tokenizers()[0]
+            if (source.fingerprint == target.fingerprint) is not self.recipe.tokenizer.joint:
+                raise ConfigError(
+                    f"tokenizer.joint = {self.recipe.tokenizer.joint} does not fit the tokenizers of the two models "
+                    "that training starts from; leave the key out"
+                )
+            return Tokenizers(source, source if self.recipe.tokenizer.joint else target, template)
+        if self.recipe.tokenizer.joint:
+            return Tokenizers(source, source, template)
+        if self.recipe.model.as_dict().get("tie") == "all":
+            raise ConfigError(
+                "model.tie = 'all' shares one embedding between the languages, but with tokenizer.joint = false each "
+                "language has its own vocabulary; set model.tie to 'target' or 'none'"
+            )
+        self.listener.say(f"training the tokenizer of the target side ({self.recipe.tokenizer.kind})")
+        target = self._train_tokenizer(read, columns[1:])
+        return Tokenizers(source, target, template)
+
+    def _with_default_languages(self, template: SpecialTokenTemplate) -> SpecialTokenTemplate:
+        """Return ``template`` with a default language on each side where all corpora have the same language."""
+        defaults = {}
+        for side in get_args(LanguageSide):
+            languages = {getattr(corpus, side) for corpus in self.recipe.data.train}
+            if len(languages) == 1 and None not in languages:
+                defaults[side] = languages.pop()
+        return template.model_copy(update=defaults)
+
+    def _check_tags(self, source: TextTokenizer) -> None:
+        """Refuse target languages without a tag in the model, and a missing target language if the model needs one."""
+        start = self.recipe.training.start_from
+        if missing := set(self._tags()) - set(source.tags):
+            raise ConfigError(
+                f"training.start_from = {start}: its vocabulary has no tag {min(missing)} "
+                f"(it has {', '.join(source.tags) or 'none'}), and none can be added; use other values of "
+                "target_language or leave it out, or train from scratch"
+            )
+        languages = [tag for tag in source.tags if tag != MASK]
+        if languages and not self._tags():
+            raise ConfigError(
+                f"training.start_from = {start}: the model expects the target language as one of the tags "
+                f"{', '.join(languages)}; set target_language in every corpus of data.train"
+            )
+
+    def _tags(self) -> list[str]:
+        codes = {corpus.target_language for corpus in self.recipe.data.train}
+        return sorted(language_tag(code) for code in codes if code)
+
+    def _tokenizer_description(self) -> Any:
+        """Return the saved description of what the tokenizers were made from, or None if there is none."""
+        try:
+            return json.loads((self.run / "tokenizer" / "made_from.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def _saved_tokenizers(self, *keys: str) -> Tokenizers | None:
+        """Return the tokenizers in the run folder if their key is one of ``keys``."""
+        home, (source, target) = self.run / "tokenizer", _NAMES[self.recipe.tokenizer.joint]
+        template = home / "framing.json"
+        try:
+            if (home / "key").read_text(encoding="utf-8") not in keys:
+                return None
+            first = load_tokenizer(home, source)
+            second = first if source == target else load_tokenizer(home, target)
+            if not template.exists():
+                return Tokenizers(first, second)
+            data = json.loads(template.read_text(encoding="utf-8"))
+            return Tokenizers(first, second, SpecialTokenTemplate.parse_saved(data, str(template)))
+        except (OSError, ValueError, ConfigError, BundleError):
+            return None
+
+    def _save_tokenizers(self, tokenizers: Tokenizers, key: str, description: Any = None) -> Tokenizers:
+        source, target = _NAMES[self.recipe.tokenizer.joint]
+        with atomic_write_folder(self.run / "tokenizer") as aside:
+            tokenizers.source.save(aside, source)
+            if target != source:
+                tokenizers.target.save(aside, target)
+            if tokenizers.imported_token_template is not None:
+                template = json.dumps(tokenizers.imported_token_template.as_dict(), ensure_ascii=False)
+                (aside / "framing.json").write_text(template, encoding="utf-8")
+            (aside / "key").write_text(key, encoding="utf-8")
+            if description is not None:
+                (aside / "made_from.json").write_text(json.dumps(description, ensure_ascii=False), encoding="utf-8")
+        return tokenizers
+
+
+def tokenizer_settings(tokenizers: Tokenizers) -> dict[str, Any]:
+    """Return the keys and values that [tokenizer] of a recipe must have to train a model with these tokenizers."""
+    source, joint = tokenizers.source, tokenizers.source.fingerprint == tokenizers.target.fingerprint
+    own = {"kind": source.kind, "split_digits": source.split_digits} if isinstance(source, Tokenizer) else {}
+    return {**own, "joint": joint}
+
+
+def warm_up_kernels(task: Task[Any, Any, Any], recipe: Recipe, prepared: RunData, listener: Listener) -> None:
+    """Compile the kernels that training needs on this machine, by running one training step on a few examples.
+
+    Compiled code is cached on disk, so training with the same number of threads starts without delay. ``recipe`` must
+    be complete (:func:`headway.training.fine_tuning.complete_recipe`). The model is discarded, and random states are
+    restored. For a GPU or torch.compile this function does nothing: their kernels depend on shapes, and data are often
+    prepared on another machine.
+    """
+    training = recipe.training
+    if training.device == "cuda" or training.compile == "on" or choose_device(training.device).type != "cpu":
+        return
+    listener.say("running one training step on a few examples, which compiles kernels the first time on a machine")
+    device = torch.device("cpu")
+    with torch.random.fork_rng(devices=[]):
+        model = accelerate(task.build_model(recipe, prepared))
+        examples = prepared.train.batch(np.arange(min(_WARM_UP_EXAMPLES, len(prepared.train))))
+        length = min(_WARM_UP_LENGTH, model.max_length or _WARM_UP_LENGTH)
+        batch = to_device(PaddedBatch(examples.source[:, :length], examples.target[:, :length]), device)
+        objective = task.build_objective(model, recipe, prepared)
+        with autocast(device, training.precision):
+            objective.train()(batch).backward()
+        objective.eval()
+        for precision in (training.precision, "float32"):  # for development losses, and for decoding
+            with torch.inference_mode(), autocast(device, precision):
+                objective.cross_entropy(batch)

@@ -1,0 +1,330 @@
+"""The recipe: everything that a training run depends on, in sections.
+
+:class:`Recipe` has the sections and checks that all tasks share. Each task has a subclass with its own defaults and
+checks; :func:`headway.tasks.parse_recipe` selects it by ``task.kind``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from headway.bundle import TaskConfig
+from headway.config import Config, Inert, flat_items
+from headway.data.draws import ORDER_VERSION
+from headway.data.readers import Corpus
+from headway.data.store import FilterConfig
+from headway.errors import CheckpointError, ConfigError
+from headway.models.registry import ModelConfig, OutputKind, architecture_of, architectures_for
+from headway.models.transformer import TransformerConfig
+from headway.text.tokenizer import TokenizerConfig
+from headway.training.optim import OptimizerConfig, depends_on_total_steps
+
+
+class DataConfig(Config):
+    """The corpora for training and validation, and the composition of batches."""
+
+    folder: str = Field(".", description="Folder of all corpus files, relative to the working directory.")
+    train: tuple[Corpus, ...] = Field(min_length=1, description="The training corpora.")
+    dev: Corpus | None = Field(None, description="The development set. Without one there is no validation.")
+    filter: FilterConfig = Field(default_factory=FilterConfig, description="Limits on training examples.")
+    max_tokens: int = Field(4096, ge=1, description="Batch size in tokens: rows x the longer side, padding included.")
+    max_examples: int | None = Field(None, ge=1, description="Maximum examples per batch. None means no limit.")
+    pool_size: int = Field(32768, ge=1, description="Examples sorted together by length. More means less padding.")
+    temperature: float | None = Field(
+        None,
+        ge=1,
+        description="Temperature for mixing corpora. An epoch is as long as all corpora together, and the share of a "
+        "corpus is proportional to (weight x pairs)^(1/temperature). 1 keeps the proportions; higher values favor "
+        "small corpora. None means that only the weights count.",
+    )
+    bpe_dropout: float = Field(0.0, ge=0, lt=1, description="Probability of skipping a BPE merge in training text.")
+    segmentations: int = Field(
+        8, ge=1, description="With bpe_dropout: segmentations stored for each text. Epochs alternate between them."
+    )
+    order_version: Annotated[int, Inert(1)] = Field(
+        ORDER_VERSION,
+        ge=1,
+        le=ORDER_VERSION,
+        description="Version of the random order of the data. A run keeps its version. Version 1 depends on NumPy's "
+        "version.",
+    )
+
+    @model_validator(mode="after")
+    def _check_languages(self) -> DataConfig:
+        """Check that either all corpora or none have a target language: a model gets a language tag always or never."""
+        known = {corpus.target_language for corpus in self.train}
+        if None in known and len(known) > 1:
+            raise ValueError("train: some corpora have a target_language and others none; give it to all or to none")
+        if self.dev and self.dev.source_language not in {corpus.source_language for corpus in self.train}:
+            raise ValueError(
+                f"dev: source_language is {self.dev.source_language or 'not given'}, which no corpus of train has"
+            )
+        if self.dev and self.dev.target_language not in known:
+            languages = ", ".join(sorted(language for language in known if language)) or "none"
+            raise ValueError(
+                f"dev: target_language is {self.dev.target_language or 'not given'}, "
+                f"but the corpora of train have: {languages}"
+            )
+        return self
+
+
+class TrainingConfig(Config):
+    """The length, settings and device of training."""
+
+    steps: int = Field(100_000, ge=1, description="Number of optimizer steps.")
+    seed: int = Field(1, ge=0, description="Random seed of initial weights, data order and dropout.")
+    accumulate: int = Field(1, ge=1, description="Batches per optimizer step (gradient accumulation).")
+    label_smoothing: float = Field(
+        0.1, ge=0, lt=1, description="Probability taken from the target and spread over all tokens."
+    )
+    class_weights: Literal["none", "balanced"] = Field(
+        "none", description="Classification: class weights in the loss. balanced: the same total weight for each class."
+    )
+    r_drop: float = Field(
+        0.0, ge=0, description="R-Drop: weight of the divergence between two passes. 0 means a single pass."
+    )
+    ema: float | None = Field(
+        None, gt=0, lt=1, description="Decay rate of a moving average of the weights. None means no average."
+    )
+    start_from: str | None = Field(
+        None,
+        description="Fine-tuning: a model folder, trained or imported, whose weights and tokenizers training starts "
+        "from. Keys left out of [model], tokenizer.joint and the languages of [task] are taken from that model; keys "
+        "given in [model] and [tokenizer] must agree with it, except dropout and settings used only to learn a "
+        "vocabulary. A classifier may start from a language model, and a translation model from a masked one, which "
+        "becomes its encoder. None means training from random weights.",
+    )
+    start_decoder_from: str | None = Field(
+        None,
+        description="With start_from, a masked language model: the folder of a decoder-only language model whose "
+        "weights and tokenizer the decoder starts from. Its attention to the source has random weights. The blocks of "
+        "both models must have the same options.",
+    )
+    freeze: tuple[str, ...] = Field(
+        (), description="Names of weights that are not trained; * matches anything, as in 'encoder.*'."
+    )
+    unfreeze_every: int | None = Field(
+        None,
+        ge=1,
+        description="Fine-tuning: steps after which one more block is trained. At first only the weights above the "
+        "blocks are trained, then also the last block, and at last the embeddings. None trains all from the start.",
+    )
+    compile: Literal["auto", "on", "off"] = Field("auto", description="Use torch.compile. auto: only on a GPU.")
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="Precision of matrix products. auto: bfloat16 if computed natively, else float32."
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Device to use. auto: a GPU if there is one.")
+    log_every: int = Field(50, ge=1, description="Steps between lines in metrics.jsonl.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_sharding(cls, data: Any) -> Any:
+        """Accept ``sharding = "none"``, which the resolved recipes of older versions contain, and refuse "full"."""
+        if not isinstance(data, dict) or "sharding" not in data:
+            return data
+        if data["sharding"] != "none":
+            raise ValueError(
+                f"sharding = {data['sharding']!r}: version 0.1.0 removed sharding (FSDP2). Leave the key out: each "
+                "process has the whole model, which must fit on one device. To save memory, lower data.max_tokens and "
+                "raise accumulate, or set optimizer.kind = 'adafactor'. For larger models, use PyTorch's fully_shard "
+                "in a program of your own, with headway.models"
+            )
+        return {key: value for key, value in data.items() if key != "sharding"}
+
+
+class ValidationConfig(Config):
+    """Validation on the development set, and the selection of the best model."""
+
+    every: int = Field(1000, ge=1, description="Steps between validations.")
+    metric: str = Field("loss", description="The score by which the best model is selected.")
+    beam_size: int = Field(1, ge=1, description="Beam size of the translations that BLEU is computed on.")
+    patience: int | None = Field(
+        None, ge=1, description="Stop after this many validations without improvement. None means never."
+    )
+
+
+class CheckpointConfig(Config):
+    """Checkpoints of the training state: their interval, and the numbers to keep and to average."""
+
+    every: int = Field(1000, ge=1, description="Steps between checkpoints.")
+    keep: int = Field(5, ge=1, description="Number of newest checkpoints to keep.")
+    keep_best: int = Field(0, ge=0, description="Number of best-scoring checkpoints to keep in addition.")
+    average: int = Field(
+        5, ge=0, description="Number of newest checkpoints averaged into average/ at the end. 0 or 1 means none."
+    )
+
+    @model_validator(mode="after")
+    def _check_average(self) -> CheckpointConfig:
+        if self.average > self.keep:
+            raise ValueError(
+                f"average = {self.average} exceeds keep = {self.keep}, the number of checkpoints kept: raise keep"
+            )
+        return self
+
+
+class Recipe(Config):
+    """The complete specification of a training run."""
+
+    output: ClassVar[OutputKind] = "tokens"  # what the task's models predict
+    default_model: ClassVar[str] = "transformer"
+
+    task: TaskConfig = Field(default_factory=TaskConfig)
+    data: DataConfig
+    tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig)
+    model: ModelConfig = Field(default_factory=TransformerConfig)
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    training: TrainingConfig = Field(default_factory=TrainingConfig)
+    validation: ValidationConfig = Field(default_factory=ValidationConfig)
+    checkpoints: CheckpointConfig = Field(default_factory=CheckpointConfig)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_model_kind(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not isinstance(data.get("model", {}), dict):
+            return data
+        return {**data, "model": {"kind": cls.default_model, **data.get("model", {})}}
+
+    @model_validator(mode="after")
+    def _check_architecture(self) -> Recipe:
+        architecture, training = architecture_of(self.model), self.training
+        if architecture.output != self.output:
+            raise ValueError(
+                f"model.kind = {self.model.kind!r} does not fit task.kind = {self.task.kind!r}; expected "
+                f"{' or '.join(architectures_for(self.output))}"
+            )
+        if training.start_decoder_from is not None and (training.start_from is None or self.output != "tokens"):
+            raise ValueError(
+                "training.start_decoder_from: has no effect without training.start_from, a masked language model that "
+                "becomes the encoder of a translation model; leave the key out"
+            )
+        if training.compile == "on" and not architecture.compilable:
+            raise ValueError(
+                f"training.compile = 'on' would unroll the steps of a {self.model.kind} model; set it to 'auto' or "
+                "'off'"
+            )
+        return self
+
+    def refuse_options_without_effect(self, origin: str) -> None:
+        """Raise :class:`ConfigError`, which names ``origin``, if the recipe sets options that have no effect.
+
+        Only recipes that users write are checked, not the recipe of a run that has begun.
+        """
+        data, model = self.data, self.model.as_dict()
+        if data.segmentations != DataConfig.model_fields["segmentations"].default and not data.bpe_dropout:
+            raise ConfigError(
+                f"{origin}: data.segmentations has no effect without data.bpe_dropout; set bpe_dropout, or leave it out"
+            )
+        if self.training.r_drop and not any(value for key, value in flat_items(model) if key.endswith("dropout")):
+            raise ConfigError(
+                f"{origin}: training.r_drop = {self.training.r_drop} compares two passes with different dropout, but "
+                "the model has no dropout; set model.dropout, or r_drop to 0"
+            )
+        optimizer, tokenizer = self.optimizer, self.tokenizer
+        for section, config, key, condition, has_effect in (
+            ("optimizer", optimizer, "momentum", "kind = 'muon'", optimizer.kind == "muon"),
+            *(("optimizer", optimizer, key, "kind = 'adam' or 'muon'", optimizer.kind != "adafactor")
+              for key in ("beta1", "beta2", "epsilon")),
+            ("optimizer", optimizer, "final_fraction", "schedule = 'linear' or 'cosine'",
+             optimizer.schedule in ("linear", "cosine")),
+            ("optimizer", optimizer, "halve_every", "schedule = 'halve_every'", optimizer.schedule == "halve_every"),
+            *(("tokenizer", tokenizer, key, "kind = 'bpe'", tokenizer.kind == "bpe" or bool(self.tokenizer_source))
+              for key in ("vocab_size", "min_frequency", "split_digits")),
+        ):  # fmt: skip
+            if not has_effect and getattr(config, key) != type(config).model_fields[key].default:
+                raise ConfigError(f"{origin}: {section}.{key} has no effect without {condition}; leave it out")
+
+    def refuse_options_without_blocks(self) -> None:
+        """Raise :class:`ConfigError` if an option needs blocks that the model, which is now known, does not have."""
+        used = {
+            "training.unfreeze_every": self.training.unfreeze_every is not None,
+            "optimizer.layer_decay": self.optimizer.layer_decay != 1,
+        }
+        if architecture_of(self.model).blocks is None and (names := [name for name in used if used[name]]):
+            raise ConfigError(f"{names[0]}: a {self.model.kind} model has no list of blocks; leave the key out")
+
+    @property
+    def tokenizer_source(self) -> str | None:
+        """The model folder whose tokenizers are used. None means that tokenizers are trained."""
+        return self.training.start_from
+
+    @property
+    def max_batch_examples(self) -> int | None:
+        """The maximum number of examples in a batch; None if only ``data.max_tokens`` limits it."""
+        return self.data.max_examples
+
+    @property
+    def leaves_weights_unused(self) -> bool:
+        """Whether a pass may not use every weight, or compute no gradient for it."""
+        return self.skips_layers or self.training.unfreeze_every is not None
+
+    @property
+    def skips_layers(self) -> bool:
+        """Whether training skips blocks at random (LayerDrop), so that a pass may not use every weight."""
+        return self._layer_dropout > 0
+
+    @property
+    def _layer_dropout(self) -> float:
+        return max(
+            (value for key, value in flat_items(self.model.as_dict()) if key.endswith("layer_dropout")), default=0.0
+        )
+
+
+# Keys that may differ when a run resumes: they do not affect the present weights, or only their last bits. The metric
+# and its beam size must not differ, because scores by different metrics cannot be compared.
+_MAY_CHANGE = (
+    "data.folder",
+    "training.steps",
+    "training.log_every",
+    "training.device",
+    "training.compile",
+    "validation.every",
+    "validation.patience",
+    *(f"checkpoints.{name}" for name in CheckpointConfig.model_fields),
+)
+
+
+def refuse_changes(old: Recipe, new: Recipe, run: Path) -> None:
+    """Raise :class:`CheckpointError` if ``run``, begun with recipe ``old``, cannot resume with ``new``.
+
+    The message names the keys that prevent it.
+    """
+    if changes := changed_keys(old, new):
+        raise CheckpointError(
+            f"{run} was trained with another recipe: {'; '.join(changes)}. Restore the old values, choose another "
+            f"--run, or start over with --fresh. A resumed run may change only: {', '.join(_may_change(old))}"
+        )
+
+
+def changed_keys(old: Recipe, new: Recipe) -> list[str]:
+    """Return the keys that differ between two recipes but must not when a run resumes, with both values."""
+    before, after, may_change = flat_options(old.as_dict()), flat_options(new.as_dict()), _may_change(old)
+    return [
+        f"{key} was {shown_option(before.get(key))}, is {shown_option(after.get(key))}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and key not in may_change
+    ]
+
+
+def shown_option(value: Any) -> str:
+    """Return the value of an option for a message."""
+    return "not set" if value is None else repr(value)
+
+
+def _may_change(recipe: Recipe) -> list[str]:
+    fixed = "training.steps" if depends_on_total_steps(recipe.optimizer) else None
+    return [key for key in _MAY_CHANGE if key != fixed]
+
+
+def flat_options(value: Any, key: str = "") -> dict[str, Any]:
+    """Return all values, keyed by their full dotted keys. Tables in a list are numbered."""
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        value = dict(enumerate(value))
+    if not isinstance(value, dict):
+        return {key: value}
+    flat: dict[str, Any] = {}
+    for name, inner in value.items():
+        flat |= flat_options(inner, f"{key}.{name}" if key else str(name))
+    return flat

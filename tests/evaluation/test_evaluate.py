@@ -1,0 +1,292 @@
+"""Scores: worked out by hand, equal to sacreBLEU's scores, with intervals that behave as statistics predicts."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import statistics
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+
+from headway.errors import ConfigError, DataError
+from headway.evaluation import (
+    METRICS,
+    Comparison,
+    Score,
+    bleu,
+    chrf,
+    evaluate,
+    exact_match,
+    paired_bootstrap,
+    ter,
+    token_accuracy,
+)
+
+WORDS = ("the", "a", "Haus,", "cat", "sat", "on", "mat.", "of", "It", "(not)", "–", "naïve", "3.14", "U.S.", "we're")
+
+
+def corpus(sentences: int, errors: float, seed: int = 0) -> tuple[list[str], list[str]]:
+    """Return references of random words, and hypotheses in which a share of the words was replaced."""
+    draw = random.Random(seed)
+    references = [draw.choices(WORDS, k=draw.randint(3, 25)) for _ in range(sentences)]
+    noise = random.Random(seed + 1 + round(errors * 100))
+    hypotheses = [[noise.choice(WORDS) if noise.random() < errors else word for word in ref] for ref in references]
+    return [" ".join(words) for words in hypotheses], [" ".join(words) for words in references]
+
+
+def flags(pattern: str) -> tuple[list[str], list[str]]:
+    """Return hypotheses that are right where ``pattern`` has a 1, and their references."""
+    return ["right" if flag == "1" else "wrong" for flag in pattern], ["right"] * len(pattern)
+
+
+class TestByHand:
+    def test_bleu_from_its_precisions(self) -> None:
+        # The reference has one "the", so 6 of 7 words match. The pairs "on the" and "the mat" do not match. Of triples,
+        # only "the cat sat" and "cat sat on" match; of 4-grams, only "the cat sat on". Equal lengths: no penalty.
+        score = bleu(["the cat sat on the mat today"], ["the cat sat on a mat today"])
+        assert score.value == pytest.approx(100 * (6 / 7 * 4 / 6 * 2 / 5 * 1 / 4) ** (1 / 4))
+
+    def test_bleu_brevity(self) -> None:
+        # Every n-gram matches, but there are only 4 tokens instead of 6.
+        assert bleu(["the cat sat on"], ["the cat sat on the mat"]).value == pytest.approx(100 * math.exp(1 - 6 / 4))
+
+    def test_bleu_smoothing(self) -> None:
+        # Precisions 3/4, 2/3 and 1/2; the only 4-gram does not match, and the first zero counts as half a match.
+        assert bleu(["a b c x"], ["a b c d"]).value == pytest.approx(100 * (3 / 4 * 2 / 3 * 1 / 2 * 0.5) ** (1 / 4))
+
+    def test_bleu_sums_counts_over_the_corpus(self) -> None:
+        # Words 5/8, pairs 3/6, triples 2/4, 4-grams 1/2: not the mean of 100 and a score near 0.
+        score = bleu(["a b c d", "e x y z"], ["a b c d", "e f g h"])
+        assert score.value == pytest.approx(100 * (5 / 8 * 3 / 6 * 2 / 4 * 1 / 2) ** (1 / 4))
+
+    def test_bleu_case(self) -> None:
+        assert bleu(["The Cat Sat Here"], ["the cat sat here"]).value == 0
+        assert bleu(["The Cat Sat Here"], ["the cat sat here"], lowercase=True).value == pytest.approx(100)
+
+    def test_chrf(self) -> None:
+        # Letters: precision 2/2, recall 2/3. Pairs: 1/1 and 1/2. The hypothesis has no triples; they are not counted.
+        precision, recall = 1, (2 / 3 + 1 / 2) / 2
+        expected = 100 * 5 * precision * recall / (4 * precision + recall)
+        assert chrf(["ab"], ["abc"]).value == pytest.approx(expected)
+
+    @pytest.mark.parametrize(
+        ("hypothesis", "reference", "edits"),
+        [("a b d", "a b c d", 1 / 4), ("c a b", "a b c", 1 / 3), ("x y", "a", 2 / 1), ("A b", "a b", 0)],
+    )
+    def test_ter(self, hypothesis: str, reference: str, edits: float) -> None:
+        assert ter([hypothesis], [reference]).value == pytest.approx(100 * edits)
+
+    def test_ter_case(self) -> None:
+        assert ter(["A b"], ["a b"], lowercase=False).value == pytest.approx(50)
+
+    def test_exact_match(self) -> None:
+        # The second pair differs in case, the third in a space at the end.
+        assert exact_match(["a b", "A b", "a b ", "é"], ["a b", "a b", "a b", "é"]).value == 50
+
+    @pytest.mark.parametrize(
+        ("hypotheses", "references", "matches", "positions"),
+        [
+            (["a b c"], ["a x c"], 2, 3),
+            (["a b c", "a b", "", "d  e\tf"], ["a x c", "a b c", "", "d e f"], 7, 9),
+            (["b c"], ["a b c"], 0, 3),
+            ([""], ["a"], 0, 1),
+            (["", " "], [" ", ""], 1, 1),
+        ],
+    )
+    def test_token_accuracy(self, hypotheses: list[str], references: list[str], matches: int, positions: int) -> None:
+        assert token_accuracy(hypotheses, references).value == pytest.approx(100 * matches / positions)
+
+    @pytest.mark.parametrize("name", METRICS)
+    def test_perfect(self, name: str) -> None:
+        _, references = corpus(50, 0)
+        (score,) = evaluate(references, references, metrics=[name], bootstrap=50)
+        perfect = 0 if name == "ter" else 100
+        assert [score.value, score.low, score.high] == pytest.approx([perfect] * 3)
+
+    @pytest.mark.parametrize("name", METRICS)
+    def test_nothing_said(self, name: str) -> None:
+        (score,) = evaluate([""] * 3, ["a b c d"] * 3, metrics=[name], bootstrap=50)
+        worst = 100 if name == "ter" else 0
+        assert [score.value, score.low, score.high] == pytest.approx([worst] * 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"), [("bleu", BLEU()), ("chrf", CHRF()), ("ter", TER())], ids=["bleu", "chrf", "ter"]
+)
+class TestAgreementWithSacreBleu:
+    def test_value_and_signature(self, name: str, metric: Metric) -> None:
+        hypotheses, references = corpus(80, 0.3)
+        (score,) = evaluate(hypotheses, references, metrics=[name], bootstrap=0)
+        theirs = metric.corpus_score(hypotheses, [references])
+        assert score.name == theirs.name
+        assert score.value == pytest.approx(theirs.score, abs=1e-9)
+        assert score.signature == str(metric.get_signature())
+        assert score.low is score.high is None
+
+    def test_interval(self, name: str, metric: Metric, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SACREBLEU_SEED", "7")
+        hypotheses, references = corpus(80, 0.3)
+        (score,) = evaluate(hypotheses, references, metrics=[name], bootstrap=200, seed=7)
+        theirs = type(metric)()
+        their_score = theirs.corpus_score(hypotheses, [references], n_bootstrap=200)
+        assert score.low is not None
+        assert score.high is not None
+        assert score.low < score.value < score.high
+        assert (score.high - score.low) / 2 == pytest.approx(their_score._ci, rel=1e-4)
+        assert score.signature == str(theirs.get_signature())
+
+
+class TestOptions:
+    @pytest.mark.parametrize("word_order", [0, 2])
+    def test_chrf(self, word_order: int) -> None:
+        hypotheses, references = corpus(30, 0.3)
+        metric = CHRF(word_order=word_order, lowercase=True)
+        theirs = metric.corpus_score(hypotheses, [references])
+        ours = chrf(hypotheses, references, word_order=word_order, lowercase=True)
+        assert (ours.name, ours.value, ours.signature) == (theirs.name, theirs.score, str(metric.get_signature()))
+
+    def test_signatures_say_the_settings(self) -> None:
+        pair = (["a"], ["a"])
+        assert "case:lc" in bleu(*pair, lowercase=True).signature
+        assert re.fullmatch(
+            r"nrefs:1\|bs:50\|seed:3\|case:mixed\|eff:no\|tok:13a\|smooth:exp\|version:[\d.]+",
+            bleu(*pair, bootstrap=50, seed=3).signature,
+        )
+        assert re.fullmatch(r"nrefs:1\|case:mixed\|tok:none\|version:headway-[\d.]+", exact_match(*pair).signature)
+        assert token_accuracy(*pair, bootstrap=50).signature.startswith("nrefs:1|bs:50|seed:12345|case:mixed|tok:white")
+
+    def test_the_named_functions_are_what_evaluate_runs(self) -> None:
+        hypotheses, references = corpus(30, 0.3)
+        functions = (bleu, chrf, ter, exact_match, token_accuracy)
+        named = [function(hypotheses, references, bootstrap=40) for function in functions]
+        assert named == evaluate(hypotheses, references, metrics=METRICS, bootstrap=40)
+
+    def test_default_metrics(self) -> None:
+        assert [score.name for score in evaluate(["a"], ["a"])] == ["BLEU", "chrF2"]
+
+    def test_printed(self) -> None:
+        assert (
+            str(Score("BLEU", 40.06, "nrefs:1|case:mixed", 38.94, 41.2)) == "BLEU 40.1 [38.9, 41.2] nrefs:1|case:mixed"
+        )
+        assert str(Score("BLEU", 40.06, "nrefs:1")) == "BLEU 40.1 nrefs:1"
+        assert str(Comparison("BLEU", 1.23, 0.0123, -0.04, 2.5, "nrefs:1")) == "BLEU +1.2 [-0.0, +2.5] p=0.012 nrefs:1"
+
+
+class TestBootstrap:
+    def test_interval_of_a_proportion(self) -> None:
+        # 200 of 400 are right: the standard error is 100 * sqrt(0.5 * 0.5 / 400) = 2.5; 95 % are within 1.96 of them.
+        score = exact_match(*flags("01" * 200), bootstrap=4000)
+        assert [score.low, score.high] == pytest.approx([50 - 1.96 * 2.5, 50 + 1.96 * 2.5], abs=0.5)
+
+    def test_seed_decides(self) -> None:
+        hypotheses, references = corpus(50, 0.3)
+        assert bleu(hypotheses, references, bootstrap=100) == bleu(hypotheses, references, bootstrap=100)
+        assert (
+            bleu(hypotheses, references, bootstrap=100, seed=1).low != bleu(hypotheses, references, bootstrap=100).low
+        )
+
+    def test_sentences_are_counted_once_and_not_for_each_draw(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        hypotheses, references = corpus(20, 0.3)
+        counted: list[int] = []
+        extract = Metric._extract_corpus_statistics
+
+        def count(metric: Metric, texts: list[str], others: list[list[str]]) -> object:
+            counted.append(len(texts))
+            return extract(metric, texts, others)
+
+        monkeypatch.setattr(Metric, "_extract_corpus_statistics", count)
+        evaluate(hypotheses, references, metrics=("bleu", "chrf"), bootstrap=100)
+        assert counted == [20, 20]
+
+    @settings(deadline=None)
+    @given(st.lists(st.tuples(st.text(max_size=20), st.text(max_size=20)), min_size=1, max_size=5))
+    def test_any_text_has_a_score_in_range(self, pairs: list[tuple[str, str]]) -> None:
+        hypotheses, references = [first for first, _ in pairs], [second for _, second in pairs]
+        for score in evaluate(hypotheses, references, metrics=METRICS, bootstrap=40):
+            assert score.low is not None
+            assert score.high is not None
+            assert 0 <= score.low <= score.high
+            assert score.name == "TER" or max(score.value, score.high) <= 100 + 1e-9
+
+
+class TestPairedBootstrap:
+    @pytest.mark.parametrize("metric", METRICS)
+    def test_a_system_equals_itself(self, metric: str) -> None:
+        hypotheses, references = corpus(30, 0.3)
+        result = paired_bootstrap(hypotheses, hypotheses, references, metric=metric, samples=50)
+        assert (result.delta, result.p_value, result.low, result.high) == (0, 1, 0, 0)
+
+    @pytest.mark.parametrize(("better", "worse"), [(30, 14), (20, 20), (12, 25)])
+    def test_p_value_and_interval_of_a_proportion(self, better: int, worse: int) -> None:
+        # Per sentence the difference is +1, -1 or 0, so its mean and variance are known and its sum is nearly normal.
+        # A sum of whole numbers reaches delta from half a step below it, hence the continuity correction.
+        n = 400
+        baseline, references = flags("0" * better + "1" * worse + "1" * (n - better - worse))
+        system, _ = flags("1" * better + "0" * worse + "1" * (n - better - worse))
+        result = paired_bootstrap(baseline, system, references, metric="exact_match", samples=4000)
+        delta = (better - worse) / n
+        error = math.sqrt(((better + worse) / n - delta**2) / n)
+        tail = statistics.NormalDist().cdf(-max(0.0, abs(delta) - 0.5 / n) / error)
+        assert result.delta == pytest.approx(100 * delta)
+        assert result.p_value == pytest.approx(min(1.0, 2 * tail), abs=0.015)
+        assert [result.low, result.high] == pytest.approx(
+            [100 * (delta - 1.96 * error), 100 * (delta + 1.96 * error)], abs=0.5
+        )
+        assert result.signature.startswith("nrefs:1|bs:4000|seed:12345|")
+
+    @pytest.mark.parametrize("metric", ["bleu", "chrf", "token_accuracy"])
+    def test_a_clearly_better_system(self, metric: str) -> None:
+        baseline, references = corpus(100, 0.5)
+        system, _ = corpus(100, 0.2)
+        forth = paired_bootstrap(baseline, system, references, metric=metric, samples=200)
+        back = paired_bootstrap(system, baseline, references, metric=metric, samples=200)
+        assert forth.delta > 5
+        assert 0 < forth.low < forth.delta < forth.high
+        assert forth.p_value == back.p_value == 1 / 201
+        assert (back.delta, back.low, back.high) == pytest.approx((-forth.delta, -forth.high, -forth.low))
+
+    def test_delta_is_the_difference_of_the_scores(self) -> None:
+        baseline, references = corpus(40, 0.5)
+        system, _ = corpus(40, 0.2)
+        result = paired_bootstrap(baseline, system, references, samples=40)
+        assert result.delta == pytest.approx(bleu(system, references).value - bleu(baseline, references).value)
+
+
+class TestErrors:
+    def test_unknown_metric(self) -> None:
+        with pytest.raises(ConfigError, match=r"unknown metric 'belu'; did you mean 'bleu'\?"):
+            evaluate(["a"], ["a"], metrics=["belu"])
+        with pytest.raises(
+            ConfigError, match="unknown metric 'xyz'; known: bleu, chrf, exact_match, ter, token_accuracy"
+        ):
+            paired_bootstrap(["a"], ["a"], ["a"], metric="xyz")
+
+    def test_lengths(self) -> None:
+        with pytest.raises(DataError, match="2 hypotheses but 1 references; expected one reference for each"):
+            bleu(["a", "b"], ["a"])
+        with pytest.raises(DataError, match="1 baseline translations but 2 references"):
+            paired_bootstrap(["a"], ["a", "b"], ["a", "b"])
+        with pytest.raises(DataError, match="1 translations but 2 references"):
+            paired_bootstrap(["a", "b"], ["a"], ["a", "b"])
+
+    def test_nothing(self) -> None:
+        with pytest.raises(DataError, match="no hypotheses to score; expected at least one sentence"):
+            token_accuracy([], [])
+
+    def test_one_string(self) -> None:
+        with pytest.raises(DataError, match="got one string; expected a list of strings"):
+            chrf("abc", "abc")
+
+    def test_too_few_samples(self) -> None:
+        for number in (-1, 1, 39):
+            with pytest.raises(ConfigError, match=f"bootstrap = {number}: expected 0 .no interval. or at least 40"):
+                bleu(["a"], ["a"], bootstrap=number)
+        with pytest.raises(ConfigError, match="samples = 10: expected at least 40, better 1000"):
+            paired_bootstrap(["a"], ["a"], ["a"], samples=10)
