@@ -22,7 +22,7 @@ from headway.nn.blocks import CausalBlock, GatedFeedForward
 from headway.predict import LanguageModel, load_language_model
 from headway.predict.int8_check import INT8_CHECK_FILE, Int8Check, write_int8_check
 from headway.serve.config import ServeConfig
-from headway.serve.loader import _precision_note
+from headway.serve.workers.loader import _precision_note
 from headway.text.base import BOS, EOS
 from headway.text.special_tokens import SpecialTokenTemplate
 

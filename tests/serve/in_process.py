@@ -19,14 +19,14 @@ from starlette.types import ASGIApp
 from headway.serve.admission import OverloadedError
 from headway.serve.app import error_for_url, make_app
 from headway.serve.config import KeyConfig, LimitsConfig, ModelConfig, ServeConfig
-from headway.serve.fleet import Fleet
 from headway.serve.glossaries import GlossaryLines, GlossaryStore
 from headway.serve.http_connection import BoundedHttpConnection
-from headway.serve.messages import Job, Method
 from headway.serve.model_info import ModelInfo, PivotModels
-from headway.serve.model_pool import ModelPool
 from headway.serve.service import Client, Service
 from headway.serve.usage import Usage
+from headway.serve.workers.fleet import Fleet
+from headway.serve.workers.messages import Job, Method
+from headway.serve.workers.model_pool import ModelPool
 from headway.tasks import load
 
 

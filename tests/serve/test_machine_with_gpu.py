@@ -16,8 +16,8 @@ from running_service import running, unpack_model, wait_until
 from torch import nn
 
 from headway.bundle import read_config
-from headway.serve.loader import _load
 from headway.serve.model_info import ModelSpec
+from headway.serve.workers.loader import _load
 
 # Python imports this module at its start if the module is on the path.
 WITH_GPU = """

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headway.serve.messages import Cancel, Done, MessageReceiver, Part, Ping, encode
+from headway.serve.workers.messages import Cancel, Done, MessageReceiver, Part, Ping, encode
 
 MESSAGES = [Ping(), Part(1, "first"), Done(1, "x" * 100_000), Cancel(2)]
 

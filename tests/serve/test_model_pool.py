@@ -17,10 +17,10 @@ from running_service import RunningService, running, unpack_model, wait_until
 
 from headway.errors import BundleError, ConfigError
 from headway.predict import load_translator
-from headway.serve.fleet import UnavailableError
 from headway.serve.model_info import ModelInfo, ModelSpec
-from headway.serve.model_pool import ModelNotReadyError, ModelPool
-from headway.serve.process_fleet import ProcessFleet
+from headway.serve.workers.fleet import UnavailableError
+from headway.serve.workers.model_pool import ModelNotReadyError, ModelPool
+from headway.serve.workers.process_fleet import ProcessFleet
 
 MB = 1_000_000
 SIZES = {"stays": 10, "a": 20, "b": 30, "c": 40, "huge": 500, "broken": 1}

@@ -19,14 +19,14 @@ from running_service import running, unpack_model, wait_until
 
 from headway.serve.app import make_app
 from headway.serve.config import LimitsConfig, ModelConfig, ServeConfig
-from headway.serve.fleet import Fleet
 from headway.serve.glossaries import GlossaryStore
-from headway.serve.messages import Pong
 from headway.serve.model_info import ModelInfo
-from headway.serve.model_pool import ModelPool
 from headway.serve.reports import EndedRequest, RequestReports
 from headway.serve.service import Service
 from headway.serve.usage import Usage
+from headway.serve.workers.fleet import Fleet
+from headway.serve.workers.messages import Pong
+from headway.serve.workers.model_pool import ModelPool
 
 
 class Workers(Fleet):

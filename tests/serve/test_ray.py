@@ -26,7 +26,7 @@ from headway.predict import Translator, load_translator
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "ray_service.py"
-LOADER = "headway.serve.loader"
+LOADER = "headway.serve.workers.loader"
 PAIR = {"source": "en", "target": "de"}
 TEXTS = ["Ein Hund läuft.", "Zwei Männer", "a b c d e", "Hallo!", "", "Grüße aus dem Süden 🙂"]
 LONG = {"text": ["word " * 60] * 250, **PAIR, "options": {"beam_size": 50}}

@@ -18,7 +18,7 @@ from headway.predict import LanguageModel, MaskedLanguageModel, Translator, load
 from headway.serve.apis.deepl import _WHITE_SPACE, _without_newlines
 from headway.serve.app import make_app
 from headway.serve.config import LimitsConfig
-from headway.serve.model_pool import ModelPool
+from headway.serve.workers.model_pool import ModelPool
 
 _AZURE = "/translate?api-version=3.0&from=en"
 

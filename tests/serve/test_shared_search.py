@@ -31,7 +31,7 @@ from headway.decode.beam import BeamSearch
 from headway.errors import ConfigError
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
-from headway.serve.shared_search import SharedSearch
+from headway.serve.workers.shared_search import SharedSearch
 
 BOS, EOS, VOCAB = 1, 2, 40
 LIMITS: dict[str, Any] = {"max_batch_tokens": 4096, "max_sequences": 64}
@@ -444,7 +444,7 @@ def test_a_greenlet_gets_each_step_before_the_next_one_begins(model: Transformer
 def test_a_job_that_computes_something_else_gives_way(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
     shared, steps, turns = SharedSearch(), list[int](), list[float | None]()
     clock = [0.0]
-    monkeypatch.setattr("headway.serve.shared_search.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("headway.serve.workers.shared_search.time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     def compute() -> None:
         with search_as(Caller(give_way=shared.give_way)):

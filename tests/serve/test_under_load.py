@@ -177,7 +177,7 @@ def test_lost_workers_are_replaced(service: RunningService, expected: dict[str, 
 _POISON = """
 import sys
 
-if "headway.serve.loader" in sys.orig_argv:
+if "headway.serve.workers.loader" in sys.orig_argv:
     from headway.decode.beam import BeamSearch
 
     add_requests, step = BeamSearch.add_requests, BeamSearch.step

@@ -17,12 +17,12 @@ from running_service import running, unpack_model
 from headway.errors import ConfigError, OutputError
 from headway.serve.admission import Admission, OverloadedError
 from headway.serve.config import KeyConfig, ModelConfig, ServeConfig
-from headway.serve.fleet import Fleet
 from headway.serve.glossaries import GlossaryStore
 from headway.serve.model_info import ModelInfo
-from headway.serve.model_pool import ModelPool
 from headway.serve.service import Client, QuotaExceededError, Service
 from headway.serve.usage import Usage
+from headway.serve.workers.fleet import Fleet
+from headway.serve.workers.model_pool import ModelPool
 
 
 class Calendar:

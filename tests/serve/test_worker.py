@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from headway.serve.glossaries import GlossaryLines
-from headway.serve.messages import Done, Job, Ping, Pong, WorkerError, encode, receive
-from headway.serve.worker import _is_short, run_worker
+from headway.serve.workers.messages import Done, Job, Ping, Pong, WorkerError, encode, receive
+from headway.serve.workers.worker import _is_short, run_worker
 
 
 @pytest.mark.parametrize(

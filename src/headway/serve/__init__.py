@@ -1,15 +1,8 @@
 """The HTTP service: from model folders to an API that translates for many users at once.
 
     config           serve.toml: models, limits, keys
-    loader           a process that loads models once, and forks the workers, which share its memory
-    worker           a process that computes: it does many jobs side by side
-    shared_search    the search of a worker: the requests of all its jobs share batches
-    fleet            the interface of workers
-    process_fleet    starts, watches and replaces the workers of a loader, and sends them jobs
-    worker_process   one of its processes
-    model_pool       the models that stay loaded, and those that are loaded on demand
+    workers          the processes that compute
     model_info       what is known of a model
-    messages         what processes send each other
     admission        the bounded queue, and the shares of each key
     bulk_jobs        bulk texts, which are translated while little else is done
     usage            the characters that each key has used in this month

@@ -12,10 +12,7 @@ from headway.serve.apis.request_fields import BadRequestError
 from headway.serve.bulk_jobs import JobNotDoneError, JobsFullError, UnknownJobError
 from headway.serve.directions import UnknownLanguageError
 from headway.serve.documents import DocumentNotDoneError, DocumentsFullError, UnknownDocumentError
-from headway.serve.fleet import UnavailableError
 from headway.serve.glossaries import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
-from headway.serve.messages import WorkerError
-from headway.serve.model_pool import ModelNotReadyError
 from headway.serve.service import (
     BadKeyError,
     QuotaExceededError,
@@ -24,6 +21,9 @@ from headway.serve.service import (
     TooLargeError,
     UnknownModelError,
 )
+from headway.serve.workers.fleet import UnavailableError
+from headway.serve.workers.messages import WorkerError
+from headway.serve.workers.model_pool import ModelNotReadyError
 
 _CLOSED_REQUEST = 499  # the client has gone; no one reads the reply
 

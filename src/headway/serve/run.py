@@ -22,8 +22,8 @@ from headway.cores import num_cores
 from headway.errors import ConfigError, HeadwayError, OutputError
 from headway.serve.config import ServeConfig
 from headway.serve.log_handler import LoopLogHandler
-from headway.serve.model_pool import ModelPool
 from headway.serve.usage import Usage
+from headway.serve.workers.model_pool import ModelPool
 
 if TYPE_CHECKING:
     from headway.serve.service import Service

@@ -25,13 +25,13 @@ from headway.serve.cache import ResultCache
 from headway.serve.config import KeyConfig, ModelConfig, ServeConfig, model_name
 from headway.serve.directions import Direction, Directions, UnknownLanguageError
 from headway.serve.documents import ServedDocuments
-from headway.serve.fleet import MAX_JOBS, Fleet
 from headway.serve.glossaries import Dictionary, GlossaryLines, GlossaryStore, StoredGlossary
 from headway.serve.languages import DetectedLanguage, base_language, detect_language, find_language
-from headway.serve.messages import Method
 from headway.serve.model_info import ModelInfo, PivotModels
-from headway.serve.model_pool import ModelPool
 from headway.serve.usage import Usage
+from headway.serve.workers.fleet import MAX_JOBS, Fleet
+from headway.serve.workers.messages import Method
+from headway.serve.workers.model_pool import ModelPool
 
 _MODEL_TITLES = {
     "translation": "translation model",

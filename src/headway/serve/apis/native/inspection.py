@@ -13,8 +13,8 @@ from headway.predict import SearchEnd, SearchNode
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.native.fields import Body, client_of
 from headway.serve.inspections import force_word_in_translation, inspect_sentence, search_tree
-from headway.serve.messages import Method
 from headway.serve.service import Service
+from headway.serve.workers.messages import Method
 
 _MAX_BEAM_SIZE = 10  # a larger tree is not legible
 

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headway.errors import HeadwayError
-from headway.serve.messages import WORKER, Exited, Forked, ForkFailed, Loaded, LoadFailed, encode, receive
 from headway.serve.model_info import ModelInfo, ModelSpec
-from headway.serve.worker import run_worker
+from headway.serve.workers.messages import WORKER, Exited, Forked, ForkFailed, Loaded, LoadFailed, encode, receive
+from headway.serve.workers.worker import run_worker
 
 if TYPE_CHECKING:
     from headway.bundle import AnyBundle

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headway.errors import HeadwayError
-from headway.serve.messages import Job, Part, Pong, encode
+from headway.serve.workers.messages import Job, Part, Pong, encode
 
 _PROCESS_CLOCK = 2  # CPUCLOCK_SCHED: a clock's number is ~pid << 3 | 2 (Linux, clock_getcpuclockid)
 _ENVIRONMENT = {
@@ -95,7 +95,7 @@ class LoaderProcess:
 async def start_first_loader(connection: socket.socket) -> LoaderProcess:
     """Start a loader, which serves a connection. The connection is closed in this process."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "headway.serve.loader", str(connection.fileno())),
+        *(sys.executable, "-m", "headway.serve.workers.loader", str(connection.fileno())),
         pass_fds=[connection.fileno()],
         stdin=subprocess.DEVNULL,
         env=_HUGE_PAGES | os.environ | _ENVIRONMENT,

@@ -1,8 +1,8 @@
 """The process that computes. Jobs run side by side, and their searches share batches.
 
 Short jobs that do little besides searching run in greenlets of the main thread, whose loop computes the steps of all
-searches (see :mod:`headway.serve.shared_search`). Most jobs are of this kind, and a thread for each would cost as much
-time as the search of a small model. Jobs that may compute for long without a pause run in threads of their own.
+searches (see :mod:`headway.serve.workers.shared_search`). Most jobs are of this kind, and a thread for each would cost
+as much time as the search of a small model. Jobs that may compute for long without a pause run in threads of their own.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from headway.errors import HeadwayError
 from headway.hardware import move_to_huge_pages, return_freed_memory
 from headway.predict.continuation import Continuation, ContinuationStream
 from headway.predict.pivot import PivotTranslator
-from headway.serve.fleet import MAX_JOBS
 from headway.serve.glossaries import GlossaryLines
-from headway.serve.messages import Cancel, Done, Job, Part, Ping, Pong, WorkerError, encode, receive_with_size
 from headway.serve.model_info import PivotModels
-from headway.serve.shared_search import SharedSearch
+from headway.serve.workers.fleet import MAX_JOBS
+from headway.serve.workers.messages import Cancel, Done, Job, Part, Ping, Pong, WorkerError, encode, receive_with_size
+from headway.serve.workers.shared_search import SharedSearch
 
 _IDLE_PINGS = 4  # a worker without jobs for this many pings is idle
 _STARTS_PER_STEP = 8  # so that many jobs that arrive at once do not hold up the others

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from headway.serve.messages import Method, Pong
 from headway.serve.model_info import ModelInfo, PivotModels
+from headway.serve.workers.messages import Method, Pong
 
 MAX_JOBS = 128  # of a worker at a time
 

@@ -1,10 +1,10 @@
 """The models of a service: some stay loaded, and the others are loaded on demand within a budget of memory.
 
-The models that stay share one :class:`~headway.serve.process_fleet.ProcessFleet`, a loader with its workers. A model
-that is loaded on demand has a fleet of its own, whose loader is forked from the first one: it starts with all modules
-imported and with the models that stay, and unloading the model means ending its processes, which frees its memory for
-certain. So other models neither wait for a load nor notice one that fails. Work that needs two models at once is done
-by processes that have both: if both are loaded on demand, these are a further fleet, which loads the two.
+The models that stay share one :class:`~headway.serve.workers.process_fleet.ProcessFleet`, a loader with its workers. A
+model that is loaded on demand has a fleet of its own, whose loader is forked from the first one: it starts with all
+modules imported and with the models that stay, and unloading the model means ending its processes, which frees its
+memory for certain. So other models neither wait for a load nor notice one that fails. Work that needs two models at
+once is done by processes that have both: if both are loaded on demand, these are a further fleet, which loads the two.
 
 - A model is loaded by the first request that needs it. Requests that need it meanwhile wait for the same load. A load
   goes on if they give up, because the next request will probably need the model, too.
@@ -32,10 +32,10 @@ from typing import Any, Literal
 from headway.errors import ConfigError, HeadwayError
 from headway.serve.admission import RetryLaterError
 from headway.serve.config import ServeConfig
-from headway.serve.fleet import Fleet, UnavailableError
-from headway.serve.messages import Pong
 from headway.serve.model_info import ModelInfo, ModelSpec
-from headway.serve.process_fleet import ProcessFleet
+from headway.serve.workers.fleet import Fleet, UnavailableError
+from headway.serve.workers.messages import Pong
+from headway.serve.workers.process_fleet import ProcessFleet
 
 _log = logging.getLogger("headway.serve")
 _RETRY_S = 10.0  # after a failed load

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headway.errors import HeadwayError
-from headway.serve.fleet import Fleet, UnavailableError
-from headway.serve.messages import (
+from headway.serve.model_info import ModelSpec, PivotModels
+from headway.serve.workers.fleet import Fleet, UnavailableError
+from headway.serve.workers.messages import (
     LOADER,
     WORKER,
     Cancel,
@@ -38,8 +39,13 @@ from headway.serve.messages import (
     Pong,
     encode,
 )
-from headway.serve.model_info import ModelSpec, PivotModels
-from headway.serve.worker_process import LoaderProcess, PendingJob, WorkerProcess, socket_pair, start_first_loader
+from headway.serve.workers.worker_process import (
+    LoaderProcess,
+    PendingJob,
+    WorkerProcess,
+    socket_pair,
+    start_first_loader,
+)
 
 _log = logging.getLogger("headway.serve")
 _PING_S = 0.25  # between two pings of a worker
