@@ -17,7 +17,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # From the bottom up: a part may import itself and the parts on lower levels.
 LEVELS = [
-    {"errors", "cores"},
+    {"errors", "cores", "version"},
     {"storage", "config", "contention", "hardware", "torch_internals"},
     {"kernels"},
     {"nn", "text", "decode"},

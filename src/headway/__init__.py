@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headway.errors import HeadwayError
+from headway.version import __version__
 
 if TYPE_CHECKING:
     from headway.predict import (
@@ -39,8 +40,6 @@ __all__ = [
     "__version__",
     "load",
 ]
-
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

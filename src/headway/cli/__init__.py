@@ -62,7 +62,7 @@ for _name in COMMANDS:
 
 def _print_version(wanted: bool) -> bool:
     if wanted:
-        from headway import __version__
+        from headway.version import __version__
 
         print(f"headway {__version__}")
         raise typer.Exit

@@ -15,18 +15,17 @@ def doctor(
     ] = False,
 ) -> None:
     """Report versions, device, default precisions and the measured speed of matrix products on this machine."""
-    from importlib.metadata import version
-
     import torch
 
     from headway import kernels
     from headway.engine import choose_precision
     from headway.hardware import choose_device, has_fast_bfloat16, matmul_gflops, processor_name
+    from headway.version import __version__
 
     device = choose_device("auto")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
     bfloat16 = has_fast_bfloat16(device)
-    print(f"headway   {version('headway')}, PyTorch {torch.__version__}, Python {platform.python_version()}")
+    print(f"headway   {__version__}, PyTorch {torch.__version__}, Python {platform.python_version()}")
     print(f"device    {device}: {name}, {torch.get_num_threads()} threads")
     print(f"training  in {'bfloat16' if bfloat16 else 'float32'} by default")
     reason = kernels.unavailable_reason()

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from headway import __version__
 from headway.config import spelling_hint
 from headway.errors import DataError
 from headway.evaluation.bootstrap import (
@@ -32,6 +31,7 @@ from headway.evaluation.bootstrap import (
     check_texts,
     interval_95,
 )
+from headway.version import __version__
 
 CALIBRATION_BINS = 15
 _MAX_MATRIX_CLASSES = 12  # with more classes, only the most frequent confusions are listed

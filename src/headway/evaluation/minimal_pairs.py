@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from headway import __version__
 from headway.errors import DataError
 from headway.evaluation.bootstrap import Score
+from headway.version import __version__
 
 
 @dataclass(frozen=True)

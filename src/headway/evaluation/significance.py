@@ -32,10 +32,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from headway import __version__
 from headway.errors import ConfigError, DataError
 from headway.evaluation.bootstrap import DEFAULT_SEED, MIN_SAMPLES, bootstrap_counts, check_texts, interval_95
 from headway.evaluation.translation import Metric, find_metric, sentence_chrf
+from headway.version import __version__
 
 _Counts = Float[np.ndarray, "N C"]
 _Value = Callable[[Float[np.ndarray, " C"]], float]

@@ -24,7 +24,6 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from headway import __version__
 from headway.config import spelling_hint
 from headway.errors import ConfigError
 from headway.evaluation.bootstrap import (
@@ -35,6 +34,7 @@ from headway.evaluation.bootstrap import (
     check_texts,
     interval_95,
 )
+from headway.version import __version__
 
 METRICS = ("bleu", "chrf", "ter", "exact_match", "token_accuracy")
 

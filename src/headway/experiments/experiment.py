@@ -33,6 +33,7 @@ from headway.hardware import processor_name
 from headway.inspection.picture_files import save_picture
 from headway.storage import atomic_write_text
 from headway.training.environment import git_commit
+from headway.version import __version__
 
 Outcome = Literal["supported", "refuted", "inconclusive"]
 Numbers = dict[str, Any]
@@ -229,7 +230,7 @@ def _where() -> dict[str, str]:
     device = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
     return {
         "hardware": f"{processor_name()}, {torch.get_num_threads()} threads{device}",
-        "headway": version("headway") + (f" ({made_of})" if (made_of := git_commit()) else ""),
+        "headway": __version__ + (f" ({made_of})" if (made_of := git_commit()) else ""),
         "PyTorch": torch.__version__,
         "NumPy": version("numpy"),
         "Python": platform.python_version(),

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from headway.bundle import AnyBundle, Bundle, ClassifierBundle, LanguageModelBundle, MaskedLanguageModelBundle
+from headway.version import __version__
 
-_PACKAGES = ("headway", "torch", "tokenizers")
+_PACKAGES = ("torch", "tokenizers")
 
 
 def imported_card(bundle: Bundle, name: str, family: str, license_name: str | None) -> str:
@@ -131,4 +132,5 @@ def _languages(bundle: Bundle) -> str:
 
 
 def _versions() -> str:
-    return ", ".join(f"{name} {version(name)}" for name in _PACKAGES) + f", Python {platform.python_version()}"
+    packages = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
+    return f"headway {__version__}, {packages}, Python {platform.python_version()}"

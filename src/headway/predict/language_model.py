@@ -16,7 +16,6 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from headway import __version__
 from headway.bundle import LanguageModelBundle
 from headway.decode import (
     DecodingOptions,
@@ -46,6 +45,7 @@ from headway.predict.sequence_scores import (
 )
 from headway.predict.translator import once
 from headway.text.base import BOS, EOS, PAD, UNK, ContinuationDecoder, refuse_surrogates
+from headway.version import __version__
 
 Prompt = str | tuple[int, ...]
 """A text, or its token ids without those that the tokenizer puts before every prompt."""

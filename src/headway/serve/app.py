@@ -21,7 +21,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headway import __version__
 from headway.serve import page
 from headway.serve.admission import OverloadedError
 from headway.serve.apis import aws, azure, deepl, deeplx, google, huggingface, libretranslate, open_inference, openai
@@ -38,6 +37,7 @@ from headway.serve.glossaries import UnknownDictionaryError
 from headway.serve.http_errors import STATUSES, http_error
 from headway.serve.reports import EndedRequest, RequestReports
 from headway.serve.service import BadKeyError, QuotaExceededError, Service, used_pivots
+from headway.version import __version__
 
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _UPLOAD_PATHS = (DOCUMENTS_PATH, DOCUMENT_PATH, TRANSLATE_FILE_PATH)

@@ -22,6 +22,7 @@ from headway.data.draws import ORDER_VERSION
 from headway.errors import CheckpointError
 from headway.hardware import has_fast_bfloat16, processor_name
 from headway.storage import atomic_write_text
+from headway.version import __version__
 
 _FILE = "environment.json"
 _AFFECTS_LAST_BITS = ("torch", "numpy", "tokenizers", "precision", "device", "processor", "threads", "processes")
@@ -50,7 +51,7 @@ def record_start(
     now = {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "step": step,
-        "headway": version("headway"),
+        "headway": __version__,
         "commit": git_commit(),
         "torch": torch.__version__,
         "numpy": version("numpy"),

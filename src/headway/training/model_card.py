@@ -12,8 +12,9 @@ from headway.training.recipe import Recipe
 from headway.training.report import Scores
 from headway.training.snapshot import Progress
 from headway.training.task import RunData, Task
+from headway.version import __version__
 
-_PACKAGES = ("headway", "torch", "tokenizers", "sacrebleu")
+_PACKAGES = ("torch", "tokenizers", "sacrebleu")
 
 
 def model_card(
@@ -22,7 +23,7 @@ def model_card(
     """Return the text of a model folder's README.md."""
     weights = sum(parameter.numel() for parameter in model.parameters())
     files = ", ".join(file for corpus in recipe.data.train for file in corpus.files)
-    versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
+    versions = ", ".join([f"headway {__version__}", *(f"{name} {version(name)}" for name in _PACKAGES)])
     title, data = task.describe_for_model_card(recipe, prepared)
     shown = recipe.as_dict()
     del shown["data"]["folder"]  # a path on one machine

@@ -20,7 +20,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from headway import __version__
 from headway.decode.request import DecodingOptions
 from headway.predict import Continuation, StreamPart
 from headway.predict.results import raise_first_error
@@ -31,6 +30,7 @@ from headway.serve.languages import base_language
 from headway.serve.model_info import ModelInfo
 from headway.serve.service import Client, Service
 from headway.text.base import EOS, MASK
+from headway.version import __version__
 
 _DEFAULT_NEW_TOKENS = 100
 _MAX_STOPS = 100

@@ -30,7 +30,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from headway import __version__
 from headway.predict import GenerationOptions
 from headway.predict.markup import MarkupKind
 from headway.predict.results import raise_first_error
@@ -44,6 +43,7 @@ from headway.serve.apis.request_fields import (
 )
 from headway.serve.model_info import ModelInfo
 from headway.serve.service import Client, Service, TooLargeError, UnknownModelError
+from headway.version import __version__
 
 _VERSION, _INPUT = "1", "text"
 _EXTENSIONS = ("binary_tensor_data", "classification")
