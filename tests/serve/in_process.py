@@ -16,9 +16,9 @@ import uvicorn
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
-from headway.serve.admission import OverloadedError
 from headway.serve.app import error_for_url, make_app
 from headway.serve.config import KeyConfig, LimitsConfig, ModelConfig, ServeConfig
+from headway.serve.errors import OverloadedError
 from headway.serve.glossaries import GlossaryLines, GlossaryStore
 from headway.serve.http_connection import BoundedHttpConnection
 from headway.serve.model_info import ModelInfo, PivotModels

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from headway.serve.admission import Admission, OverloadedError, estimated_tokens
+from headway.serve.admission import Admission, estimated_tokens
+from headway.serve.errors import OverloadedError
 
 
 class Clock:

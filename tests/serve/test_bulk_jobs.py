@@ -17,8 +17,9 @@ from running_service import RunningService, running, unpack_model, wait_until
 from headway.errors import ConfigError
 from headway.predict import Translator, load_translator
 from headway.serve.admission import Admission
-from headway.serve.bulk_jobs import BulkJob, BulkJobs, JobNotDoneError, JobsFullError, UnknownJobError
+from headway.serve.bulk_jobs import BulkJob, BulkJobs
 from headway.serve.config import LimitsConfig
+from headway.serve.errors import JobNotDoneError, JobsFullError, UnknownJobError
 
 LIMITS = LimitsConfig()
 

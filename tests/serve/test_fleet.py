@@ -12,8 +12,8 @@ import pytest
 from running_service import unpack_model
 
 from headway.errors import HeadwayError
+from headway.serve.errors import UnavailableError
 from headway.serve.model_info import ModelSpec
-from headway.serve.workers.fleet import UnavailableError
 from headway.serve.workers.process_fleet import ProcessFleet
 
 _PATIENCE_S = 60.0

@@ -9,15 +9,8 @@ from pathlib import Path
 import pytest
 
 from headway.errors import ConfigError, DataError
-from headway.serve.glossaries import (
-    Dictionary,
-    GlossariesFullError,
-    GlossaryLines,
-    GlossaryStore,
-    StoredGlossary,
-    UnknownDictionaryError,
-    UnknownGlossaryError,
-)
+from headway.serve.errors import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
+from headway.serve.glossaries import Dictionary, GlossaryLines, GlossaryStore, StoredGlossary
 
 ROWS = [["Haus", "house"], ["Mars", "Mars", "exact"]]
 

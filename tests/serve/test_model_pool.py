@@ -17,9 +17,9 @@ from running_service import RunningService, running, unpack_model, wait_until
 
 from headway.errors import BundleError, ConfigError
 from headway.predict import load_translator
+from headway.serve.errors import ModelNotReadyError, UnavailableError
 from headway.serve.model_info import ModelInfo, ModelSpec
-from headway.serve.workers.fleet import UnavailableError
-from headway.serve.workers.model_pool import ModelNotReadyError, ModelPool
+from headway.serve.workers.model_pool import ModelPool
 from headway.serve.workers.process_fleet import ProcessFleet
 
 MB = 1_000_000

@@ -12,7 +12,8 @@ from running_service import RunningService, running, unpack_model
 
 from headway.decode import DecodingOptions
 from headway.predict import Glossary, PivotTranslator, load_translator
-from headway.serve.directions import Directions, UnknownLanguageError
+from headway.serve.directions import Directions
+from headway.serve.errors import UnknownLanguageError
 from headway.serve.model_info import ModelInfo, PivotModels
 
 

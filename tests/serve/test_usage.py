@@ -15,11 +15,12 @@ import pytest
 from running_service import running, unpack_model
 
 from headway.errors import ConfigError, OutputError
-from headway.serve.admission import Admission, OverloadedError
+from headway.serve.admission import Admission
 from headway.serve.config import KeyConfig, ModelConfig, ServeConfig
+from headway.serve.errors import OverloadedError, QuotaExceededError
 from headway.serve.glossaries import GlossaryStore
 from headway.serve.model_info import ModelInfo
-from headway.serve.service import Client, QuotaExceededError, Service
+from headway.serve.service import Client, Service
 from headway.serve.usage import Usage
 from headway.serve.workers.fleet import Fleet
 from headway.serve.workers.model_pool import ModelPool

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from headway.serve.errors import WorkerError
 from headway.serve.glossaries import GlossaryLines
-from headway.serve.workers.messages import Done, Job, Ping, Pong, WorkerError, encode, receive
+from headway.serve.workers.messages import Done, Job, Ping, Pong, encode, receive
 from headway.serve.workers.worker import _is_short, run_worker
 
 

@@ -15,7 +15,8 @@
     languages        language codes, and the language of a text
     app              the HTTP application
     dispatch         which API a request belongs to
-    http_errors      the status and message of each error
+    errors           the errors of all files
+    http_errors      the status and message of the reply to each error
     http_connection  limits on connections and headers
     reports          what /metrics and the log say of requests
     log_handler      writes the log without delaying requests

@@ -19,6 +19,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 
+from headway.serve.errors import OverloadedError
+
 _CHARACTERS_PER_TOKEN = 4.0
 _EXTRA_TOKENS = 4  # of each text
 _WINDOW_S = 10.0  # time constant of the measured speed
@@ -26,18 +28,6 @@ _LEAST_BUSY_S = 1.0  # a shorter time says too little
 _HALF_LIFE_S = 20.0  # of an earlier, higher speed
 _QUIET_S = 0.5  # a queue that is shorter leaves time for other work
 _QUIET_CHECK_S = 0.05
-
-
-class RetryLaterError(Exception):
-    """The request is refused for now. ``retry_after`` says when to send it again, in whole seconds."""
-
-    def __init__(self, retry_after: int) -> None:
-        super().__init__(retry_after)
-        self.retry_after = retry_after
-
-
-class OverloadedError(RetryLaterError):
-    """The queue is full. There will probably be room after ``retry_after`` seconds."""
 
 
 def estimated_tokens(text: str) -> int:

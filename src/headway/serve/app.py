@@ -22,7 +22,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headway.serve import page
-from headway.serve.admission import OverloadedError
 from headway.serve.apis import aws, azure, deepl, deeplx, google, huggingface, libretranslate, open_inference, openai
 from headway.serve.apis.deepl_documents import DOCUMENT_PATH
 from headway.serve.apis.libretranslate import TRANSLATE_FILE_PATH
@@ -31,12 +30,11 @@ from headway.serve.apis.native.documents import DOCUMENTS_PATH
 from headway.serve.apis.native.errors import error as native_error
 from headway.serve.apis.native.jobs import JOBS_PATH
 from headway.serve.apis.native.router import router as native_router
-from headway.serve.apis.request_fields import RefusedError
 from headway.serve.dispatch import NATIVE, PAGE, api_of_head, api_of_request, split_prefix
-from headway.serve.glossaries import UnknownDictionaryError
+from headway.serve.errors import BadKeyError, OverloadedError, QuotaExceededError, RefusedError, UnknownDictionaryError
 from headway.serve.http_errors import STATUSES, http_error
 from headway.serve.reports import EndedRequest, RequestReports
-from headway.serve.service import BadKeyError, QuotaExceededError, Service, used_pivots
+from headway.serve.service import Service, used_pivots
 from headway.version import __version__
 
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")

@@ -18,8 +18,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from headway.errors import HeadwayError
-from headway.serve.admission import Admission, RetryLaterError, estimated_tokens
+from headway.serve.admission import Admission, estimated_tokens
 from headway.serve.config import LimitsConfig
+from headway.serve.errors import JobNotDoneError, JobsFullError, RetryLaterError, UnknownJobError
 
 _log = logging.getLogger("headway.serve")
 _GROUP_TOKENS = 512  # of the texts that are given to a worker together, unless one text is longer
@@ -30,18 +31,6 @@ _RETRIES = 5  # of texts whose model cannot be loaded now
 
 BulkWork = Callable[[Sequence[str]], Awaitable[Sequence[bytes]]]
 """Returns the result of each text, as JSON."""
-
-
-class UnknownJobError(Exception):
-    """There is no job with this id, or it belongs to another key."""
-
-
-class JobNotDoneError(Exception):
-    """The job has no result. The message is its status."""
-
-
-class JobsFullError(RetryLaterError):
-    """The key has as many jobs as the service keeps, or they use as much memory as it has for them."""
 
 
 @dataclass(eq=False)

@@ -7,20 +7,9 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal
 
+from headway.serve.errors import UnknownLanguageError
 from headway.serve.languages import base_language, find_language
 from headway.serve.model_info import ModelInfo, PivotModels
-
-
-class UnknownLanguageError(Exception):
-    """No model translates from this language, or into it from the source language.
-
-    Attributes:
-        side: Which of the two languages it is.
-    """
-
-    def __init__(self, message: str, side: Literal["source", "target"]) -> None:
-        super().__init__(message)
-        self.side = side
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from urllib.parse import parse_qsl
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope
 
-from headway.serve.apis.request_fields import BadRequestError, parse_json_object
+from headway.serve.apis.request_fields import parse_json_object
+from headway.serve.errors import BadRequestError
 
 NATIVE = "native"
 PAGE = "page"

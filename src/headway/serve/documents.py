@@ -29,9 +29,14 @@ from headway.documents.isolated import SOURCE, TARGET, read_isolated, write_isol
 from headway.documents.translation import MARKUP
 from headway.errors import HeadwayError
 from headway.predict import Source, Translation
-from headway.serve.admission import RetryLaterError
 from headway.serve.bulk_jobs import BulkJob, BulkWork
-from headway.serve.glossaries import StoredGlossary, UnknownDictionaryError
+from headway.serve.errors import (
+    DocumentNotDoneError,
+    DocumentsFullError,
+    UnknownDictionaryError,
+    UnknownDocumentError,
+)
+from headway.serve.glossaries import StoredGlossary
 from headway.serve.languages import base_language
 
 if TYPE_CHECKING:
@@ -47,18 +52,6 @@ _EXAMPLE_CHARACTERS = 100
 _TAG = re.compile(r"<[^<>]*>")
 _EMPTY_TAG = re.compile(r"<(?:(?:br|img)\b[^<>]*|[^<>]*/)>")
 _SYNTAX_LETTERS = {syntax[0]: syntax for syntax in MARKUP}  # of a job's texts, each of which begins with a letter
-
-
-class UnknownDocumentError(Exception):
-    """There is no document with this id, or it belongs to another key."""
-
-
-class DocumentNotDoneError(Exception):
-    """The document has no result. The message is its status."""
-
-
-class DocumentsFullError(RetryLaterError):
-    """The key has as many documents as the service keeps."""
 
 
 @dataclass

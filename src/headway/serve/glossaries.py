@@ -21,24 +21,13 @@ from threading import Lock
 from headway.config import Config
 from headway.errors import ConfigError, DataError
 from headway.predict.glossary import Glossary
+from headway.serve.errors import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
 from headway.serve.languages import base_language
 from headway.storage import atomic_write_text
 
 _MAX_NAME = 1024  # characters
 _NOT_IN_LINES = re.compile("[\t\n\ud800-\udfff]")
 _BUILDING = Lock()
-
-
-class UnknownGlossaryError(Exception):
-    """There is no glossary with this id, or it belongs to another key."""
-
-
-class UnknownDictionaryError(Exception):
-    """The glossary has no dictionary for a pair of languages, which the message names."""
-
-
-class GlossariesFullError(Exception):
-    """The service does not store more glossaries. The message says how much it stores."""
 
 
 @dataclass(frozen=True)

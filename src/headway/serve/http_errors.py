@@ -7,23 +7,30 @@ from dataclasses import dataclass, field
 from starlette.requests import ClientDisconnect
 
 from headway.errors import HeadwayError
-from headway.serve.admission import OverloadedError, RetryLaterError
-from headway.serve.apis.request_fields import BadRequestError
-from headway.serve.bulk_jobs import JobNotDoneError, JobsFullError, UnknownJobError
-from headway.serve.directions import UnknownLanguageError
-from headway.serve.documents import DocumentNotDoneError, DocumentsFullError, UnknownDocumentError
-from headway.serve.glossaries import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
-from headway.serve.service import (
+from headway.serve.errors import (
     BadKeyError,
+    BadRequestError,
+    DocumentNotDoneError,
+    DocumentsFullError,
+    GlossariesFullError,
+    JobNotDoneError,
+    JobsFullError,
+    ModelNotReadyError,
+    OverloadedError,
     QuotaExceededError,
     RateExceededError,
+    RetryLaterError,
     TimedOutError,
     TooLargeError,
+    UnavailableError,
+    UnknownDictionaryError,
+    UnknownDocumentError,
+    UnknownGlossaryError,
+    UnknownJobError,
+    UnknownLanguageError,
     UnknownModelError,
+    WorkerError,
 )
-from headway.serve.workers.fleet import UnavailableError
-from headway.serve.workers.messages import WorkerError
-from headway.serve.workers.model_pool import ModelNotReadyError
 
 _CLOSED_REQUEST = 499  # the client has gone; no one reads the reply
 

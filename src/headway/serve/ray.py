@@ -33,12 +33,13 @@ from headway.config import Config
 from headway.errors import HeadwayError
 from headway.serve.app import make_app
 from headway.serve.config import ServeConfig, read_config
+from headway.serve.errors import ModelNotReadyError, UnavailableError, WorkerError
 from headway.serve.model_info import ModelInfo, PivotModels
 from headway.serve.run import save_regularly
 from headway.serve.service import Service, open_stores
-from headway.serve.workers.fleet import MAX_JOBS, Fleet, UnavailableError
-from headway.serve.workers.messages import Done, Job, Method, Pong, WorkerError
-from headway.serve.workers.model_pool import ModelNotReadyError, ModelPool
+from headway.serve.workers.fleet import MAX_JOBS, Fleet
+from headway.serve.workers.messages import Done, Job, Method, Pong
+from headway.serve.workers.model_pool import ModelPool
 
 _POLL_S = 0.25  # time between two questions for the states of the replicas
 _POLL_TIMEOUT_S = 2.0

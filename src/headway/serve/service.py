@@ -19,12 +19,21 @@ from typing import Any
 
 from headway.predict import Candidate, Translation
 from headway.predict.markup import MarkupOptions, text_without_markup
-from headway.serve.admission import Admission, RetryLaterError, estimated_tokens
+from headway.serve.admission import Admission, estimated_tokens
 from headway.serve.bulk_jobs import BulkJob, BulkJobs, BulkWork
 from headway.serve.cache import ResultCache
 from headway.serve.config import KeyConfig, ModelConfig, ServeConfig, model_name
-from headway.serve.directions import Direction, Directions, UnknownLanguageError
+from headway.serve.directions import Direction, Directions
 from headway.serve.documents import ServedDocuments
+from headway.serve.errors import (
+    BadKeyError,
+    QuotaExceededError,
+    RateExceededError,
+    TimedOutError,
+    TooLargeError,
+    UnknownLanguageError,
+    UnknownModelError,
+)
 from headway.serve.glossaries import Dictionary, GlossaryLines, GlossaryStore, StoredGlossary
 from headway.serve.languages import DetectedLanguage, base_language, detect_language, find_language
 from headway.serve.model_info import ModelInfo, PivotModels
@@ -48,30 +57,6 @@ _BATCH_TOKENS = 1536  # estimated tokens that fit into a worker's batch: 32 long
 
 used_pivots: ContextVar[list[str]] = ContextVar("used_pivots")
 """The languages through which the texts of the present request are translated, for a header of the reply."""
-
-
-class BadKeyError(Exception):
-    """The key is missing or wrong."""
-
-
-class RateExceededError(RetryLaterError):
-    """The key has sent too many requests."""
-
-
-class QuotaExceededError(Exception):
-    """The key's characters of this month are used up."""
-
-
-class TooLargeError(Exception):
-    """The request has more texts or characters than the service accepts. The message says how many it accepts."""
-
-
-class UnknownModelError(Exception):
-    """There is no model of this name, or of the kind that the request needs."""
-
-
-class TimedOutError(Exception):
-    """The request has taken longer than its time limit."""
 
 
 class AdmissionState(Enum):

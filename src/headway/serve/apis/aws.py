@@ -23,16 +23,17 @@ from starlette.routing import Route
 
 from headway.predict.results import raise_first_error
 from headway.serve.apis.disconnect import unless_disconnected
-from headway.serve.apis.request_fields import BadRequestError, RefusedError, authorization, parse_body
-from headway.serve.directions import UnknownLanguageError
-from headway.serve.languages import base_language, english_name
-from headway.serve.service import (
+from headway.serve.apis.request_fields import authorization, parse_body
+from headway.serve.errors import (
     BadKeyError,
-    Client,
+    BadRequestError,
     QuotaExceededError,
-    Service,
+    RefusedError,
     TooLargeError,
+    UnknownLanguageError,
 )
+from headway.serve.languages import base_language, english_name
+from headway.serve.service import Client, Service
 
 _TARGET_PREFIX = "AWSShineFrontendService_20170701."
 _SCHEMES = ("aws4-hmac-sha256", "aws4-ecdsa-p256-sha256")

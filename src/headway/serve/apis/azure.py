@@ -27,8 +27,8 @@ from starlette.routing import Route
 from headway.errors import HeadwayError
 from headway.predict.results import Translation, raise_first_error
 from headway.serve.apis.disconnect import unless_disconnected
-from headway.serve.apis.request_fields import BadRequestError, RefusedError, authorization, parse_json
-from headway.serve.directions import UnknownLanguageError
+from headway.serve.apis.request_fields import authorization, parse_json
+from headway.serve.errors import BadRequestError, RefusedError, UnknownLanguageError
 from headway.serve.languages import (
     DetectedLanguage,
     english_name,

@@ -30,9 +30,8 @@ from headway.serve.apis.deepl_fields import (
     texts,
 )
 from headway.serve.apis.disconnect import unless_disconnected
-from headway.serve.apis.request_fields import BadRequestError, read_fields
-from headway.serve.directions import UnknownLanguageError
-from headway.serve.glossaries import UnknownDictionaryError
+from headway.serve.apis.request_fields import read_fields
+from headway.serve.errors import BadRequestError, UnknownDictionaryError, UnknownLanguageError
 from headway.serve.languages import base_language, english_name, normalized
 from headway.serve.service import Service
 

@@ -22,9 +22,15 @@ from headway.serve.apis.deepl_fields import (
     required_text,
 )
 from headway.serve.apis.disconnect import unless_disconnected
-from headway.serve.apis.request_fields import BadRequestError, RefusedError, read_fields, read_upload
-from headway.serve.directions import UnknownLanguageError
-from headway.serve.documents import DocumentNotDoneError, ServedDocument, UnknownDocumentError
+from headway.serve.apis.request_fields import read_fields, read_upload
+from headway.serve.documents import ServedDocument
+from headway.serve.errors import (
+    BadRequestError,
+    DocumentNotDoneError,
+    RefusedError,
+    UnknownDocumentError,
+    UnknownLanguageError,
+)
 from headway.serve.service import Service
 
 DOCUMENT_PATH = "/v2/document"

@@ -8,9 +8,10 @@ from typing import Any
 
 from starlette.requests import Request
 
-from headway.serve.apis.request_fields import BadRequestError, authorization
+from headway.serve.apis.request_fields import authorization
 from headway.serve.apis.request_fields import optional_text as _optional_text
-from headway.serve.service import BadKeyError, Client, Service
+from headway.serve.errors import BadKeyError, BadRequestError
+from headway.serve.service import Client, Service
 
 optional_text = partial(_optional_text, problem="Value for '{}' not supported.")
 

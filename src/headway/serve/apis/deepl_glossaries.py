@@ -18,9 +18,9 @@ from starlette.routing import Route
 
 from headway.errors import DataError
 from headway.serve.apis.deepl_fields import authorized_client, optional_text, required_text
-from headway.serve.apis.request_fields import BadRequestError, read_fields
-from headway.serve.directions import UnknownLanguageError
-from headway.serve.glossaries import Dictionary, StoredGlossary, UnknownGlossaryError
+from headway.serve.apis.request_fields import read_fields
+from headway.serve.errors import BadRequestError, UnknownGlossaryError, UnknownLanguageError
+from headway.serve.glossaries import Dictionary, StoredGlossary
 from headway.serve.languages import base_language
 from headway.serve.service import Client, Service
 

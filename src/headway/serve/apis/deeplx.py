@@ -16,13 +16,8 @@ from starlette.routing import Route
 from headway.decode.request import DecodingOptions
 from headway.predict.results import raise_first_error
 from headway.serve.apis.disconnect import unless_disconnected
-from headway.serve.apis.request_fields import (
-    BadRequestError,
-    RefusedError,
-    authorization,
-    optional_text,
-    parse_json_object,
-)
+from headway.serve.apis.request_fields import authorization, optional_text, parse_json_object
+from headway.serve.errors import BadRequestError, RefusedError
 from headway.serve.languages import base_language
 from headway.serve.service import Client, Service
 

@@ -19,18 +19,11 @@ from starlette.routing import Route
 
 from headway.predict.results import raise_first_error
 from headway.serve.apis.disconnect import unless_disconnected
-from headway.serve.apis.request_fields import (
-    BadRequestError,
-    RefusedError,
-    authorization,
-    optional_text,
-    parse_body,
-    read_fields,
-)
-from headway.serve.directions import UnknownLanguageError
+from headway.serve.apis.request_fields import authorization, optional_text, parse_body, read_fields
+from headway.serve.errors import BadKeyError, BadRequestError, RefusedError, UnknownLanguageError
 from headway.serve.glossaries import StoredGlossary
 from headway.serve.languages import DetectedLanguage, english_name
-from headway.serve.service import BadKeyError, Client, Service
+from headway.serve.service import Client, Service
 
 _text = partial(optional_text, problem="Invalid Value: {}")
 

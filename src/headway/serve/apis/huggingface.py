@@ -25,7 +25,8 @@ from headway.predict import Continuation, StreamPart
 from headway.predict.results import raise_first_error
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
-from headway.serve.apis.request_fields import BadRequestError, authorization, parse_body, parse_fields
+from headway.serve.apis.request_fields import authorization, parse_body, parse_fields
+from headway.serve.errors import BadRequestError
 from headway.serve.languages import base_language
 from headway.serve.model_info import ModelInfo
 from headway.serve.service import Client, Service

@@ -16,11 +16,11 @@ from headway.decode.request import DecodingOptions
 from headway.documents import document_extensions
 from headway.predict.results import raise_first_error
 from headway.serve.apis.disconnect import unless_disconnected
-from headway.serve.apis.request_fields import BadRequestError, read_fields, read_upload
-from headway.serve.documents import ServedDocument, UnknownDocumentError
+from headway.serve.apis.request_fields import read_fields, read_upload
+from headway.serve.documents import ServedDocument
+from headway.serve.errors import BadRequestError, UnavailableError, UnknownDocumentError
 from headway.serve.languages import english_name
 from headway.serve.service import Service
-from headway.serve.workers.fleet import UnavailableError
 
 TRANSLATE_FILE_PATH = "/translate_file"
 DOWNLOAD_PATH = "/download_file/"  # what follows needs no key, so it is a secret

@@ -34,15 +34,10 @@ from headway.predict import GenerationOptions
 from headway.predict.markup import MarkupKind
 from headway.predict.results import raise_first_error
 from headway.serve.apis.disconnect import unless_disconnected
-from headway.serve.apis.request_fields import (
-    BadRequestError,
-    authorization,
-    languages_for,
-    parse_fields,
-    parse_json_object,
-)
+from headway.serve.apis.request_fields import authorization, languages_for, parse_fields, parse_json_object
+from headway.serve.errors import BadRequestError, TooLargeError, UnknownModelError
 from headway.serve.model_info import ModelInfo
-from headway.serve.service import Client, Service, TooLargeError, UnknownModelError
+from headway.serve.service import Client, Service
 from headway.version import __version__
 
 _VERSION, _INPUT = "1", "text"

@@ -26,9 +26,10 @@ from headway.predict.predicted_tokens import PredictedToken
 from headway.predict.results import raise_first_error
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
-from headway.serve.apis.request_fields import BadRequestError, authorization, languages_for, parse_body
+from headway.serve.apis.request_fields import authorization, languages_for, parse_body
+from headway.serve.errors import BadRequestError, UnknownModelError
 from headway.serve.model_info import ModelInfo
-from headway.serve.service import Client, Service, UnknownModelError
+from headway.serve.service import Client, Service
 from headway.text.base import BOS, EOS
 
 _TRANSLATION, _LANGUAGE_MODEL = "translation", "language_model"

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
 
+from headway.serve.errors import BadRequestError
 from headway.serve.model_info import ModelInfo
 
 T = TypeVar("T")
@@ -22,18 +22,6 @@ FieldsT = TypeVar("FieldsT", bound=BaseModel)
 _MAX_DEPTH = 20
 _MAX_FIELDS = 10_000
 _LARGE_FORM = 65_536  # characters
-
-
-class BadRequestError(Exception):
-    """The request is not what the API expects; the message says why."""
-
-
-class RefusedError(Exception):
-    """The request gets a reply that only its API has, such as an error with a code of its own."""
-
-    def __init__(self, response: Response) -> None:
-        super().__init__()
-        self.response = response
 
 
 def authorization(request: Request, *schemes: str) -> str | None:

@@ -12,10 +12,6 @@ from headway.serve.workers.messages import Method, Pong
 MAX_JOBS = 128  # of a worker at a time
 
 
-class UnavailableError(Exception):
-    """No worker can do the job now."""
-
-
 class Fleet(ABC):
     """Worker processes that have some models and call their methods.
 

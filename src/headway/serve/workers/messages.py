@@ -147,10 +147,6 @@ class Exited:
     status: int
 
 
-class WorkerError(Exception):
-    """A job failed because of a defect. The worker has logged the traceback."""
-
-
 def encode(message: Any) -> bytes:
     """Return a message as bytes, with its length before it."""
     body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)

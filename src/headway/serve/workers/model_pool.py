@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import signal
 import time
@@ -30,10 +29,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from headway.errors import ConfigError, HeadwayError
-from headway.serve.admission import RetryLaterError
 from headway.serve.config import ServeConfig
+from headway.serve.errors import ModelNotReadyError, UnavailableError
 from headway.serve.model_info import ModelInfo, ModelSpec
-from headway.serve.workers.fleet import Fleet, UnavailableError
+from headway.serve.workers.fleet import Fleet
 from headway.serve.workers.messages import Pong
 from headway.serve.workers.process_fleet import ProcessFleet
 
@@ -43,17 +42,6 @@ _DRAIN_CHECK_S = 0.05
 _MEGABYTE = 1_000_000
 
 ModelState = Literal["warm", "loading", "cold"]
-
-
-class ModelNotReadyError(RetryLaterError):
-    """A model is not loaded: it takes too long, has failed, or does not fit into memory. The message says which."""
-
-    def __init__(self, message: str, retry_after: float) -> None:
-        super().__init__(max(1, math.ceil(retry_after)))
-        self.args = message, retry_after  # with which it is sent to other processes
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class _TooLargeError(Exception):

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headway.errors import HeadwayError
+from headway.serve.errors import UnavailableError
 from headway.serve.model_info import ModelSpec, PivotModels
-from headway.serve.workers.fleet import Fleet, UnavailableError
+from headway.serve.workers.fleet import Fleet
 from headway.serve.workers.messages import (
     LOADER,
     WORKER,

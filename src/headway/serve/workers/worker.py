@@ -21,10 +21,11 @@ from headway.errors import HeadwayError
 from headway.hardware import move_to_huge_pages, return_freed_memory
 from headway.predict.continuation import Continuation, ContinuationStream
 from headway.predict.pivot import PivotTranslator
+from headway.serve.errors import WorkerError
 from headway.serve.glossaries import GlossaryLines
 from headway.serve.model_info import PivotModels
 from headway.serve.workers.fleet import MAX_JOBS
-from headway.serve.workers.messages import Cancel, Done, Job, Part, Ping, Pong, WorkerError, encode, receive_with_size
+from headway.serve.workers.messages import Cancel, Done, Job, Part, Ping, Pong, encode, receive_with_size
 from headway.serve.workers.shared_search import SharedSearch
 
 _IDLE_PINGS = 4  # a worker without jobs for this many pings is idle

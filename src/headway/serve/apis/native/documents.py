@@ -13,8 +13,9 @@ from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.native.fields import client_of
 from headway.serve.apis.native.glossaries import GlossaryBody
 from headway.serve.apis.native.jobs import iso_time
-from headway.serve.apis.request_fields import BadRequestError, optional_text, parse_fields, parse_json, read_upload
+from headway.serve.apis.request_fields import optional_text, parse_fields, parse_json, read_upload
 from headway.serve.documents import ServedDocument
+from headway.serve.errors import BadRequestError
 from headway.serve.glossaries import StoredGlossary
 from headway.serve.service import Client, Service
 

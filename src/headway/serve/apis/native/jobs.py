@@ -13,7 +13,7 @@ from fastapi.responses import Response, StreamingResponse
 from headway.serve.apis.native.fields import Strings, client_of
 from headway.serve.apis.native.translation import TranslationBody, make_translate_function
 from headway.serve.bulk_jobs import BulkJob
-from headway.serve.directions import UnknownLanguageError
+from headway.serve.errors import UnknownLanguageError
 from headway.serve.service import Service
 
 JOBS_PATH = "/api/v1/jobs"

@@ -16,8 +16,8 @@ from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.native.errors import error_value
 from headway.serve.apis.native.fields import EVENTS, Body, Options, Texts, client_of, listed
-from headway.serve.apis.request_fields import BadRequestError
-from headway.serve.service import Service, TooLargeError
+from headway.serve.errors import BadRequestError, TooLargeError
+from headway.serve.service import Service
 
 _DEFAULT_TIMES = 2  # how often a long text is read with the default stride
 

@@ -30,8 +30,8 @@ from headway.serve.apis.native.fields import (
     client_of,
     listed,
 )
-from headway.serve.apis.request_fields import BadRequestError
 from headway.serve.dispatch import replay
+from headway.serve.errors import BadRequestError
 from headway.serve.glossaries import Dictionary, StoredGlossary
 from headway.serve.languages import english_name
 from headway.serve.service import Client, Service

@@ -1,0 +1,127 @@
+"""The errors of the service's files, which :mod:`headway.serve.http_errors` maps to replies.
+
+Errors of the text itself, such as a word that a model cannot force, are a :class:`headway.errors.HeadwayError`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:  # workers import this file, but no HTTP library
+    from starlette.responses import Response
+
+
+class RetryLaterError(Exception):
+    """The request is refused for now. ``retry_after`` says when to send it again, in whole seconds."""
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(retry_after)
+        self.retry_after = retry_after
+
+
+class BadRequestError(Exception):
+    """The request is not what the API expects; the message says why."""
+
+
+class RefusedError(Exception):
+    """The request gets a reply that only its API has, such as an error with a code of its own."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__()
+        self.response = response
+
+
+class BadKeyError(Exception):
+    """The key is missing or wrong."""
+
+
+class RateExceededError(RetryLaterError):
+    """The key has sent too many requests."""
+
+
+class QuotaExceededError(Exception):
+    """The key's characters of this month are used up."""
+
+
+class TooLargeError(Exception):
+    """The request has more texts or characters than the service accepts. The message says how many it accepts."""
+
+
+class OverloadedError(RetryLaterError):
+    """The queue is full. There will probably be room after ``retry_after`` seconds."""
+
+
+class UnknownLanguageError(Exception):
+    """No model translates from this language, or into it from the source language.
+
+    Attributes:
+        side: Which of the two languages it is.
+    """
+
+    def __init__(self, message: str, side: Literal["source", "target"]) -> None:
+        super().__init__(message)
+        self.side = side
+
+
+class UnknownModelError(Exception):
+    """There is no model of this name, or of the kind that the request needs."""
+
+
+class UnknownGlossaryError(Exception):
+    """There is no glossary with this id, or it belongs to another key."""
+
+
+class UnknownDictionaryError(Exception):
+    """The glossary has no dictionary for a pair of languages, which the message names."""
+
+
+class GlossariesFullError(Exception):
+    """The service does not store more glossaries. The message says how much it stores."""
+
+
+class UnknownJobError(Exception):
+    """There is no job with this id, or it belongs to another key."""
+
+
+class JobNotDoneError(Exception):
+    """The job has no result. The message is its status."""
+
+
+class JobsFullError(RetryLaterError):
+    """The key has as many jobs as the service keeps, or they use as much memory as it has for them."""
+
+
+class UnknownDocumentError(Exception):
+    """There is no document with this id, or it belongs to another key."""
+
+
+class DocumentNotDoneError(Exception):
+    """The document has no result. The message is its status."""
+
+
+class DocumentsFullError(RetryLaterError):
+    """The key has as many documents as the service keeps."""
+
+
+class ModelNotReadyError(RetryLaterError):
+    """A model is not loaded: it takes too long, has failed, or does not fit into memory. The message says which."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(max(1, math.ceil(retry_after)))
+        self.args = message, retry_after  # with which it is sent to other processes
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class UnavailableError(Exception):
+    """No worker can do the job now."""
+
+
+class TimedOutError(Exception):
+    """The request has taken longer than its time limit."""
+
+
+class WorkerError(Exception):
+    """A job failed because of a defect. The worker has logged the traceback."""
