@@ -71,15 +71,15 @@ def document_format(name: str) -> DocumentFormat:
     extension = Path(name).suffix.lower()
     if extension in _WITH_MACROS:
         raise DocumentError(f"a {extension} document may contain macros; save it in a format without macros")
-    found = _BY_EXTENSION.get(extension)
-    if found is None:
+    file_format = _BY_EXTENSION.get(extension)
+    if file_format is None:
         raise DocumentError(
             f"documents with the extension {extension!r} are not supported"
             if extension
             else "the file has no extension",
             accepted=", ".join(_BY_EXTENSION),
         )
-    return found
+    return file_format
 
 
 def read_document(

@@ -51,18 +51,18 @@ def read_po(path: Path, _: DocumentLimits) -> DocumentContent:
     ]
     messages = [
         [
-            Message(str(each), has_directives=any(map(unit.hastypecomment, _PRINTF)))
-            for each in (unit.source.strings if unit.hasplural() else [unit.source])
+            Message(str(form), has_directives=any(map(unit.hastypecomment, _PRINTF)))
+            for form in (unit.source.strings if unit.hasplural() else [unit.source])
         ]
         for unit in units
     ]
-    found = _NUM_PLURALS.search(str(catalog.header().target) if catalog.header() else "")
-    num_plurals = min(int(found[1]), _MAX_PLURALS) if found else 2
+    match = _NUM_PLURALS.search(str(catalog.header().target) if catalog.header() else "")
+    num_plurals = min(int(match[1]), _MAX_PLURALS) if match else 2
 
     def write(translations: Sequence[str], target: Path) -> None:
         remaining = iter(translations)
-        for unit, own in zip(units, messages, strict=True):
-            forms = [message.fill(remaining) for message in own]
+        for unit, unit_messages in zip(units, messages, strict=True):
+            forms = [message.fill(remaining) for message in unit_messages]
             # If there are several forms, the first one is the singular.
             plural = [forms[-1]] * max(1, num_plurals - 1)
             unit.target = multistring([*forms[: num_plurals > 1], *plural]) if unit.hasplural() else forms[0]
@@ -76,4 +76,6 @@ def read_po(path: Path, _: DocumentLimits) -> DocumentContent:
                 hint="convert the file to UTF-8",
             ) from None
 
-    return DocumentContent([text for own in messages for message in own for text in message.texts], write)
+    return DocumentContent(
+        [text for unit_messages in messages for message in unit_messages for text in message.texts], write
+    )

@@ -73,7 +73,7 @@ def html_texts(page: str) -> tuple[list[DocumentText], Callable[[Sequence[str]],
 
     def fill(translations: Sequence[str]) -> str:
         remaining = iter(translations)
-        return "".join(each if isinstance(each, str) else each.render(next(remaining)) for each in parts)
+        return "".join(part if isinstance(part, str) else part.render(next(remaining)) for part in parts)
 
     return [DocumentText(fragment.raw, "html") for fragment in fragments], fill
 
@@ -84,7 +84,7 @@ def _parts(page: str) -> Iterator[str | _Fragment]:
 
     def raw(pieces: Pieces) -> str:
         return "".join(
-            each if isinstance(each, str) else raw(raw_pieces(document.segments[each].items)) for each in pieces
+            piece if isinstance(piece, str) else raw(raw_pieces(document.segments[piece].items)) for piece in pieces
         )
 
     before = ""

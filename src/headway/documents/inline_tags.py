@@ -133,20 +133,20 @@ def parse_tags(text: str, tags: re.Pattern[str], read: Callable[[str], str] = st
         tags: What a tag is. The groups ``name`` and ``closing`` say which tags are pairs; others stand alone.
         read: Returns what is between two tags as a reader sees it.
     """
-    inline, found = InlineText(), list(tags.finditer(text))
+    inline, matches = InlineText(), list(tags.finditer(text))
     partners: dict[int, int] = {}
     opened: list[int] = []
-    for index, tag in enumerate(found):
+    for index, tag in enumerate(matches):
         if tag["name"] and not tag["closing"]:
             opened.append(index)
-        elif tag["name"] and opened and found[opened[-1]]["name"] == tag["name"]:
+        elif tag["name"] and opened and matches[opened[-1]]["name"] == tag["name"]:
             partners[opened.pop()] = index
     closing = set(partners.values())
     position = 0
-    for index, tag in enumerate(found):
+    for index, tag in enumerate(matches):
         inline.add_text(read(text[position : tag.start()]))
         if index in partners:
-            inline.open((tag.group(), found[partners[index]].group()))
+            inline.open((tag.group(), matches[partners[index]].group()))
         elif index in closing:
             inline.close()
         else:

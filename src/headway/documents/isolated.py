@@ -109,8 +109,8 @@ def _limit_resources() -> None:
         (resource.RLIMIT_CORE, 0),
     ):
         hard = resource.getrlimit(limit)[1]
-        own = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(limit, (own, own))
+        soft = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(limit, (soft, soft))
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def break_like(source_lines: Sequence[str], text: str, *, has_tags: bool = False
         else:
             spaces.append((match.start(), match.start() - hidden))
     source_total, total = max(1, sum(lengths) + count - 1), len(text) - hidden
-    visible = [each[1] for each in spaces]
+    visible = [space[1] for space in spaces]
     breaks: list[int] = []
     before = first = 0  # the first space that is after the last break
     for number, length in enumerate(lengths[:-1]):
@@ -80,8 +80,8 @@ def break_like(source_lines: Sequence[str], text: str, *, has_tags: bool = False
         if first == len(spaces):
             break
         after = bisect_left(visible, wanted, first)
-        nearest = [at for at in (after - 1, after) if first <= at < len(spaces)]
-        chosen = min(nearest, key=lambda at: abs(visible[at] - wanted))
+        nearest = [index for index in (after - 1, after) if first <= index < len(spaces)]
+        chosen = min(nearest, key=lambda index: abs(visible[index] - wanted))
         breaks.append(spaces[chosen][0])
         first = chosen + 1
     edges = [-1, *breaks, len(text)]

@@ -109,7 +109,7 @@ class _MarkdownParagraph:
             lines = wrap(text, width, self.prefixes[0], self.prefixes[1], _may_begin_line)
             prefixes = [self.prefixes[0], *[self.prefixes[1]] * (len(lines) - 1)]
         ends = [*[self.suffixes[0]] * (len(lines) - 1), self.suffixes[-1]]
-        return "".join(part for each in zip(prefixes, lines, ends, strict=True) for part in each)
+        return "".join(part for line_parts in zip(prefixes, lines, ends, strict=True) for part in line_parts)
 
     def _joined(self, parts: Sequence[InlinePart]) -> str:
         """Return the parts as Markdown. A reference whose words have not changed stays short."""
@@ -176,7 +176,7 @@ def read_markdown(path: Path, _: DocumentLimits) -> DocumentContent:
 
     def write(translations: Sequence[str], target: Path) -> None:
         remaining = iter(translations)
-        encoded.write("".join(each if isinstance(each, str) else each.render(remaining) for each in parts), target)
+        encoded.write("".join(part if isinstance(part, str) else part.render(remaining) for part in parts), target)
 
     return DocumentContent([text for part in parts if not isinstance(part, str) for text in part.texts], write)
 
@@ -194,21 +194,21 @@ def _parts(text: str) -> Iterator[_Part]:
             continue  # a cell of a row
         yield "".join(line + end for line, end in lines[position:first])
         position = last
-        own = lines[first:last]
+        token_lines = lines[first:last]
         if token.type == "tr_open":
-            row = "".join(own[0])
+            row = "".join(token_lines[0])
             # Before a table in a quote or a list is its mark, which is no cell.
             before = _CONTAINERS.match(row) if token.level > _ROW_LEVEL else None
-            at = before.end() if before else 0
-            yield row[:at]
-            yield from _row(row[at:], _cells(tokens, index), parser)
+            content_start = before.end() if before else 0
+            yield row[:content_start]
+            yield from _row(row[content_start:], _cells(tokens, index), parser)
         elif token.type == "html_block":
             if token.level == 0:
-                yield _HtmlBlock(*html_texts("".join(line + end for line, end in own)))
+                yield _HtmlBlock(*html_texts("".join(line + end for line, end in token_lines)))
             else:
-                yield "".join(line + end for line, end in own)
+                yield "".join(line + end for line, end in token_lines)
         else:
-            yield from _paragraphs(token.content, own, parser)
+            yield from _paragraphs(token.content, token_lines, parser)
     yield "".join(line + end for line, end in lines[position:])
 
 
@@ -229,9 +229,9 @@ def _row(line: str, cells: Iterator[str], parser: _InlineParser) -> Iterator[_Pa
             yield piece
             continue
         lead = piece[: len(piece) - len(piece.lstrip())]
-        found = _inline(content, parser.events(content), 0, len(content))
-        if found[0].has_words:
-            yield _MarkdownParagraph([content], [lead], [piece[len(lead) + len(core) :]], *found, is_cell=True)
+        parsed = _inline(content, parser.events(content), 0, len(content))
+        if parsed[0].has_words:
+            yield _MarkdownParagraph([content], [lead], [piece[len(lead) + len(core) :]], *parsed, is_cell=True)
         else:
             yield piece
 
@@ -248,18 +248,19 @@ def _paragraphs(content: str, source: Sequence[tuple[str, str]], parser: _Inline
     number = 0  # of the line
     for start, end in zip(starts, ends, strict=True):
         cores = [line.strip() for line in content[start:end].split("\n")]
-        own = source[number : number + len(cores)]
+        source_lines = source[number : number + len(cores)]
         number += len(cores)
-        found = [line.rfind(core) for (line, _), core in zip(own, cores, strict=True)]
+        offsets = [line.rfind(core) for (line, _), core in zip(source_lines, cores, strict=True)]
         text = content[start:end]
         start += len(text) - len(text.lstrip())
         inline, written, bare = _inline(content, events, start, start + len(text.strip()))
-        if min(found) < 0 or not inline.has_words:
-            yield "".join(line + line_end for line, line_end in own)
+        if min(offsets) < 0 or not inline.has_words:
+            yield "".join(line + line_end for line, line_end in source_lines)
             continue
-        prefixes = [line[:at] for (line, _), at in zip(own, found, strict=True)]
+        prefixes = [line[:offset] for (line, _), offset in zip(source_lines, offsets, strict=True)]
         suffixes = [
-            line[at + len(core) :] + line_end for (line, line_end), at, core in zip(own, found, cores, strict=True)
+            line[offset + len(core) :] + line_end
+            for (line, line_end), offset, core in zip(source_lines, offsets, cores, strict=True)
         ]
         yield _MarkdownParagraph(cores, prefixes, suffixes, inline, written, bare)
     yield "".join(line + line_end for line, line_end in source[number:])  # the line below a heading
@@ -273,8 +274,8 @@ def _inline(
     The payload of a tag is how it is written, how its end is written, and the short form of its end, if there is one.
     """
     inline, written, bare = InlineText(), dict[str, str](), set[str]()
-    own = [event for event in events if start <= event.start and event.end <= end and event.kind != "break"]
-    partners = _pairs(own)
+    inner_events = [event for event in events if start <= event.start and event.end <= end and event.kind != "break"]
+    partners = _pairs(inner_events)
     closing = set(partners.values())
 
     def add_text(raw: str) -> None:
@@ -290,7 +291,7 @@ def _inline(
         inline.add_text(_BREAK.sub(" ", raw))
 
     position = start
-    for index, event in enumerate(own):
+    for index, event in enumerate(inner_events):
         if event.start < position:
             continue  # inside an element that is not translated
         add_text(content[position : event.start])
@@ -299,7 +300,7 @@ def _inline(
             inline.add_text(event.text)
             written.setdefault(event.text, event.raw)
         elif index in partners:
-            partner = own[partners[index]]
+            partner = inner_events[partners[index]]
             if event.name.startswith("<") and is_untranslated_element(event.name[1:], event.raw):
                 inline.add_point((content[event.start : partner.end], "", ""), content[event.end : partner.start])
                 position = partner.end

@@ -64,10 +64,10 @@ class MixedContent:
         if not self.texts:
             return
         pieces = [
-            each.translated_parts(next(translations) if each.has_words else each.source.text)
-            if isinstance(each, InlineText)
-            else [each]
-            for each in self._pieces
+            piece.translated_parts(next(translations) if piece.has_words else piece.source.text)
+            if isinstance(piece, InlineText)
+            else [piece]
+            for piece in self._pieces
         ]
         stack = [_emptied(self._element)]
         for part in (part for parts in pieces for part in parts):
@@ -76,19 +76,19 @@ class MixedContent:
     def _read(self, parent: _Element, *, may_break: bool) -> None:
         self._text.add_text(parent.text or "")
         children = list(parent)
-        found = [self._classify(child) for child in children]
-        ranges = nested_ranges([(each.role, each.key) for each in found])
-        inside = {at for start, end in ranges.items() for at in range(start, end)}
+        kinds = [self._classify(child) for child in children]
+        ranges = nested_ranges([(kind.role, kind.key) for kind in kinds])
+        inside = {position for start, end in ranges.items() for position in range(start, end)}
         ends = set(ranges.values())
-        for index, (child, each) in enumerate(zip(children, found, strict=True)):
+        for index, (child, kind) in enumerate(zip(children, kinds, strict=True)):
             can_break = may_break and index not in inside
-            if each.role == "break" and can_break:
+            if kind.role == "break" and can_break:
                 self._pieces += [InlinePart("point", payload=child), InlineText()]
-            elif each.role == "pair" and can_break and self._has_break(child):
+            elif kind.role == "pair" and can_break and self._has_break(child):
                 self._pieces += [InlinePart("open", payload=child), InlineText()]
                 self._read(child, may_break=True)
                 self._pieces += [InlinePart("close", payload=child), InlineText()]
-            elif each.role == "pair":
+            elif kind.role == "pair":
                 self._text.open(child)
                 self._read(child, may_break=False)
                 self._text.close()
@@ -97,13 +97,13 @@ class MixedContent:
             elif index in ends:
                 self._text.close()
             else:
-                self._text.add_point(child, "".join(child.itertext()) if each.role == "keep" else "")
+                self._text.add_point(child, "".join(child.itertext()) if kind.role == "keep" else "")
             self._text.add_text(child.tail or "")
 
     def _has_break(self, element: _Element) -> bool:
         return any(
-            found.role == "break" or (found.role == "pair" and self._has_break(child))
-            for child, found in ((child, self._classify(child)) for child in element)
+            kind.role == "break" or (kind.role == "pair" and self._has_break(child))
+            for child, kind in ((child, self._classify(child)) for child in element)
         )
 
     @property
@@ -125,7 +125,7 @@ def nested_ranges(marks: Sequence[tuple[str, Hashable]]) -> dict[int, int]:
         if role == "start":
             opened.append(index)
         elif role == "end":
-            matching = [at for at, start in enumerate(opened) if marks[start][1] == key]
+            matching = [opened_index for opened_index, start in enumerate(opened) if marks[start][1] == key]
             if matching:
                 ranges[opened[matching[-1]]] = index
                 del opened[matching[-1] :]

@@ -41,7 +41,7 @@ def read_odt(path: Path, limits: DocumentLimits) -> DocumentContent:
     if b"encryption-data" in package.read("META-INF/manifest.xml"):
         raise DocumentError("the document is encrypted; save it without a password")
     files = {name: package.read_xml(name) for name in ("content.xml", "styles.xml") if name in package.names}
-    contents = [MixedContent(each, _classify) for file in files.values() for each in _paragraphs(file.root)]
+    contents = [MixedContent(element, _classify) for file in files.values() for element in _paragraphs(file.root)]
 
     def write(translations: Sequence[str], target: Path) -> None:
         fill_all(contents, translations)
@@ -51,8 +51,10 @@ def read_odt(path: Path, limits: DocumentLimits) -> DocumentContent:
 
 
 def _paragraphs(root: _Element) -> Iterator[_Element]:
-    deleted = {each for changes in root.iter(f"{_TEXT}tracked-changes") for each in changes.iter(*_PARAGRAPHS)}
-    return (each for each in root.iter(*_PARAGRAPHS) if each not in deleted)
+    deleted = {
+        paragraph for changes in root.iter(f"{_TEXT}tracked-changes") for paragraph in changes.iter(*_PARAGRAPHS)
+    }
+    return (paragraph for paragraph in root.iter(*_PARAGRAPHS) if paragraph not in deleted)
 
 
 def _classify(element: _Element) -> InlineElement:

@@ -39,14 +39,16 @@ def read_office_open_xml(
     if _TYPES_FILE not in package.names:
         raise DocumentError(f"the file is not a {kind}")
     declared = _content_types(package.names, package.read_xml(_TYPES_FILE).root)
-    if any("macroEnabled" in each or "vbaProject" in each for each in declared.values()):
+    if any("macroEnabled" in content_type or "vbaProject" in content_type for content_type in declared.values()):
         raise DocumentError("the document is of a type with macros; save it in a format without macros")
     if main_type not in declared.values():
         raise DocumentError(f"the file is not a {kind}")
     files = {
         name: package.read_xml(name)
         for wanted in types
-        for name in sorted((name for name, own in declared.items() if re.fullmatch(wanted, own)), key=_in_order)
+        for name in sorted(
+            (name for name, content_type in declared.items() if re.fullmatch(wanted, content_type)), key=_in_order
+        )
     }
     if any(str(file.root.tag).startswith(_STRICT) for file in files.values()):
         raise DocumentError(
@@ -75,10 +77,10 @@ def _content_types(names: Iterable[str], root: _Element) -> dict[str, str]:
     """
     defaults: dict[str, str] = {}
     overrides: dict[str, str] = {}
-    for each in root:
-        content_type = each.get("ContentType", "")
-        if local_name(each) == "Override":
-            overrides[each.get("PartName", "").removeprefix("/").lower()] = content_type
-        elif local_name(each) == "Default":
-            defaults[each.get("Extension", "").lower()] = content_type
+    for entry in root:
+        content_type = entry.get("ContentType", "")
+        if local_name(entry) == "Override":
+            overrides[entry.get("PartName", "").removeprefix("/").lower()] = content_type
+        elif local_name(entry) == "Default":
+            defaults[entry.get("Extension", "").lower()] = content_type
     return {name: overrides.get(name.lower(), defaults.get(name.rpartition(".")[2].lower(), "")) for name in names}

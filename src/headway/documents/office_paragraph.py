@@ -118,8 +118,8 @@ class OfficeParagraph:
     @property
     def texts(self) -> list[InlineText]:
         """The texts with something to translate."""
-        found = [piece.inline for piece in self._pieces if isinstance(piece, _ParagraphText)]
-        return [inline for inline in found if inline.has_words]
+        inlines = [piece.inline for piece in self._pieces if isinstance(piece, _ParagraphText)]
+        return [inline for inline in inlines if inline.has_words]
 
     def fill(self, translations: Iterator[str]) -> None:
         """Replace the texts by translations. Objects are moved, so that text inside of them can be translated, too."""
@@ -188,7 +188,7 @@ class OfficeParagraph:
 
     def _visible(self, element: _Element) -> Iterator[str]:
         if local_name(element) in ("fld", "fldSimple", "sdt", "ruby"):
-            yield from (each.text or "" for each in element.iter(self._namespace + "t"))
+            yield from (text_element.text or "" for text_element in element.iter(self._namespace + "t"))
 
     def _is_translated(self, container: _Element) -> bool:
         if local_name(container) == "fldSimple":
@@ -211,19 +211,24 @@ class OfficeParagraph:
                 merged.append(parts[index])
                 index += 1
                 continue
-            own = parts[index : end + 1]
-            depths = _depths(own)
+            field_parts = parts[index : end + 1]
+            depths = _depths(field_parts)
             divider = next(
-                (at for at, part in enumerate(own) if part.field == "separate" and depths[at] == 1), len(own) - 1
+                (
+                    position
+                    for position, part in enumerate(field_parts)
+                    if part.field == "separate" and depths[position] == 1
+                ),
+                len(field_parts) - 1,
             )
-            instruction = "".join(part.text for part in own[:divider] if part.field == "instruction")
-            if _TRANSLATED_FIELD.match(instruction) and divider < len(own) - 1:
-                merged.append(_Part("start", self._kept(own[: divider + 1]), key=(id(own[0]), "field")))
-                merged += self._merged_fields(own[divider + 1 : -1])
-                merged.append(_Part("end", self._kept(own[-1:]), key=(id(own[0]), "field")))
+            instruction = "".join(part.text for part in field_parts[:divider] if part.field == "instruction")
+            if _TRANSLATED_FIELD.match(instruction) and divider < len(field_parts) - 1:
+                merged.append(_Part("start", self._kept(field_parts[: divider + 1]), key=(id(field_parts[0]), "field")))
+                merged += self._merged_fields(field_parts[divider + 1 : -1])
+                merged.append(_Part("end", self._kept(field_parts[-1:]), key=(id(field_parts[0]), "field")))
             else:
-                visible = "".join(part.text for part in own[divider + 1 :] if part.kind == "text")
-                merged.append(_Part("point", self._kept(own), visible))
+                visible = "".join(part.text for part in field_parts[divider + 1 :] if part.kind == "text")
+                merged.append(_Part("point", self._kept(field_parts), visible))
             index = end + 1
         return merged
 
@@ -252,11 +257,11 @@ class OfficeParagraph:
     def _add_text(self, parent: _Element, parts: Sequence[_Part]) -> None:
         ranges = nested_ranges([(part.kind, part.key) for part in parts])
         nested = ranges.keys() | set(ranges.values())
-        loose = [part for at, part in enumerate(parts) if part.kind in ("start", "end") and at not in nested]
+        loose = [part for index, part in enumerate(parts) if part.kind in ("start", "end") and index not in nested]
         self._pieces += [InlinePart("point", payload=part) for part in loose if part.kind == "start"]
         inline, spaces = InlineText(), SpaceFormats()
-        own = [part for part in parts if not any(part is each for each in loose)]
-        base = self._add_inline(inline, spaces, parent, own)
+        enclosed = [part for part in parts if not any(part is mark for mark in loose)]
+        base = self._add_inline(inline, spaces, parent, enclosed)
         self._pieces.append(_ParagraphText(inline, base, spaces))
         self._pieces += [InlinePart("point", payload=part) for part in loose if part.kind == "end"]
 
@@ -269,7 +274,7 @@ class OfficeParagraph:
         for part in parts:
             if part.kind == "text":
                 sizes[part.format] += sum(not character.isspace() for character in part.text)
-        base = max(sizes, key=lambda each: sizes[each], default=None)
+        base = max(sizes, key=lambda text_format: sizes[text_format], default=None)
         base_part = next((part for part in parts if part.kind == "text" and part.format == base), None)
         ranges = nested_ranges([(part.kind, part.key) for part in parts])
         ends = {end: start for start, end in ranges.items()}
@@ -337,12 +342,12 @@ class OfficeParagraph:
 
     def _write(self, siblings: _Siblings, spaces: SpaceFormats) -> None:
         """Append the runs and objects of a text to their parent elements."""
-        for parent, own in siblings.items():
-            for each in spaces.apply(own, parent):
-                if isinstance(each, FormattedText):
-                    parent.append(self._run(each.text, each.properties))
+        for parent, children in siblings.items():
+            for child in spaces.apply(children, parent):
+                if isinstance(child, FormattedText):
+                    parent.append(self._run(child.text, child.properties))
                 else:
-                    parent.extend(_elements(each.payload))
+                    parent.extend(_elements(child.payload))
 
     def _run(self, text: str, properties: _Element | None) -> _Element:
         run: _Element = self._element.makeelement(self._namespace + "r", None, None)
@@ -389,7 +394,7 @@ def office_paragraphs(root: _Element) -> Iterator[OfficeParagraph]:
 
 def _has_fixed_choices(control: _Element) -> bool:
     """Return whether the text of a content control is chosen from a list or a calendar."""
-    return any(local_name(each) in _CONTROLS for properties in control[:1] for each in properties)
+    return any(local_name(setting) in _CONTROLS for properties in control[:1] for setting in properties)
 
 
 def _content(container: _Element) -> _Element:
@@ -403,7 +408,7 @@ def _text_or_object(part: _Part) -> FormattedText | FixedObject:
 
 def _elements(part: _Part) -> list[_Element]:
     """Return what is kept as elements that belong to the paragraph."""
-    return [each.to_element() if isinstance(each, _RunContent) else each for each in part.elements]
+    return [element.to_element() if isinstance(element, _RunContent) else element for element in part.elements]
 
 
 def _has_break(part: _Part) -> bool:
@@ -422,7 +427,9 @@ def _depths(parts: Sequence[_Part]) -> list[int]:
 
 def _field_end(parts: Sequence[_Part], start: int) -> int | None:
     depths = _depths(parts[start:])
-    ends = (at for at, part in enumerate(parts[start:], start) if part.field == "end" and depths[at - start] == 1)
+    ends = (
+        index for index, part in enumerate(parts[start:], start) if part.field == "end" and depths[index - start] == 1
+    )
     return next(ends, None)
 
 
@@ -432,14 +439,14 @@ def _format(properties: _Element | None) -> bytes:
         return b""
     from lxml import etree
 
-    own = copy.deepcopy(properties)
-    own.tail = None
-    for child in list(own):
+    formatting = copy.deepcopy(properties)
+    formatting.tail = None
+    for child in list(formatting):
         if local_name(child) in _NO_FORMATTING:
-            own.remove(child)
+            formatting.remove(child)
     for name in _NO_FORMATTING_ATTRIBUTES:
-        own.attrib.pop(name, None)
-    if not len(own) and not own.attrib:
+        formatting.attrib.pop(name, None)
+    if not len(formatting) and not formatting.attrib:
         return b""
-    found: bytes = etree.tostring(own, method="c14n")
-    return found
+    canonical: bytes = etree.tostring(formatting, method="c14n")
+    return canonical

@@ -67,13 +67,13 @@ class SpaceFormats:
         result: list[FormattedText | FixedObject] = []
         for number, (gap, neighbors) in enumerate(zip(gaps, _neighbors(words, parent), strict=True)):
             if gap and (like := self._found.get(neighbors)) is not None:
-                gap = [replace(like, text="".join(each.text for each in gap))]
-            for each in [*gap, *words[number : number + 1]]:
+                gap = [replace(like, text="".join(space.text for space in gap))]
+            for item in [*gap, *words[number : number + 1]]:
                 last = result[-1] if result else None
-                if isinstance(each, FormattedText) and isinstance(last, FormattedText) and each.format == last.format:
-                    result[-1] = replace(last, text=last.text + each.text)
+                if isinstance(item, FormattedText) and isinstance(last, FormattedText) and item.format == last.format:
+                    result[-1] = replace(last, text=last.text + item.text)
                 else:
-                    result.append(each)
+                    result.append(item)
         return result
 
 
@@ -83,22 +83,22 @@ def _split(
     """Return the texts without the spaces around them and the objects, and the spaces before and after each."""
     words: list[FormattedText | FixedObject] = []
     gaps: list[list[FormattedText]] = [[]]
-    for each in siblings:
-        if isinstance(each, FixedObject):
-            words.append(each)
+    for sibling in siblings:
+        if isinstance(sibling, FixedObject):
+            words.append(sibling)
             gaps.append([])
             continue
-        core = each.text.strip()
-        start = len(each.text) - len(each.text.lstrip()) if core else len(each.text)
+        core = sibling.text.strip()
+        start = len(sibling.text) - len(sibling.text.lstrip()) if core else len(sibling.text)
         if start:
-            gaps[-1].append(replace(each, text=each.text[:start]))
+            gaps[-1].append(replace(sibling, text=sibling.text[:start]))
         if core:
-            words.append(replace(each, text=core))
-            end = each.text[start + len(core) :]
-            gaps.append([replace(each, text=end)] if end else [])
+            words.append(replace(sibling, text=core))
+            end = sibling.text[start + len(core) :]
+            gaps.append([replace(sibling, text=end)] if end else [])
     return words, gaps
 
 
 def _neighbors(words: Sequence[FormattedText | FixedObject], parent: _Element) -> list[tuple[Hashable, Hashable]]:
-    keys: list[Hashable] = [each.format if isinstance(each, FormattedText) else id(each.payload) for each in words]
+    keys: list[Hashable] = [word.format if isinstance(word, FormattedText) else id(word.payload) for word in words]
     return list(pairwise([parent, *keys, parent]))

@@ -54,7 +54,7 @@ def read_plain_text(path: Path, _: DocumentLimits) -> DocumentContent:
     def write(translations: Sequence[str], target: Path) -> None:
         remaining = iter(translations)
         encoded.write(
-            "".join(each if isinstance(each, str) else each.render(next(remaining)) for each in parts), target
+            "".join(part if isinstance(part, str) else part.render(next(remaining)) for part in parts), target
         )
 
     return DocumentContent([DocumentText(paragraph.text) for paragraph in paragraphs], write)

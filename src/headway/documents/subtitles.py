@@ -52,7 +52,7 @@ def read_subtitles(path: Path, _: DocumentLimits) -> DocumentContent:
     def write(translations: Sequence[str], target: Path) -> None:
         remaining = iter(translations)
         encoded.write(
-            "".join(each if isinstance(each, str) else each.render(next(remaining), is_vtt) for each in parts), target
+            "".join(part if isinstance(part, str) else part.render(next(remaining), is_vtt) for part in parts), target
         )
 
     return DocumentContent([cue.inline.source for cue in cues], write)
@@ -70,7 +70,7 @@ def _parts(text: str, is_vtt: bool) -> Iterator[str | _CueText]:
             number = [cue.pop()] if cue and cue[-1][0].strip().isdecimal() else []
             yield from _cue_texts(cue, is_vtt)
             cue, in_cue = [], True
-            yield "".join(part for own in (*number, (line, end)) for part in own)
+            yield "".join(part for line_parts in (*number, (line, end)) for part in line_parts)
         elif in_cue and line.strip() and not (is_number and not cue):
             if _SPEAKER.match(_TAG.sub("", line)):
                 yield from _cue_texts(cue, is_vtt)

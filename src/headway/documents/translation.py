@@ -85,7 +85,7 @@ def translate_document(
         for syntax, markup in MARKUP.items():
             numbers = [number for number, text in enumerate(texts) if text.syntax == syntax]
             sources = [Source(texts[number].text, split_sentences=True) for number in numbers]
-            found = (
+            outcomes = (
                 translator.translate_each(
                     sources,
                     options,
@@ -97,12 +97,12 @@ def translate_document(
                 if sources
                 else []
             )
-            for number, each in zip(numbers, found, strict=True):
-                if isinstance(each, HeadwayError):
-                    errors.append(each)
+            for number, outcome in zip(numbers, outcomes, strict=True):
+                if isinstance(outcome, HeadwayError):
+                    errors.append(outcome)
                 else:
-                    terms.extend(each.glossary or ())
-                results[number] = texts[number].text if isinstance(each, HeadwayError) else each.text
+                    terms.extend(outcome.glossary or ())
+                results[number] = texts[number].text if isinstance(outcome, HeadwayError) else outcome.text
         return [results[number] for number in range(len(texts))]
 
     num_texts = fill_document(translate, source, target, format_name=format_name, progress=progress, limits=limits)

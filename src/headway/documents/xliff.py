@@ -54,12 +54,12 @@ def _units(element: _Element, name: str) -> Iterator[_Element]:
     """Yield the units that need a translation. Whatever has ``translate="no"`` is skipped, with all of its content."""
     inherited = [(element, True)]
     while inherited:
-        own, is_translated = inherited.pop()
-        is_translated = {"no": False, "yes": True}.get(own.get("translate", ""), is_translated)
-        if local_name(own) != name:
-            inherited += [(child, is_translated) for child in reversed(own) if local_name(child) != "alt-trans"]
-        elif is_translated and _needs_translation(own):
-            yield own
+        node, is_translated = inherited.pop()
+        is_translated = {"no": False, "yes": True}.get(node.get("translate", ""), is_translated)
+        if local_name(node) != name:
+            inherited += [(child, is_translated) for child in reversed(node) if local_name(child) != "alt-trans"]
+        elif is_translated and _needs_translation(node):
+            yield node
 
 
 def _child(unit: _Element, name: str) -> _Element | None:
@@ -91,7 +91,7 @@ def _target(unit: _Element) -> _Element:
 
 
 def _contents(target: _Element) -> Iterator[MixedContent]:
-    segments = [each for each in target.iter() if local_name(each) == "mrk" and each.get("mtype") == "seg"]
+    segments = [mark for mark in target.iter() if local_name(mark) == "mrk" and mark.get("mtype") == "seg"]
     for element in segments or [target]:
         yield MixedContent(element, _classify)
 
