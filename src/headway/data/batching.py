@@ -161,12 +161,14 @@ class TokenDataset:
     @property
     def max_length(self) -> int:
         """Length of the longest row of either side in any segmentation; 0 if there are no examples."""
-        return max(int(self.longest_examples(each).max(initial=0)) for each in range(self.num_segmentations))
+        return max(
+            int(self.longest_examples(segmentation).max(initial=0)) for segmentation in range(self.num_segmentations)
+        )
 
     def longest_examples(self, segmentation: int) -> NDArray[np.int64]:
         """Return the source and target length of the examples with the longest source and the longest target."""
-        found = [store.longest_example(side, segmentation) for store in self._stores if len(store) for side in SIDES]
-        pairs = np.array(found, np.int64).reshape(-1, 2)
+        lengths = [store.longest_example(side, segmentation) for store in self._stores if len(store) for side in SIDES]
+        pairs = np.array(lengths, np.int64).reshape(-1, 2)
         return pairs[pairs.argmax(0)] if len(pairs) else pairs
 
     def num_tokens(self, side: str) -> int:
@@ -236,12 +238,12 @@ class TokenDataset:
 
     def _lengths_of(self, examples: NDArray[np.int64], side: str, segmentation: int) -> Lengths:
         """Return the source or target lengths of some examples."""
-        found = np.empty(len(examples), np.int32)
+        lengths = np.empty(len(examples), np.int32)
         owners = np.searchsorted(self._starts, examples, side="right") - 1
         for owner in np.unique(owners):
             chosen = owners == owner
-            found[chosen] = self._stores[owner].lengths_of(examples[chosen] - self._starts[owner], side, segmentation)
-        return found
+            lengths[chosen] = self._stores[owner].lengths_of(examples[chosen] - self._starts[owner], side, segmentation)
+        return lengths
 
     def batch(self, rows: RowNumbers) -> PaddedBatch:
         """Return the padded tokens of the given rows."""
@@ -312,10 +314,10 @@ def draw_examples(
     parts = []
     for start, size, weight in zip(starts, sizes, weights, strict=True):
         whole, fraction = divmod(weight, 1.0)
-        own = np.arange(start, start + size, dtype=dtype)
-        parts += [own] * int(whole)
+        indices = np.arange(start, start + size, dtype=dtype)
+        parts += [indices] * int(whole)
         if fraction:
-            parts.append(own[rng.random(size) < fraction])
+            parts.append(indices[rng.random(size) < fraction])
     order = np.concatenate(parts)
     rng.shuffle(order)
     return order

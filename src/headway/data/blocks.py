@@ -133,12 +133,12 @@ class BlockDataset(TokenDataset):
         """Return the tokens of some blocks on the target side. A short block is padded; sources are empty."""
         parts = self._read_blocks(rows)
         target = np.zeros((len(parts), max(map(len, parts))), np.int64)
-        for at, part in enumerate(parts):
-            target[at, : len(part)] = part
+        for row, part in enumerate(parts):
+            target[row, : len(part)] = part
         return PaddedBatch(np.zeros((len(parts), 0), np.int64), target)
 
     def _read_blocks(self, rows: RowNumbers) -> list[NDArray[np.int64]]:
-        places = zip(*(each.tolist() for each in self._locate(rows)), strict=True)
+        places = zip(*(column.tolist() for column in self._locate(rows)), strict=True)
         return [self._stores[owner].read_tokens("source", start, end) for owner, start, end in places]
 
     def _locate(self, rows: RowNumbers) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -189,8 +189,8 @@ class StreamDataset(BlockDataset):
             steps, rows = np.divmod(positions, streams)
             entries = (rows * length + steps - begin) % ends[-1]
             owners = np.searchsorted(ends, entries, side="right")
-            found: NDArray[np.int64] = entries + (self._first_blocks[:-1] - (ends - counts))[owners]
-            return found
+            blocks: NDArray[np.int64] = entries + (self._first_blocks[:-1] - (ends - counts))[owners]
+            return blocks
 
         return self._plan(ComputedOrder(length * streams, block_indices), streams, offset)
 

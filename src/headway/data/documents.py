@@ -70,16 +70,16 @@ class TextCorpus(Corpus):
         for name in self.files:
             path = folder / name
             if path.is_dir():
-                found = sorted(str(Path(name, each.relative_to(path))) for each in path.rglob("*") if each.is_file())
+                files = sorted(str(Path(name, file.relative_to(path))) for file in path.rglob("*") if file.is_file())
             elif _GLOB & set(name):
                 matches = glob(name, root_dir=folder, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute patterns
-                found = sorted(each for each in matches if (folder / each).is_file())
+                files = sorted(match for match in matches if (folder / match).is_file())
             else:
                 names.append(name)
                 continue
-            if not found:
+            if not files:
                 raise DataError(f"{path}: no file; expected files of plain text or .jsonl")
-            names += found
+            names += files
         return self.model_copy(update={"files": tuple(names)})
 
 

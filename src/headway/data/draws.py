@@ -30,8 +30,8 @@ class RawDraws:
     def random(self, size: int | None = None) -> float | NDArray[np.float64]:
         """Return uniform numbers in [0, 1): multiples of 2^-53."""
         bits: NDArray[np.uint64] = self.bit_generator.random_raw(1 if size is None else size)
-        found = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        return float(found[0]) if size is None else found
+        numbers = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return float(numbers[0]) if size is None else numbers
 
     @overload
     def integers(self, bound: int) -> int: ...
@@ -39,8 +39,8 @@ class RawDraws:
     def integers(self, bound: int, size: int) -> NDArray[np.int64]: ...
     def integers(self, bound: int, size: int | None = None) -> int | NDArray[np.int64]:
         """Return integers from 0 to ``bound`` - 1, nearly uniform (relative error below ``bound`` / 2^53)."""
-        found = np.floor(self.random(1 if size is None else size) * bound).astype(np.int64)
-        return int(found[0]) if size is None else found
+        numbers = np.floor(self.random(1 if size is None else size) * bound).astype(np.int64)
+        return int(numbers[0]) if size is None else numbers
 
     def geometric(self, p: float) -> int:
         """Return the number of independent trials up to the first success, which has the probability ``p``."""

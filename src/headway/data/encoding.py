@@ -120,7 +120,7 @@ class EncodingSpec:
         uneven = longer > self.filters.max_length_ratio * np.minimum(source, target) + 10
         ratio = ~empty & ~too_long & uneven
         keep = ~(empty | too_long | ratio)
-        return keep, FilterCounts(count, *(int(each.sum()) for each in (empty, too_long, ratio, truncated & keep)))
+        return keep, FilterCounts(count, *(int(mask.sum()) for mask in (empty, too_long, ratio, truncated & keep)))
 
 
 def _max_text_length(side: SideSpec) -> int:

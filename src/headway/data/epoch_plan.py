@@ -113,10 +113,10 @@ class EpochPlan:
         return len(self.pool(0)) * (self.num_pools - 1) + len(self.pool(self.num_pools - 1))
 
     def __getitem__(self, position: int) -> RowNumbers:
-        found = self.locate(position)
-        if found is None or found[2] != position:
+        location = self.locate(position)
+        if location is None or location[2] != position:
             raise IndexError(position)
-        pool, index, _ = found
+        pool, index, _ = location
         return pool[index]
 
     def __iter__(self) -> Iterator[RowNumbers]:

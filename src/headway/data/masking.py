@@ -207,8 +207,8 @@ class MaskedBlockDataset(BlockDataset):
         blocks = zip(epochs.tolist(), places.tolist(), self._read_blocks(places), strict=True)
         parts = [self._hide(*block) for block in blocks]
         source, target = (np.zeros((len(parts), max(len(part[0]) for part in parts)), np.int64) for _ in range(2))
-        for at, (read, original) in enumerate(parts):
-            source[at, : len(read)], target[at, : len(read)] = read, original
+        for row, (read, original) in enumerate(parts):
+            source[row, : len(read)], target[row, : len(read)] = read, original
         return PaddedBatch(source, target)
 
     def _hide(self, epoch: int, place: int, tokens: Tokens) -> tuple[Tokens, Tokens]:

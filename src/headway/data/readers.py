@@ -175,10 +175,10 @@ def _read_aligned(paths: list[Path]) -> Iterator[tuple[str, ...]]:
         if None in texts:
             rest = [sum(1 for _ in reader) for reader in readers]
             lengths = [paired + (text is not None) + more for text, more in zip(texts, rest, strict=True)]
-            found = " but ".join(f"{path} has {_count(n, 'line')}" for path, n in zip(paths, lengths, strict=True))
+            counts = " but ".join(f"{path} has {_count(n, 'line')}" for path, n in zip(paths, lengths, strict=True))
             longest = paths[lengths.index(max(lengths))]
             raise DataError(
-                f"{found}: line {paired + 1} of {longest} has no partner; line n of one file must match line n of "
+                f"{counts}: line {paired + 1} of {longest} has no partner; line n of one file must match line n of "
                 "the other: export both again together, and remove lines only in pairs"
             )
         yield texts
@@ -189,9 +189,9 @@ def _read_tsv(path: Path, columns: list[int]) -> Iterator[tuple[str, ...]]:
     for number, line in enumerate(read_lines(path), start=1):
         cells = line.split("\t")
         if len(cells) < needed:
-            found = _count(len(cells), "column") if line.strip() else "blank"
+            actual = _count(len(cells), "column") if line.strip() else "blank"
             raise DataError(
-                f"{path}, line {number}: {found}, but {_count(needed, 'column')} needed; "
+                f"{path}, line {number}: {actual}, but {_count(needed, 'column')} needed; "
                 "columns are separated by one tab, without quotes"
             )
         yield tuple([cells[column] for column in columns])

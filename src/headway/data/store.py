@@ -132,7 +132,7 @@ class TokenStore:
     def longest_example(self, side: str, segmentation: int = 0) -> tuple[int, int]:
         """Return the source and target length of the example that is longest on one side."""
         example = int(self._mapped_lengths(side)[segmentation :: self.num_segmentations].argmax())
-        source, target = (int(self.lengths_of(np.array([example]), each, segmentation)[0]) for each in SIDES)
+        source, target = (int(self.lengths_of(np.array([example]), row_side, segmentation)[0]) for row_side in SIDES)
         return source, target
 
     def _mapped_lengths(self, side: str) -> NDArray[Any]:
@@ -149,8 +149,8 @@ class TokenStore:
         path, rows = self.folder / f"{side}.lengths", len(self._offsets[side]) - 1
         if not rows:
             return np.empty(0, np.uint16)
-        if (found := _mapped(path, rows, self.num_tokens(side))) is not None:
-            return found
+        if (lengths := _mapped(path, rows, self.num_tokens(side))) is not None:
+            return lengths
         starts = range(0, rows, _LENGTHS_AT_ONCE)
         spans = [(start, min(start + _LENGTHS_AT_ONCE, rows) + 1) for start in starts]
         longest = max(int(np.diff(self._offsets[side].read([span])).max()) for span in spans)
@@ -162,13 +162,13 @@ class TokenStore:
                     part.tofile(file)
         except OutputError:
             return np.concatenate([np.diff(self._offsets[side].read([span])).astype(dtype) for span in spans])
-        found = _mapped(path, rows, self.num_tokens(side))
-        if found is None:
+        lengths = _mapped(path, rows, self.num_tokens(side))
+        if lengths is None:
             raise DataError(
                 f"{self.folder}: damaged: the lengths of its rows do not add up to its tokens; remove it, it is built "
                 "again"
             )
-        return found
+        return lengths
 
     def read_tokens(self, side: str, start: int, end: int) -> NDArray[np.int64]:
         """Return the tokens ``start`` to ``end`` of one side, with all rows one after the other."""

@@ -112,16 +112,16 @@ def build_corpus(
     shares = {category: share for category, (share, _) in _FORMS.items()}
     num_train, num_dev = _apportion(size, shares), _apportion(_DEV_PAIRS, dict.fromkeys(shares, 1))
     builder = _Builder(source, target, progress or (lambda category, done: None))
-    found: dict[str, tuple[list[BuiltinPair], list[BuiltinPair]]] = {}
+    candidates: dict[str, tuple[list[BuiltinPair], list[BuiltinPair]]] = {}
     for category in shares:
         wanted = int(_SPARE * (num_train[category] + num_dev[category] + _TEST_PAIRS_PER_CATEGORY)) + 1
-        found[category] = builder.draw(category, wanted, Random(f"{seed}/{category}"))
+        candidates[category] = builder.draw(category, wanted, Random(f"{seed}/{category}"))
     rng = Random(f"{seed}/split")
     unseen = builder.unseen_name_pairs(rng)
     train: list[BuiltinPair] = []
     dev: list[BuiltinPair] = []
     test: list[BuiltinPair] = []
-    for category, (anchors, drawn) in found.items():
+    for category, (anchors, drawn) in candidates.items():
         drawn = builder.unambiguous(drawn)
         last_test = min(_TEST_PAIRS_PER_CATEGORY, len(drawn) // 3)
         last_dev = last_test + min(num_dev[category], len(drawn) // 8)

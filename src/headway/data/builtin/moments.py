@@ -68,7 +68,11 @@ def datetime_forms() -> list[ValueForm]:
     """Return forms of days with times, such as "Tue, Mar 4, 2025, 3:45 PM" and "Di., 4. März 2025, 15:45"."""
     writers: dict[str, WriteFunction] = {style: babel_writer(dates.format_date, style) for style in ("full", "long")}
     writers |= {"medium": partial(_write_skeleton, "yMMMEd"), "short": babel_writer(dates.format_date, "short")}
-    joint = [partial(_write_datetime, *each, time) for each in writers.items() for time in ("short", "medium")]
+    joint = [
+        partial(_write_datetime, *style_and_writer, time)
+        for style_and_writer in writers.items()
+        for time in ("short", "medium")
+    ]
     return [ValueForm(write, _moment) for write in (*joint, partial(_write_skeleton, "Ejm"))]
 
 
