@@ -67,7 +67,7 @@ class ClassificationReport:
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the classes."""
-        return tuple(each.label for each in self.classes)
+        return tuple(scores.label for scores in self.classes)
 
 
 def evaluate_classes(
@@ -170,8 +170,14 @@ def class_table(report: ClassificationReport) -> str:
     """Return precision, recall, F1 and support of each class as an aligned text table."""
     rows = [["class", "precision", "recall", "F1", "support"]]
     rows += [
-        [_shown(each.label), f"{each.precision:.1f}", f"{each.recall:.1f}", f"{each.f1:.1f}", f"{each.support:,}"]
-        for each in report.classes
+        [
+            _shown(scores.label),
+            f"{scores.precision:.1f}",
+            f"{scores.recall:.1f}",
+            f"{scores.f1:.1f}",
+            f"{scores.support:,}",
+        ]
+        for scores in report.classes
     ]
     return _aligned(rows)
 
@@ -191,11 +197,11 @@ def confusion_table(report: ClassificationReport) -> str:
     ]
     if not wrong:
         return "no text was assigned to a wrong class"
-    wrong.sort(key=lambda each: -each[0])
+    wrong.sort(key=lambda cell: -cell[0])
     return _aligned(
         [
             ["true", "predicted", "texts"],
-            *([truth, found, f"{n:,}"] for n, truth, found in wrong[:_MAX_CONFUSIONS]),
+            *([truth, predicted, f"{n:,}"] for n, truth, predicted in wrong[:_MAX_CONFUSIONS]),
         ]
     )
 

@@ -67,5 +67,10 @@ def tune_feature_weights(
     steps = [grid[1] - grid[0] if len(grid) > 1 else 0.0 for grid in grids]
     for _ in range(_REFINEMENTS):
         steps = [step / 2 for step in steps]
-        best = best_on([(at - step, at, at + step) if step else (at,) for at, step in zip(best, steps, strict=True)])
+        best = best_on(
+            [
+                (weight - step, weight, weight + step) if step else (weight,)
+                for weight, step in zip(best, steps, strict=True)
+            ]
+        )
     return best

@@ -201,7 +201,7 @@ def compare_labels(
     rows = [ComparisonRow(names[0], "accuracy", 100 * sum(baseline) / len(truth), start + end)]
     signature = f"{start}bs:{samples}|seed:{seed}|mcnemar:exact|{end}"
     for name, right in zip(names[1:], others, strict=True):
-        before, after = (np.array(each, np.float64)[:, None] for each in (baseline, right))
+        before, after = (np.array(outcomes, np.float64)[:, None] for outcomes in (baseline, right))
         p_value, low, high = _bootstrap(before, after, lambda sums: 100 * float(sums[0]) / len(truth), samples, seed)
         p_values = {"bootstrap": p_value, "mcnemar": mcnemar(baseline, right)}
         value, delta = 100 * sum(right) / len(truth), 100 * (sum(right) - sum(baseline)) / len(truth)
@@ -364,9 +364,9 @@ def _bootstrap(
     """Return the p-value and the confidence interval of the difference."""
     delta = value(system.sum(axis=0)) - value(baseline.sum(axis=0))
     weighted = bootstrap_counts(len(system), samples, seed)
-    found = np.array([value(weights @ system) - value(weights @ baseline) for weights in weighted])
-    as_far = np.abs(found - found.mean()) >= abs(delta)
-    return (int(as_far.sum()) + 1) / (samples + 1), *interval_95(found)
+    deltas = np.array([value(weights @ system) - value(weights @ baseline) for weights in weighted])
+    as_far = np.abs(deltas - deltas.mean()) >= abs(delta)
+    return (int(as_far.sum()) + 1) / (samples + 1), *interval_95(deltas)
 
 
 def _randomization(baseline: _Counts, system: _Counts, value: _Value, trials: int, seed: int) -> float:
@@ -386,10 +386,10 @@ def _randomization(baseline: _Counts, system: _Counts, value: _Value, trials: in
 def _most_different(
     systems: Mapping[str, Sequence[str]], references: Sequence[str], score: Callable[[str, str], float], count: int
 ) -> tuple[OutputDifference, ...]:
-    found = []
+    differences = []
     for number, (reference, *texts) in enumerate(zip(references, *systems.values(), strict=True), start=1):
         if len(set(texts)) > 1:
             scores = {text: score(text, reference) for text in set(texts)}  # equal texts are scored once: chrF is slow
-            found.append(OutputDifference(number, reference, tuple(texts), tuple(scores[text] for text in texts)))
-    found.sort(key=lambda difference: -difference.spread)
-    return tuple(found[:count])
+            differences.append(OutputDifference(number, reference, tuple(texts), tuple(scores[text] for text in texts)))
+    differences.sort(key=lambda difference: -difference.spread)
+    return tuple(differences[:count])
