@@ -244,7 +244,7 @@ def _vocabulary_map(shortlist: Shortlist, source: Sequence[str], target: Sequenc
     rows = [("", shortlist.always_allowed), *zip(source, shortlist.table, strict=True)]
     lines = []
     for name, listed in rows:
-        names = [each for each in (target[token] for token in sorted({*listed.tolist()} - {PAD})) if " " not in each]
+        names = [text for text in (target[token] for token in sorted({*listed.tolist()} - {PAD})) if " " not in text]
         if names and " " not in name:
             lines.append(f"{name}\t{' '.join(names)}\n")
     return "".join(lines)

@@ -108,11 +108,11 @@ def import_language_model(folder: str | Path) -> ImportedLanguageModelBundle:
     folder = Path(folder)
     checkpoint = read_checkpoint_config(folder, CAUSAL_FAMILIES)
     side = read_prompt_tokenizer(folder, checkpoint["model_type"])
-    found = import_causal(folder, unknown_id=side.unknown_id)
-    tokenizer, prefix = side.make_tokenizer(found.vocabulary), found.vocabulary.to_headway_ids(side.prefix)
-    template = SpecialTokenTemplate(source_prefix=prefix, source_suffix=found.ends)
-    bundle = LanguageModelBundle(TaskConfig(kind="language_model"), found.model, tokenizer, template)
-    card = imported_language_model_card(bundle, folder.resolve().name, found.family, _license(folder))
+    imported = import_causal(folder, unknown_id=side.unknown_id)
+    tokenizer, prefix = side.make_tokenizer(imported.vocabulary), imported.vocabulary.to_headway_ids(side.prefix)
+    template = SpecialTokenTemplate(source_prefix=prefix, source_suffix=imported.ends)
+    bundle = LanguageModelBundle(TaskConfig(kind="language_model"), imported.model, tokenizer, template)
+    card = imported_language_model_card(bundle, folder.resolve().name, imported.family, _license(folder))
     return ImportedLanguageModelBundle(bundle, card)
 
 
@@ -125,10 +125,10 @@ def import_masked_language_model(folder: str | Path) -> ImportedMaskedBundle:
     folder = Path(folder)
     checkpoint = read_checkpoint_config(folder, MASKED_FAMILIES)
     side = read_masked_tokenizer(folder, checkpoint["model_type"])
-    found = import_masked(folder, **side.special_ids)
+    imported = import_masked(folder, **side.special_ids)
     task = TaskConfig(kind="masked_language_model")
-    bundle = MaskedLanguageModelBundle(task, found.model, side.make_tokenizer(found.vocabulary))
-    card = imported_language_model_card(bundle, folder.resolve().name, found.family, _license(folder))
+    bundle = MaskedLanguageModelBundle(task, imported.model, side.make_tokenizer(imported.vocabulary))
+    card = imported_language_model_card(bundle, folder.resolve().name, imported.family, _license(folder))
     return ImportedMaskedBundle(bundle, card)
 
 
@@ -141,24 +141,26 @@ def import_classifier(folder: str | Path) -> ImportedClassifierBundle:
     folder = Path(folder)
     checkpoint = read_checkpoint_config(folder, CLASSIFIER_FAMILIES)
     side = read_masked_tokenizer(folder, checkpoint["model_type"])
-    found = import_sequence_classifier(folder, **side.special_ids)
-    tokenizer = side.make_tokenizer(found.vocabulary)
-    bundle = ClassifierBundle(TaskConfig(kind="classification"), found.model, tokenizer, found.labels)
-    card = imported_classifier_card(bundle, folder.resolve().name, found.family, _license(folder))
+    imported = import_sequence_classifier(folder, **side.special_ids)
+    tokenizer = side.make_tokenizer(imported.vocabulary)
+    bundle = ClassifierBundle(TaskConfig(kind="classification"), imported.model, tokenizer, imported.labels)
+    card = imported_classifier_card(bundle, folder.resolve().name, imported.family, _license(folder))
     return ImportedClassifierBundle(bundle, card)
 
 
 def _is_classifier(folder: Path) -> bool:
     """Return whether config.json names a sequence classifier; raise :class:`BundleError` if it cannot be imported."""
     config = read_json(folder / "config.json") or {}
-    found = [name for name in config.get("architectures") or [] if str(name).endswith("ForSequenceClassification")]
-    if found and config.get("model_type") not in CLASSIFIER_FAMILIES:
+    architectures = [
+        name for name in config.get("architectures") or [] if str(name).endswith("ForSequenceClassification")
+    ]
+    if architectures and config.get("model_type") not in CLASSIFIER_FAMILIES:
         supported = ", ".join(family.architecture for family in CLASSIFIER_FAMILIES.values())
         raise BundleError(
-            f"{folder / 'config.json'}: architectures = {found} is not supported; sequence classifiers that are: "
-            f"{supported}"
+            f"{folder / 'config.json'}: architectures = {architectures} is not supported; "
+            f"sequence classifiers that are: {supported}"
         )
-    return bool(found)
+    return bool(architectures)
 
 
 def import_huggingface(
@@ -183,12 +185,14 @@ def import_huggingface(
     sides = read_tokenizer_files(folder, checkpoint["model_type"])
     asked: dict[LanguageSide, str | None] = {"source_language": source_language, "target_language": target_language}
     start = _start(checkpoint, sides, target_language)
-    found = import_model(folder, decoder_start_id=start, unknown_ids=(sides.source.unknown_id, sides.target.unknown_id))
+    imported = import_model(
+        folder, decoder_start_id=start, unknown_ids=(sides.source.unknown_id, sides.target.unknown_id)
+    )
     if start is not None:
         asked["target_language"] = None
-    template = _template(folder, found, sides, asked)
-    source = sides.source.make_tokenizer(found.source_vocabulary)
-    target = source if sides.target is sides.source else sides.target.make_tokenizer(found.target_vocabulary)
+    template = _template(folder, imported, sides, asked)
+    source = sides.source.make_tokenizer(imported.source_vocabulary)
+    target = source if sides.target is sides.source else sides.target.make_tokenizer(imported.target_vocabulary)
     task = TaskConfig(
         source_language=template.source_language or sides.source_language or _unnamed(template.source_languages),
         target_language=template.target_language
@@ -196,8 +200,8 @@ def import_huggingface(
         or sides.target_language
         or _unnamed(template.target_languages),
     )
-    bundle = Bundle(task, found.model.eval(), source, target, template)
-    return ImportedBundle(bundle, imported_card(bundle, folder.resolve().name, found.family, _license(folder)))
+    bundle = Bundle(task, imported.model.eval(), source, target, template)
+    return ImportedBundle(bundle, imported_card(bundle, folder.resolve().name, imported.family, _license(folder)))
 
 
 def _start(checkpoint: Checkpoint[Family], sides: ForeignVocabularies, target_language: str | None) -> int | None:
@@ -261,5 +265,5 @@ def _license(folder: Path) -> str | None:
     except OSError:
         return None
     header = re.match(r"---\s*\n(.*?)\n---", text, re.DOTALL)
-    found = re.search(r"^license:\s*([\w.+-]+)\s*$", header.group(1), re.MULTILINE) if header else None
-    return found.group(1) if found else None
+    line = re.search(r"^license:\s*([\w.+-]+)\s*$", header.group(1), re.MULTILINE) if header else None
+    return line.group(1) if line else None

@@ -238,7 +238,10 @@ class OnnxModel:
         """Encode more sources and append them to ``state``, with as many rows per source as it already has."""
         new = self.start(sources, beams=len(state.positions) // max(1, len(state.memory_mask)))
         width = max(state.memory_mask.size(1), new.memory_mask.size(1))
-        masks = [F.pad(each.memory_mask, (0, width - each.memory_mask.size(1))) for each in (state, new)]
+        masks = [
+            F.pad(source_state.memory_mask, (0, width - source_state.memory_mask.size(1)))
+            for source_state in (state, new)
+        ]
         state.memory_mask = torch.cat(masks)
         state.memory_kv = [_joined(pair, after=width) for pair in zip(state.memory_kv, new.memory_kv, strict=True)]
         state.positions = torch.cat([state.positions, new.positions])
@@ -365,17 +368,17 @@ def _compare(folder: Path, model: ExportedModel, length: int) -> None:
     source = torch.randint(1, vocab_size, (2, length), generator=draws)
     source[1, length // 2 :] = model.pad
     if isinstance(model, EncoderClassifier | SequenceClassifier):
-        (found,) = run_session(open_session(folder / _CLASSIFIER), ["logits"], ["source"], [source])
+        (actual,) = run_session(open_session(folder / _CLASSIFIER), ["logits"], ["source"], [source])
         expected = model(source)
     elif isinstance(model, MaskedTransformer):
-        (found,) = run_session(open_session(folder / _MASKED), ["logits"], ["tokens"], [source])
+        (actual,) = run_session(open_session(folder / _MASKED), ["logits"], ["tokens"], [source])
         expected = model(source)
     elif isinstance(model, DecoderOnly):
-        found, expected = _logits_in_two_calls(folder / _LANGUAGE_MODEL, source), model(source)
+        actual, expected = _logits_in_two_calls(folder / _LANGUAGE_MODEL, source), model(source)
     else:
         target = torch.randint(1, model.target_embedding.weight.size(0), (2, length), generator=draws)
-        found, expected = OnnxModel.load(folder)(source, target), model(source, target)
-    difference, size = (expected - found).abs(), expected.abs()
+        actual, expected = OnnxModel.load(folder)(source, target), model(source, target)
+    difference, size = (expected - actual).abs(), expected.abs()
     if not (difference <= _TOLERANCE * (size + size.median())).all():
         raise BundleError(
             f"the logits of the ONNX graphs differ from the model's (by up to {float(difference.max()):.2g}): "
@@ -392,8 +395,10 @@ def _logits_in_two_calls(path: Path, tokens: Int[Tensor, "B T"]) -> Float[Tensor
     logits, position = list[Tensor](), 0
     for part in torch.tensor_split(tokens, 2, dim=1):
         positions = torch.full((len(tokens),), position)
-        found, *caches = run_session(session, outputs, ["tokens", "positions", *shapes], [part, positions, *caches])
-        logits.append(found)
+        part_logits, *caches = run_session(
+            session, outputs, ["tokens", "positions", *shapes], [part, positions, *caches]
+        )
+        logits.append(part_logits)
         position += part.size(1)
     return torch.cat(logits, 1)
 

@@ -81,8 +81,8 @@ def embedded(graph: OnnxGraph, path: str, tokens: str) -> str:
     """Look up ``tokens`` in the embedding at ``path``, and scale their vectors."""
     embedding = graph.module.get_submodule(path)
     assert isinstance(embedding, TokenEmbedding)
-    found = graph.op("Gather", graph.weight(f"{path}.weight"), tokens)
-    return found if embedding.scale == 1 else graph.op("Mul", found, graph.constant(embedding.scale))
+    embeddings = graph.op("Gather", graph.weight(f"{path}.weight"), tokens)
+    return embeddings if embedding.scale == 1 else graph.op("Mul", embeddings, graph.constant(embedding.scale))
 
 
 def with_positions(graph: OnnxGraph, path: str, x: str, positions: str, max_length: int) -> str:
@@ -166,14 +166,14 @@ def heads(
     widths = [attention.d_value if part == "value" else attention.d_key for part in parts]
     sizes = [count * width for count, width in zip(counts, widths, strict=True)]
     projected = graph.split(_joined_linear(graph, path, parts, x), sizes)
-    found = []
+    outputs = []
     for part, value, count, width in zip(parts, projected, counts, widths, strict=True):
         shape = graph.op("Concat", batch, graph.constant([length, count, width]), axis=0)
         head = graph.op("Transpose", graph.op("Reshape", value, shape), perm=[0, 2, 1, 3])
         if part != "value" and getattr(attention, f"{part}_norm") is not None:
             head = norm(graph, f"{path}.{part}_norm", head)
-        found.append(head if part == "value" else _rotated(graph, path, head, rotation))
-    return found
+        outputs.append(head if part == "value" else _rotated(graph, path, head, rotation))
+    return outputs
 
 
 def _rotated(graph: OnnxGraph, path: str, x: str, rotation: Rotation | None) -> str:
@@ -206,15 +206,15 @@ def attended(graph: OnnxGraph, path: str, query: str, keys: str, values: str, ma
     if grouped:  # (B, heads of keys, queries per key, T, K), so that keys and values need not be repeated
         query = graph.op("Reshape", query, graph.constant([0, *groups, -1, attention.d_key]))
         axis = graph.constant([2])
-        keys, values, bias = (graph.op("Unsqueeze", each, axis) for each in (keys, values, bias))
+        keys, values, bias = (graph.op("Unsqueeze", tensor, axis) for tensor in (keys, values, bias))
         factor = factor and graph.op("Unsqueeze", factor, axis)
     scores = graph.op("MatMul", query, graph.op("Transpose", keys, perm=[0, 1, 2, 4, 3] if grouped else [0, 1, 3, 2]))
-    found = graph.op("MatMul", graph.op("Softmax", graph.op("Add", scores, bias), axis=-1), values)
+    context = graph.op("MatMul", graph.op("Softmax", graph.op("Add", scores, bias), axis=-1), values)
     if factor is not None:
-        found = graph.op("Mul", found, factor)
-    found = graph.op("Transpose", found, perm=[0, 3, 1, 2, 4] if grouped else [0, 2, 1, 3])
+        context = graph.op("Mul", context, factor)
+    context = graph.op("Transpose", context, perm=[0, 3, 1, 2, 4] if grouped else [0, 2, 1, 3])
     shape = graph.constant([-1, attention.num_heads * attention.d_value])
-    return linear(graph, f"{path}.output", graph.op("Reshape", found, shape))
+    return linear(graph, f"{path}.output", graph.op("Reshape", context, shape))
 
 
 def feed_forward(graph: OnnxGraph, block: str, x: str) -> str:

@@ -40,8 +40,8 @@ def refuse_unsupported(config: Config, toolkit: str, supported: Supported) -> No
         value, listed = getattr(config, name), supported.get(name, (inert.get(name),))
         if listed is ANY:
             continue
-        if value not in [_head_width(config) if each == _HEAD_WIDTH else each for each in listed]:
-            accepted = ", ".join(str(each).lower() for each in listed if each is not None) or "the default"
+        if value not in [_head_width(config) if allowed == _HEAD_WIDTH else allowed for allowed in listed]:
+            accepted = ", ".join(str(allowed).lower() for allowed in listed if allowed is not None) or "the default"
             raise ConfigError(f"{name} = {value!r} cannot be exported to {toolkit}; supported: {accepted}")
 
 

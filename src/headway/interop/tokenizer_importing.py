@@ -136,9 +136,11 @@ def read_prompt_tokenizer(folder: Path, family: str) -> PromptVocabulary:
         return _prompt_library(library, config, path, prefix)
     path = folder / "tokenizer.model"
     if family not in ("llama", "mistral") or not path.is_file():
-        own = {"gpt2": ", or vocab.json and merges.txt"}.get(family, "")
-        own = ", or tokenizer.model" if family in ("llama", "mistral") else own
-        raise BundleError(f"{folder}: no tokenizer that Headway can read; expected for {family}: tokenizer.json{own}")
+        alternatives = {"gpt2": ", or vocab.json and merges.txt"}.get(family, "")
+        alternatives = ", or tokenizer.model" if family in ("llama", "mistral") else alternatives
+        raise BundleError(
+            f"{folder}: no tokenizer that Headway can read; expected for {family}: tokenizer.json{alternatives}"
+        )
     vocabulary = {piece: index for index, piece in enumerate(sentencepiece_pieces(_bytes(path), str(path)))}
     prefix = _configured_prefix(folder, config, vocabulary, "<s>", by_default=True)
     side = _pieces(path, vocabulary, {}, path)
@@ -235,8 +237,10 @@ def read_masked_tokenizer(folder: Path, family: str) -> MaskedVocabulary:
     elif family in ("bert", "distilbert") and (folder / "vocab.txt").is_file():
         library = _word_piece(folder / "vocab.txt", config, names["unk"])
     if library is None:
-        own = {"roberta": ", or vocab.json and merges.txt", "modernbert": ""}.get(family, ", or vocab.txt")
-        raise BundleError(f"{folder}: no tokenizer that Headway can read; expected for {family}: tokenizer.json{own}")
+        alternatives = {"roberta": ", or vocab.json and merges.txt", "modernbert": ""}.get(family, ", or vocab.txt")
+        raise BundleError(
+            f"{folder}: no tokenizer that Headway can read; expected for {family}: tokenizer.json{alternatives}"
+        )
     ids = {token: index for index, token in tokens_by_id(library, str(path)).items()}
     if missing := [name for name in names.values() if name not in ids]:
         raise BundleError(f"{path}: does not contain the special token {missing[0]!r}")
@@ -437,8 +441,8 @@ def _codes(family: str, ids: Mapping[str, int]) -> dict[str, int]:
     """Return the id of each language whose code is among a family's tokens, in the order of ids."""
     pattern = _CODES.get(family)
     matches = ((pattern.fullmatch(token), index) for token, index in ids.items()) if pattern else ()
-    found = {next(filter(None, match.groups())): index for match, index in matches if match}
-    return dict(sorted(found.items(), key=lambda item: item[1]))
+    codes = {next(filter(None, match.groups())): index for match, index in matches if match}
+    return dict(sorted(codes.items(), key=lambda item: item[1]))
 
 
 def _language(config: dict[str, Any], keys: tuple[str, ...], known: Mapping[str, int]) -> str | None:

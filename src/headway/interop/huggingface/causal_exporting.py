@@ -80,9 +80,9 @@ def export_language_model(bundle: LanguageModelBundle, folder: Path) -> str:
     files = prompt_tokenizer_files(bundle.tokenizer, bundle.prompt_prefix, kept, config.max_length)
     weights = named_weights(model)
     tensors = {
-        each.theirs: each.to_theirs([weights[name] for name in each.ours])
-        for each in family.tensors(config)
-        if all(name in weights for name in each.ours)
+        tensor_map.theirs: tensor_map.to_theirs([weights[name] for name in tensor_map.ours])
+        for tensor_map in family.tensors(config)
+        if all(name in weights for name in tensor_map.ours)
     }
     tensors[family.embedding] = weights["embedding.weight"][kept]
     if config.tie == "none":

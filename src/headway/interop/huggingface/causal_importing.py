@@ -72,7 +72,7 @@ def _model_config(checkpoint: Checkpoint[CausalFamily]) -> DecoderOnlyConfig:
 def _ends(checkpoint: Checkpoint[CausalFamily]) -> list[int]:
     end = checkpoint.generation_setting("eos_token_id")
     ends = end if isinstance(end, list) else [end]
-    if not ends or not all(isinstance(each, int) and each >= 0 for each in ends):
+    if not ends or not all(isinstance(token_id, int) and token_id >= 0 for token_id in ends):
         raise checkpoint.bundle_error(f"eos_token_id = {end!r}: expected the id of one token, or several")
     return list(dict.fromkeys(ends))
 
@@ -100,10 +100,10 @@ def _is_tied(checkpoint: Checkpoint[CausalFamily], tensors: StoredTensors) -> bo
     If config.json says so but the file contains two different ones, they are two (as in `transformers` since 5.0).
     """
     family = checkpoint.family
-    found = next((name for name in _projections(family) if name in tensors), None)
+    projection = next((name for name in _projections(family) if name in tensors), None)
     if not checkpoint["tie_word_embeddings"] or family.embedding not in tensors:
         return False
-    return found is None or torch.equal(tensors[found], tensors[family.embedding])
+    return projection is None or torch.equal(tensors[projection], tensors[family.embedding])
 
 
 def _projections(family: CausalFamily) -> tuple[str, ...]:

@@ -244,8 +244,8 @@ def _tables(
     names = embedding_names(checkpoint.family, tied=checkpoint["tie_word_embeddings"])
     sides = (source_rows, source.order), (target_rows, target.order), (target_rows, target.order)
     source_table, target_table, output = (
-        _table(path, tensors, each, rows, d_model)[list(order)]
-        for each, (rows, order) in zip(names, sides, strict=True)
+        _table(path, tensors, name, rows, d_model)[list(order)]
+        for name, (rows, order) in zip(names, sides, strict=True)
     )
     return _Tables(source_table, target_table, output, bias)
 
@@ -302,8 +302,8 @@ def _check_sinusoids(path: Path, tensors: Mapping[str, Tensor], config: Transfor
         table = tensors[name]
         inclusive = config.sinusoid_spacing == "inclusive"
         expected = sinusoids(len(table), config.d_model, interleaved=False, last_exponent=inclusive)
-        found = table.float()[config.position_offset :]
-        if table.shape != expected.shape or not torch.allclose(found, expected[config.position_offset :], atol=0.01):
+        stored = table.float()[config.position_offset :]
+        if table.shape != expected.shape or not torch.allclose(stored, expected[config.position_offset :], atol=0.01):
             raise BundleError(
                 f"{path}: tensor {name!r} does not contain this family's sinusoids; other values are not supported"
             )

@@ -134,9 +134,9 @@ def _tensors(weights: dict[str, Tensor], maps: list[TensorMap], config: MaskedCo
     """Return the tensors of a form without embedding and output projection."""
     weights = {"segment_embedding.weight": torch.zeros(1, config.d_model), **weights}  # only BERT's form has segments
     return {
-        each.theirs: each.to_theirs([weights[name] for name in each.ours])
-        for each in maps
-        if all(name in weights for name in each.ours)
+        tensor_map.theirs: tensor_map.to_theirs([weights[name] for name in tensor_map.ours])
+        for tensor_map in maps
+        if all(name in weights for name in tensor_map.ours)
     }
 
 

@@ -77,8 +77,8 @@ def copy_tensors(
     Raises:
         BundleError: A tensor is missing, unknown, or has another shape.
     """
-    present = [each for each in maps if all(name in weights for name in each.ours)]
-    needed = {each.theirs for each in present} | tables.keys()
+    present = [tensor_map for tensor_map in maps if all(name in weights for name in tensor_map.ours)]
+    needed = {tensor_map.theirs for tensor_map in present} | tables.keys()
     if strange := sorted(name for name in tensors if name not in needed and not ignored.fullmatch(name)):
         raise BundleError(
             f"{tensors.path}: unknown tensor {strange[0]!r} ({len(strange)} in all), which {title} with this "
@@ -90,12 +90,12 @@ def copy_tensors(
         for theirs, ours in tables.items():
             _check_shape(tensors, theirs, (max(vocabulary.order) + 1, *weights[ours].shape[1:]))
             _copy_rows(tensors, theirs, vocabulary.order, weights[ours])
-        for each in present:
-            targets = [weights[name] for name in each.ours]
+        for tensor_map in present:
+            targets = [weights[name] for name in tensor_map.ours]
             # Small ones. On the meta device, PyTorch would import sympy, which takes 25 MB.
             shapes = [torch.zeros((), dtype=torch.float16).expand(target.shape) for target in targets]
-            _check_shape(tensors, each.theirs, tuple(each.to_theirs(shapes).shape))
-            for target, source in zip(targets, each.to_ours(tensors[each.theirs]), strict=True):
+            _check_shape(tensors, tensor_map.theirs, tuple(tensor_map.to_theirs(shapes).shape))
+            for target, source in zip(targets, tensor_map.to_ours(tensors[tensor_map.theirs]), strict=True):
                 target.copy_(source)
 
 
