@@ -207,6 +207,6 @@ def _sum_rows(y: Array, sums: Array) -> None:
     for chunk in numba.prange(len(sums)):
         total = sums[chunk]
         for row in range(chunk * _SUMMED, min((chunk + 1) * _SUMMED, rows)):
-            own = y[row]
+            values = y[row]
             for i in range(width):
-                total[i] += to_float32(own[i])
+                total[i] += to_float32(values[i])

@@ -98,10 +98,12 @@ def _emit_tile(
         first = constant(FLOAT_VECTOR, 0.0) if bias is None else builder.read(bias, FLOAT_VECTOR, vector)
         sums[row, vector] = builder.variable(first)
     with builder.loop(pairs) as i:
-        line, at = builder.mul(i, INT64(vectors)), builder.mul(i, pair_stride)
+        line, pair_offset = builder.mul(i, INT64(vectors)), builder.mul(i, pair_stride)
         columns = [builder.read(panel, INT_VECTOR, builder.add(line, INT64(vector))) for vector in range(vectors)]
         for row in range(rows):
-            pair = builder.bitcast(builder.broadcast(builder.read(builder.add(starts[row], at), INT32)), _PAIRS)
+            pair = builder.bitcast(
+                builder.broadcast(builder.read(builder.add(starts[row], pair_offset), INT32)), _PAIRS
+            )
             for vector, column in enumerate(columns):
                 total = sums[row, vector]
                 column = builder.bitcast(column, _PAIRS)

@@ -44,8 +44,8 @@ def write_kv(
         for r in range(spans[sentence, 0], spans[sentence, 1]):
             for h in range(heads):
                 source = rows.ctypes.data + 4 * (r * rows.shape[1] + source_column + h * width)
-                at = ((slots[sentence] * heads + h) * cache.shape[1] + entries[r]) * size
-                to_float16(width, source, cache.ctypes.data + 2 * at)
+                offset = ((slots[sentence] * heads + h) * cache.shape[1] + entries[r]) * size
+                to_float16(width, source, cache.ctypes.data + 2 * offset)
 
 
 @jit
@@ -92,25 +92,25 @@ def attend(
         space = count + KEYS_PER_DOT + LANES  # size of a query's weights, which are read in whole vectors
         weights, totals = np.empty(queries * space, dtype=np.float32), np.empty(queries, dtype=np.float32)
         own_entries = np.empty(queries, dtype=np.intp)  # addresses
-        for at in range(queries):
-            row = min(first_row + at, len(entries) - 1)
-            own_entries[at] = entries.ctypes.data + 8 * (row * entries.shape[1] + first_position)
+        for q in range(queries):
+            row = min(first_row + q, len(entries) - 1)
+            own_entries[q] = entries.ctypes.data + 8 * (row * entries.shape[1] + first_position)
         for head in range(heads):
             place = slots[sentence] * kv_heads + head // (heads // kv_heads)
             own_keys, own_values = keys.ctypes.data + place * next_keys, values.ctypes.data + place * next_values
-            for at in range(queries):
-                query = rows.ctypes.data + 4 * ((first_row + at) * rows.shape[1] + head * key_width)
+            for q in range(queries):
+                query = rows.ctypes.data + 4 * ((first_row + q) * rows.shape[1] + head * key_width)
                 for first in range(0, count, KEYS_PER_DOT):
                     dot_products(
-                        *(query, key_width, own_keys, key_bytes, own_entries[at] + 8 * first, next_keys),
-                        weights.ctypes.data + 4 * (at * space + first),
+                        *(query, key_width, own_keys, key_bytes, own_entries[q] + 8 * first, next_keys),
+                        weights.ctypes.data + 4 * (q * space + first),
                     )
-            for at in range(queries):
-                totals[at] = exp_and_sum(weights.ctypes.data + 4 * at * space, count)
-            for at in range(queries):
-                scale = np.float32(1) / totals[at] if count else np.float32(0)
+            for q in range(queries):
+                totals[q] = exp_and_sum(weights.ctypes.data + 4 * q * space, count)
+            for q in range(queries):
+                scale = np.float32(1) / totals[q] if count else np.float32(0)
                 weighted_sum(
-                    *(weights.ctypes.data + 4 * at * space, value_width, own_values, value_bytes, own_entries[at]),
+                    *(weights.ctypes.data + 4 * q * space, value_width, own_values, value_bytes, own_entries[q]),
                     *(count, next_values, scale),
-                    out.ctypes.data + 4 * ((first_row + at) * out.shape[1] + head * value_width),
+                    out.ctypes.data + 4 * ((first_row + q) * out.shape[1] + head * value_width),
                 )

@@ -98,8 +98,8 @@ def _functions(emit_gate: Callable[[Builder, ir.Value], Emitted]) -> tuple[Any, 
     @intrinsic(lambda like, *_: types.void(like, *(types.uintp,) * 3, types.intp))
     def forward(builder: Builder, like: ir.Value, gate: ir.Value, x: ir.Value, out: ir.Value, count: ir.Value) -> None:
         def emit(kind: ir.Type, i: ir.Value) -> None:
-            g, own = (emit_read_float32(builder, address, like.type, i, kind) for address in (gate, x))
-            builder.write(emit_cast(builder, builder.fmul(emit_gate(builder, g)[0], own), like.type), out, i)
+            g, x_value = (emit_read_float32(builder, address, like.type, i, kind) for address in (gate, x))
+            builder.write(emit_cast(builder, builder.fmul(emit_gate(builder, g)[0], x_value), like.type), out, i)
 
         builder.for_elements(count, emit)
 
@@ -115,9 +115,9 @@ def _functions(emit_gate: Callable[[Builder, ir.Value], Emitted]) -> tuple[Any, 
         count: ir.Value,
     ) -> None:
         def emit(kind: ir.Type, i: ir.Value) -> None:
-            error, g, own = (emit_read_float32(builder, a, like.type, i, kind) for a in (gradient, gate, x))
+            error, g, x_value = (emit_read_float32(builder, a, like.type, i, kind) for a in (gradient, gate, x))
             value, slope = emit_gate(builder, g)
-            through_gate = builder.fmul(builder.fmul(error, own), slope)
+            through_gate = builder.fmul(builder.fmul(error, x_value), slope)
             builder.write(emit_cast(builder, through_gate, like.type), gate_gradient, i)
             builder.write(emit_cast(builder, builder.fmul(error, value), like.type), x_gradient, i)
 

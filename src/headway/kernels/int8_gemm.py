@@ -200,7 +200,7 @@ def _tile(rows: int, lines: int) -> _Tile:
     ) -> None:
         starts = [builder.offset(inputs, row, inputs_stride) for row in range(rows)]
         places = [(row, vector) for row in range(rows) for vector in range(_VECTORS)]
-        sums = {at: builder.variable(builder.read(accumulator_init, INT_VECTOR, at[1])) for at in places}
+        sums = {place: builder.variable(builder.read(accumulator_init, INT_VECTOR, place[1])) for place in places}
         with builder.loop(groups) as group:
             fours = [builder.offset(INT64(four), group, _FOURS) for four in range(_FOURS)]
             for line in range(lines):
@@ -217,7 +217,7 @@ def _tile(rows: int, lines: int) -> _Tile:
         lowest = builder.broadcast(minimum)
         for row, vector in places:
             input_scale = builder.broadcast(builder.read(input_scales, FLOAT, row))
-            scale, shift = (builder.read(each, FLOAT_VECTOR, vector) for each in (scales, bias))
+            scale, shift = (builder.read(address, FLOAT_VECTOR, vector) for address in (scales, bias))
             y = _emit_output(builder, builder.load(sums[row, vector]), scale, input_scale, shift, lowest)
             builder.write(y, builder.offset(out, row, out_stride), vector)
 
@@ -297,7 +297,9 @@ def _amx_tile(row_tiles: int) -> _AmxTile:
             builder.store_tile(number, stored[place], INT64(TILE_BYTES))
         builder.release_tiles()
         lowest = builder.broadcast(minimum)
-        vectors = [[builder.read(each, FLOAT_VECTOR, vector) for each in (scales, bias)] for vector in range(_VECTORS)]
+        vectors = [
+            [builder.read(address, FLOAT_VECTOR, vector) for address in (scales, bias)] for vector in range(_VECTORS)
+        ]
         for rows, first in enumerate(first_rows):
             with builder.loop(INT64(TILE_ROWS)) as index:
                 row = builder.add(first, index)

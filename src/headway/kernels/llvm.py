@@ -34,9 +34,9 @@ def intrinsic(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., An
 
     def decorate(emit: Callable[..., Any]) -> Callable[..., Any]:
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-            own = Builder(builder.block)
-            result = emit(own, *arguments)
-            builder.position_at_end(own.block)
+            body = Builder(builder.block)
+            result = emit(body, *arguments)
+            builder.position_at_end(body.block)
             return ir.Constant(BYTE.as_pointer(), None) if result is None else result
 
         @functools.wraps(emit)

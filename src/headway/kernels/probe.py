@@ -14,9 +14,9 @@ from headway.kernels.reductions import row_sum
 def run() -> None:
     """Run the kernel. Raises an exception if that fails, or if the result is wrong."""
     x = np.arange(1, 2 * LANES, dtype=np.float32)
-    found, expected = _scaled_sum(x, 0.5), float(x.sum()) / 2
-    if found != expected:
-        raise ArithmeticError(f"a kernel computed {found} instead of {expected}")
+    actual, expected = _scaled_sum(x, 0.5), float(x.sum()) / 2
+    if actual != expected:
+        raise ArithmeticError(f"a kernel computed {actual} instead of {expected}")
 
 
 @intrinsic(types.void(types.uintp, types.float32))

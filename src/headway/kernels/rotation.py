@@ -33,10 +33,10 @@ def _rotate_head(
     """Rotate one head, whose ``width`` is a multiple of LANES."""
     swapped = [lane ^ 1 for lane in range(LANES)]
     with builder.loop(builder.udiv(width, INT64(LANES))) as i:
-        own = emit_read_float32(builder, x, like.type, i, FLOAT_VECTOR)
-        other = builder.shuffle(own, own, swapped)
+        lanes = emit_read_float32(builder, x, like.type, i, FLOAT_VECTOR)
+        other = builder.shuffle(lanes, lanes, swapped)
         turned = builder.fadd(
-            builder.fmul(own, builder.read(cosine, FLOAT_VECTOR, i)),
+            builder.fmul(lanes, builder.read(cosine, FLOAT_VECTOR, i)),
             builder.fmul(other, builder.read(sine, FLOAT_VECTOR, i)),
         )
         builder.write(emit_cast(builder, turned, like.type), out, i)

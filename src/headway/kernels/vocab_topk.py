@@ -105,13 +105,13 @@ def topk_projection_per_sentence(
     excluded = np.empty(len(banned), dtype=np.int64)
     for sentence in range(len(slots)):
         slot = slots[sentence]
-        own = slot_tokens[slot].reshape(-1)
+        slot_vocab = slot_tokens[slot].reshape(-1)
         size, num_excluded, eos_place = 0, 0, -1
-        while size < len(own) and own[size] > 0:
-            if own[size] == eos:
+        while size < len(slot_vocab) and slot_vocab[size] > 0:
+            if slot_vocab[size] == eos:
                 eos_place = size
             for token in banned:
-                if own[size] == token:
+                if slot_vocab[size] == token:
                     excluded[num_excluded] = size
                     num_excluded += 1
             size += 1
@@ -126,7 +126,7 @@ def topk_projection_per_sentence(
         )
         for r in range(sentence * beams, (sentence + 1) * beams):
             for c in range(out_tokens.shape[1]):
-                out_tokens[r, c] = own[out_tokens[r, c]]
+                out_tokens[r, c] = slot_vocab[out_tokens[r, c]]
 
 
 @jit
@@ -174,8 +174,8 @@ def _add_chunk(
     if top > largest:
         total *= exp2((largest - top) * LOG2_E)
         largest = top
-    own = logits.ctypes.data + 4 * (row * logits.shape[1] + first)
-    added = sum_of_exponentials(own, end - first, largest)
+    chunk_address = logits.ctypes.data + 4 * (row * logits.shape[1] + first)
+    added = sum_of_exponentials(chunk_address, end - first, largest)
     if top > log_probs[row, last]:
         for n in range(first, end):
             logit = logits[row, n]
@@ -184,11 +184,11 @@ def _add_chunk(
                 for b in range(len(banned)):
                     excluded |= banned[b] == n + offset
                 if not excluded:
-                    at = last
-                    while at > 0 and logit > log_probs[row, at - 1]:
-                        log_probs[row, at], tokens[row, at] = log_probs[row, at - 1], tokens[row, at - 1]
-                        at -= 1
-                    log_probs[row, at], tokens[row, at] = logit, n + offset
+                    place = last
+                    while place > 0 and logit > log_probs[row, place - 1]:
+                        log_probs[row, place], tokens[row, place] = log_probs[row, place - 1], tokens[row, place - 1]
+                        place -= 1
+                    log_probs[row, place], tokens[row, place] = logit, n + offset
     return largest, total + added
 
 
