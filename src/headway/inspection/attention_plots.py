@@ -65,7 +65,7 @@ def figure(
             return _probabilities(inspection)
         shown = inspection.select_map(kind, -1 if layer is None else layer, head)
         maps = inspection.maps_of_kind(shown.kind)
-        if layer is None and head is None and sum(len(each.heads) for each in maps) > 1:
+        if layer is None and head is None and sum(len(attention_map.heads) for attention_map in maps) > 1:
             return _overview(inspection, maps)
         return _large(inspection, shown, len(maps))
 
@@ -79,10 +79,10 @@ def _overview(inspection: Inspection, maps: tuple[AttentionMap, ...]) -> Figure:
     size = (max(across * panel[0] + 1.8 + labels, 6.5), len(maps) * (panel[1] + 0.3) + 1.2 + labels)
     picture = Figure(figsize=size, layout="constrained")
     grid = picture.subplots(len(maps), across, squeeze=False, sharex=True, sharey=True)
-    for line, each in zip(grid, maps, strict=True):
-        for axes, head, weights in zip(line, each.heads, each.weights, strict=True):
+    for line, attention_map in zip(grid, maps, strict=True):
+        for axes, head, weights in zip(line, attention_map.heads, attention_map.weights, strict=True):
             image = _heat(axes, weights.numpy(), 1.0)
-            axes.set_title(f"layer {each.layer}, head {head}", fontsize=9)
+            axes.set_title(f"layer {attention_map.layer}, head {head}", fontsize=9)
             _ticks(axes, rows if labels else [], columns if labels else [], 6)
             axes.label_outer()
     _title(picture, inspection, f"{KIND_NAMES[maps[0].kind]}: all layers and heads")
@@ -139,7 +139,7 @@ def _decision(inspection: Inspection) -> Figure:
     """Draw a classifier's labels and, for each token, its attribution and its pooling weight."""
     assert inspection.labels is not None
     tokens = list(map(make_visible, inspection.source_tokens))
-    pooling = next((each for each in inspection.maps if each.kind == "pooling"), None)
+    pooling = next((attention_map for attention_map in inspection.maps if attention_map.kind == "pooling"), None)
     attribution = inspection.attribution
     beside = (attribution is not None) + (pooling is not None)
     shown = list(inspection.labels.items())[:12]
@@ -171,8 +171,8 @@ def _decision(inspection: Inspection) -> Figure:
 
 def _label_bars(axes: Axes, shown: list[tuple[str, float]], of: int) -> None:
     axes.barh(range(len(shown)), [probability for _, probability in shown], color=_BLUE)
-    for at, (_, probability) in enumerate(shown):
-        axes.annotate(f"{probability:.3f}", (probability, at), (4, 0), textcoords="offset points", va="center")
+    for row, (_, probability) in enumerate(shown):
+        axes.annotate(f"{probability:.3f}", (probability, row), (4, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(shown)), [make_visible(label).replace("␣", " ") for label, _ in shown])
     _probability_axis(axes, 1.18, "probability")
     axes.set_title("Labels" if len(shown) == of else f"The {len(shown)} most probable of {of} labels")
@@ -206,13 +206,13 @@ def _numbers(axes: Axes, weights: Any, largest: float) -> None:
 
 def _probability_bars(axes: Axes, inspection: Inspection) -> None:
     """Draw the probability of each predicted token; forced tokens have none."""
-    for at, step in enumerate(inspection.steps):
+    for row, step in enumerate(inspection.steps):
         probability = math.exp(step.log_probability)
         if not step.forced:
-            axes.barh(at, probability, color=_BLUE, height=0.7)
+            axes.barh(row, probability, color=_BLUE, height=0.7)
         text = "given" if step.forced else f"{probability:.2f}"
         place = 0 if step.forced else probability
-        axes.annotate(text, (place, at), (3, 0), textcoords="offset points", va="center", fontsize=7)
+        axes.annotate(text, (place, row), (3, 0), textcoords="offset points", va="center", fontsize=7)
     _probability_axis(axes, 1.25, "P(token | source,\ntokens before)")
     axes.tick_params(length=0)
 

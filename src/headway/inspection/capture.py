@@ -88,7 +88,7 @@ def capture(model: nn.Module) -> Iterator[Capture]:
 def attention_modules(model: nn.Module) -> list[tuple[str, Kind | None, nn.Module]]:
     """Return name, kind and module of each attention module in ``model``."""
     modules = dict(model.named_modules())
-    return [(name, _kind(name, modules), each) for name, each in modules.items() if isinstance(each, _ATTENTION)]
+    return [(name, _kind(name, modules), module) for name, module in modules.items() if isinstance(module, _ATTENTION)]
 
 
 def count_attention_weights(model: nn.Module, source_length: int, target_length: int = 0) -> int:
@@ -108,7 +108,7 @@ def count_attention_weights(model: nn.Module, source_length: int, target_length:
 
 def _kind(name: str, modules: Mapping[str, nn.Module]) -> Kind | None:
     """Return the kind of an attention module, from its type or, for multi-head attention, from its block."""
-    block, _, own = name.rpartition(".")
+    block, _, child_name = name.rpartition(".")
     match modules[name], modules[block]:
         case AttentionPooling(), _:
             return "pooling"
@@ -119,7 +119,7 @@ def _kind(name: str, modules: Mapping[str, nn.Module]) -> Kind | None:
         case _, CausalBlock():
             return "decoder"
         case _, DecoderBlock():
-            return "cross" if own == "cross_attention" else "decoder"
+            return "cross" if child_name == "cross_attention" else "decoder"
     return None
 
 

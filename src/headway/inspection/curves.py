@@ -89,11 +89,11 @@ def read_curves(run: Path, name: str, x_axis: str) -> Curves:
     steps, places = _axis(train, x_axis)
 
     def points(source: list[dict[str, Any]], key: str) -> Points:
-        found = [record for record in source if key in record]
-        at = np.interp([record["step"] for record in found], steps, places)
-        return Points(at, np.array([record[key] for record in found], dtype=np.float64))
+        scored = [record for record in source if key in record]
+        x = np.interp([record["step"] for record in scored], steps, places)
+        return Points(x, np.array([record[key] for record in scored], dtype=np.float64))
 
-    metric = next((each for each in _METRICS if any(each in record for record in dev)), _METRICS[0])
+    metric = next((candidate for candidate in _METRICS if any(candidate in record for record in dev)), _METRICS[0])
     return Curves(
         name,
         train_loss=points(train, "loss"),
@@ -158,18 +158,18 @@ def _is_record(record: object) -> bool:
 @figure_style(_STYLE)
 def figure(curves: Sequence[Curves], x_axis: str) -> Figure:
     """Return the learning curves of some runs as one figure."""
-    scored = dict.fromkeys(each.metric for each in curves if len(each.score.x))
+    scored = dict.fromkeys(run.metric for run in curves if len(run.score.x))
     rows: Any = [["loss", "score" if scored else "loss"], ["rate", "speed"]]
     picture = Figure(figsize=(10, 6.4), layout="constrained")
     panels = picture.subplot_mosaic(rows, sharex=True, gridspec_kw={"height_ratios": [3, 2]})
     styles = [(COLORS[n % len(COLORS)], DASHES[n // len(COLORS) % len(DASHES)]) for n in range(len(curves))]
     _loss_panel(panels["loss"], curves, styles)
     if scored:
-        scores = [each.score for each in curves]
+        scores = [run.score for run in curves]
         _value_panel(panels["score"], f"{' or '.join(scored)} on the development set", scores, styles, marker="o")
         _label_best(panels["score"], scores, styles, max)
-    _value_panel(panels["rate"], "Learning rate", [each.learning_rate for each in curves], styles)
-    _value_panel(panels["speed"], "Speed (target tokens per second)", [each.speed for each in curves], styles)
+    _value_panel(panels["rate"], "Learning rate", [run.learning_rate for run in curves], styles)
+    _value_panel(panels["speed"], "Speed (target tokens per second)", [run.speed for run in curves], styles)
     for name in ("rate", "speed"):
         panels[name].set_ylim(bottom=0)
     panels["rate"].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -186,11 +186,11 @@ def figure(curves: Sequence[Curves], x_axis: str) -> Figure:
 
 def _loss_panel(panel: Axes, curves: Sequence[Curves], styles: Styles) -> None:
     """Draw the training loss thin and pale, the development loss thick."""
-    has_dev = any(len(each.dev_loss.x) for each in curves)
-    for each, (color, dash) in zip(curves, styles, strict=True):
+    has_dev = any(len(run.dev_loss.x) for run in curves)
+    for run, (color, dash) in zip(curves, styles, strict=True):
         width, alpha = (1.0, 0.6) if has_dev else (1.6, 1.0)
-        panel.plot(each.train_loss.x, each.train_loss.y, dash, color=color, linewidth=width, alpha=alpha)
-        panel.plot(each.dev_loss.x, each.dev_loss.y, dash, color=color, linewidth=1.8, marker="o", markersize=3)
+        panel.plot(run.train_loss.x, run.train_loss.y, dash, color=color, linewidth=width, alpha=alpha)
+        panel.plot(run.dev_loss.x, run.dev_loss.y, dash, color=color, linewidth=1.8, marker="o", markersize=3)
     panel.set_yscale("log")
     panel.set_ylabel("nats per target token (log scale)")
     panel.set_title("Loss")
@@ -205,26 +205,26 @@ def _loss_panel(panel: Axes, curves: Sequence[Curves], styles: Styles) -> None:
             Line2D([], [], color="#555555", linewidth=1.8, marker="o", markersize=3, label="development set"),
         ]
         panel.legend(handles=handles, frameon=False, loc="upper right")
-        _label_best(panel, [each.dev_loss for each in curves], styles, min)
+        _label_best(panel, [run.dev_loss for run in curves], styles, min)
 
 
 def _value_panel(panel: Axes, title: str, points: Sequence[Points], styles: Styles, marker: str = "") -> None:
-    for each, (color, dash) in zip(points, styles, strict=True):
-        panel.plot(each.x, each.y, dash, color=color, linewidth=1.6, marker=marker, markersize=3)
+    for series, (color, dash) in zip(points, styles, strict=True):
+        panel.plot(series.x, series.y, dash, color=color, linewidth=1.6, marker=marker, markersize=3)
     panel.set_title(title)
 
 
 def _label_best(panel: Axes, points: Sequence[Points], styles: Styles, best: Any) -> None:
     """Label each run's best value at the right edge in its color; overlapping labels are moved apart."""
-    found = [
-        (float(best(each.y[np.isfinite(each.y)])), color)
-        for each, (color, _) in zip(points, styles, strict=True)
-        if np.isfinite(each.y).any()
+    best_values = [
+        (float(best(series.y[np.isfinite(series.y)])), color)
+        for series, (color, _) in zip(points, styles, strict=True)
+        if np.isfinite(series.y).any()
     ]
     panel.set_ylim(panel.get_ylim())  # fix the limits before placing labels
     to_axes = panel.transData + panel.transAxes.inverted()
-    heights = [float(to_axes.transform((0, value))[1]) for value, _ in found]
-    for (value, color), height in zip(found, _apart(heights, 0.055), strict=True):
+    heights = [float(to_axes.transform((0, value))[1]) for value, _ in best_values]
+    for (value, color), height in zip(best_values, _apart(heights, 0.055), strict=True):
         panel.annotate(
             f"best {value:.1f}" if best is max else f"best {value:.2f}",
             (1.01, height),
@@ -251,11 +251,11 @@ def _name_runs(picture: Figure, curves: Sequence[Curves], styles: Styles) -> Non
         picture.suptitle(curves[0].name, x=0.01, ha="left", fontsize=12, fontweight="bold")
     else:
         handles = [
-            Line2D([], [], color=color, linestyle=dash, linewidth=2.5, label=each.name)
-            for each, (color, dash) in zip(curves, styles, strict=True)
+            Line2D([], [], color=color, linestyle=dash, linewidth=2.5, label=run.name)
+            for run, (color, dash) in zip(curves, styles, strict=True)
         ]
         picture.legend(handles=handles, loc="outside upper left", ncols=min(len(curves), 4), frameon=False, fontsize=10)
-    signatures = sorted(frozenset().union(*(each.signatures for each in curves)))
+    signatures = sorted(frozenset().union(*(run.signatures for run in curves)))
     if signatures:
         differ = "computed differently: " if len(signatures) > 1 else ""
         picture.supxlabel(f"{differ}{'; '.join(signatures)}", x=0.01, ha="left", fontsize=7, color="#777777")

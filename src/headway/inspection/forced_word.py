@@ -64,7 +64,7 @@ def force_word(
     if not word.strip():
         raise DataError("the word is blank: there is nothing to force; give a word")
     begun = Source(source, prefix=prefix + word)
-    found = translator.translate(
+    forced = translator.translate(
         begun, options, target_language=target_language, source_language=source_language, protect=False
     )
     read = partial(
@@ -75,4 +75,4 @@ def force_word(
         target_language=target_language,
         source_language=source_language,
     )
-    return ForcedWord(read(translation), read(found.text))
+    return ForcedWord(read(translation), read(forced.text))

@@ -50,8 +50,8 @@ def inspect_language_model(
     else:
         prompt_ids, new_ids, continuation = tuple(bundle.tokenizer.encode(prompt)), (), ""
         if max_new_tokens:
-            (found,) = language_model.generate(prompt, temperature=0, max_new_tokens=max_new_tokens)
-            new_ids, continuation = found.ids, found.text
+            (generated,) = language_model.generate(prompt, temperature=0, max_new_tokens=max_new_tokens)
+            new_ids, continuation = generated.ids, generated.text
     predicted = [*prompt_ids, *new_ids, EOS]
     if len(predicted) == 1:
         raise DataError("the text is empty: there is nothing to inspect; give a text")
@@ -70,9 +70,15 @@ def inspect_language_model(
         source=prompt,
         source_tokens=tuple(bundle.tokenizer.display(prompt_ids)),
         maps=tuple(
-            AttentionMap(each.kind, each.layer, tuple(range(1, each.weights.size(1) + 1)), each.weights[0], each.name)
-            for each in seen.maps
-            if each.kind
+            AttentionMap(
+                captured.kind,
+                captured.layer,
+                tuple(range(1, captured.weights.size(1) + 1)),
+                captured.weights[0],
+                captured.name,
+            )
+            for captured in seen.maps
+            if captured.kind
         ),
         target=continuation,
         target_given=given,

@@ -45,7 +45,7 @@ def inspect_masked_language_model(
     check_attention_size(model, len(ids))
     with capture(model) as seen:
         model.hidden(torch.tensor([ids], device=masked_language_model.device))
-    masks = [at for at, index in enumerate(ids) if index == masked_language_model.mask_id]
+    masks = [position for position, index in enumerate(ids) if index == masked_language_model.mask_id]
     positions = torch.tensor(masks or range(1, len(ids) - 1))
     rows = torch.tensor(ids).repeat(len(positions), 1)
     rows[torch.arange(len(rows)), positions] = masked_language_model.mask_id
@@ -53,8 +53,8 @@ def inspect_masked_language_model(
     if masks:
         predicted = masked_language_model.most_probable_tokens(states)
         filled = list(ids)
-        for at, index in zip(masks, predicted, strict=True):
-            filled[at] = index
+        for position, index in zip(masks, predicted, strict=True):
+            filled[position] = index
     else:
         predicted = list(ids[1:-1])
     return Inspection(
@@ -63,9 +63,15 @@ def inspect_masked_language_model(
         source=text,
         source_tokens=tuple(tokenizer.display(ids)),
         maps=tuple(
-            AttentionMap(each.kind, each.layer, tuple(range(1, each.weights.size(1) + 1)), each.weights[0], each.name)
-            for each in seen.maps
-            if each.kind
+            AttentionMap(
+                captured.kind,
+                captured.layer,
+                tuple(range(1, captured.weights.size(1) + 1)),
+                captured.weights[0],
+                captured.name,
+            )
+            for captured in seen.maps
+            if captured.kind
         ),
         target=tokenizer.decode(filled[1:-1]) if masks else None,
         steps=tuple(predicted_tokens(model.projection, states, predicted, 0, alternatives, tokenizer)),

@@ -113,19 +113,23 @@ def inspect_classification(
         length = min(len(classifier.bundle.tokenizer.encode(text)) + 1, length)
     check_attention_size(model, length + (model.config.pooling == "first"))
     with capture(model) as seen:
-        found = classifier.classify(text)
-    if any(value != value for value in found.probabilities.values()):
+        classification = classifier.classify(text)
+    if any(value != value for value in classification.probabilities.values()):
         raise BundleError("the model's probabilities are NaN: its weights are damaged")
-    told = classifier.explain(text, label)
+    explanation = classifier.explain(text, label)
     return Inspection(
         model=name,
         architecture=model.config.kind,
         source=text,
-        source_tokens=tuple(token.text for token in told.tokens),
-        maps=tuple(_without_padding(each, each.kind, len(told.tokens)) for each in seen.maps if each.kind),
-        labels=dict(sorted(found.probabilities.items(), key=lambda pair: -pair[1])),
-        attribution=LabelAttribution(told.label, tuple(token.value for token in told.tokens)),
-        truncated=found.truncated,
+        source_tokens=tuple(token.text for token in explanation.tokens),
+        maps=tuple(
+            _without_padding(captured, captured.kind, len(explanation.tokens))
+            for captured in seen.maps
+            if captured.kind
+        ),
+        labels=dict(sorted(classification.probabilities.items(), key=lambda pair: -pair[1])),
+        attribution=LabelAttribution(explanation.label, tuple(token.value for token in explanation.tokens)),
+        truncated=classification.truncated,
     )
 
 

@@ -57,10 +57,10 @@ def inspect_translation(
     source_ids = _source_ids(translator, special, source)
     given = target is not None
     if target is None:
-        found = translator.translate(
+        best = translator.translate(
             source, options, target_language=target_language, source_language=source_language, protect=False
         ).candidates[0]
-        target, target_ids = found.text, list(found.ids)
+        target, target_ids = best.text, list(best.ids)
     else:
         target_ids = bundle.target_tokenizer.encode(target)
     predicted = [*special.target_prefix, *target_ids, EOS]
@@ -79,12 +79,18 @@ def inspect_translation(
             torch.tensor([read], device=device), torch.tensor([[BOS, *predicted[:-1]]], device=device)
         )[0]
     maps = tuple(
-        AttentionMap(each.kind, each.layer, tuple(range(1, each.weights.size(1) + 1)), each.weights[0], each.name)
-        for each in seen.maps
-        if each.kind  # rows and columns of other attention are unknown; Headway's own models have no such attention
+        AttentionMap(
+            captured.kind,
+            captured.layer,
+            tuple(range(1, captured.weights.size(1) + 1)),
+            captured.weights[0],
+            captured.name,
+        )
+        for captured in seen.maps
+        if captured.kind  # rows and columns of other attention are unknown; Headway's own models have no such attention
     )
-    own = slice(len(special.source_prefix), len(special.source_prefix) + len(source_ids))
-    layer, pairs = _aligned(maps, own, range(forced, len(predicted) - 1), translator.alignment_layer)
+    text_positions = slice(len(special.source_prefix), len(special.source_prefix) + len(source_ids))
+    layer, pairs = _aligned(maps, text_positions, range(forced, len(predicted) - 1), translator.alignment_layer)
     steps = predicted_tokens(bundle.model.projection, hidden, predicted, forced, alternatives, bundle.target_tokenizer)
     return Inspection(
         model=name,
@@ -121,7 +127,7 @@ def _aligned(
 
     Without cross-attention, the layer is None and there are no pairs.
     """
-    cross = [each for each in maps if each.kind == "cross"]
+    cross = [attention_map for attention_map in maps if attention_map.kind == "cross"]
     if not cross:
         return None, ()
     if asked is not None and not -len(cross) <= asked < len(cross):

@@ -69,7 +69,10 @@ def step_data(step: PredictedToken) -> dict[str, Any]:
 
 def _kind(kind: Kind, inspection: Inspection, max_weight: int) -> dict[str, Any]:
     maps = inspection.maps_of_kind(kind)
-    packed = [{"layer": each.layer, "heads": each.heads, "weights": _packed(each, max_weight)} for each in maps]
+    packed = [
+        {"layer": attention_map.layer, "heads": attention_map.heads, "weights": _packed(attention_map, max_weight)}
+        for attention_map in maps
+    ]
     return {"id": kind, "rows": maps[0].row_side, "columns": maps[0].column_side, "maps": packed}
 
 

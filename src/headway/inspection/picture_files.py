@@ -89,12 +89,12 @@ def font_families(text: str) -> list[str]:
     Warns about characters that no installed font covers, which are drawn as boxes.
     """
     missing = {ord(character) for character in text} - _characters(font_manager.findfont(_DEFAULT_FONT))
-    found = [_DEFAULT_FONT]
+    families = [_DEFAULT_FONT]
     for path in sorted(font_manager.findSystemFonts(), key=_taste) if missing else ():
         if has := missing & _characters(path):
             missing -= has
             font_manager.fontManager.addfont(path)
-            found.append(FT2Font(path).family_name)
+            families.append(FT2Font(path).family_name)
         if not missing:
             break
     if missing:
@@ -103,7 +103,7 @@ def font_families(text: str) -> list[str]:
             "install a font for them (such as Noto), or write an .html page",
             stacklevel=3,
         )
-    return found
+    return families
 
 
 def _taste(path: str) -> tuple[bool, bool, str]:

@@ -124,7 +124,7 @@ class Inspection:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of attention of this model, the most informative first."""
-        present = {each.kind for each in self.maps}
+        present = {attention_map.kind for attention_map in self.maps}
         return tuple(kind for kind in _KINDS if kind in present)
 
     def tokens(self, side: Side) -> tuple[str, ...]:
@@ -146,11 +146,11 @@ class Inspection:
 
     def maps_of_kind(self, kind: Kind) -> tuple[AttentionMap, ...]:
         """Return the maps of one kind in layer order, or raise :class:`ConfigError` if the model has none."""
-        found = tuple(each for each in self.maps if each.kind == kind)
-        if not found:
+        maps = tuple(attention_map for attention_map in self.maps if attention_map.kind == kind)
+        if not maps:
             has = f"it has {', '.join(self.kinds)}" if self.maps else "it has no attention at all"
             raise ConfigError(f"kind {kind!r}: this {self.architecture} model has no such attention; {has}")
-        return found
+        return maps
 
     def select_map(self, kind: Kind | None = None, layer: int = -1, head: int | None = None) -> AttentionMap:
         """Return one map, by default of the most informative kind and the last layer, with all heads or one.
@@ -165,12 +165,12 @@ class Inspection:
         """
         if kind is None and not self.maps:
             raise ConfigError(f"this {self.architecture} model has no attention to show; JSON has its probabilities")
-        found = self.maps_of_kind(kind or self.kinds[0])
-        one = found[_index("layer", layer, len(found))]
+        maps = self.maps_of_kind(kind or self.kinds[0])
+        one = maps[_index("layer", layer, len(maps))]
         if head is None:
             return one
-        at = _index("head", head, len(one.heads))
-        return replace(one, heads=one.heads[at : at + 1], weights=one.weights[at : at + 1])
+        index = _index("head", head, len(one.heads))
+        return replace(one, heads=one.heads[index : index + 1], weights=one.weights[index : index + 1])
 
     def filter_maps(self, kind: Kind | None = None, layer: int | None = None, head: int | None = None) -> Inspection:
         """Return a copy that contains only the maps of one kind, layer or head; arguments as in :meth:`select_map`.
@@ -179,22 +179,32 @@ class Inspection:
         """
         maps = self.maps if kind is None else self.maps_of_kind(kind)
         if layer is not None:
-            depths = {each.kind: each.layer for each in maps}
+            depths = {attention_map.kind: attention_map.layer for attention_map in maps}
             _index("layer", layer, max(depths.values(), default=0))
-            maps = tuple(each for each in maps if each.layer in (layer, depths[each.kind] + 1 + layer))
+            maps = tuple(
+                attention_map
+                for attention_map in maps
+                if attention_map.layer in (layer, depths[attention_map.kind] + 1 + layer)
+            )
         if head is not None:
-            _index("head", head, max((len(each.heads) for each in maps), default=0))
-            fitting = (each for each in maps if -len(each.heads) <= head <= len(each.heads))
-            maps = tuple(self.select_map(each.kind, each.layer, head) for each in fitting)
+            _index("head", head, max((len(attention_map.heads) for attention_map in maps), default=0))
+            fitting = (
+                attention_map for attention_map in maps if -len(attention_map.heads) <= head <= len(attention_map.heads)
+            )
+            maps = tuple(self.select_map(attention_map.kind, attention_map.layer, head) for attention_map in fitting)
         return replace(self, maps=maps)
 
     def as_json(self) -> str:
         """Return everything as one JSON object; weights and probabilities are rounded to 6 decimals."""
         values = _rounded(asdict(replace(self, maps=())))
         values["maps"] = [
-            {key: getattr(each, key) for key in ("kind", "layer", "name", "heads")}
-            | {"rows": each.row_side, "columns": each.column_side, "weights": _rounded(each.weights.tolist())}
-            for each in self.maps
+            {key: getattr(attention_map, key) for key in ("kind", "layer", "name", "heads")}
+            | {
+                "rows": attention_map.row_side,
+                "columns": attention_map.column_side,
+                "weights": _rounded(attention_map.weights.tolist()),
+            }
+            for attention_map in self.maps
         ]
         header: dict[str, Any] = {"format": _FORMAT, "version": _VERSION}
         if self.steps:
@@ -211,16 +221,16 @@ class Inspection:
             values.pop("log_probability", None)
             maps = tuple(
                 AttentionMap(
-                    each["kind"], each["layer"], tuple(each["heads"]), torch.tensor(each["weights"]), each["name"]
+                    entry["kind"], entry["layer"], tuple(entry["heads"]), torch.tensor(entry["weights"]), entry["name"]
                 )
-                for each in values.pop("maps")
+                for entry in values.pop("maps")
             )
             for step in values["steps"]:
-                step["alternatives"] = tuple(TokenAlternative(**each) for each in step["alternatives"])
+                step["alternatives"] = tuple(TokenAlternative(**alternative) for alternative in step["alternatives"])
             values["steps"] = tuple(PredictedToken(**step) for step in values["steps"])
             values["alignment"] = tuple((source, target) for source, target in values["alignment"])
-            if told := values["attribution"]:
-                values["attribution"] = LabelAttribution(told["label"], tuple(told["values"]))
+            if attribution := values["attribution"]:
+                values["attribution"] = LabelAttribution(attribution["label"], tuple(attribution["values"]))
             if (positions := values.get("hidden_positions")) is not None:
                 values["hidden_positions"] = tuple(positions)
             return cls(**{**values, "source_tokens": tuple(values["source_tokens"]), "maps": maps})
@@ -259,7 +269,7 @@ def _rounded(value: Any) -> Any:
         case float():
             return round(value, _DIGITS)
         case dict():
-            return {key: _rounded(each) for key, each in value.items()}
+            return {key: _rounded(item) for key, item in value.items()}
         case list() | tuple():
-            return [_rounded(each) for each in value]
+            return [_rounded(item) for item in value]
     return value

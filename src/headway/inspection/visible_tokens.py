@@ -32,4 +32,4 @@ def _shape(character: str, *, alone: bool) -> str:
 def is_right_to_left(text: str) -> bool:
     """Return whether most letters of ``text`` belong to a script written from right to left."""
     directions = [unicodedata.bidirectional(character) for character in text]
-    return sum(each in ("R", "AL") for each in directions) > directions.count("L")
+    return sum(direction in ("R", "AL") for direction in directions) > directions.count("L")
