@@ -67,7 +67,7 @@ def measure(settings: Settings) -> Numbers:
         "weights": weights,
         "results": results,
         "single_key_error": max(errors),
-        "own": {name: [each[name] for each in shares] for name in shares[0]},
+        "own": {name: [seed_shares[name] for seed_shares in shares] for name in shares[0]},
         "lengths": VECTOR_NORMS,
         "growth": [_growth(generator, repeats * 10) for generator in generators],
         "tables": {"The example, step by step (scores X Xᵀ; weights softmax(scores / √3); result weights X)": steps},
@@ -91,8 +91,8 @@ def _own_shares(generator: torch.Generator, repeats: int) -> dict[str, float]:
             "no projections": attention_weights(x, x),
             "random projections": attention_weights(query, key),
         }.items():
-            own = weights.diagonal(dim1=-2, dim2=-1)
-            shares[f"{kind}, {width}"] = float((own > 0.5).double().mean())
+            self_weights = weights.diagonal(dim1=-2, dim2=-1)
+            shares[f"{kind}, {width}"] = float((self_weights > 0.5).double().mean())
     return shares
 
 
@@ -113,9 +113,9 @@ def _growth(generator: torch.Generator, repeats: int) -> dict[str, list[float]]:
         weights.append(attention_weights(query, grown)[:, 0, 0])
     doubled, single = weights[VECTOR_NORMS.index(2.0)], weights[VECTOR_NORMS.index(1.0)]
     return {
-        "all": [float(each.mean()) for each in weights],
-        "positive": [float(each[agrees].mean()) for each in weights],
-        "negative": [float(each[~agrees].mean()) for each in weights],
+        "all": [float(length_weights.mean()) for length_weights in weights],
+        "positive": [float(length_weights[agrees].mean()) for length_weights in weights],
+        "negative": [float(length_weights[~agrees].mean()) for length_weights in weights],
         "gain": [float((doubled > single).double().mean())],
     }
 
@@ -127,24 +127,24 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
         f"largest difference between result and value: {error:.2g}. The softmax of a single number is 1, whatever "
         "query and key are. With two or more keys this is not the case"
     )
-    own, *others = numbers["weights"][0]
-    shares = f"own weight {own:.4f}, the others' {' and '.join(f'{each:.4f}' for each in others)}"
+    own_weight, *others = numbers["weights"][0]
+    shares = f"own weight {own_weight:.4f}, the others' {' and '.join(f'{weight:.4f}' for weight in others)}"
     words = "its own weight is the largest, but below one half"
-    if own > 0.5:
+    if own_weight > 0.5:
         words = "its own weight is above one half"
-    elif own < max(others):
-        words = f"another vector has the largest weight, and {1 - own:.0%} of the result comes from others"
+    elif own_weight < max(others):
+        words = f"another vector has the largest weight, and {1 - own_weight:.0%} of the result comes from others"
     return (
         decide(reason, supported=error < 1e-12),
-        decide(f"{shares}: {words}", supported=own > 0.5, refuted=own < max(others)),
+        decide(f"{shares}: {words}", supported=own_weight > 0.5, refuted=own_weight < max(others)),
         _judge_growth(numbers),
     )
 
 
 def _judge_growth(numbers: Numbers) -> Verdict:
     start, average = numbers["lengths"].index(1.0), _means(numbers, "all")
-    rises = [all(a < b for a, b in pairwise(each["all"][start:])) for each in numbers["growth"]]
-    gain = fmean(each["gain"][0] for each in numbers["growth"])
+    rises = [all(a < b for a, b in pairwise(growth["all"][start:])) for growth in numbers["growth"]]
+    gain = fmean(growth["gain"][0] for growth in numbers["growth"])
     reason = (
         f"as a key's length grows from 1 to {numbers['lengths'][-1]:g}, its mean weight over random queries changes "
         f"from {average[start]:.3f} to {average[-1]:.3f}. But only {gain:.0%} of the queries give more "
@@ -157,12 +157,12 @@ def _judge_growth(numbers: Numbers) -> Verdict:
 
 def _means(numbers: Numbers, kind: str) -> list[float]:
     """Return the mean weight over seeds at each length of the key."""
-    return [fmean(values) for values in zip(*(each[kind] for each in numbers["growth"]), strict=True)]
+    return [fmean(values) for values in zip(*(growth[kind] for growth in numbers["growth"]), strict=True)]
 
 
 def draw(numbers: Numbers) -> Figure:
     """Draw the example's weights, how often the own weight exceeds one half, and the weight of a growing key."""
-    picture, (example, own, growth) = subplots(TITLE, 1, 3, size=(16, 5.5))
+    picture, (example, own_share, growth) = subplots(TITLE, 1, 3, size=(16, 5.5))
     texts = [[f"{weight:.4f}" for weight in row] for row in numbers["weights"]]
     style: Any = {"text_style": lambda *_: {"fontsize": 15}, "dark_above": 0.6, "vmin": 0, "vmax": 1, "aspect": "equal"}
     heat_map(example, numbers["weights"], texts, row_labels=VECTOR_NAMES, column_labels=VECTOR_NAMES, **style)
@@ -171,11 +171,11 @@ def draw(numbers: Numbers) -> Figure:
         kind: [100 * fmean(numbers["own"][f"{kind}, {width}"]) for width in WIDTHS]
         for kind in ("no projections", "random projections")
     }
-    plot_lines(own, WIDTHS, shares, marker="o")
-    own.set_ylim(-3, 103)
+    plot_lines(own_share, WIDTHS, shares, marker="o")
+    own_share.set_ylim(-3, 103)
     share = f"share of {NUM_KEYS} random vectors (%)"
-    label(own, "Own weight above one half", "width d_k (units)", share, log="x", xticks=WIDTHS)
-    own.legend(loc="center right")
+    label(own_share, "Own weight above one half", "width d_k (units)", share, log="x", xticks=WIDTHS)
+    own_share.legend(loc="center right")
     kinds = {"positive": "queries with positive score", "all": "all queries", "negative": "queries with negative score"}
     means = {words: _means(numbers, name) for name, words in kinds.items()}
     plot_lines(growth, numbers["lengths"], means, marker="o")
@@ -190,7 +190,9 @@ def draw(numbers: Numbers) -> Figure:
 def explain(numbers: Numbers) -> str:
     """Describe how often vectors attend to themselves, and how a growing key's weight depends on the score's sign."""
     narrow, wide = f"no projections, {WIDTHS[1]}", f"no projections, {WIDTHS[-1]}"
-    shares = [f"{fmean(numbers['own'][each]):.0%}" for each in (narrow, wide, f"random projections, {WIDTHS[-1]}")]
+    shares = [
+        f"{fmean(numbers['own'][setting]):.0%}" for setting in (narrow, wide, f"random projections, {WIDTHS[-1]}")
+    ]
     start, (positive, negative) = VECTOR_NORMS.index(1.0), (_means(numbers, kind) for kind in ("positive", "negative"))
     return (
         f"{shares[0]} of random vectors give themselves more than half of the weight at d_k = {WIDTHS[1]}, {shares[1]} "

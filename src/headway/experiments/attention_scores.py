@@ -135,11 +135,13 @@ def _judge_cost(costs: dict[str, dict[str, Any]]) -> Verdict:
 
 
 def _judge_non_linearity(bleu: dict[str, list[float]]) -> Verdict:
-    found = {name: mean_diff(bleu[name], bleu[PAPER], len(NON_LINEAR_VARIANTS)) for name in NON_LINEAR_VARIANTS}
-    reason = "BLEU minus scaled dot product: " + "; ".join(f"{name} {each}" for name, each in found.items())
+    differences = {name: mean_diff(bleu[name], bleu[PAPER], len(NON_LINEAR_VARIANTS)) for name in NON_LINEAR_VARIANTS}
+    reason = "BLEU minus scaled dot product: " + "; ".join(
+        f"{name} {difference}" for name, difference in differences.items()
+    )
     least = MIN_BLEU_DIFFERENCE
-    away = any(each.low > least or each.high < -least for each in found.values())
-    within = all(-least <= each.low and each.high <= least for each in found.values())
+    away = any(difference.low > least or difference.high < -least for difference in differences.values())
+    within = all(-least <= difference.low and difference.high <= least for difference in differences.values())
     words = f"no interval is more than {least:g} away from 0, but not all are within {least:g} of 0"
     if away:
         words = f"at least one interval is more than {least:g} away from 0"

@@ -20,7 +20,7 @@ from headway.data.store import fingerprint
 def code_hash(measure: Callable[..., Any]) -> str:
     """Return a hash of all code in the package of ``measure`` that it uses."""
     package, modules = measure.__module__.rpartition(".")[0] + ".", dict[str, dict[str, ast.stmt]]()
-    found = dict[tuple[str, str], str]()
+    definitions = dict[tuple[str, str], str]()
     waiting = [(measure.__module__, measure.__name__)]
     while waiting:
         module, name = waiting.pop()
@@ -29,11 +29,11 @@ def code_hash(measure: Callable[..., Any]) -> str:
         node, key = modules[module].get(name), (module.removeprefix(package), name)
         if isinstance(node, ast.ImportFrom):
             if node.module is not None and node.module.startswith(package):
-                waiting += [(node.module, each.name) for each in node.names if name in (each.name, each.asname)]
-        elif node is not None and key not in found:
-            found[key] = ast.dump(node)
-            waiting += [(module, each.id) for each in ast.walk(node) if isinstance(each, ast.Name)]
-    return fingerprint(sorted(found.items()))
+                waiting += [(node.module, alias.name) for alias in node.names if name in (alias.name, alias.asname)]
+        elif node is not None and key not in definitions:
+            definitions[key] = ast.dump(node)
+            waiting += [(module, child.id) for child in ast.walk(node) if isinstance(child, ast.Name)]
+    return fingerprint(sorted(definitions.items()))
 
 
 def _top_level(path: Path) -> dict[str, ast.stmt]:
@@ -47,9 +47,9 @@ def _top_level(path: Path) -> dict[str, ast.stmt]:
             case ast.FunctionDef() | ast.ClassDef():
                 defined[node.name] = node
             case ast.ImportFrom():
-                defined |= {each.asname or each.name: node for each in node.names}
+                defined |= {alias.asname or alias.name: node for alias in node.names}
             case ast.Assign() | ast.AnnAssign():
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                names = [each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+                names = [child.id for target in targets for child in ast.walk(target) if isinstance(child, ast.Name)]
                 defined |= dict.fromkeys(names, node)
     return defined

@@ -110,9 +110,9 @@ def judge_best(
     for the name of the best candidate.
     """
     best = max(candidates, key=lambda name: fmean(values[name]))
-    found = mean_diff(values[best], values[baseline], len(candidates))
+    difference = mean_diff(values[best], values[baseline], len(candidates))
     words = f"{quantity.format(best)}, corrected for {len(candidates)} comparisons"
-    return judge_greater(found, words, margin=margin)
+    return judge_greater(difference, words, margin=margin)
 
 
 def judge_equivalent(estimate: Estimate, quantity: str, *, tolerance: float) -> Verdict:
@@ -155,13 +155,15 @@ def row_cells(runs: Sequence[Mapping[str, Any]], variant: str) -> dict[str, str]
 def strip_plot(axes: Axes, values: Mapping[str, Sequence[float]], title: str, xlabel: str) -> None:
     """Draw one row per name: a dot for each value, the mean as a line, and its 95 % interval as a bar."""
     label(axes, title, xlabel, "")
-    for row, each in enumerate(values.values()):
-        reach = ci_half_width(each)
+    for row, samples in enumerate(values.values()):
+        reach = ci_half_width(samples)
         if math.isfinite(reach):
-            axes.barh(row, 2 * reach, left=fmean(each) - reach, height=0.5, color="C0", alpha=0.18, linewidth=0)
-        axes.plot([fmean(each)] * 2, [row - 0.25, row + 0.25], "C0")
-        axes.plot(each, [row] * len(each), "C1o", alpha=0.8)
-        axes.annotate(f"{fmean(each):.3g}", (fmean(each), row - 0.27), ha="center", va="bottom", fontweight="bold")
+            axes.barh(row, 2 * reach, left=fmean(samples) - reach, height=0.5, color="C0", alpha=0.18, linewidth=0)
+        axes.plot([fmean(samples)] * 2, [row - 0.25, row + 0.25], "C0")
+        axes.plot(samples, [row] * len(samples), "C1o", alpha=0.8)
+        axes.annotate(
+            f"{fmean(samples):.3g}", (fmean(samples), row - 0.27), ha="center", va="bottom", fontweight="bold"
+        )
     axes.set_yticks(range(len(values)), list(values))
     axes.set_ylim(len(values) - 0.4, -0.75)
     axes.use_sticky_edges = False

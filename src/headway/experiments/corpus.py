@@ -105,8 +105,8 @@ def experiment_corpus(settings: Settings, *, join: bool = False) -> ExperimentCo
 def _multi30k(settings: Settings) -> ExperimentCorpus:
     """Return Multi30k, German to English: 29,000 image descriptions (Elliott et al. 2016)."""
     folder = find_data(settings, MULTI30K, "Multi30k")
-    found = ExperimentCorpus(folder, ("de", "en"), "train", "val", (), {"vocab_size": 3000})
-    return replace(found, test_pairs=tuple(islice(found.read_pairs("test_2016_flickr"), _TESTED)))
+    corpus = ExperimentCorpus(folder, ("de", "en"), "train", "val", (), {"vocab_size": 3000})
+    return replace(corpus, test_pairs=tuple(islice(corpus.read_pairs("test_2016_flickr"), _TESTED)))
 
 
 def find_data(settings: Settings, files: Sequence[str], name: str) -> Path:

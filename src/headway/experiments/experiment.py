@@ -115,11 +115,11 @@ class Settings:
 
     def content_hash(self, *paths: Path) -> str:
         """Return a hash of the contents of files, and of folders with their file names. Missing paths are ignored."""
-        hashes, found = ContentHashes(self.work_folder / "inputs.json"), list[tuple[str, str]]()
+        hashes, entries = ContentHashes(self.work_folder / "inputs.json"), list[tuple[str, str]]()
         for path in paths:
-            files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
-            found += [(each.relative_to(path).as_posix(), hashes.hash_file(each)) for each in files if each.is_file()]
-        return fingerprint(found)
+            files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+            entries += [(file.relative_to(path).as_posix(), hashes.hash_file(file)) for file in files if file.is_file()]
+        return fingerprint(entries)
 
 
 @dataclass(frozen=True)
@@ -254,9 +254,9 @@ def _earlier(path: Path, how: dict[str, Any], say: Callable[[str], None]) -> dic
 
 def _read(path: Path) -> Numbers:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        numbers = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: damaged ({error}); remove it to measure again") from None
-    if not isinstance(found, dict):
+    if not isinstance(numbers, dict):
         raise DataError(f"{path}: not an experiment's numbers; remove it to measure again")
-    return found
+    return numbers

@@ -95,8 +95,8 @@ def plot_lines(
     Color and marker of a line depend on the position of its name in ``order`` (default: the order of ``curves``).
     """
     for name, values in curves.items():
-        at = list(order or curves).index(name)
-        axes.plot(x, values, **{"color": f"C{at}", "marker": MARKERS[at], "label": name, **style})
+        index = list(order or curves).index(name)
+        axes.plot(x, values, **{"color": f"C{index}", "marker": MARKERS[index], "label": name, **style})
 
 
 def heat_map(

@@ -51,8 +51,8 @@ def _judge_worse(bleu: dict[str, list[float]], setting: str) -> Verdict:
 
 def _by_heads(numbers: Numbers, key: str) -> dict[str, list[float]]:
     """Return the values of each setting; the settings are named after their number of heads."""
-    found = by_variant(numbers["runs"], key)
-    return {ONE: found[ONE], MIDDLE: found[MIDDLE], f"{numbers['many']} heads": found[MANY]}
+    values = by_variant(numbers["runs"], key)
+    return {ONE: values[ONE], MIDDLE: values[MIDDLE], f"{numbers['many']} heads": values[MANY]}
 
 
 def draw(numbers: Numbers) -> Figure:

@@ -80,14 +80,14 @@ def _confidence(bundle: Bundle, pairs: Sequence[TextPair]) -> dict[str, Any]:
     """Return mean confidence, accuracy and entropy over all reference tokens, a histogram of confidence, and the
     error of the identity.
     """
-    found = []
+    statistics = []
     for logits, targets in _predictions(bundle, pairs):
         p = logits.softmax(-1)
         top, best = p.max(-1)
         entropy = -(p * p.clamp(min=1e-30).log()).sum(-1)
         error = torch.full_like(top, identity_error(logits, targets))
-        found.append(torch.stack([top, (best == targets).float(), entropy, error]))
-    rows = torch.cat(found, dim=1).cpu()
+        statistics.append(torch.stack([top, (best == targets).float(), entropy, error]))
+    rows = torch.cat(statistics, dim=1).cpu()
     means = dict(zip(("confidence", "accuracy", "entropy"), rows.mean(1).tolist(), strict=False))
     histogram = np.histogram(rows[0], NUM_BINS, (0, 1))[0] / rows.size(1)
     return {**means, "histogram": histogram, "identity_error": float(rows[3].max())}
@@ -119,8 +119,8 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Compare smoothed with unsmoothed models over seeds; judge the identity by its largest error at any token."""
 
     def compared(key: str, what: str) -> Verdict:
-        found = by_variant(numbers["runs"], key)
-        return judge_greater(mean_diff(found[SMOOTHED], found[HARD]), f"{what}, smoothed minus not smoothed")
+        values = by_variant(numbers["runs"], key)
+        return judge_greater(mean_diff(values[SMOOTHED], values[HARD]), f"{what}, smoothed minus not smoothed")
 
     worst = max(column(numbers["runs"], "identity_error"))
     what = "over all tokens of the test set, the two sides differ by at most"

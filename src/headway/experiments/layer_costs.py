@@ -106,7 +106,9 @@ def measure(settings: Settings) -> Numbers:
 
 def _over_n(values: dict[str, dict[str, int]]) -> list[dict[str, Any]]:
     """Return a table with one row for each layer and one column for each n."""
-    return [{"layer": kind} | {f"n = {n}": value for n, value in each.items()} for kind, each in values.items()]
+    return [
+        {"layer": kind} | {f"n = {n}": value for n, value in by_length.items()} for kind, by_length in values.items()
+    ]
 
 
 def _exponent(values: dict[str, int]) -> float:
@@ -130,8 +132,8 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
 def _judge_counts(counts: list[dict[str, Any]]) -> Verdict:
     ratios = {kind: [row["counted"] / row["formula"] for row in counts if row["layer"] == kind] for kind in LAYER_KINDS}
-    worst = max(max(each) / min(each) for each in ratios.values())
-    constants = ", ".join(f"{kind} {each[0]:.3g}" for kind, each in ratios.items())
+    worst = max(max(kind_ratios) / min(kind_ratios) for kind_ratios in ratios.values())
+    constants = ", ".join(f"{kind} {kind_ratios[0]:.3g}" for kind, kind_ratios in ratios.items())
     return decide(
         f"counted multiplications divided by the formula vary over n and d by a factor of {worst:.3g} ({constants}); "
         "the whole layer's formula has 2·n·d² more, for its projections",
@@ -141,7 +143,7 @@ def _judge_counts(counts: list[dict[str, Any]]) -> Verdict:
 
 def _judge_order(depths: dict[str, dict[str, int]], paths: dict[str, dict[str, int]]) -> Verdict:
     recurrent = _exponent(depths["recurrent"])
-    others = max(abs(_exponent(each)) for kind, each in depths.items() if kind != "recurrent")
+    others = max(abs(_exponent(by_length)) for kind, by_length in depths.items() if kind != "recurrent")
     n = int(list(paths["recurrent"])[-1])
     expected = {
         "self-attention": 1,
@@ -162,8 +164,8 @@ def _judge_order(depths: dict[str, dict[str, int]], paths: dict[str, dict[str, i
 
 def _judge_operations(counts: list[dict[str, Any]], kind: str, words: str) -> Verdict:
     """Compare a layer's number of multiplications with the recurrent layer's."""
-    found = {(row["layer"], row["n"], row["d"]): row["counted"] for row in counts}
-    ratios = {(n, d): found[kind, n, d] / found[RECURRENT, n, d] for _, n, d in found}
+    multiplications = {(row["layer"], row["n"], row["d"]): row["counted"] for row in counts}
+    ratios = {(n, d): multiplications[kind, n, d] / multiplications[RECURRENT, n, d] for _, n, d in multiplications}
     below, above = ([ratio for (n, d), ratio in ratios.items() if (n < d) is side] for side in (True, False))
     reason = f"{words} takes {_range(below)} times the multiplications of the recurrent layer if n < d, and "
     return decide(f"{reason}{_range(above)} times otherwise", supported=max(below) < 1, refuted=min(below) >= 1)
@@ -212,14 +214,16 @@ def draw(numbers: Numbers) -> Figure:
     width = widths[len(widths) // 2]
     order = (*LAYER_KINDS, "fused self-attention", "dilated convolution")
     times = {kind: {row["n"]: row[kind] for row in numbers["times"] if row["d"] == width} for kind in LAYER_KINDS}
-    kilobytes = {kind: {n: value / 1024 for n, value in each.items()} for kind, each in numbers["kept"].items()}
+    kilobytes = {
+        kind: {n: value / 1024 for n, value in by_length.items()} for kind, by_length in numbers["kept"].items()
+    }
     for axes, values, title, unit in (
         (time, times, f"Time, d = {width}, {numbers['batch']} sequences", "forward and backward (ms)"),
         (path, numbers["paths"], "Longest path", "layers (recurrent: steps)"),
         (memory, kilobytes, "Memory of one sequence, d = 64", "saved for the backward pass (KiB)"),
     ):
         lengths = [int(n) for n in values[RECURRENT]]
-        plot_lines(axes, lengths, {kind: list(each.values()) for kind, each in values.items()}, order=order)
+        plot_lines(axes, lengths, {kind: list(by_length.values()) for kind, by_length in values.items()}, order=order)
         label(axes, title, "length n (tokens)", unit, log="xy", xticks=lengths)
     _draw_faster(picture, faster, numbers["times"])
     shared_legend(picture, time, path, memory)
@@ -229,10 +233,10 @@ def draw(numbers: Numbers) -> Figure:
 def _draw_faster(picture: Figure, axes: Axes, times: list[dict[str, Any]]) -> None:
     """Draw a table of factors: blue if self-attention is faster, orange if recurrence is; bold if n < d."""
     lengths, widths = (sorted({row[name] for row in times}) for name in ("n", "d"))
-    found = {(row["n"], row["d"]): row[RECURRENT] / row[WHOLE] for row in times}
-    logs = [[math.log2(found[n, d]) for d in widths] for n in lengths]
+    factors = {(row["n"], row["d"]): row[RECURRENT] / row[WHOLE] for row in times}
+    logs = [[math.log2(factors[n, d]) for d in widths] for n in lengths]
     most = max(1.0, *(abs(value) for row in logs for value in row))
-    texts = [[f"{found[n, d]:.{0 if found[n, d] >= 10 else 1}f}" for d in widths] for n in lengths]
+    texts = [[f"{factors[n, d]:.{0 if factors[n, d] >= 10 else 1}f}" for d in widths] for n in lengths]
     style: Any = {"cmap": "PuOr", "vmin": -most, "vmax": most, "origin": "lower", "dark_above": 0.6 * most}
     style["text_style"] = lambda row, column: {"fontweight": "bold" if lengths[row] < widths[column] else "normal"}
     image = heat_map(axes, logs, texts, row_labels=lengths, column_labels=widths, **style)

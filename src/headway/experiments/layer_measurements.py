@@ -151,7 +151,7 @@ def graph_depth(kind: str, n: int, d: int) -> int:
     x = torch.randn(1, n, d, requires_grad=True)
     nodes, depth = {make_layer(kind, d)(x).grad_fn}, 0
     while nodes:  # the operations that are ``depth`` edges away from the output
-        nodes = {each for node in nodes for each, _ in node.next_functions if each is not None}
+        nodes = {successor for node in nodes for successor, _ in node.next_functions if successor is not None}
         depth += 1
     return depth
 

@@ -34,7 +34,7 @@ def length_sweep(settings: Settings, variants: Mapping[str, Changes]) -> Numbers
             score = measure_bleu(settings, trained, join_groups(corpus.test_pairs, count))
             rows.append({"variant": name, "seed": seed, "sentences": count, "bleu": score})
         bundle = load_bundle_on_device(trained.model_folder)
-        weights[name] = sum(each.numel() for each in bundle.model.parameters())
+        weights[name] = sum(parameter.numel() for parameter in bundle.model.parameters())
     tokens = [fmean(len(ids) for ids, _ in encode_pairs(bundle, join_groups(corpus.test_pairs, n))) for n in LENGTHS]
     table = [
         {
@@ -56,7 +56,7 @@ def relative_bleu(numbers: Numbers, variant: str, length: int, base_length: int)
 
     The result is 0 if the divisor is 0.
     """
-    long, short = (column(numbers["runs"], "bleu", variant=variant, sentences=each) for each in (length, base_length))
+    long, short = (column(numbers["runs"], "bleu", variant=variant, sentences=count) for count in (length, base_length))
     return [a / b if b else 0.0 for a, b in zip(long, short, strict=True)]
 
 
@@ -73,9 +73,9 @@ def draw_bleu_curves(axes: Axes, numbers: Numbers) -> None:
         name: [column(numbers["runs"], "bleu", variant=name, sentences=count) for count in LENGTHS]
         for name in numbers["weights"]
     }
-    plot_lines(axes, LENGTHS, {name: [fmean(values) for values in each] for name, each in bleu.items()})
-    for number, each in enumerate(bleu.values()):
-        axes.plot(LENGTHS, each, f"C{number}o", alpha=0.35, markersize=4)
+    plot_lines(axes, LENGTHS, {name: [fmean(values) for values in scores] for name, scores in bleu.items()})
+    for number, scores in enumerate(bleu.values()):
+        axes.plot(LENGTHS, scores, f"C{number}o", alpha=0.35, markersize=4)
     ticks = [f"{count}\n({tokens:.0f})" for count, tokens in zip(LENGTHS, numbers["tokens"], strict=True)]
     axes.set_xticks(LENGTHS, ticks)
     axes.set_xlim(LENGTHS[0] - 0.3, LENGTHS[-1] + 0.3)

@@ -161,13 +161,13 @@ def _turns(numbers: Numbers) -> dict[str, list[float]]:
 
 def _judge_ratios(numbers: Numbers) -> Verdict:
     ratios = [np.divide(waves[1:], waves[:-1]) for waves in numbers["wavelengths"].values()]
-    off = max(float(abs(each / each[0] - 1).max()) for each in ratios)
+    off = max(float(abs(width_ratios / width_ratios[0] - 1).max()) for width_ratios in ratios)
     reason = f"within each width, the ratio of neighboring wavelengths is constant within {off:.1g}"
     return decide(reason, supported=off < 1e-5)
 
 
 def _judge_ends(numbers: Numbers) -> Verdict:
-    ends = {width: (each[0], each[-1]) for width, each in _turns(numbers).items()}
+    ends = {width: (turns[0], turns[-1]) for width, turns in _turns(numbers).items()}
     texts = {width: f"d = {width}: {low:.4g} · 2π to {high:,.0f} · 2π" for width, (low, high) in ends.items()}
     reason = "; ".join(text for width, text in texts.items() if int(width) in REPORTED_WIDTHS)
     off = max(max(abs(low - 1), abs(high / BASE - 1)) for low, high in ends.values())
@@ -191,7 +191,7 @@ def draw(numbers: Numbers) -> Figure:
     waves.legend(loc="lower right")
     label(waves, "Wavelengths of the pairs", "pair of dimensions, i", "wavelength (2π positions)", log="y")
     expected = [BASE ** ((width - 2) / width) for width in WIDTHS]
-    last.plot(WIDTHS, [each[-1] for each in turns.values()], "o-", label="measured")
+    last.plot(WIDTHS, [width_turns[-1] for width_turns in turns.values()], "o-", label="measured")
     last.plot(WIDTHS, expected, "x", color="black", markersize=11, label="10000^((d−2)/d)")
     last.axhline(BASE, color="#777777", linestyle=":", label="10000, as the paper says")
     last.set_ylim(0, 1.1 * BASE)
@@ -203,9 +203,11 @@ def draw(numbers: Numbers) -> Figure:
 def _draw_errors(axes: Axes, numbers: Numbers) -> None:
     shifts, errors, control = numbers["shifts"], numbers["errors"].values(), numbers["control"]
     for kind, name, style in (("float64", "R_k in float64", "C0o-"), ("float32", "R_k with a float32 table", "C1o--")):
-        axes.plot(shifts, np.max([each[kind] for each in errors], axis=0).clip(1e-17), style, label=name)
+        axes.plot(shifts, np.max([seed_errors[kind] for seed_errors in errors], axis=0).clip(1e-17), style, label=name)
     for kind, style in (("sinusoids", "C2s--"), ("random vectors", "C3^--")):
-        axes.plot(shifts, np.mean([each[kind] for each in control], axis=0), style, label=f"fitted map: {kind}")
+        axes.plot(
+            shifts, np.mean([seed_errors[kind] for seed_errors in control], axis=0), style, label=f"fitted map: {kind}"
+        )
     x, y = "shift k (positions)", "error (entries are at most 1)"
     label(axes, "Error of the linear map", x, y, log="xy", xticks=shifts[::2])
     axes.set_ylim(1e-17, 1e2)

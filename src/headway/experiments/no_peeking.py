@@ -75,41 +75,41 @@ def _models(full: bool) -> dict[str, nn.Module]:
     """Build the models with weights from the current random state, in evaluation mode."""
     sizes = {"d_model": 64, "num_heads": 4, "d_ff": 128, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
     config = TransformerConfig.parse(sizes, "no-peeking")
-    found: dict[str, nn.Module] = {"Transformer": Transformer(config, VOCAB_SIZE, VOCAB_SIZE)}
+    models: dict[str, nn.Module] = {"Transformer": Transformer(config, VOCAB_SIZE, VOCAB_SIZE)}
     for name, changes in TRANSFORMER_VARIANTS.items() if full else ():
-        found[name] = Transformer(TransformerConfig.parse({**sizes, **changes}, name), VOCAB_SIZE, VOCAB_SIZE)
+        models[name] = Transformer(TransformerConfig.parse({**sizes, **changes}, name), VOCAB_SIZE, VOCAB_SIZE)
     for name, changes in RECURRENT_VARIANTS.items():
         recurrent = RecurrentConfig.parse({"d_model": 64, "dropout": 0.0, **changes}, name)
-        found[name] = RecurrentModel(recurrent, VOCAB_SIZE, VOCAB_SIZE)
+        models[name] = RecurrentModel(recurrent, VOCAB_SIZE, VOCAB_SIZE)
     for name, broken in {NO_CAUSAL: _NoCausalMask, NO_PADDING: _NoPaddingMask}.items():
-        found[name] = broken(config, VOCAB_SIZE, VOCAB_SIZE)
-    return {name: model.eval() for name, model in found.items()}
+        models[name] = broken(config, VOCAB_SIZE, VOCAB_SIZE)
+    return {name: model.eval() for name, model in models.items()}
 
 
 @torch.inference_mode()
 def measure(settings: Settings) -> Numbers:
     """Measure, for each model, the influence of every target position on every output, and of padding."""
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for seed in settings.seeds:
         torch.manual_seed(seed)
         source, target = _batch()
         for name, model in _models(not settings.quick).items():
             influence = _influence(model, source, target)
-            each = found.setdefault(name, {"influence": [], "earlier": [], "later": [], "padding": []})
-            each["influence"].append(influence)
-            each["earlier"].append(float(influence.triu(1).max()))  # row: output, column: replaced token
-            each["later"].append(float(influence.diagonal()[1:].min()))
-            each["padding"].append(_padding_influence(model, source, target))
+            result = results.setdefault(name, {"influence": [], "earlier": [], "later": [], "padding": []})
+            result["influence"].append(influence)
+            result["earlier"].append(float(influence.triu(1).max()))  # row: output, column: replaced token
+            result["later"].append(float(influence.diagonal()[1:].min()))
+            result["padding"].append(_padding_influence(model, source, target))
     rows = [
         {
             "model": name,
-            "largest change of an earlier output": max(each["earlier"]),
-            "smallest change of the output at the replaced position": min(each["later"]),
-            "largest change by padding": max(each["padding"]),
+            "largest change of an earlier output": max(result["earlier"]),
+            "smallest change of the output at the replaced position": min(result["later"]),
+            "largest change by padding": max(result["padding"]),
         }
-        for name, each in found.items()
+        for name, result in results.items()
     ]
-    return {"models": found, "tables": {f"Changes of logits, over {len(settings.seeds)} seeds": rows}}
+    return {"models": results, "tables": {f"Changes of logits, over {len(settings.seeds)} seeds": rows}}
 
 
 def _batch() -> tuple[Tensor, Tensor]:
@@ -149,7 +149,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
 
 def _judge_leak(models: dict[str, dict[str, Any]], what: str, broken: str, words: str) -> Verdict:
-    sound = {name: max(each[what]) for name, each in models.items() if name not in (NO_CAUSAL, NO_PADDING)}
+    sound = {name: max(result[what]) for name, result in models.items() if name not in (NO_CAUSAL, NO_PADDING)}
     worst = max(sound, key=sound.__getitem__)
     caught = min(models[broken][what])
     reason = (
@@ -157,7 +157,7 @@ def _judge_leak(models: dict[str, dict[str, Any]], what: str, broken: str, words
         f"that is broken on purpose ({broken})"
     )
     wrong = sound[worst] > LOGIT_TOLERANCE
-    blind = min(caught, *(min(each["later"]) for each in models.values())) < 10 * LOGIT_TOLERANCE
+    blind = min(caught, *(min(result["later"]) for result in models.values())) < 10 * LOGIT_TOLERANCE
     if blind and not wrong:
         reason += ": the measurement does not detect errors"
     return decide(reason, supported=not wrong and not blind, refuted=wrong)
@@ -170,15 +170,15 @@ def draw(numbers: Numbers) -> Figure:
     grids = [torch.tensor(numbers["models"][name]["influence"]).amax(0) for name in shown]
     most = max(float(grid.max()) for grid in grids)
     ticks = [most * share for share in (0.0, 0.1, 0.4, 1.0)]
-    for each, name, grid in zip(axes, shown, grids, strict=False):
+    for panel, name, grid in zip(axes, shown, grids, strict=False):
         zeros = [["0" if value <= LOGIT_TOLERANCE else "" for value in row] for row in grid.tolist()]
         style: Any = {"text_style": lambda *_: {"color": "#777777"}, "vmin": 0, "vmax": most**0.5}
-        image = heat_map(each, grid.sqrt().tolist(), zeros, **style)
-        colors = picture.colorbar(image, ax=each, label="largest change of a logit (nats)")
+        image = heat_map(panel, grid.sqrt().tolist(), zeros, **style)
+        colors = picture.colorbar(image, ax=panel, label="largest change of a logit (nats)")
         colors.set_ticks([tick**0.5 for tick in ticks], labels=[f"{tick:.2g}" for tick in ticks])
-        label(each, name, "replaced target token (position)", "output (position)")
+        label(panel, name, "replaced target token (position)", "output (position)")
     bars = axes[3]
-    changes = {fill(name, 18): max(1e-9, *each["padding"]) for name, each in numbers["models"].items()}
+    changes = {fill(name, 18): max(1e-9, *result["padding"]) for name, result in numbers["models"].items()}
     bars.barh(list(changes), list(changes.values()))
     bars.axvline(LOGIT_TOLERANCE, color="#777777", linestyle=":")
     bars.set_xlim(1e-9, 100)

@@ -51,7 +51,7 @@ def measure(settings: Settings) -> Numbers:
     """Measure distances and dot products of encodings, and how many positions are identified after dropout."""
     positions = 256 if settings.quick else 5_000
     table = SinusoidalPositions(WIDTH)(torch.zeros(1, positions, WIDTH))[0]
-    found = {
+    identified = {
         kind: {str(rate): [_identified(table, size, rate, seed) for seed in settings.seeds] for rate in DROPOUT_RATES}
         for kind, size in zip(INPUT_KINDS, (0.0, 1.0), strict=True)  # the embeddings' standard deviation
     }
@@ -67,8 +67,8 @@ def measure(settings: Settings) -> Numbers:
             "positions identified (%)": 100 * _mean(shares, "right"),
             f"within {NEAR_DISTANCE} positions (%)": 100 * _mean(shares, "near"),
         }
-        for kind, each in found.items()
-        for rate, shares in each.items()
+        for kind, by_rate in identified.items()
+        for rate, shares in by_rate.items()
     ]
     return {
         "positions": positions,
@@ -78,7 +78,7 @@ def measure(settings: Settings) -> Numbers:
         "nearest": float(torch.pdist(table).min()),
         "likeness": [float(band.mean()) for band in bands],
         "likeness_spread": max(float(band.max() - band.min()) for band in bands),
-        "told": found,
+        "told": identified,
         "tables": {f"{positions} positions, d = {WIDTH}": rows},
     }
 
@@ -91,14 +91,14 @@ def _identified(table: Float[Tensor, "N D"], size: float, rate: float, seed: int
     return {"right": float((off == 0).float().mean()), "near": float((off <= NEAR_DISTANCE).float().mean())}
 
 
-def _mean(found: list[dict[str, float]], what: str) -> float:
-    return fmean(each[what] for each in found)
+def _mean(shares: list[dict[str, float]], what: str) -> float:
+    return fmean(share[what] for share in shares)
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the nearest pair, the variation at a fixed distance, and the positions lost at the paper's rate."""
     nearest, spread, positions = numbers["nearest"], numbers["likeness_spread"], numbers["positions"]
-    own = (
+    distinct = (
         f"the two closest encodings of {positions} are {nearest:.3f} apart (each vector has length "
         f"{(WIDTH / 2) ** 0.5:.0f})"
     )
@@ -115,7 +115,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
         f"be large). Random guessing identifies {1 / positions:.2%}"
     )
     return (
-        decide(own, supported=nearest > 0.01),
+        decide(distinct, supported=nearest > 0.01),
         decide(alike, supported=spread < 1e-3),
         decide(reason, supported=max(lost) < MAX_LOST_SHARE, refuted=min(lost) > MAX_LOST_SHARE),
     )
@@ -123,7 +123,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
 def draw(numbers: Numbers) -> Figure:
     """Plot encodings with and without dropout, similarity over distance, and identified positions over dropout rate."""
-    picture, (clean, dropped, likeness, told) = subplots(TITLE, 2, 2, size=(16, 10.5))
+    picture, (clean, dropped, likeness, identified) = subplots(TITLE, 2, 2, size=(16, 10.5))
     titles = {"clean": "Without dropout", "dropped": f"With dropout of {PAPER_DROPOUT}"}
     for axes, (name, title) in zip((clean, dropped), titles.items(), strict=True):
         image = heat_map(axes, numbers[name], cmap="RdBu", vmin=-1.12, vmax=1.12, interpolation="nearest")
@@ -132,14 +132,16 @@ def draw(numbers: Numbers) -> Figure:
     likeness.plot(range(len(numbers["likeness"])), numbers["likeness"])
     label(likeness, "Similarity of two positions", "distance (positions)", "dot product (no unit)")
     likeness.set_ylim(bottom=0)
-    found = numbers["told"]
-    means = {kind: [100 * _mean(shares, "right") for shares in each.values()] for kind, each in found.items()}
-    plot_lines(told, [float(rate) for rate in found[INPUT_KINDS[0]]], means)
-    told.legend(loc="lower left", bbox_to_anchor=(0.12, 0.12))
-    told.axvline(PAPER_DROPOUT, color="#777777", linestyle=":")
-    told.annotate("the paper's 0.1", (PAPER_DROPOUT, 8), xytext=(5, 0), textcoords="offset points", color="#555555")
-    told.set_ylim(-3, 103)
-    label(told, "Positions identified after dropout", "dropout (probability)", "nearest to its own encoding (%)")
+    by_kind = numbers["told"]
+    means = {kind: [100 * _mean(shares, "right") for shares in by_rate.values()] for kind, by_rate in by_kind.items()}
+    plot_lines(identified, [float(rate) for rate in by_kind[INPUT_KINDS[0]]], means)
+    identified.legend(loc="lower left", bbox_to_anchor=(0.12, 0.12))
+    identified.axvline(PAPER_DROPOUT, color="#777777", linestyle=":")
+    identified.annotate(
+        "the paper's 0.1", (PAPER_DROPOUT, 8), xytext=(5, 0), textcoords="offset points", color="#555555"
+    )
+    identified.set_ylim(-3, 103)
+    label(identified, "Positions identified after dropout", "dropout (probability)", "nearest to its own encoding (%)")
     return picture
 
 

@@ -81,8 +81,8 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
 def _mean(numbers: Numbers, variant: str, counts: Sequence[int]) -> list[float]:
     """Return the mean BLEU over the row lengths ``counts``, for each seed."""
-    each = [column(numbers["runs"], "bleu", variant=variant, sentences=count) for count in counts]
-    return [fmean(values) for values in zip(*each, strict=True)]
+    scores = [column(numbers["runs"], "bleu", variant=variant, sentences=count) for count in counts]
+    return [fmean(values) for values in zip(*scores, strict=True)]
 
 
 def draw(numbers: Numbers) -> Figure:

@@ -119,7 +119,7 @@ def _read(settings: Settings) -> tuple[list[LabeledText], list[LabeledText]]:
     if settings.quick:
         random = Random(1)
         sentences = [sample_text_pair(random)[0] for _ in range(400)]
-        made_up = [(next(word for word in each.split() if word in VERBS), each) for each in sentences]
+        made_up = [(next(word for word in sentence.split() if word in VERBS), sentence) for sentence in sentences]
         return made_up[:300], made_up[300:]
     folder = find_data(settings, AG_NEWS, "AG News")
     corpora = (Corpus(files=(Path(name).name,)) for name in AG_NEWS)
@@ -221,15 +221,17 @@ def draw(numbers: Numbers) -> Figure:
     for number, variant in enumerate(VARIANTS):
         seen = values[variant]
         accuracies.plot(
-            counts, [fmean(each) for each in seen], color=f"C{number}", marker=MARKERS[number], label=variant
+            counts, [fmean(per_seed) for per_seed in seen], color=f"C{number}", marker=MARKERS[number], label=variant
         )
         accuracies.plot(counts, seen, f"C{number}o", alpha=0.35, markersize=4)
     chance = 100 / numbers["classes"]
     accuracies.axhline(chance, color="#777777", linestyle=":")
     accuracies.annotate("guessing", (counts[0], chance), xytext=(0, 4), textcoords="offset points", color="#555555")
-    differences = [mean_diff(*each) for each in zip(values[PRETRAINED], values[SCRATCH], strict=True)]
-    reach = [each.value - each.low if math.isfinite(each.low) else 0.0 for each in differences]
-    gains.errorbar(counts, [each.value for each in differences], yerr=reach, color="C2", marker="o", capsize=5)
+    differences = [mean_diff(*pair) for pair in zip(values[PRETRAINED], values[SCRATCH], strict=True)]
+    reach = [difference.value - difference.low if math.isfinite(difference.low) else 0.0 for difference in differences]
+    gains.errorbar(
+        counts, [difference.value for difference in differences], yerr=reach, color="C2", marker="o", capsize=5
+    )
     gains.axhline(0, color="#777777", linestyle=":")
     label(accuracies, "Accuracy (small dots: seeds)", "labeled texts", "accuracy (%)", log="x", xticks=counts)
     label(

@@ -104,11 +104,11 @@ def measure(settings: Settings) -> Numbers:
             (SAME_TEXT, recurrent, steps),
             (SAME_TIME, timed, in_time),
         ):
-            found = _context_losses(settings, trained.model_folder, text, context)
-            losses = found["losses"]
+            measured = _context_losses(settings, trained.model_folder, text, context)
+            losses = measured["losses"]
             runs.append(
                 {"variant": variant, "seed": seed, "steps": count, "minutes": trained.training_seconds / 60}
-                | {"weights": found["weights"], "loss": fmean(losses[:context])}
+                | {"weights": measured["weights"], "loss": fmean(losses[:context])}
                 | {"early": fmean(losses[slice(*early)]), "late": fmean(losses[slice(*late)])}
                 | {"by_context": [fmean(losses[low:high]) for low, high in bins]}
             )
@@ -171,7 +171,7 @@ def _context_losses(settings: Settings, folder: Path, text: str, context: int) -
         model = bundle.model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
         tokens = torch.tensor(bundle.tokenizer.encode(text), device=model.device)
         losses = position_losses(model, tokens, length=2 * context, every=context)
-        return {"losses": losses, "weights": sum(each.numel() for each in model.parameters())}
+        return {"losses": losses, "weights": sum(parameter.numel() for parameter in model.parameters())}
 
     return settings.cached(cache_key(settings, folder, "context", text, context), compute)
 
@@ -216,15 +216,15 @@ def draw(numbers: Numbers) -> Figure:
     }
     losses = {names[variant]: values for variant, values in by_variant(runs, "loss").items()}
     strip_plot(final, losses, "After training (dots: seeds)", f"loss on new text (nats per {unit}); less is better")
-    at = range(len(bins))
+    bin_numbers = range(len(bins))
     rows = {variant: [row["by_context"] for row in runs if row["variant"] == variant] for variant in VARIANTS}
-    means = {variant: [fmean(each) for each in zip(*rows[variant], strict=True)] for variant in VARIANTS}
+    means = {variant: [fmean(bin_losses) for bin_losses in zip(*rows[variant], strict=True)] for variant in VARIANTS}
     above = {
         variant: [mean - base for mean, base in zip(means[variant], means[TRANSFORMER], strict=True)]
         for variant in (SAME_TEXT, SAME_TIME)
     }
-    plot_lines(curves, at, means)
-    plot_lines(differences, at, above, VARIANTS)
+    plot_lines(curves, bin_numbers, means)
+    plot_lines(differences, bin_numbers, above, VARIANTS)
     differences.axhline(0, color="#777777", linestyle=":")
     context = f"{unit}s before the predicted one"
     label(curves, "By the length of the context", context, f"loss (nats per {unit})")
@@ -233,7 +233,7 @@ def draw(numbers: Numbers) -> Figure:
     ticks = [str(low) if high == low + 1 else f"{low}–{high - 1}" for low, high in bins]
     for axes in (curves, differences):
         axes.axvspan(longer - 0.5, len(bins) - 0.5, color="#000000", alpha=0.06, linewidth=0)
-        axes.set_xticks(list(at), ticks, rotation=40, ha="right", rotation_mode="anchor")
+        axes.set_xticks(list(bin_numbers), ticks, rotation=40, ha="right", rotation_mode="anchor")
         axes.set_xlim(-0.5, len(bins) - 0.5)
     curves.annotate("longer than\ntrained on", (1, 0.97), xycoords="axes fraction", ha="right", va="top", fontsize=11)
     curves.legend(loc="upper center")

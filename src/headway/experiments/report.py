@@ -41,7 +41,9 @@ def write_report(records: Sequence[ExperimentRecord], folder: Path, path: Path) 
         marks=_MARKS,
         forms=sorted({str(record.how["form"]) for record in records}),
         form_notes=_FORMS,
-        figures={each.name: base64.b64encode((folder / f"{each.name}.svg").read_bytes()).decode() for each in records},
+        figures={
+            record.name: base64.b64encode((folder / f"{record.name}.svg").read_bytes()).decode() for record in records
+        },
         column_kinds=_column_kinds,
         long=_LONG,
     )

@@ -54,9 +54,9 @@ def measure(settings: Settings) -> Numbers:
     variants |= {f"r = {size}": {"model": {"encoder_window": size, "decoder_window": size}} for size in WINDOW_SIZES}
     runs = sweep(settings, experiment_corpus(settings), variants)
     layers = [
-        {"layer": name, "n": int(n), "shortest time (ms)": each["ms"], "memory (KiB)": each["kib"]}
+        {"layer": name, "n": int(n), "shortest time (ms)": cost["ms"], "memory (KiB)": cost["kib"]}
         for name, by_length in costs.items()
-        for n, each in by_length.items()
+        for n, cost in by_length.items()
     ]
     tables = {
         "Means over seeds, with standard deviations": [{"window": name, **row_cells(runs, name)} for name in variants],
@@ -87,7 +87,7 @@ def _costs(settings: Settings) -> LayerCosts:
 
 def _power(by_length: dict[str, dict[str, float]], key: str) -> float:
     """Return the power of n that fits the values best, by least squares on logarithms."""
-    n, values = [int(each) for each in by_length], [each[key] for each in by_length.values()]
+    n, values = [int(length) for length in by_length], [cost[key] for cost in by_length.values()]
     return float(np.polyfit(np.log(n), np.log(values), 1)[0])
 
 
@@ -125,7 +125,7 @@ def draw(numbers: Numbers) -> Figure:
         (time, "ms", "Time of one layer", "forward and backward (ms)"),
         (memory, "kib", "Memory of one layer", "saved for backward (KiB)"),
     ):
-        plot_lines(axes, lengths, {name: [each[key] for each in rows.values()] for name, rows in costs.items()})
+        plot_lines(axes, lengths, {name: [cost[key] for cost in rows.values()] for name, rows in costs.items()})
         label(axes, title, "length n (tokens)", unit, log="xy", xticks=lengths)
     strip_plot(bleu, by_variant(numbers["runs"], "bleu"), "Quality (dots: seeds)", "BLEU of the test set")
     shared_legend(picture, time, memory)

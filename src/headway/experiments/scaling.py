@@ -54,28 +54,28 @@ CLAIMS = (
 def measure(settings: Settings) -> Numbers:
     """Measure every quantity for each d_k, with and without the factor, one value per seed."""
     queries = 200 if settings.quick else 20_000
-    found: dict[str, dict[str, dict[str, list[float]]]] = {kind: {} for kind in SCALING_KINDS}
+    quantities: dict[str, dict[str, dict[str, list[float]]]] = {kind: {} for kind in SCALING_KINDS}
     for seed in settings.seeds:
         generator = torch.Generator().manual_seed(seed)
         for width in WIDTHS:
             scores = torch.cat([_scores(width, min(200, queries), generator) for _ in range(-(-queries // 200))])
             for kind in SCALING_KINDS:
                 for name, value in _quantities(scores / math.sqrt(width) if kind == "with" else scores).items():
-                    found[kind].setdefault(name, {}).setdefault(str(width), []).append(value)
+                    quantities[kind].setdefault(name, {}).setdefault(str(width), []).append(value)
     rows = [
         {
             "d_k": width,
             "softmax of": SCORE_FORMULAS[kind],
-            "variance": fmean(found[kind]["variance"][str(width)]),
-            "entropy (nats)": fmean(found[kind]["entropy"][str(width)]),
-            "gradient, median": fmean(found[kind]["gradient"][str(width)]),
-            "queries with a gradient below 0.001 (%)": 100 * fmean(found[kind]["vanished"][str(width)]),
+            "variance": fmean(quantities[kind]["variance"][str(width)]),
+            "entropy (nats)": fmean(quantities[kind]["entropy"][str(width)]),
+            "gradient, median": fmean(quantities[kind]["gradient"][str(width)]),
+            "queries with a gradient below 0.001 (%)": 100 * fmean(quantities[kind]["vanished"][str(width)]),
         }
         for width in WIDTHS
         for kind in SCALING_KINDS
     ]
     tables = {f"{NUM_KEYS} keys, mean over seeds": rows}
-    return {"keys": NUM_KEYS, "queries": queries, "widths": WIDTHS, **found, "tables": tables}
+    return {"keys": NUM_KEYS, "queries": queries, "widths": WIDTHS, **quantities, "tables": tables}
 
 
 def _scores(width: int, queries: int, generator: torch.Generator) -> Float[Tensor, "N S"]:
@@ -118,7 +118,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
         decide(
             f"the mean divided by √d_k is at most {off:.2g} (standard error up to {error:.2g}); variance / d_k ranges "
             f"from {min(ratios):.3f} to {max(ratios):.3f} over d_k = {widths[0]} to {widths[-1]}",
-            supported=max(off, *(abs(each - 1) for each in ratios)) < 4 * error,
+            supported=max(off, *(abs(ratio - 1) for ratio in ratios)) < 4 * error,
         ),
         decide(
             f"the median norm of the softmax's Jacobian at d_k = {widths[-1]} is {fmean(falls):.2g} of its maximum; "
@@ -139,7 +139,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
 def _means(numbers: Numbers, kind: str) -> dict[str, list[float]]:
     """Return the mean over seeds of each quantity at each width."""
-    return {name: [fmean(values) for values in each.values()] for name, each in numbers[kind].items()}
+    return {name: [fmean(values) for values in by_width.values()] for name, by_width in numbers[kind].items()}
 
 
 def draw(numbers: Numbers) -> Figure:
@@ -149,8 +149,8 @@ def draw(numbers: Numbers) -> Figure:
     for color, marker, kind in zip(("C1", "C0"), MARKERS, SCALING_KINDS, strict=False):
         values = _means(numbers, kind)
         low, middle, high = (np.maximum(values[name], 1e-12) for name in ("low", "gradient", "high"))  # avoid log 0
-        for axes, each in ((variance, values["variance"]), (entropy, values["entropy"]), (gradient, middle)):
-            axes.plot(widths, each, color=color, marker=marker, label=f"scores {SCORE_FORMULAS[kind]}")
+        for axes, curve in ((variance, values["variance"]), (entropy, values["entropy"]), (gradient, middle)):
+            axes.plot(widths, curve, color=color, marker=marker, label=f"scores {SCORE_FORMULAS[kind]}")
         gradient.fill_between(widths, low, high, color=color, alpha=0.15)
     entropy.axhline(equal, color="#777777", linestyle=":", label=f"equal weights (ln {numbers['keys']})")
     entropy.set_ylim(bottom=0)

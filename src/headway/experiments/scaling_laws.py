@@ -156,7 +156,7 @@ def _recipe(settings: Settings, folder: Path, seed: int, size: tuple[int, int], 
 
 def _count_weights(recipe: Recipe, vocab_size: int) -> int:
     with torch.device("meta"):
-        return sum(each.numel() for each in build_model(recipe.model, vocab_size, vocab_size).parameters())
+        return sum(parameter.numel() for parameter in build_model(recipe.model, vocab_size, vocab_size).parameters())
 
 
 def fit_power_laws(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def fit_power_laws(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         weights, loss = _lowest(points)
         at_end = weights in (points[0][0], points[-1][0])
         best.append({"compute": compute, "weights": weights, "loss": loss, "at_end": at_end})
-    logs = {key: np.log([each[key] for each in best]) for key in ("compute", "weights", "loss")}
+    logs = {key: np.log([point[key] for point in best]) for key in ("compute", "weights", "loss")}
     size, loss_line = (np.polyfit(logs["compute"], logs[key], 1) for key in ("weights", "loss"))
     exponents = -np.diff(logs["loss"]) / np.diff(logs["compute"])
     return {
@@ -189,10 +189,10 @@ def _lowest(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     Points are weights and loss, in the order of the weights. If the lowest one is the first or the last, there is no
     such parabola, and the point itself is returned.
     """
-    at = min(range(len(points)), key=lambda index: points[index][1])
-    if not 0 < at < len(points) - 1:
-        return points[at]
-    sizes, losses = zip(*points[at - 1 : at + 2], strict=True)
+    best = min(range(len(points)), key=lambda index: points[index][1])
+    if not 0 < best < len(points) - 1:
+        return points[best]
+    sizes, losses = zip(*points[best - 1 : best + 2], strict=True)
     curvature, slope, constant = np.polyfit(np.log(sizes), losses, 2)
     lowest = -slope / (2 * curvature)
     return math.exp(lowest), float(constant + slope * lowest / 2)
@@ -201,8 +201,8 @@ def _lowest(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the fitted exponents of all seeds."""
     fits = numbers["fits"]
-    loss, size = mean_ci([-each["loss"][0] for each in fits]), mean_ci([each["size"][0] for each in fits])
-    at_end = [best["at_end"] for each in fits for best in each["best"]]
+    loss, size = mean_ci([-fit["loss"][0] for fit in fits]), mean_ci([fit["size"][0] for fit in fits])
+    at_end = [best["at_end"] for fit in fits for best in fit["best"]]
     note = (
         f" (the smallest or largest size was the best in {sum(at_end)} of {len(at_end)} cases)" if any(at_end) else ""
     )
@@ -210,7 +210,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     is_known = sum(at_end) <= _MAX_AT_END * len(at_end)
     return (
         judge_equivalent(
-            mean_ci([each["bend"] for each in fits]),
+            mean_ci([fit["bend"] for fit in fits]),
             "exponent of the loss with the most compute minus that with the least",
             tolerance=MAX_BEND,
         ),
@@ -247,8 +247,8 @@ def draw(numbers: Numbers) -> Figure:
         means = [fmean(column(runs, "loss", weights=weights, compute=compute)) for compute in amounts]
         name = f"{weights / 1e6:.2g} million weights"
         losses.plot(amounts, means, color=f"C{number}", marker=MARKERS[number], label=name)
-    best = [each for fit in fits for each in fit["best"]]
-    sizes.plot([each["compute"] for each in best], [each["weights"] for each in best], "C0o", label="best size")
+    best = [point for fit in fits for point in fit["best"]]
+    sizes.plot([point["compute"] for point in best], [point["weights"] for point in best], "C0o", label="best size")
     loss, size = (np.mean([fit[key] for fit in fits], axis=0) for key in ("loss", "size"))
     _draw_slopes(losses, best, loss, {f"Kaplan et al. 2020: {-KAPLAN_LOSS:.3f}": -KAPLAN_LOSS})
     published = {
@@ -268,7 +268,7 @@ def _draw_slopes(
     axes: Axes, best: Sequence[Mapping[str, Any]], line: NDArray[np.float64], published: Mapping[str, float]
 ) -> None:
     """Draw the fitted line, and lines with published exponents through its middle."""
-    ends = np.log([min(each["compute"] for each in best), max(each["compute"] for each in best)])
+    ends = np.log([min(point["compute"] for point in best), max(point["compute"] for point in best)])
     slope, middle = float(line[0]), float(np.polyval(line, ends.mean()))
     axes.plot(np.exp(ends), np.exp(np.polyval(line, ends)), color="black", label=f"fitted exponent: {slope:.3f}")
     for style, (name, exponent) in zip(("--", ":"), published.items(), strict=False):

@@ -63,12 +63,12 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by BLEU in the longest rows of training, absolute and relative to the BLEU of single sentences."""
     kept = {name: relative_bleu(numbers, name, LONGEST_SEEN, 1) for name in MODEL_NAMES}
     long = by_variant(numbers["runs"], "bleu", sentences=LONGEST_SEEN)
-    at, share = f"in rows of {LONGEST_SEEN} sentences", "share of the BLEU of single sentences that"
+    condition, share = f"in rows of {LONGEST_SEEN} sentences", "share of the BLEU of single sentences that"
     more, better = mean_diff(kept[ATTENDING], kept[FIXED]), mean_diff(long[TRANSFORMER], long[ATTENDING])
     return (
-        judge_greater(more, f"{share} is kept {at}, with attention minus without"),
-        judge_greater(mean_ci(kept[ATTENDING]), f"{share} attention keeps {at}", threshold=MIN_BLEU_RATIO),
-        judge_greater(better, f"BLEU {at} of the Transformer minus recurrence with attention"),
+        judge_greater(more, f"{share} is kept {condition}, with attention minus without"),
+        judge_greater(mean_ci(kept[ATTENDING]), f"{share} attention keeps {condition}", threshold=MIN_BLEU_RATIO),
+        judge_greater(better, f"BLEU {condition} of the Transformer minus recurrence with attention"),
     )
 
 

@@ -62,22 +62,22 @@ def measure(settings: Settings) -> Numbers:
     corpus = experiment_corpus(settings)
     pairs = corpus.test_pairs[:30] if settings.quick else corpus.test_pairs
     sources, targets = zip(*pairs, strict=True)
-    found, example = list[dict[str, Any]](), dict[str, Any]()
+    models, example = list[dict[str, Any]](), dict[str, Any]()
     for folder in model_folders(settings, corpus):
         bundle = load_bundle_on_device(folder)
         settings.say(f"step-by-step: translating {len(pairs)} sentences")
         results = {
             name: search_all(bundle, sources, options, lambda length: length + 50) for name, options in SEARCHES.items()
         }
-        found.append(_dependence(bundle, sources, results["greedy"]) | {"logs": {}, "bleu": {}})
+        models.append(_dependence(bundle, sources, results["greedy"]) | {"logs": {}, "bleu": {}})
         for name, best in results.items():
-            found[-1]["logs"][name] = [each.log_probability for each in best]
-            found[-1]["bleu"][name] = bleu([decode_target(bundle, each) for each in best], targets).value
+            models[-1]["logs"][name] = [hypothesis.log_probability for hypothesis in best]
+            models[-1]["bleu"][name] = bleu([decode_target(bundle, hypothesis) for hypothesis in best], targets).value
         example = example or _example(bundle, pairs, results["greedy"], results["beam"])
     rows = [
-        {"model": number, "search": name, "log-probability, mean (nats)": fmean(each["logs"][name])}
-        | {"BLEU": each["bleu"][name]}
-        for number, each in enumerate(found, start=1)
+        {"model": number, "search": name, "log-probability, mean (nats)": fmean(model_numbers["logs"][name])}
+        | {"BLEU": model_numbers["bleu"][name]}
+        for number, model_numbers in enumerate(models, start=1)
         for name in SEARCHES
     ]
     tables = {f"Searches over {len(pairs)} sentences": rows}
@@ -87,18 +87,18 @@ def measure(settings: Settings) -> Numbers:
             | {f"best {rank}": f"{token} {value:.3f}" for rank, (token, value) in enumerate(step["best"], start=1)}
             for number, step in enumerate(example[name]["steps"], start=1)
         ]
-    return {"found": found, "example": example, "tables": tables}
+    return {"found": models, "example": example, "tables": tables}
 
 
 @torch.inference_mode()
-def _dependence(bundle: Bundle, sources: Sequence[str], found: Sequence[Hypothesis]) -> dict[str, Any]:
+def _dependence(bundle: Bundle, sources: Sequence[str], hypotheses: Sequence[Hypothesis]) -> dict[str, Any]:
     """Compare step-by-step decoding of ten sentences with one full pass, and measure the effect of the last token."""
     differences, changes = [0.0], []
     model: Any = bundle.model
-    for source, hypothesis in list(zip(encode_sources(bundle, sources), found, strict=True))[:10]:
+    for source, hypothesis in list(zip(encode_sources(bundle, sources), hypotheses, strict=True))[:10]:
         if not hypothesis.tokens:
             continue
-        ids, target = (torch.tensor([each], device=model.device) for each in (source, [BOS, *hypothesis.tokens]))
+        ids, target = (torch.tensor([row], device=model.device) for row in (source, [BOS, *hypothesis.tokens]))
         whole = model(ids, target).log_softmax(-1)[0]
         state = model.start([source])
         steps = [model.step(state, token).logits().log_softmax(-1)[0] for token in target.T]
@@ -114,17 +114,21 @@ def _example(
 ) -> dict[str, Any]:
     """Trace the shortest sentence for which beam search finds a better translation, or else the first sentence."""
     differ = [
-        (len(one.tokens) + len(other.tokens), at)
-        for at, (one, other) in enumerate(zip(greedy, beam, strict=True))
-        if all(2 < len(each.tokens) < SHOWN_STEPS for each in (one, other))
+        (len(one.tokens) + len(other.tokens), index)
+        for index, (one, other) in enumerate(zip(greedy, beam, strict=True))
+        if all(2 < len(hypothesis.tokens) < SHOWN_STEPS for hypothesis in (one, other))
         and other.log_probability > one.log_probability + 1e-3
     ]
-    _, at = min(differ, default=(0, 0))
-    source, target = pairs[at]
+    _, index = min(differ, default=(0, 0))
+    source, target = pairs[index]
     pieces = bundle.source_tokenizer.display(encode_sources(bundle, [source])[0])
     shown = {
-        name: {"text": decode_target(bundle, each), "log": each.log_probability, "steps": _steps(bundle, source, each)}
-        for name, each in (("greedy", greedy[at]), ("beam", beam[at]))
+        name: {
+            "text": decode_target(bundle, hypothesis),
+            "log": hypothesis.log_probability,
+            "steps": _steps(bundle, source, hypothesis),
+        }
+        for name, hypothesis in (("greedy", greedy[index]), ("beam", beam[index]))
     }
     return {"source": source, "pieces": pieces, "reference": target, "differ": bool(differ), **shown}
 
@@ -134,9 +138,9 @@ def _steps(bundle: Bundle, source: str, hypothesis: Hypothesis) -> list[dict[str
     """Return the input, the chosen token and the most probable tokens of each step."""
     show, tokens = bundle.target_tokenizer.display, [BOS, *hypothesis.tokens, EOS]
     ids, target = (
-        torch.tensor(each, device=bundle.model.device) for each in (encode_sources(bundle, [source]), [tokens[:-1]])
+        torch.tensor(rows, device=bundle.model.device) for rows in (encode_sources(bundle, [source]), [tokens[:-1]])
     )
-    found = bundle.model(ids, target).softmax(-1)[0, :SHOWN_STEPS]
+    distributions = bundle.model(ids, target).softmax(-1)[0, :SHOWN_STEPS]
     return [
         {
             "fed": show([fed])[0],
@@ -145,25 +149,25 @@ def _steps(bundle: Bundle, source: str, hypothesis: Hypothesis) -> list[dict[str
             "probability": float(weights[chosen]),
             "best": list(zip(show(weights.topk(TOP_K).indices.tolist()), weights.topk(TOP_K).values, strict=True)),
         }
-        for fed, chosen, weights in zip(tokens, tokens[1:], found, strict=False)
+        for fed, chosen, weights in zip(tokens, tokens[1:], distributions, strict=False)
     ]
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by agreement with the full pass, by gains and losses in log-probability, and by BLEU over models."""
-    found = numbers["found"]
-    gains = [each["bleu"]["beam, length penalty 0.6"] - each["bleu"]["greedy"] for each in found]
+    models = numbers["found"]
+    gains = [model["bleu"]["beam, length penalty 0.6"] - model["bleu"]["greedy"] for model in models]
     bleu_gain = judge_greater(mean_ci(gains), f"BLEU of beam search minus greedy search, mean of {len(gains)} models")
-    return _judge_steps(found), _judge_probability(found), bleu_gain
+    return _judge_steps(models), _judge_probability(models), bleu_gain
 
 
-def _gains(found: list[dict[str, Any]]) -> list[float]:
+def _gains(models: list[dict[str, Any]]) -> list[float]:
     """Return beam search's gain in log-probability over greedy search for each sentence and model."""
-    return [b - g for each in found for g, b in zip(each["logs"]["greedy"], each["logs"]["beam"], strict=True)]
+    return [b - g for model in models for g, b in zip(model["logs"]["greedy"], model["logs"]["beam"], strict=True)]
 
 
-def _judge_steps(found: list[dict[str, Any]]) -> Verdict:
-    difference, change = max(each["difference"] for each in found), min(each["change"] for each in found)
+def _judge_steps(models: list[dict[str, Any]]) -> Verdict:
+    difference, change = max(model["difference"] for model in models), min(model["change"] for model in models)
     reason = (
         "decoding one token at a time gives the same log-probabilities as one pass over the whole target, within "
         f"{difference:.1g}. If the last token is replaced by the second best, {change:.0%} of the next token's "
@@ -172,8 +176,8 @@ def _judge_steps(found: list[dict[str, Any]]) -> Verdict:
     return decide(reason, supported=difference <= 1e-3 and change > 0.01, refuted=difference > 1e-3)
 
 
-def _judge_probability(found: list[dict[str, Any]]) -> Verdict:
-    gains = _gains(found)
+def _judge_probability(models: list[dict[str, Any]]) -> Verdict:
+    gains = _gains(models)
     better, worse = (sum(sign * gain > 1e-3 for gain in gains) / len(gains) for sign in (1, -1))
     mean = fmean(gains)
     reason = (
@@ -191,13 +195,13 @@ def draw(numbers: Numbers) -> Figure:
     title = f"Decoding step by step: “{example['source']}”"
     picture, (greedy, beam, both, gain) = subplots(title, 2, 2, size=(17, 2 * max(5.5, 2 + 0.5 * rows)))
     for axes, name in ((greedy, "greedy"), (beam, "beam")):
-        each = example[name]
-        _draw_steps(axes, each["steps"])
-        label(axes, f"{name}, log P = {each['log']:.3f}\n{each['text']}", "rank (framed: chosen)", "input token")
-    logs = [each["logs"] for each in numbers["found"]]
-    for number, (each, marker) in enumerate(zip(logs, MARKERS, strict=False), start=1):
-        both.plot(each["greedy"], each["beam"], marker, alpha=0.6, label=f"model {number}")
-    ends = [min(min(each["greedy"]) for each in logs), 0]
+        search = example[name]
+        _draw_steps(axes, search["steps"])
+        label(axes, f"{name}, log P = {search['log']:.3f}\n{search['text']}", "rank (framed: chosen)", "input token")
+    logs = [model["logs"] for model in numbers["found"]]
+    for number, (model_logs, marker) in enumerate(zip(logs, MARKERS, strict=False), start=1):
+        both.plot(model_logs["greedy"], model_logs["beam"], marker, alpha=0.6, label=f"model {number}")
+    ends = [min(min(model_logs["greedy"]) for model_logs in logs), 0]
     both.plot(ends, ends, ":", color="#777777", label="equal")
     both.legend()
     title = "Every sentence (above the line: beam search is better)"
@@ -214,7 +218,10 @@ def _draw_steps(axes: Axes, steps: list[dict[str, Any]]) -> None:
     values = [[value for _, value in row] for row in best]
     texts = [[f"{_short(token)}  {value:.2f}" for token, value in row] for row in best]
     style: Any = {"dark_above": 0.7, "vmin": 0, "vmax": 1.15, "column_labels": range(1, TOP_K + 1)}
-    style["text_style"] = lambda row, at: {"fontsize": 12, "bbox": frame if at + 1 == steps[row]["rank"] else None}
+    style["text_style"] = lambda row, column: {
+        "fontsize": 12,
+        "bbox": frame if column + 1 == steps[row]["rank"] else None,
+    }
     heat_map(axes, values, texts, row_labels=[_short(step["fed"]) for step in steps], **style)
 
 

@@ -146,8 +146,8 @@ def _train_once(settings: Settings, recipe: Recipe, run: Path) -> TrainedRun:
         dev, last = (read_metrics(run, kind)[-1] for kind in ("dev", "train"))
         return {"folder": result.model_folder.name, "loss": dev["loss"], "seconds": last["elapsed_s"]}
 
-    found = settings.cached(f"{run.relative_to(settings.work_folder)}/result", compute)
-    return TrainedRun(run, run / found["folder"], found["loss"], found["seconds"])
+    stored = settings.cached(f"{run.relative_to(settings.work_folder)}/result", compute)
+    return TrainedRun(run, run / stored["folder"], stored["loss"], stored["seconds"])
 
 
 def _recipe_and_run(settings: Settings, corpus: ExperimentCorpus, seed: int, changes: Changes) -> tuple[Recipe, Path]:
@@ -220,7 +220,7 @@ def encode_pairs(bundle: Bundle, pairs: Sequence[TextPair]) -> list[tuple[list[i
     """Encode pairs of texts to token ids, including special tokens. Targets have no begin symbol, but end in EOS."""
     sources, targets = zip(*pairs, strict=True)
     prefix, ids = bundle.token_template.fill().target_prefix, bundle.target_tokenizer.encode_batch(list(targets))
-    return list(zip(encode_sources(bundle, sources), [[*prefix, *each, EOS] for each in ids], strict=True))
+    return list(zip(encode_sources(bundle, sources), [[*prefix, *target, EOS] for target in ids], strict=True))
 
 
 def search_all(
@@ -235,15 +235,15 @@ def search_all(
     requests = [
         Request(source=tuple(ids), limit=max_length(len(ids)), prefix=prefix) for ids in encode_sources(bundle, sources)
     ]
-    found = dict[int, Hypothesis]()
+    best_by_index = dict[int, Hypothesis]()
     order = sorted(range(len(requests)), key=lambda index: len(requests[index].source))
     while order:
         rows = max(_DECODED_TOKENS // len(requests[order[-1]].source), 1)
         batch, order = order[-rows:], order[:-rows]
         chosen = [requests[index] for index in batch]
         best = search(bundle.model, chosen, options, bos=BOS, eos=EOS, banned=(PAD, BOS, UNK))
-        found |= {index: hypotheses[0] for index, hypotheses in zip(batch, best, strict=True)}
-    return [found[index] for index in range(len(requests))]
+        best_by_index |= {index: hypotheses[0] for index, hypotheses in zip(batch, best, strict=True)}
+    return [best_by_index[index] for index in range(len(requests))]
 
 
 def decode_target(bundle: Bundle, hypothesis: Hypothesis) -> str:
@@ -253,8 +253,8 @@ def decode_target(bundle: Bundle, hypothesis: Hypothesis) -> str:
 
 def greedy_translate(bundle: Bundle, sources: Sequence[str]) -> list[str]:
     """Translate greedily with a model that is not accelerated."""
-    found = search_all(bundle, sources, _GREEDY, lambda length: length * 3 // 2 + 10)
-    return [decode_target(bundle, each) for each in found]
+    hypotheses = search_all(bundle, sources, _GREEDY, lambda length: length * 3 // 2 + 10)
+    return [decode_target(bundle, hypothesis) for hypothesis in hypotheses]
 
 
 def measure_bleu(settings: Settings, trained: TrainedRun, pairs: Sequence[TextPair]) -> float:
@@ -272,5 +272,5 @@ def measure_bleu(settings: Settings, trained: TrainedRun, pairs: Sequence[TextPa
 
 def cache_key(settings: Settings, model: Path, kind: str, *how: object) -> str:
     """Return the key for :meth:`Settings.cached` under which a result computed from a model folder is stored."""
-    active = [each.active_options() if isinstance(each, Config) else each for each in how]
+    active = [part.active_options() if isinstance(part, Config) else part for part in how]
     return f"{kind}/{fingerprint(settings.content_hash(model), *active)}"

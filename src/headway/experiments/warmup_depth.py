@@ -122,7 +122,7 @@ def _first_gradient(norm: Norm, residual: bool, depth: int, seed: int) -> float:
         source, target, shifted = torch.randint(4, VOCAB_SIZE, (3, 8, 12))
     loss = label_smoothed_cross_entropy(model(source, shifted).flatten(0, 1), target.flatten(), 0.1).mean()
     gradients = torch.autograd.grad(loss, list(model.encoder.blocks[0].parameters()))
-    return math.sqrt(sum(float(each.double().square().sum()) for each in gradients))
+    return math.sqrt(sum(float(gradient.double().square().sum()) for gradient in gradients))
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
@@ -171,7 +171,7 @@ def draw(numbers: Numbers) -> Figure:
 
 
 def _draw_curves(axes: Axes, numbers: Numbers, norm: str) -> None:
-    for number, start in enumerate(start for each, start in VARIANTS if each == norm):
+    for number, start in enumerate(start for variant_norm, start in VARIANTS if variant_norm == norm):
         rows = [row["curve"] for row in numbers["runs"] if (row["norm"], row["start"]) == (norm, start)]
         for index, curve in enumerate(rows):
             points = np.reshape(curve, (-1, 2)).T

@@ -107,7 +107,9 @@ def _examine(settings: Settings, folder: Path, pairs: Sequence[TextPair], links:
     total = sum(map(len, places))
 
     def share(aligned: Iterable[set[tuple[int, int]]]) -> float:
-        return sum(len(here & found) for here, found in zip(places, aligned, strict=True)) / max(total, 1)
+        return sum(len(linked & aligned_pairs) for linked, aligned_pairs in zip(places, aligned, strict=True)) / max(
+            total, 1
+        )
 
     def score() -> float:
         return bleu(greedy_translate(bundle, sources), references).value
@@ -184,8 +186,8 @@ def _link_positions(pair: TextPair, links: set[TextPair]) -> set[tuple[int, int]
     """
     sources, targets = map(_words, pair)
     return {
-        (at, place)
-        for (at, source), (place, target) in product(enumerate(sources), enumerate(targets))
+        (source_position, target_position)
+        for (source_position, source), (target_position, target) in product(enumerate(sources), enumerate(targets))
         if (source, target) in links and sources.count(source) == targets.count(target) == 1
     }
 
@@ -211,7 +213,10 @@ def _align(bundle: Bundle, pairs: Sequence[TextPair], layer: int) -> Iterator[se
             alignment.tokens_to_words(tokenizer.display(ids), subwords=tokenizer.kind != "whitespace")
             for tokenizer, ids in ((bundle.source_tokenizer, source[read]), (bundle.target_tokenizer, target[said]))
         )
-        best = [(at, place) for place, at in enumerate(weights[said, read].argmax(1).tolist())]
+        best = [
+            (source_token, target_token)
+            for target_token, source_token in enumerate(weights[said, read].argmax(1).tolist())
+        ]
         yield set(alignment.to_word_alignment(best, source_words, target_words))
 
 
@@ -225,7 +230,7 @@ def _maps(bundle: Bundle, pair: TextPair) -> Numbers:
         device = bundle.model.device
         bundle.model(torch.tensor([source], device=device), torch.tensor([[BOS, *target[:-1]]], device=device))
     sides = (bundle.source_tokenizer, source), (bundle.target_tokenizer, target)
-    tokens = [["(end)" if id_ == EOS else each.display([id_])[0] for id_ in ids] for each, ids in sides]
+    tokens = [["(end)" if id_ == EOS else tokenizer.display([id_])[0] for id_ in ids] for tokenizer, ids in sides]
     return {"source": tokens[0], "target": tokens[1], "layer": layer, "weights": seen[0][0].float().tolist()}
 
 
@@ -234,14 +239,14 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     runs = numbers["runs"]
     costs, cross = _costs(runs), np.array([row["kind"] == CROSS_ATTENTION for row in runs[0]["heads"]])
     cheap, memory, itself = (
-        each.mean((1, 2)).tolist() for each in (costs < MAX_COST, costs[:, cross], costs[:, ~cross])
+        values.mean((1, 2)).tolist() for values in (costs < MAX_COST, costs[:, cross], costs[:, ~cross])
     )
     links = [run["attention"][alignment.default_alignment_layer(len(run["attention"]))] for run in runs]
-    found = mean_diff(links, [run["diagonal"] for run in runs])
+    difference = mean_diff(links, [run["diagonal"] for run in runs])
     which = f"share of {runs[0]['links']} dictionary links found by attention, minus the share found by the diagonal"
     lost = "BLEU lost without a cross-attention head minus without a self-attention head"
     return (
-        judge_greater(found, which),
+        judge_greater(difference, which),
         judge_greater(mean_ci(cheap), f"share of heads whose removal costs less than {MAX_COST:g} BLEU", threshold=0.5),
         judge_greater(mean_diff(memory, itself), lost),
     )
