@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import torch
 
 from headway.bundle import Bundle, read_config
-from headway.decode import DecodingOptions, Request, search_all
+from headway.decode import DecodingOptions, Request, SearchVocabulary, search_all
 from headway.engine import SearchTransformer
 from headway.hardware import keep_freed_memory
 from headway.interop.supported import as_transformer
@@ -75,10 +75,10 @@ class Headway:
             return [list(translation.candidates[0].ids) for translation in translations]
         requests = [Request(source=(*ids, EOS), limit=target) for ids in sources]
         found = search_all(
-            *(self.model, requests, options),
-            bos=BOS,
-            eos=EOS,
-            banned=(PAD, BOS, UNK),
+            self.model,
+            requests,
+            options,
+            SearchVocabulary(BOS, EOS, banned=(PAD, BOS, UNK)),
             max_batch_tokens=len(sources) * max(len(ids) + 1 for ids in sources),
             max_sequences=len(sources),
         )

@@ -43,7 +43,7 @@ Engine = Callable[[Prompts, int], int]
 
 def headway(_folder: Path, precision: str) -> Engine:
     """Return Headway's engine."""
-    from headway.decode import DecodingOptions, Request, search_all
+    from headway.decode import DecodingOptions, Request, SearchVocabulary, search_all
     from headway.engine import to_search_model
     from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
     from headway.text.base import BOS, EOS
@@ -55,7 +55,7 @@ def headway(_folder: Path, precision: str) -> Engine:
     def run(prompts: Prompts, new: int) -> int:
         requests = [Request(source=tuple(each[:-1]), first=each[-1], limit=new) for each in prompts]
         limits: dict[str, Any] = {"max_batch_tokens": 1 << 14, "max_sequences": 64}
-        found = search_all(model, requests, options, bos=BOS, eos=EOS, banned=(EOS,), **limits)
+        found = search_all(model, requests, options, SearchVocabulary(BOS, EOS, banned=(EOS,)), **limits)
         return sum(len(hypotheses[0].tokens) for hypotheses in found)
 
     return run

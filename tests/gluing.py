@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.decode import DecodingOptions, Request, Step, search
+from headway.decode import DecodingOptions, Request, SearchVocabulary, Step, search
 from headway.predict import Source
 from headway.predict.phrases import phrases_to_include, word_boundaries
 from headway.text.base import BOS, EOS, PAD, UNK, TextTokenizer
@@ -53,6 +53,6 @@ def search_phrases(
     request = Request(source=(4, EOS), limit=needed + 2, include=phrases, boundaries=word_boundaries(tokenizer))
     options = DecodingOptions(beam_size=beam_size, n_best=2)
     reserved = getattr(tokenizer, "reserved_ids", {PAD, BOS, UNK})  # tokens without text, which models never produce
-    banned = sorted(reserved - {EOS})
-    (found,) = search(Gluing(tokenizer, seed), [request], options, bos=BOS, eos=EOS, banned=banned)
+    banned = tuple(sorted(reserved - {EOS}))
+    (found,) = search(Gluing(tokenizer, seed), [request], options, SearchVocabulary(BOS, EOS, banned=banned))
     return [(each.unmet, tokenizer.decode(each.tokens)) for each in found]

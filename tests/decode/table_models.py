@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.decode import DecodingOptions, Hypothesis, Request, SearchModel, Step, search
+from headway.decode import DecodingOptions, Hypothesis, Request, SearchModel, SearchVocabulary, Step, search
 from headway.models.transformer import Transformer, TransformerConfig
 
 PAD, BEGIN, END = 0, 1, 2
@@ -80,11 +80,11 @@ def log_probs_of(distribution: Distribution, sentence: int = 0) -> LogProbs:
 
 
 def run(
-    model: SearchModel[Any], requests: Sequence[Request], banned: Sequence[int] = (), **options: Any
+    model: SearchModel[Any], requests: Sequence[Request], banned: Iterable[int] = (), **options: Any
 ) -> list[list[Hypothesis]]:
     """Run a search with these options."""
     parsed = DecodingOptions.parse(options, "test")
-    return search(model, requests, parsed, bos=BEGIN, eos=END, banned=banned)
+    return search(model, requests, parsed, SearchVocabulary(BEGIN, END, banned=tuple(banned)))
 
 
 def numbered(limits: Iterable[int]) -> list[Request]:

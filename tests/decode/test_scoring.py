@@ -18,7 +18,7 @@ from table_models import (
 )
 from torch import Tensor, nn
 
-from headway.decode import Ensemble, score_targets, top_next_tokens
+from headway.decode import Ensemble, SearchVocabulary, score_targets, top_next_tokens
 from headway.errors import BundleError, ConfigError
 from headway.models.transformer import Transformer
 
@@ -29,12 +29,13 @@ def transformer() -> Transformer:
 
 
 TARGETS = [(3, 4, 5), (), (6, 6, 6, 6, 6, 6, 6), (7,), (5, 5)]
+SPECIAL = SearchVocabulary(BEGIN, END)
 
 
 @pytest.mark.parametrize("max_batch_tokens", [1, 12, 1000])
 def test_forced_scores_are_the_models_step_by_step(transformer: Transformer, max_batch_tokens: int) -> None:
     sources = [request.source for request in sentences(5)]
-    scores = score_targets(transformer, sources, TARGETS, bos=BEGIN, eos=END, max_batch_tokens=max_batch_tokens)
+    scores = score_targets(transformer, sources, TARGETS, SPECIAL, max_batch_tokens=max_batch_tokens)
     for source, target, found in zip(sources, TARGETS, scores, strict=True):
         expected = [uncached(transformer, source, target[:at])[token] for at, token in enumerate((*target, END))]
         assert found == pytest.approx(expected, abs=1e-4)
@@ -52,15 +53,15 @@ def test_forced_scores_are_those_that_the_search_reports(transformer: Transforme
     requests = sentences(5)
     found = [beam[0] for beam in run(transformer, requests, (PAD,), **options)]
     sources = [request.source for request in requests]
-    scores = score_targets(transformer, sources, [one.tokens for one in found], bos=BEGIN, eos=END)
+    scores = score_targets(transformer, sources, [one.tokens for one in found], SPECIAL)
     for one, score in zip(found, scores, strict=True):
         assert one.token_log_probabilities == pytest.approx(score, abs=1e-4)
 
 
 def test_what_cannot_be_scored(transformer: Transformer) -> None:
-    assert score_targets(transformer, [], [], bos=BEGIN, eos=END) == []
+    assert score_targets(transformer, [], [], SPECIAL) == []
     with pytest.raises(ConfigError, match="2 sources but 1 targets: expected one target for each source"):
-        score_targets(transformer, [(5, END), (6, END)], [(3,)], bos=BEGIN, eos=END)
+        score_targets(transformer, [(5, END), (6, END)], [(3,)], SPECIAL)
 
     class Damaged(nn.Module):
         device = torch.device("cpu")
@@ -69,23 +70,23 @@ def test_what_cannot_be_scored(transformer: Transformer) -> None:
             return torch.full((*target.shape, 8), math.nan)
 
     with pytest.raises(BundleError, match="the model's probabilities are NaN: its weights are damaged"):
-        score_targets(Damaged(), [(5, END)], [(3,)], bos=BEGIN, eos=END)
+        score_targets(Damaged(), [(5, END)], [(3,)], SPECIAL)
     damaged = tiny_transformer()
     nn.init.constant_(damaged.projection.weight, math.nan)
     with pytest.raises(BundleError, match="the model's probabilities are NaN: its weights are damaged"):
-        top_next_tokens(damaged, (5, END), (), 3, bos=BEGIN, eos=END)
+        top_next_tokens(damaged, (5, END), (), 3, SPECIAL)
 
 
 def test_alternatives_are_what_could_come_next(transformer: Transformer) -> None:
     for source in ((5, 6, END), (9, END)):
         for prefix in ((), (3, 4)):
             expected = uncached(transformer, source, prefix)
-            found = top_next_tokens(transformer, source, prefix, 3, bos=BEGIN, eos=END)
+            found = top_next_tokens(transformer, source, prefix, 3, SPECIAL)
             assert [one.token for one in found] == sorted(range(8), key=lambda token: -expected[token])[:3]
             assert [one.log_probability for one in found] == pytest.approx(sorted(expected, reverse=True)[:3], abs=1e-4)
-    assert len(top_next_tokens(transformer, (5, END), (), 99, bos=BEGIN, eos=END)) == 8
+    assert len(top_next_tokens(transformer, (5, END), (), 99, SPECIAL)) == 8
     with pytest.raises(ConfigError, match="count = 0: expected at least 1"):
-        top_next_tokens(transformer, (5, END), (), 0, bos=BEGIN, eos=END)
+        top_next_tokens(transformer, (5, END), (), 0, SPECIAL)
 
 
 # Ensembles.
@@ -122,9 +123,7 @@ def test_an_ensembles_forced_scores_are_those_of_its_search(transformer: Transfo
     ensemble = Ensemble([transformer, tiny_transformer(4), tiny_transformer(5)])
     requests = sentences(3)
     found = [beam[0] for beam in run(ensemble, requests, (PAD,))]
-    scores = score_targets(
-        ensemble, [request.source for request in requests], [one.tokens for one in found], bos=BEGIN, eos=END
-    )
+    scores = score_targets(ensemble, [request.source for request in requests], [one.tokens for one in found], SPECIAL)
     for one, score in zip(found, scores, strict=True):
         assert one.token_log_probabilities == pytest.approx(score, abs=1e-4)
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from continuous_batching import decode_continuously
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from table_models import (
@@ -35,10 +36,10 @@ from headway.decode import (
     NextTokens,
     Request,
     SearchModel,
+    SearchVocabulary,
     Step,
     length_penalty,
     search,
-    search_stream,
 )
 from headway.decode.beam import _keep_places
 from headway.errors import BundleError, ConfigError
@@ -456,7 +457,8 @@ def test_a_rule_asks_for_logits_only_while_it_is_at_work(transformer: Transforme
     # the tokens are ranked twice, with and without EOS.
     requests = [Request(source=(5, 6, END), limit=limit) for limit in (2, 6, 6)]
     options = DecodingOptions(beam_size=1, min_length=2)
-    list(search_stream(model, requests, options, bos=BEGIN, eos=END, banned=(PAD, END), max_rows=2, max_batch_tokens=9))
+    vocabulary = SearchVocabulary(BEGIN, END, banned=(PAD, END))
+    decode_continuously(model, requests, options, vocabulary, max_rows=2, max_batch_tokens=9)
     assert model.asked == ["best"] * (3 + 2 * 2 + 5)
 
 
@@ -569,7 +571,7 @@ def test_search_reads_no_value_but_once_a_step(transformer: Transformer, monkeyp
         count(name)
     requests = [Request(source=(5, 6, 7, END), limit=6), Request(source=(8, END), limit=6)]
     model = RankingTransformer(transformer)
-    search(model, requests, DecodingOptions(), bos=BEGIN, eos=END, banned=(PAD, END))
+    search(model, requests, DecodingOptions(), SearchVocabulary(BEGIN, END, banned=(PAD, END)))
     assert model.asked == ["best"] * 7, "no target ends before its limit"
     steps = [shape for shape in read if len(shape) == 4]
     ended = [shape[0] for shape in read if len(shape) < 4]

@@ -13,7 +13,7 @@ import torch
 from table_models import BEGIN, END, PAD, Prefix, TableModel, random_distribution
 from torch import Tensor
 
-from headway.decode import DecodingOptions, Ensemble, Hypothesis, Request, length_batches, search_all
+from headway.decode import DecodingOptions, Ensemble, Hypothesis, Request, SearchVocabulary, length_batches, search_all
 from headway.errors import BundleError
 
 VOCABULARY = 6
@@ -52,7 +52,7 @@ def found(model: Any, sentences: int = 10, **limits: Any) -> list[list[Hypothesi
     requests = [Request(source=(number, *[5] * (number % 4)), limit=6) for number in range(sentences)]
     limits = {"max_batch_tokens": 1000, "max_sequences": 100, **limits}
     options = DecodingOptions(beam_size=3, n_best=2)
-    return search_all(model, requests, options, bos=BEGIN, eos=END, banned=(PAD, BEGIN), **limits)
+    return search_all(model, requests, options, SearchVocabulary(BEGIN, END, banned=(PAD, BEGIN)), **limits)
 
 
 def test_threads_find_what_one_finds() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from table_models import BEGIN, END, TableModel
 
-from headway.decode import DecodingOptions, Hypothesis, Request, search
+from headway.decode import DecodingOptions, Hypothesis, Request, SearchVocabulary, search
 
 OTHER = 5  # also ends a text
 
@@ -22,7 +22,9 @@ def probabilities(_: int, prefix: tuple[int, ...]) -> list[float]:
 def found(request: dict[str, Any] | None = None, **options: Any) -> list[Hypothesis]:
     given = Request(source=(3, END), **({"limit": 6} | (request or {})))
     settings = DecodingOptions.parse({"length_penalty": 0.0, **options}, "test")
-    (hypotheses,) = search(TableModel(probabilities), [given], settings, bos=BEGIN, eos=END, other_ends=(OTHER,))
+    (hypotheses,) = search(
+        TableModel(probabilities), [given], settings, SearchVocabulary(BEGIN, END, other_ends=(OTHER,))
+    )
     return hypotheses
 
 

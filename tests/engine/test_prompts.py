@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headway import kernels
-from headway.decode import DecodingOptions, Request, Sampling, search_all
+from headway.decode import DecodingOptions, Request, Sampling, SearchVocabulary, search_all
 from headway.engine import Precision, to_search_model
 from headway.engine.prompts import PromptRows, prompt_attention
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
@@ -127,7 +127,7 @@ def test_searches_find_the_same_in_integers(options: DecodingOptions) -> None:
     requests = [Request(source=tuple(prompt[:-1]), first=prompt[-1], limit=6) for prompt in make_prompts() if prompt]
 
     def search(chosen: list[Request]) -> list[list[tuple[int, ...]]]:
-        found = search_all(model, chosen, options, bos=1, eos=2, max_batch_tokens=1 << 14, max_sequences=64)
+        found = search_all(model, chosen, options, SearchVocabulary(1, 2), max_batch_tokens=1 << 14, max_sequences=64)
         return [[each.tokens for each in hypotheses] for hypotheses in found]
 
     assert search(requests) == [search([request])[0] for request in requests]

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from continuous_batching import decode_continuously
 from safetensors.numpy import save_file
 from torch import Tensor
 
 from headway import kernels
 from headway.bundle import Bundle
 from headway.cli import app
-from headway.decode import DecodingOptions, Request, Sampling, search, search_stream
+from headway.decode import DecodingOptions, Request, Sampling, SearchVocabulary, search
 from headway.engine import Precision, SearchTransformer, Shortlist
 from headway.errors import BundleError, ConfigError, DataError
 from headway.models.transformer import Transformer, TransformerConfig
@@ -25,6 +26,7 @@ from headway.predict.shortlisting import learn_shortlist, shortlist_coverage, wr
 
 VOCABULARY, END = 90, 2
 FORBIDDEN = (0, 1, 3)
+SEARCHED = SearchVocabulary(1, END, banned=FORBIDDEN)
 PRECISIONS = [
     "float32",
     pytest.param("int8", marks=pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba")),
@@ -104,7 +106,7 @@ def test_a_list_of_all_tokens_changes_nothing(precision: Precision) -> None:
     with torch.no_grad():
         weights.projection.bias[0] = -1e4  # the padding token, which no list contains
     results = [
-        search(engine, requests, options, bos=1, eos=END, banned=FORBIDDEN)
+        search(engine, requests, options, SEARCHED)
         for engine in (
             SearchTransformer(weights, precision),
             SearchTransformer(weights, precision, shortlist=everything),
@@ -120,12 +122,10 @@ def test_neighbors_do_not_change_what_a_sentence_becomes() -> None:
     engine = SearchTransformer(model(), "int8", shortlist=shortlist(6))
     requests = [Request(source=source, limit=10) for source in sources(4, 11, 7, 2, 9)]
     options = DecodingOptions(beam_size=3)
-    alone = [search(engine, [one], options, bos=1, eos=END, banned=FORBIDDEN)[0] for one in requests]
-    together = search(engine, requests, options, bos=1, eos=END, banned=FORBIDDEN)
-    streamed = dict(
-        search_stream(engine, requests, options, bos=1, eos=END, banned=FORBIDDEN, max_rows=6, max_batch_tokens=100)
-    )
-    assert alone == together == [streamed[at] for at in range(len(requests))]
+    alone = [search(engine, [one], options, SEARCHED)[0] for one in requests]
+    together = search(engine, requests, options, SEARCHED)
+    streamed = decode_continuously(engine, requests, options, SEARCHED, max_rows=6, max_batch_tokens=100)
+    assert alone == together == streamed
 
 
 RULES: list[dict[str, Any]] = [
@@ -143,8 +143,8 @@ def test_a_neighbors_rules_do_not_change_what_a_sentence_becomes(precision: Prec
     plain, ruled = sources(5, 5)
     options = DecodingOptions(beam_size=3, min_length=2)
     batch = [Request(source=plain, limit=10), Request(source=ruled, limit=10, **rule)]
-    alone = search(engine, batch[:1], options, bos=1, eos=END, banned=FORBIDDEN)[0]
-    beside = search(engine, batch, options, bos=1, eos=END, banned=FORBIDDEN)[0]
+    alone = search(engine, batch[:1], options, SEARCHED)[0]
+    beside = search(engine, batch, options, SEARCHED)[0]
     assert [each.tokens for each in alone] == [each.tokens for each in beside]
     assert {*alone[0].tokens} <= {*lists.allowed_tokens([plain])[0].tolist()}
 
@@ -167,9 +167,7 @@ def test_every_search_keeps_to_the_list(options: DecodingOptions) -> None:
     engine = SearchTransformer(model(), shortlist=lists)
     limits = (9, 4, 6, 9)
     requests = [Request(source=each, limit=limit) for each, limit in zip(sources(3, 6, 1, 4), limits, strict=True)]
-    found = dict(
-        search_stream(engine, requests, options, bos=1, eos=END, banned=FORBIDDEN, max_rows=16, max_batch_tokens=100)
-    )
+    found = decode_continuously(engine, requests, options, SEARCHED, max_rows=16, max_batch_tokens=100)
     for at, request in enumerate(requests):
         allowed = {*lists.allowed_tokens([request.source])[0].tolist()}
         assert found[at]
@@ -191,10 +189,10 @@ def test_damaged_weights_are_seen(precision: Precision, damaged: str) -> None:
     engine = SearchTransformer(weights, precision, shortlist=lists)
     request = Request(source=source, limit=5)
     if damaged == "unlisted":
-        assert search(engine, [request], DecodingOptions(), bos=1, eos=END, banned=FORBIDDEN)[0]
+        assert search(engine, [request], DecodingOptions(), SEARCHED)[0]
     else:
         with pytest.raises(BundleError, match="its weights are damaged"):
-            search(engine, [request], DecodingOptions(), bos=1, eos=END, banned=FORBIDDEN)
+            search(engine, [request], DecodingOptions(), SEARCHED)
 
 
 def test_a_forced_prefix_and_a_phrase_have_all_tokens() -> None:
@@ -204,7 +202,7 @@ def test_a_forced_prefix_and_a_phrase_have_all_tokens() -> None:
     outside = next(t for t in range(10, VOCABULARY) if t not in lists.allowed_tokens([source])[0])
     for asked in ({"prefix": (outside, outside)}, {"include": (((outside,),),)}):
         request = Request(source=source, limit=8, **asked)
-        best = search(engine, [request], DecodingOptions(beam_size=4), bos=1, eos=END, banned=FORBIDDEN)[0][0]
+        best = search(engine, [request], DecodingOptions(beam_size=4), SEARCHED)[0][0]
         assert outside in best.tokens
         assert not best.unmet
 

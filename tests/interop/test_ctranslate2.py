@@ -24,7 +24,7 @@ from foreign import SENTENCES, bart, fsmt, m2m, marian, mbart
 from torch import Tensor
 
 from headway.bundle import Bundle, TaskConfig, named_weights
-from headway.decode import DecodingOptions, Request, search
+from headway.decode import DecodingOptions, Request, SearchVocabulary, search
 from headway.engine import SearchTransformer, Shortlist
 from headway.errors import ConfigError, MissingPackageError
 from headway.interop.ctranslate2 import quantization_types, write_ctranslate2
@@ -119,7 +119,9 @@ def test_a_shortlist_goes_with_the_model(tmp_path: Path) -> None:
     names = token_names(bundle.source_tokenizer)
     for source in sentences(bundle)[0]:
         request = Request(source=tuple(source), limit=LIMIT)
-        ours = search(engine, [request], DecodingOptions(beam_size=1), bos=BOS, eos=EOS, banned=(PAD, BOS, UNK))
+        ours = search(
+            engine, [request], DecodingOptions(beam_size=1), SearchVocabulary(BOS, EOS, banned=(PAD, BOS, UNK))
+        )
         settings = {"beam_size": 1, "min_decoding_length": 0, "max_decoding_length": LIMIT, "disable_unk": True}
         named = [names[token] for token in source]
         found = opened(tmp_path).translate_batch([named], use_vmap=True, **settings)
@@ -193,7 +195,7 @@ def test_imported_models_translate_alike(family: str, beam_size: int, imported: 
     sources = [special.add_to_source(ids) for ids in bundle.source_tokenizer.encode_batch(SENTENCES)]
     requests = [Request(source=tuple(ids), limit=LIMIT, prefix=special.target_prefix) for ids in sources]
     options = DecodingOptions(beam_size=beam_size, length_penalty=0)
-    ours = search(bundle.model, requests, options, bos=BOS, eos=EOS, banned=(PAD, BOS, UNK))
+    ours = search(bundle.model, requests, options, SearchVocabulary(BOS, EOS, banned=(PAD, BOS, UNK)))
     source_names, names = token_names(bundle.source_tokenizer), token_names(bundle.target_tokenizer)
     theirs = opened(folder).translate_batch(
         [[source_names[index] for index in ids] for ids in sources],

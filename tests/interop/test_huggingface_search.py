@@ -18,7 +18,7 @@ import torch
 from drawn_models import UNKNOWN, V, drawn, each_family, padded, saved, sentences, transformers
 from torch import Tensor
 
-from headway.decode import DecodingOptions, Request, search
+from headway.decode import DecodingOptions, Request, SearchVocabulary, search
 from headway.interop.huggingface import ImportedModel, import_model
 from headway.interop.huggingface.families import FAMILIES
 
@@ -105,7 +105,9 @@ def found_by_headway(
         for row in sources
     ]
     options = DecodingOptions(beam_size=beam_size, length_penalty=alpha, normalization="average", stopping="first")
-    found = search(imported.model, requests, options, bos=1, eos=2, banned=[0, 1, *ids.to_headway_ids([UNKNOWN])])
+    found = search(
+        imported.model, requests, options, SearchVocabulary(1, 2, banned=(0, 1, *ids.to_headway_ids([UNKNOWN])))
+    )
     return [[ids.order[token] for token in hypotheses[0].tokens] for hypotheses in found]
 
 

@@ -6,18 +6,18 @@ import random
 import re
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
 import torch
+from continuous_batching import decode_continuously
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from headway.bundle import Bundle, TaskConfig
-from headway.decode import DecodingOptions, Ensemble, Request, Sampling, Step, score_targets, search, search_stream
+from headway.decode import DecodingOptions, Ensemble, Request, Sampling, SearchVocabulary, Step, score_targets, search
 from headway.errors import BundleError, ConfigError, LengthError, MissingPackageError
 from headway.interop.onnx import STEP_FILE, OnnxModel, OnnxState, export
 from headway.models.transformer import Transformer, TransformerConfig
@@ -47,6 +47,7 @@ REFUSED: dict[str, set[str]] = {  # the values of each option that the graphs do
     "qk_projection": {"hidden"},
 }
 RULED_OUT = (PAD, BOS, UNK)
+SEARCHED = SearchVocabulary(BOS, EOS, banned=RULED_OUT)
 
 
 def made(source: str = "abcdefgh", target: str = "abcdefgh", **changes: Any) -> Bundle:
@@ -204,8 +205,8 @@ def requests(count: int) -> list[Request]:
 )
 def test_searches_find_the_same(bundle: Bundle, model: OnnxModel, options: DecodingOptions) -> None:
     asked = requests(12)
-    expected = search(bundle.model, asked, options, bos=BOS, eos=EOS, banned=RULED_OUT)
-    found = search(model, asked, options, bos=BOS, eos=EOS, banned=RULED_OUT)
+    expected = search(bundle.model, asked, options, SEARCHED)
+    found = search(model, asked, options, SEARCHED)
     assert [[h.tokens for h in hypotheses] for hypotheses in found] == [
         [h.tokens for h in hypotheses] for hypotheses in expected
     ]
@@ -216,8 +217,8 @@ def test_searches_find_the_same(bundle: Bundle, model: OnnxModel, options: Decod
 
 def test_targets_are_scored_the_same(bundle: Bundle, model: OnnxModel) -> None:
     given = [request.source for request in requests(6)], [[4], [], [5, 6, 7], [8] * 7, [9, 4], [11]]
-    expected = score_targets(bundle.model, *given, bos=BOS, eos=EOS)
-    found = score_targets(model, *given, bos=BOS, eos=EOS)
+    expected = score_targets(bundle.model, *given, SearchVocabulary(BOS, EOS))
+    found = score_targets(model, *given, SearchVocabulary(BOS, EOS))
     for mine, theirs in zip(found, expected, strict=True):
         assert mine == pytest.approx(theirs, abs=1e-4)
 
@@ -226,27 +227,22 @@ def test_it_joins_an_ensemble(bundle: Bundle, model: OnnxModel) -> None:
     """The mean of the same probabilities twice is these probabilities."""
     asked, options = requests(4), DecodingOptions(beam_size=3)
     ensemble = Ensemble([bundle.model, model])
-    expected = search(bundle.model, asked, options, bos=BOS, eos=EOS, banned=RULED_OUT)
-    found = search(ensemble, asked, options, bos=BOS, eos=EOS, banned=RULED_OUT)
+    expected = search(bundle.model, asked, options, SEARCHED)
+    found = search(ensemble, asked, options, SEARCHED)
     assert [hypotheses[0].tokens for hypotheses in found] == [hypotheses[0].tokens for hypotheses in expected]
 
 
 def test_a_search_that_needs_attention_is_refused(model: OnnxModel) -> None:
     with pytest.raises(ConfigError, match=r"coverage_penalty.*OnnxModel"):
-        search(model, requests(1), DecodingOptions(coverage_penalty=0.2), bos=BOS, eos=EOS)
+        search(model, requests(1), DecodingOptions(coverage_penalty=0.2), SearchVocabulary(BOS, EOS))
 
 
 def test_sentences_that_come_and_go_find_the_same(bundle: Bundle, model: OnnxModel) -> None:
     asked, options = requests(20), DecodingOptions(beam_size=4)
 
-    def streamed(engine: Any) -> dict[int, Sequence[int]]:
-        stream = search_stream(
-            engine, asked, options, bos=BOS, eos=EOS, banned=RULED_OUT, max_rows=16, max_batch_tokens=1000
-        )
-        return {position: hypotheses[0].tokens for position, hypotheses in stream}
-
-    expected = search(bundle.model, asked, options, bos=BOS, eos=EOS, banned=RULED_OUT)
-    assert streamed(model) == {i: hypotheses[0].tokens for i, hypotheses in enumerate(expected)}
+    expected = search(bundle.model, asked, options, SEARCHED)
+    found = decode_continuously(model, asked, options, SEARCHED, max_rows=16, max_batch_tokens=1000)
+    assert [hypotheses[0].tokens for hypotheses in found] == [hypotheses[0].tokens for hypotheses in expected]
 
 
 def test_translating_with_the_folder_runs_its_sessions(
@@ -374,7 +370,7 @@ def test_its_examples_run(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.Mo
         exec(example, names)
     assert isinstance(names["model"], OnnxModel)
     asked = requests(12)
-    expected = search(bundle.model, asked, DecodingOptions(beam_size=1), bos=BOS, eos=EOS, banned=RULED_OUT)
+    expected = search(bundle.model, asked, DecodingOptions(beam_size=1), SEARCHED)
     found = [names["greedy"](list(request.source), request.limit) for request in asked]
     assert found == [list(hypotheses[0].tokens) for hypotheses in expected]
 

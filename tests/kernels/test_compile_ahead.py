@@ -21,12 +21,12 @@ DECODE = """
 import torch
 from headway.engine import SearchTransformer
 from headway.models.transformer import Transformer, TransformerConfig
-from headway.decode import DecodingOptions, Request, search
+from headway.decode import DecodingOptions, Request, SearchVocabulary, search
 torch.manual_seed(0)
 model = Transformer(TransformerConfig.preset("tiny"), 50, 50).eval()
 options = DecodingOptions(beam_size=3, max_length=8)
 requests = [Request(source=[5, 6, 7, 2], limit=8), Request(source=[8, 9, 2], limit=8)]
-found = search(SearchTransformer(model, "int8"), requests, options, bos=1, eos=2)
+found = search(SearchTransformer(model, "int8"), requests, options, SearchVocabulary(1, 2))
 print(found)
 """
 

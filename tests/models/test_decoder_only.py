@@ -9,7 +9,7 @@ import torch
 from state_life import continue_and_compare
 from torch import Tensor
 
-from headway.decode import DecodingOptions, Request, SearchModel, search
+from headway.decode import DecodingOptions, Request, SearchModel, SearchVocabulary, search
 from headway.decode.request import Sampling
 from headway.decode.sampling import sampling_keys
 from headway.errors import ConfigError, LengthError
@@ -117,7 +117,9 @@ def test_beams_of_a_prompt_are_searched_as_separate_rows() -> None:
     model = build()
     prompt = tuple(random_tokens(4).tolist())
     request = Request(source=(BOS, *prompt[:-1]), first=prompt[-1], limit=5)
-    (found,) = search(model, [request], DecodingOptions(beam_size=4, n_best=4, length_penalty=0.0), bos=BOS, eos=EOS)
+    (found,) = search(
+        model, [request], DecodingOptions(beam_size=4, n_best=4, length_penalty=0.0), SearchVocabulary(BOS, EOS)
+    )
     assert len(found) == 4
     for hypothesis in found:
         tokens = torch.tensor([[BOS, *prompt, *hypothesis.tokens]])
@@ -129,7 +131,7 @@ def test_beams_of_a_prompt_are_searched_as_separate_rows() -> None:
 
 def test_a_prompt_of_one_token_needs_no_source() -> None:
     request = Request(source=(), first=BOS, limit=3)
-    (found,) = search(build(), [request], DecodingOptions(beam_size=1), bos=BOS, eos=EOS)
+    (found,) = search(build(), [request], DecodingOptions(beam_size=1), SearchVocabulary(BOS, EOS))
     assert len(found[0].tokens) <= 3
 
 

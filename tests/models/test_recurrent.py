@@ -8,7 +8,7 @@ from state_life import StateLife
 from torch import Tensor
 from torch.nn import functional as F
 
-from headway.decode import DecodingOptions, Request, SearchModel, search
+from headway.decode import DecodingOptions, Request, SearchModel, SearchVocabulary, search
 from headway.errors import ConfigError
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.nn.attention import record_attention
@@ -290,7 +290,7 @@ def test_a_model_without_attention_attends_to_nothing() -> None:
     model = recurrent(attention="none")
     assert model.step(model.start([[5, 6]]), random_tokens(1), attention=True).attention is None
     with pytest.raises(ConfigError, match="this RecurrentModel does not return attention weights"):
-        search(model, [Request(source=(5, 2), limit=3)], DecodingOptions(coverage_penalty=0.1), bos=1, eos=2)
+        search(model, [Request(source=(5, 2), limit=3)], DecodingOptions(coverage_penalty=0.1), SearchVocabulary(1, 2))
 
 
 # The model learns.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headway import kernels
 from headway.bundle import Bundle, TaskConfig
-from headway.decode import DecodingOptions, Request, search
+from headway.decode import DecodingOptions, Request, SearchVocabulary, search
 from headway.decode.ensemble import Ensemble
 from headway.engine import SearchTransformer, local_attention
 from headway.engine.accelerate import accelerate, layer_forms
@@ -268,7 +268,7 @@ def test_searches_agree_in_all_forms() -> None:
     for beam_size in (1, 4):
         options = DecodingOptions(beam_size=beam_size)
         found = [
-            [each[0].tokens for each in search(form, requests, options, bos=1, eos=2, banned=(0, 1))]
+            [each[0].tokens for each in search(form, requests, options, SearchVocabulary(1, 2, banned=(0, 1)))]
             for form in (model, SearchTransformer(model), Ensemble([model, model]))
         ]
         assert found[0] == found[1] == found[2]

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from headway.bundle import Bundle, TaskConfig
-from headway.decode import DecodingOptions, Request, search
+from headway.decode import DecodingOptions, Request, SearchVocabulary, search
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.blocks import Norm, Projection
 from headway.nn.scores import ScoreKind
@@ -160,7 +160,7 @@ def test_a_saved_model_comes_back_and_translates_the_same(score: ScoreKind, tmp_
     assert torch.equal(loaded(source, target), model(source, target))
     requests = [Request(source=(4, 5, 6, EOS), limit=6), Request(source=(7, EOS), limit=6)]
     found, expected = (
-        search(each, requests, DecodingOptions(beam_size=3), bos=BOS, eos=EOS, banned=(0, 1, 3))
+        search(each, requests, DecodingOptions(beam_size=3), SearchVocabulary(BOS, EOS, banned=(0, 1, 3)))
         for each in (loaded, model)
     )
     assert found == expected

@@ -22,6 +22,7 @@ from headway.decode import (
     Hypothesis,
     Request,
     Sampling,
+    SearchVocabulary,
     give_way,
     search_all,
     search_as,
@@ -34,6 +35,9 @@ from headway.models.transformer import Transformer, TransformerConfig
 from headway.serve.workers.shared_search import SharedSearch
 
 BOS, EOS, VOCAB = 1, 2, 40
+VOCABULARY = SearchVocabulary(BOS, EOS)
+WITHOUT_PAD = SearchVocabulary(BOS, EOS, banned=(0,))
+ENDLESS = SearchVocabulary(BOS, EOS, banned=(EOS,))
 LIMITS: dict[str, Any] = {"max_batch_tokens": 4096, "max_sequences": 64}
 
 
@@ -132,7 +136,7 @@ def test_many_calls_get_what_they_get_alone(
 
     def one(search: SharedSearch, requests: Sequence[Request]) -> Any:
         with search_as(Caller(name=str(len(requests)))):
-            return search(model, requests, options, bos=BOS, eos=EOS, banned=(0,))
+            return search(model, requests, options, WITHOUT_PAD)
 
     if kind == "greenlets":
         shared = SharedSearch(max_rows=24, max_batch_tokens=120)
@@ -141,7 +145,7 @@ def test_many_calls_get_what_they_get_alone(
         with loop_thread(max_rows=24, max_batch_tokens=120) as shared:
             found = list(pool.map(partial(one, shared), calls))
     for requests, results in zip(calls, found, strict=True):
-        expected = search_all(model, requests, options, bos=BOS, eos=EOS, banned=(0,), **LIMITS)
+        expected = search_all(model, requests, options, WITHOUT_PAD, **LIMITS)
         assert [[each.tokens for each in own] for own in results] == [[one.tokens for one in own] for own in expected]
         for ours, theirs in zip(results, expected, strict=True):
             assert [each.score for each in ours] == pytest.approx([each.score for each in theirs], abs=1e-4)
@@ -207,10 +211,10 @@ def test_a_canceled_call_leaves_before_the_next_step_and_the_others_stay(
 
     def canceled() -> Any:
         with search_as(caller):
-            return shared(slow, [request(50, 100_000), request(51, 100_000)], GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
+            return shared(slow, [request(50, 100_000), request(51, 100_000)], GREEDY, ENDLESS)
 
     first = pool.submit(canceled)
-    second = pool.submit(lambda: shared(slow, others, GREEDY, bos=BOS, eos=EOS, banned=(EOS,)))
+    second = pool.submit(lambda: shared(slow, others, GREEDY, ENDLESS))
     wait_until(lambda: shared.num_sequences + shared.num_waiting == 5)
     slow.run(3)
     wait_until(lambda: slow.begun == 4 and shared.num_sequences == 5)
@@ -221,7 +225,7 @@ def test_a_canceled_call_leaves_before_the_next_step_and_the_others_stay(
     with pytest.raises(CancelledError):
         first.result(10)
     found = second.result(10)
-    expected = search_all(model, others, GREEDY, bos=BOS, eos=EOS, banned=(EOS,), **LIMITS)
+    expected = search_all(model, others, GREEDY, ENDLESS, **LIMITS)
     assert [own[0].tokens for own in found] == [own[0].tokens for own in expected]
 
 
@@ -232,7 +236,7 @@ def test_a_call_that_is_canceled_while_another_one_is_removed_ends(
 
     def call(caller: Caller, number: int) -> Any:
         with search_as(caller):
-            return shared(slow, [request(number, 100_000 if caller is removed else 12)], GREEDY, bos=BOS, eos=EOS)
+            return shared(slow, [request(number, 100_000 if caller is removed else 12)], GREEDY, VOCABULARY)
 
     def select(state: Any, rows: torch.Tensor, sequences: torch.Tensor | None = None) -> None:
         waiting.canceled.set()
@@ -260,7 +264,7 @@ def test_callers_get_equal_shares_and_priorities_come_first(
 
     def call(name: str, priority: int, numbers: Sequence[int]) -> Any:
         with search_as(Caller(name, priority)):
-            return shared(slow, [request(number) for number in numbers], GREEDY, bos=BOS, eos=EOS)
+            return shared(slow, [request(number) for number in numbers], GREEDY, VOCABULARY)
 
     futures = [pool.submit(call, "first", 1, [100])]
     wait_until(lambda: shared.num_sequences == 1)
@@ -289,7 +293,7 @@ def test_few_requests_wait_for_others_for_two_steps(
 
     def call(numbers: Sequence[int]) -> Any:
         requests = [request(number, 30) for number in numbers]
-        return shared(slow, requests, GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
+        return shared(slow, requests, GREEDY, ENDLESS)
 
     futures = [pool.submit(call, range(8))]
     wait_until(lambda: slow.begun == 1)
@@ -311,7 +315,7 @@ def test_low_priority_waits_for_others(
     def call(priority: int, numbers: Sequence[int]) -> Any:
         with search_as(Caller(str(priority), priority)):
             requests = [request(number, 100) for number in numbers]
-            return shared(slow, requests, GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
+            return shared(slow, requests, GREEDY, ENDLESS)
 
     bulk = pool.submit(call, 1, range(12))
     slow.run(2)
@@ -328,7 +332,7 @@ def test_low_priority_waits_for_others(
     assert urgent_steps[-1] - urgent_steps[0] in (109, 110, 111)
     assert urgent_steps[-1] < len(slow.batches) - 100
     requests = [request(number, 100) for number in (*range(12), *range(20, 26))]
-    expected = search_all(model, requests, GREEDY, bos=BOS, eos=EOS, banned=(EOS,), **LIMITS)
+    expected = search_all(model, requests, GREEDY, ENDLESS, **LIMITS)
     assert [own[0].tokens for own in found] == [own[0].tokens for own in expected]
 
 
@@ -339,7 +343,7 @@ def test_low_priority_advances_even_while_there_are_always_others(
 
     def call(priority: int, number: int, limit: int) -> Any:
         with search_as(Caller(str(priority), priority)):
-            return shared(model, [request(number, limit)], GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
+            return shared(model, [request(number, limit)], GREEDY, ENDLESS)
 
     def others() -> None:
         while not over.is_set():
@@ -362,12 +366,12 @@ def test_only_the_request_that_raises_fails(
     slow.poison = 39
     good = [each for each in map(request, range(40)) if 39 not in each.source][:12]
     slow.run()
-    futures = [pool.submit(shared, slow, [each], GREEDY, bos=BOS, eos=EOS) for each in [*good[:6], bad, *good[6:]]]
+    futures = [pool.submit(shared, slow, [each], GREEDY, VOCABULARY) for each in [*good[:6], bad, *good[6:]]]
     failed = futures.pop(6)
     with pytest.raises(RuntimeError, match="poison"):
         failed.result(20)
     found = [future.result(20) for future in futures]
-    expected = search_all(model, good, GREEDY, bos=BOS, eos=EOS, **LIMITS)
+    expected = search_all(model, good, GREEDY, VOCABULARY, **LIMITS)
     assert [own[0][0].tokens for own in found] == [own[0].tokens for own in expected]
 
 
@@ -377,25 +381,24 @@ def test_a_call_with_several_requests_beside_one_that_raises(
     slow.poison = 39
     bad = Request(source=(5, 39, EOS), limit=9)
     good = [each for each in map(request, range(40)) if 39 not in each.source][:4]
-    found = pool.submit(shared, slow, good, GREEDY, bos=BOS, eos=EOS)
-    failed = pool.submit(shared, slow, [bad, good[0]], GREEDY, bos=BOS, eos=EOS)
+    found = pool.submit(shared, slow, good, GREEDY, VOCABULARY)
+    failed = pool.submit(shared, slow, [bad, good[0]], GREEDY, VOCABULARY)
     wait_until(lambda: shared.num_sequences + shared.num_waiting == 6)
     slow.run()
     with pytest.raises(RuntimeError, match="poison"):
         failed.result(20)
     results = found.result(20)
-    expected = search_all(model, good, GREEDY, bos=BOS, eos=EOS, **LIMITS)
+    expected = search_all(model, good, GREEDY, VOCABULARY, **LIMITS)
     assert [own[0].tokens for own in results] == [own[0].tokens for own in expected]
 
 
 def test_steps_are_those_of_one_search_alone(
     model: Transformer, shared: SharedSearch, pool: ThreadPoolExecutor
 ) -> None:
-    arguments: dict[str, Any] = {"bos": BOS, "eos": EOS}
-    other = pool.submit(shared, model, [request(1), request(2)], GREEDY, **arguments)
-    found, (last,) = walk(shared.steps(model, request(3), GREEDY, **arguments))
+    other = pool.submit(shared, model, [request(1), request(2)], GREEDY, VOCABULARY)
+    found, (last,) = walk(shared.steps(model, request(3), GREEDY, VOCABULARY))
     other.result(10)
-    expected, (own,) = walk(search_steps(model, request(3), GREEDY, **arguments))
+    expected, (own,) = walk(search_steps(model, request(3), GREEDY, VOCABULARY))
     assert [each.tokens for each in found] == [each.tokens for each in expected]
     assert last.tokens == own.tokens
     assert [each.tokens for each in found] == [last.tokens[:length] for length in range(1, len(last.tokens) + 1)]
@@ -417,7 +420,7 @@ def test_closing_the_steps_ends_the_search(model: Transformer) -> None:
     shared, found = SharedSearch(), list[int]()
 
     def stream() -> None:
-        steps = shared.steps(model, request(50, 100_000), GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
+        steps = shared.steps(model, request(50, 100_000), GREEDY, ENDLESS)
         found.extend(len(next(steps)[0].tokens) for _ in range(3))
         steps.close()
 
@@ -428,14 +431,13 @@ def test_closing_the_steps_ends_the_search(model: Transformer) -> None:
 
 def test_a_greenlet_gets_each_step_before_the_next_one_begins(model: Transformer) -> None:
     shared, seen = SharedSearch(), list[tuple[str, int, int]]()
-    arguments: dict[str, Any] = {"bos": BOS, "eos": EOS, "banned": (EOS,)}
 
     def stream(name: str, limit: int) -> None:
-        for (found,) in shared.steps(model, request(1, limit), GREEDY, **arguments):
+        for (found,) in shared.steps(model, request(1, limit), GREEDY, ENDLESS):
             seen.append((name, len(found.tokens), shared.num_steps))
 
     def search() -> Any:
-        return shared(model, [request(2)], GREEDY, **arguments)
+        return shared(model, [request(2)], GREEDY, ENDLESS)
 
     run_jobs(shared, [partial(stream, "a", 6), partial(stream, "b", 8), search])
     assert seen == [(name, step, step) for step in range(1, 9) for name in ("a", "b") if name == "b" or step <= 6]
@@ -456,7 +458,7 @@ def test_a_job_that_computes_something_else_gives_way(model: Transformer, monkey
                 turns.append(shared.turn_started)
 
     def search() -> Any:
-        return shared(model, [request(1, 10)], GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
+        return shared(model, [request(1, 10)], GREEDY, ENDLESS)
 
     _, ((found,),) = run_jobs(shared, [compute, search])
     assert steps == [1, 2, 3, 4, 5]
@@ -471,7 +473,7 @@ def test_a_greenlet_is_not_suspended_in_inference_mode(model: Transformer) -> No
 
     def search() -> Any:
         with torch.inference_mode():
-            return shared(model, [request(1)], GREEDY, bos=BOS, eos=EOS)
+            return shared(model, [request(1)], GREEDY, VOCABULARY)
 
     (error,) = run_jobs(shared, [search])
     assert isinstance(error, AssertionError)
@@ -479,10 +481,9 @@ def test_a_greenlet_is_not_suspended_in_inference_mode(model: Transformer) -> No
 
 
 def test_steps_that_nobody_asks_for_are_kept(model: Transformer, shared: SharedSearch) -> None:
-    arguments: dict[str, Any] = {"bos": BOS, "eos": EOS, "banned": (EOS,)}
-    steps = shared.steps(model, request(1, 20), GREEDY, **arguments)
+    steps = shared.steps(model, request(1, 20), GREEDY, ENDLESS)
     next(steps)
-    ((other,),) = shared(model, [request(2, 30)], GREEDY, **arguments)
+    ((other,),) = shared(model, [request(2, 30)], GREEDY, ENDLESS)
     assert len(other.tokens) == 30
     assert shared.num_sequences == 0  # both are done
     rest, (last,) = walk(steps)
@@ -495,7 +496,6 @@ def test_after_a_failed_step_others_are_decoded_one_by_one_and_stream_no_step_tw
     slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared, seen, count, step = SharedSearch(), list[tuple[int, int]](), itertools.count(1), slow.step
-    arguments: dict[str, Any] = {"bos": BOS, "eos": EOS, "banned": (EOS,)}
 
     def fail_once(state: Any, tokens: torch.Tensor, *, attention: bool = False) -> Any:
         if next(count) == 4:
@@ -506,11 +506,11 @@ def test_after_a_failed_step_others_are_decoded_one_by_one_and_stream_no_step_tw
     slow.run()
 
     def stream() -> None:
-        for (found,) in shared.steps(slow, request(1, 6), GREEDY, **arguments):
+        for (found,) in shared.steps(slow, request(1, 6), GREEDY, ENDLESS):
             seen.append((len(found.tokens), shared.num_steps))
 
     def search() -> Any:
-        return shared(slow, [request(2, 6)], GREEDY, **arguments)
+        return shared(slow, [request(2, 6)], GREEDY, ENDLESS)
 
     _, ((found,),) = run_jobs(shared, [stream, search])
     assert len(found.tokens) == 6
@@ -528,15 +528,15 @@ def test_after_a_failed_step_others_are_decoded_one_by_one_and_stream_no_step_tw
 def test_a_search_that_cannot_be_made_fails_alone(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
     shared, made = SharedSearch(), BeamSearch.__init__
 
-    def refuse(self: Any, model: Any, options: DecodingOptions, **others: Any) -> None:
+    def refuse(self: Any, model: Any, options: DecodingOptions, vocabulary: SearchVocabulary) -> None:
         if options.beam_size == 2:
             raise RuntimeError("defect")
-        made(self, model, options, **others)
+        made(self, model, options, vocabulary)
 
     monkeypatch.setattr(BeamSearch, "__init__", refuse)
 
     def search(options: DecodingOptions) -> Any:
-        return shared(model, [request(1)], options, bos=BOS, eos=EOS)
+        return shared(model, [request(1)], options, VOCABULARY)
 
     error, ((found,),) = run_jobs(shared, [partial(search, DecodingOptions(beam_size=2)), partial(search, GREEDY)])
     assert isinstance(error, RuntimeError)
@@ -553,8 +553,8 @@ def test_an_error_beside_a_step_ends_every_call(
 ) -> None:
     """Also those whose requests wait, and those in the batch of other options. None waits for ever."""
     shared, other = new_shared(max_rows=2), DecodingOptions(beam_size=2)
-    calls = [pool.submit(shared, slow, [request(number)], GREEDY, bos=BOS, eos=EOS) for number in range(5)]
-    calls += [pool.submit(shared, slow, [request(number)], other, bos=BOS, eos=EOS) for number in range(3)]
+    calls = [pool.submit(shared, slow, [request(number)], GREEDY, VOCABULARY) for number in range(5)]
+    calls += [pool.submit(shared, slow, [request(number)], other, VOCABULARY) for number in range(3)]
     wait_until(lambda: shared.num_sequences + shared.num_waiting == 8)
 
     def fail(*_: object) -> None:
@@ -569,30 +569,29 @@ def test_an_error_beside_a_step_ends_every_call(
             call.result(10)
     assert (shared.num_sequences, shared.num_waiting) == (0, 0)
     monkeypatch.undo()
-    assert shared(slow, [request(1)], GREEDY, bos=BOS, eos=EOS)[0]
+    assert shared(slow, [request(1)], GREEDY, VOCABULARY)[0]
 
 
 def test_a_generator_may_be_closed_by_any_thread(
     model: Transformer, shared: SharedSearch, pool: ThreadPoolExecutor
 ) -> None:
     """As the garbage collector does, at any time."""
-    steps = shared.steps(model, request(1, 100_000), GREEDY, bos=BOS, eos=EOS, banned=(EOS,))
+    steps = shared.steps(model, request(1, 100_000), GREEDY, ENDLESS)
     pool.submit(next, steps).result(10)
     steps.close()
-    assert shared(model, [request(2)], GREEDY, bos=BOS, eos=EOS)[0]
+    assert shared(model, [request(2)], GREEDY, VOCABULARY)[0]
     wait_until(lambda: shared.num_sequences == 0)
 
 
 def test_a_canceled_call_of_a_failed_step_ends(shared: SharedSearch, slow: Slow, pool: ThreadPoolExecutor) -> None:
     caller, slow.poison = Caller(), 39
-    arguments: dict[str, Any] = {"bos": BOS, "eos": EOS, "banned": (EOS,)}
 
     def canceled() -> Any:
         with search_as(caller):
-            return shared(slow, [Request(source=(5, 6, EOS), limit=100_000)], GREEDY, **arguments)
+            return shared(slow, [Request(source=(5, 6, EOS), limit=100_000)], GREEDY, ENDLESS)
 
     first = pool.submit(canceled)
-    bad = pool.submit(shared, slow, [Request(source=(5, 39, EOS), limit=9)], GREEDY, **arguments)
+    bad = pool.submit(shared, slow, [Request(source=(5, 39, EOS), limit=9)], GREEDY, ENDLESS)
     wait_until(lambda: shared.num_sequences + shared.num_waiting == 2)
     slow.run(5)
     wait_until(lambda: slow.steps == 5)
@@ -606,5 +605,5 @@ def test_a_canceled_call_of_a_failed_step_ends(shared: SharedSearch, slow: Slow,
 
 def test_an_impossible_request_is_refused_at_once(model: Transformer, shared: SharedSearch) -> None:
     with pytest.raises(ConfigError, match="min_length = 20"):
-        shared(model, [request(1)], DecodingOptions(min_length=20), bos=BOS, eos=EOS)
-    assert shared(model, [], GREEDY, bos=BOS, eos=EOS) == []
+        shared(model, [request(1)], DecodingOptions(min_length=20), VOCABULARY)
+    assert shared(model, [], GREEDY, VOCABULARY) == []

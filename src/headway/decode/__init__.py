@@ -5,17 +5,17 @@ from headway.decode.constraints import Phrase, WordBoundaries
 from headway.decode.ensemble import Ensemble
 from headway.decode.protocol import SearchModel, Step
 from headway.decode.ranking import NextTokens
-from headway.decode.request import DecodingOptions, Hypothesis, NextToken, Request, Sampling, length_penalty
-from headway.decode.scoring import score_targets, top_next_tokens
-from headway.decode.search import (
-    SearchFunction,
-    StepsFunction,
-    length_batches,
-    search,
-    search_all,
-    search_steps,
-    search_stream,
+from headway.decode.request import (
+    DecodingOptions,
+    Hypothesis,
+    NextToken,
+    Request,
+    Sampling,
+    SearchVocabulary,
+    length_penalty,
 )
+from headway.decode.scoring import score_targets, top_next_tokens
+from headway.decode.search import SearchFunction, StepsFunction, length_batches, search, search_all, search_steps
 
 __all__ = [
     "Caller",
@@ -29,6 +29,7 @@ __all__ = [
     "Sampling",
     "SearchFunction",
     "SearchModel",
+    "SearchVocabulary",
     "Step",
     "StepsFunction",
     "WordBoundaries",
@@ -40,6 +41,5 @@ __all__ = [
     "search_all",
     "search_as",
     "search_steps",
-    "search_stream",
     "top_next_tokens",
 ]

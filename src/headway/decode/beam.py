@@ -60,6 +60,7 @@ from headway.decode.request import (
     Hypothesis,
     NextToken,
     Request,
+    SearchVocabulary,
     check_request,
     length_penalty,
     target_limit,
@@ -156,23 +157,13 @@ class _Beam:
 class BeamSearch(Generic[StateT]):
     """The search for the targets of a changing set of sequences, with one model and one set of options.
 
-    B sequences have R = B * G * W rows. ``banned`` tokens are never chosen. ``other_ends`` end a sequence like ``eos``,
-    and are returned as ``eos``.
+    B sequences have R = B * G * W rows.
     """
 
-    def __init__(
-        self,
-        model: SearchModel[StateT],
-        options: DecodingOptions,
-        *,
-        bos: int,
-        eos: int,
-        banned: Sequence[int] = (),
-        other_ends: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, model: SearchModel[StateT], options: DecodingOptions, vocabulary: SearchVocabulary) -> None:
         self.model = model
         self.options = options
-        self.bos, self.eos, self.banned, self.other_ends = bos, eos, tuple(banned), tuple(other_ends)
+        self.vocabulary = vocabulary
         self.groups, self.width = options.groups, options.beam_size // options.groups
         self._considered = self.width if options.stopping == "exact" else 2 * self.width  # extensions per group
         # Diversity may penalize up to beam_size candidates of a row, so beam_size more are needed.
@@ -209,7 +200,7 @@ class BeamSearch(Generic[StateT]):
         """
         requests = list(requests)
         for _, request in requests:
-            check_request(request, self.options, self.eos)
+            check_request(request, self.options, self.vocabulary.eos)
         if not requests:
             return
         sources = [request.source for _, request in requests]
@@ -218,12 +209,13 @@ class BeamSearch(Generic[StateT]):
         else:  # the first step needs one row for each group: all hypotheses of a group are still equal
             self._reset()
             self._state = self.model.start(sources, beams=self.groups)
-        self.beams += [_Beam(key, each, self.options, self.groups, self.banned) for key, each in requests]
+        self.beams += [_Beam(key, each, self.options, self.groups, self.vocabulary.banned) for key, each in requests]
         scores = self.scores.new_full((len(requests), self.groups, self.scores.size(2)), -torch.inf)
         scores[:, :, 0] = 0
         rows, length = scores.numel(), self._tokens.size(1)
         self.scores = torch.cat([self.scores, scores])
-        first = self._tensor([self.bos if request.first is None else request.first for _, request in requests])
+        bos = self.vocabulary.bos
+        first = self._tensor([bos if request.first is None else request.first for _, request in requests])
         self._newest = torch.cat([self._newest, first.repeat_interleave(rows // len(requests))])
         self._tokens = torch.cat([self._tokens, self._tokens.new_full((rows, length), _NOTHING)])
         self._log_probs = torch.cat([self._log_probs, self._log_probs.new_zeros(rows, length)])
@@ -261,9 +253,9 @@ class BeamSearch(Generic[StateT]):
                 found = self._ranked(step, self._top_k)
                 candidates, natural = self._candidates(found, found.log_probs)
                 chosen = self._extend(candidates)
-        if self.other_ends:
-            ends = torch.isin(chosen.tokens, self._tensor(self.other_ends))
-            chosen = dataclasses.replace(chosen, tokens=chosen.tokens.masked_fill(ends, self.eos))
+        if self.vocabulary.other_ends:
+            ends = torch.isin(chosen.tokens, self._tensor(self.vocabulary.other_ends))
+            chosen = dataclasses.replace(chosen, tokens=chosen.tokens.masked_fill(ends, self.vocabulary.eos))
         ended = self._finish(chosen, natural)
         if ended is not None:
             chosen = dataclasses.replace(chosen, scores=chosen.scores.masked_fill(ended, -torch.inf))
@@ -325,7 +317,7 @@ class BeamSearch(Generic[StateT]):
 
     def _record_alternatives(self, step: Step) -> None:
         """Record the most probable tokens of each request that asks for them, whose only row is the sequence's."""
-        found = step.top_k(max(beam.request.alternatives for beam in self.beams), (), self.eos)
+        found = step.top_k(max(beam.request.alternatives for beam in self.beams), (), self.vocabulary.eos)
         for beam, tokens, log_probs in zip(self.beams, found.tokens.tolist(), found.log_probs.tolist(), strict=True):
             best = list(map(NextToken, tokens, log_probs))[: beam.request.alternatives]
             beam.alternatives.append(tuple(best))
@@ -345,10 +337,11 @@ class BeamSearch(Generic[StateT]):
         For a sequence that may not end yet, EOS is simply one more banned token, which needs no rule on all logits.
         """
         short = [beam.length < self.options.min_length for beam in self.beams]
+        banned, eos = self.vocabulary.banned, self.vocabulary.eos
         if not any(short):
-            return step.top_k(count, self.banned, self.eos)
-        found = step.top_k(count, (*self.banned, self.eos, *self.other_ends), self.eos)
-        return found if all(short) else self._merged(short, found, step.top_k(count, self.banned, self.eos))
+            return step.top_k(count, banned, eos)
+        without_ends = step.top_k(count, (*banned, *self.vocabulary.ends), eos)
+        return without_ends if all(short) else self._merged(short, without_ends, step.top_k(count, banned, eos))
 
     def _merged(self, where: Sequence[bool], one: NextTokens, other: NextTokens) -> NextTokens:
         """Return the rows of ``one`` for the sequences that ``where`` marks, and those of ``other`` for the rest."""
@@ -380,7 +373,7 @@ class BeamSearch(Generic[StateT]):
             count = min(self._top_k + int(self._nodes is not None), gains.size(1))
             values, tokens = topk_ordered(gains, count)
             own = log_probs.gather(1, tokens)
-        found = NextTokens(tokens, own, log_probs[:, self.eos])
+        found = NextTokens(tokens, own, log_probs[:, self.vocabulary.eos])
         if ranked is not None:
             values = self._merged(ruled, dataclasses.replace(found, log_probs=values), ranked).log_probs
             found = self._merged(ruled, found, ranked)
@@ -391,7 +384,7 @@ class BeamSearch(Generic[StateT]):
             chosen = extend_constrained(
                 *(chosen, constraints, left, self._nodes, self.scores, candidates, gains, log_probs),
                 width=self.width,
-                eos=self.eos,
+                eos=self.vocabulary.eos,
             )
         return chosen, natural
 
@@ -405,7 +398,7 @@ class BeamSearch(Generic[StateT]):
         gains = log_probs
         if options.repetition_penalty > 1:
             gains = rules.penalize_repetition(logits, prefixes, options.repetition_penalty).log_softmax(-1)
-        gains = rules.ban_tokens(gains, self.banned)
+        gains = rules.ban_tokens(gains, self.vocabulary.banned)
         if options.no_repeat_ngram:
             gains = rules.ban_repeated_ngrams(gains, prefixes, options.no_repeat_ngram)
         if any(beam.request.banned for beam in beams):
@@ -415,9 +408,9 @@ class BeamSearch(Generic[StateT]):
             gains = self._banned_sequences.ban(gains, prefixes)
         short = [beam.length < options.min_length for beam in beams]
         if any(short):
-            gains = self._ban_ends(gains, short, (self.eos, *self.other_ends))
-        if self.other_ends and self._nodes is not None:  # only EOS is checked for phrases that are not included yet
-            gains = self._ban_ends(gains, [beam.constraints is not None for beam in beams], self.other_ends)
+            gains = self._ban_ends(gains, short, self.vocabulary.ends)
+        if self.vocabulary.other_ends and self._nodes is not None:  # unmet phrases prevent only EOS
+            gains = self._ban_ends(gains, [beam.constraints is not None for beam in beams], self.vocabulary.other_ends)
         forced = [beam.forced for beam in beams]
         if max(forced) >= 0:
             gains = rules.force_tokens(gains, self._tensor(forced).repeat_interleave(rows_each))
@@ -445,8 +438,9 @@ class BeamSearch(Generic[StateT]):
         if not any(full):
             return candidates, None
         best = candidates.tokens.gather(3, candidates.gains.argmax(3, keepdim=True)).flatten()
-        natural = torch.isin(best, self._tensor([self.eos, *self.other_ends]))
-        return candidates.only_eos(self.eos, torch.unflatten(found.eos_log_prob, 0, shape), self._tensor(full)), natural
+        natural = torch.isin(best, self._tensor(self.vocabulary.ends))
+        eos_log_probs = torch.unflatten(found.eos_log_prob, 0, shape)
+        return candidates.only_eos(self.vocabulary.eos, eos_log_probs, self._tensor(full)), natural
 
     def _extend(self, candidates: TokenScores) -> Extensions:
         """Choose the extensions to consider in each group, best first."""
@@ -485,7 +479,7 @@ class BeamSearch(Generic[StateT]):
         if np.isnan(scores[:, :, 0]).any():
             raise nan_error(self.model, self._state)
         is_possible = scores > -np.inf
-        has_ended = is_possible & (tokens == self.eos)
+        has_ended = is_possible & (tokens == self.vocabulary.eos)
         if any(beam.request.ends is not None for beam in self.beams):
             has_ended |= self._ended_by_request(chosen, is_possible & ~has_ended)
         self._close_groups(chosen, scores, has_ended, penalties, natural)
@@ -513,7 +507,7 @@ class BeamSearch(Generic[StateT]):
                 best = unfinished[at][group]
                 if finished or best == -math.inf:
                     finished.sort(key=lambda ending: ending.order)
-                    if self.other_ends:  # several tokens may have ended the same hypothesis
+                    if self.vocabulary.other_ends:  # several tokens may have ended the same hypothesis
                         distinct: dict[tuple[int, ...], _Ending] = {}
                         for ending in finished:
                             distinct.setdefault(ending.hypothesis(()).tokens, ending)
@@ -541,7 +535,7 @@ class BeamSearch(Generic[StateT]):
         coverages = [0.0] * len(totals) if penalties is None else penalties.tolist()
         with_eos = [True] * len(totals)
         if any(beam.request.ends is not None for beam in self.beams):
-            with_eos = (last == self.eos).tolist()
+            with_eos = (last == self.vocabulary.eos).tolist()
         places = zip(where[0].tolist(), where[1].tolist(), totals.tolist(), coverages, nodes, with_eos, strict=True)
         for row, (at, group, total, coverage, node, has_eos) in enumerate(places):
             beam = self.beams[at]

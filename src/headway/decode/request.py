@@ -1,4 +1,4 @@
-"""Requests and results of a search: options, source sequences, and the hypotheses found for them."""
+"""What a search is given and returns: options, special tokens, source sequences, and the hypotheses found for them."""
 
 from __future__ import annotations
 
@@ -118,6 +118,28 @@ class DecodingOptions(Config):
     def rows_per_sequence(self) -> int:
         """The number of rows that a sequence takes in a batch: one for each hypothesis or sample."""
         return self.beam_size if self.sampling is None else self.n_best
+
+
+@dataclass(frozen=True)
+class SearchVocabulary:
+    """The tokens with a special meaning for a search.
+
+    Attributes:
+        bos: The token with which decoding starts, unless a request has another one.
+        eos: The token that ends a target.
+        banned: Tokens that are never chosen.
+        other_ends: Tokens that end a target like ``eos``. Hypotheses that they end are returned as if ``eos`` had.
+    """
+
+    bos: int
+    eos: int
+    banned: tuple[int, ...] = ()
+    other_ends: tuple[int, ...] = ()
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """All tokens that end a target."""
+        return (self.eos, *self.other_ends)
 
 
 def length_penalty(length: int, alpha: float, normalization: Literal["gnmt", "average"] = "gnmt") -> float:

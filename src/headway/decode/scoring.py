@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headway.decode.caller import give_way
 from headway.decode.protocol import SearchModel, StateT, nan_error
-from headway.decode.request import NextToken
+from headway.decode.request import NextToken, SearchVocabulary
 from headway.decode.search import length_batches
 from headway.errors import ConfigError
 
@@ -36,9 +36,8 @@ def score_targets(
     model: ScoringModel,
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]],
+    vocabulary: SearchVocabulary,
     *,
-    bos: int,
-    eos: int,
     max_batch_tokens: int = 2048,
 ) -> list[tuple[float, ...]]:
     """Return the log-probabilities, in nats, of each target's tokens and of its EOS, given the source.
@@ -49,8 +48,7 @@ def score_targets(
         model: Called once for each batch of sources and targets.
         sources: Token ids of the sources as the model reads them, EOS included.
         targets: Token ids of one target for each source, without BOS and EOS.
-        bos: The token with which decoding starts.
-        eos: The token that ends a target.
+        vocabulary: The tokens that begin and end a target. Banned tokens are scored like others.
         max_batch_tokens: Maximum size of a batch: the number of pairs times the length of the longest source or target.
 
     Raises:
@@ -60,10 +58,11 @@ def score_targets(
     if len(sources) != len(targets):
         raise ConfigError(f"{len(sources)} sources but {len(targets)} targets: expected one target for each source")
     scores: list[tuple[float, ...]] = [()] * len(sources)
+    eos = vocabulary.eos
     longer = [max(source, [*target, eos], key=len) for source, target in zip(sources, targets, strict=True)]
     for batch in length_batches(longer, max_batch_tokens, len(sources)):
         source = _padded([sources[at] for at in batch], model.device)
-        target = _padded([[bos, *targets[at], eos] for at in batch], model.device)
+        target = _padded([[vocabulary.bos, *targets[at], eos] for at in batch], model.device)
         log_probs = model(source, target[:, :-1]).float().log_softmax(-1)
         found = log_probs.gather(2, target[:, 1:].unsqueeze(2)).squeeze(2).tolist()
         for at, row in zip(batch, found, strict=True):
@@ -121,18 +120,18 @@ def score_by_steps(
 
 @torch.inference_mode()
 def top_next_tokens(
-    model: SearchModel[Any], source: Sequence[int], prefix: Sequence[int], count: int, *, bos: int, eos: int
+    model: SearchModel[Any], source: Sequence[int], prefix: Sequence[int], count: int, vocabulary: SearchVocabulary
 ) -> list[NextToken]:
     """Return the ``count`` most probable next tokens after ``prefix``, best first (all tokens if there are fewer).
 
-    ``source`` must end with EOS; ``prefix`` must not begin with BOS. EOS may be among the tokens.
+    ``source`` must end with EOS; ``prefix`` must not begin with BOS. EOS and banned tokens may be among the results.
     """
     if count < 1:
         raise ConfigError(f"count = {count}: expected at least 1")
     state = model.start([source])
-    for token in (bos, *prefix):
+    for token in (vocabulary.bos, *prefix):
         step = model.step(state, torch.tensor([token], device=model.device))
-    found = step.top_k(count, (), eos)
+    found = step.top_k(count, (), vocabulary.eos)
     log_probs = found.log_probs[0].tolist()
     if any(map(math.isnan, log_probs)):
         raise nan_error(model, state)

@@ -1,8 +1,8 @@
-"""The entry points of search: one batch, a stream with continuous batching, or any number of requests in batches."""
+"""The entry points of search: one batch, one request step by step, or any number of requests in batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from functools import partial
 from threading import Event
@@ -13,8 +13,7 @@ import torch
 from headway.decode.beam import BeamSearch
 from headway.decode.caller import give_way
 from headway.decode.protocol import SearchModel
-from headway.decode.request import DecodingOptions, Hypothesis, Request
-from headway.errors import ConfigError
+from headway.decode.request import DecodingOptions, Hypothesis, Request, SearchVocabulary
 from headway.hardware import set_own_threads
 
 SearchFunction = Callable[..., list[list[Hypothesis]]]
@@ -31,25 +30,21 @@ def search(
     model: SearchModel[Any],
     requests: Sequence[Request],
     options: DecodingOptions,
+    vocabulary: SearchVocabulary,
     *,
-    bos: int,
-    eos: int,
-    banned: Sequence[int] = (),
-    other_ends: Sequence[int] = (),
     stop_event: Event | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode all requests as one batch and return the hypotheses of each, best first.
 
     A request gets at least ``options.n_best`` hypotheses if the search finds that many, and none if the rules forbid
-    every target. ``banned`` tokens are never chosen; ``other_ends`` end a target like ``eos``. Another thread may set
-    ``stop_event`` to cancel the search.
+    every target. Another thread may set ``stop_event`` to cancel the search.
 
     Raises:
         ConfigError: A request is impossible, or incompatible with the options.
         BundleError: The model's probabilities are NaN.
         CancelledError: ``stop_event`` was set.
     """
-    beam = BeamSearch(model, options, bos=bos, eos=eos, banned=banned, other_ends=other_ends)
+    beam = BeamSearch(model, options, vocabulary)
     beam.add_requests(enumerate(requests))
     results: list[list[Hypothesis]] = [[] for _ in requests]
     while beam.beams:
@@ -64,77 +59,25 @@ def search_steps(
     model: SearchModel[Any],
     request: Request,
     options: DecodingOptions,
-    *,
-    bos: int,
-    eos: int,
-    banned: Sequence[int] = (),
-    other_ends: Sequence[int] = (),
+    vocabulary: SearchVocabulary,
 ) -> Generator[list[Hypothesis], None, list[Hypothesis]]:
     """Decode one request and yield its hypotheses that are not finished, best first, after each step but the last.
 
     The generator's return value is the hypotheses, best first. Raises the errors of :func:`search`.
     """
-    beam = BeamSearch(model, options, bos=bos, eos=eos, banned=banned, other_ends=other_ends)
+    beam = BeamSearch(model, options, vocabulary)
     beam.add_requests([(0, request)])
     while not (finished := beam.step()):
         yield beam.open_hypotheses(0)
     return finished[0][1]
 
 
-def search_stream(
-    model: SearchModel[Any],
-    requests: Iterable[Request],
-    options: DecodingOptions,
-    *,
-    bos: int,
-    eos: int,
-    banned: Sequence[int] = (),
-    max_rows: int,
-    max_batch_tokens: int,
-) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """Decode a stream and yield (position in ``requests``, hypotheses) as sequences finish, in any order.
-
-    Finished sequences leave the batch and new ones enter it (continuous batching). The batch has at most ``max_rows``
-    rows (a sequence takes ``beam_size`` of them, or ``n_best`` when sampling) and ``max_batch_tokens`` source tokens,
-    padding included, but always at least one sequence. ``requests`` is read one request ahead.
-
-    New sequences wait until a quarter of the batch is free, because encoding several at once is faster.
-    """
-    beam = BeamSearch(model, options, bos=bos, eos=eos, banned=banned)
-    capacity = max_rows // beam.rows_per_sequence
-    if capacity < 1 or max_batch_tokens < 1:
-        raise ConfigError(
-            f"max_rows = {max_rows}, max_batch_tokens = {max_batch_tokens}: expected room for a sequence, which takes "
-            f"{beam.rows_per_sequence} rows (beam_size, or n_best when sampling), and at least 1 token"
-        )
-    waiting = iter(enumerate(requests))
-    following = next(waiting, None)
-    longest = 0  # length of the longest source since the batch was last empty; all sources are padded to it
-    while following is not None or beam.beams:
-        present = len(beam.beams)
-        if not present:
-            longest = 0
-        entering: list[tuple[int, Request]] = []
-        if not present or 4 * (capacity - present) >= capacity:
-            while following is not None and present + len(entering) < capacity:
-                longer, count = max(longest, len(following[1].source)), present + len(entering)
-                if count and (count + 1) * longer > max_batch_tokens:
-                    break
-                entering.append(following)
-                longest, following = longer, next(waiting, None)
-        beam.add_requests(entering)
-        yield from beam.step()
-
-
 def search_all(
     model: SearchModel[Any],
     requests: Sequence[Request],
     options: DecodingOptions,
+    vocabulary: SearchVocabulary,
     *,
-    bos: int,
-    eos: int,
-    banned: Sequence[int] = (),
-    other_ends: Sequence[int] = (),
     max_batch_tokens: int,
     max_sequences: int,
 ) -> list[list[Hypothesis]]:
@@ -158,7 +101,7 @@ def search_all(
     tokens = min(max_batch_tokens, max(_MIN_TOKENS, max_batch_tokens // threads))
     sequences = max(1, min(max_sequences // threads, -(-len(requests) // threads)))
     batches = list(length_batches([request.source for request in requests], tokens, sequences))
-    one_batch = partial(search, model, options=options, bos=bos, eos=eos, banned=banned, other_ends=other_ends)
+    one_batch = partial(search, model, options=options, vocabulary=vocabulary)
     parts = [[requests[at] for at in batch] for batch in batches]
     threads = min(threads, len(batches))
     found = _search_sequentially(one_batch, parts) if threads < 2 else _search_in_threads(one_batch, parts, threads)

@@ -31,7 +31,7 @@ import torch
 from headway.bundle import Bundle
 from headway.config import Config
 from headway.data.store import ContentHashes, fingerprint
-from headway.decode import DecodingOptions, Hypothesis, Request, search
+from headway.decode import DecodingOptions, Hypothesis, Request, SearchVocabulary, search
 from headway.evaluation import bleu
 from headway.experiments.corpus import ExperimentCorpus, TextPair
 from headway.experiments.experiment import Numbers, Settings
@@ -241,7 +241,7 @@ def search_all(
         rows = max(_DECODED_TOKENS // len(requests[order[-1]].source), 1)
         batch, order = order[-rows:], order[:-rows]
         chosen = [requests[index] for index in batch]
-        best = search(bundle.model, chosen, options, bos=BOS, eos=EOS, banned=(PAD, BOS, UNK))
+        best = search(bundle.model, chosen, options, SearchVocabulary(BOS, EOS, banned=(PAD, BOS, UNK)))
         best_by_index |= {index: hypotheses[0] for index, hypotheses in zip(batch, best, strict=True)}
     return [best_by_index[index] for index in range(len(requests))]
 

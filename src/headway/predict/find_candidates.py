@@ -14,6 +14,7 @@ from headway.decode import (
     Request,
     SearchFunction,
     SearchModel,
+    SearchVocabulary,
     give_way,
     length_batches,
     search_all,
@@ -209,17 +210,15 @@ class CandidateFinder:
         return partial(
             self.search,
             self.model,
-            bos=BOS,
-            eos=EOS,
-            banned=never_generated(tokenizer),
+            vocabulary=search_vocabulary(tokenizer),
             max_batch_tokens=self.max_batch_tokens,
             max_sequences=max(1, _LOGITS_IN_MEMORY // (rows * tokenizer.vocab_size)),
         )
 
 
-def never_generated(tokenizer: TextTokenizer) -> tuple[int, ...]:
-    """Return the tokens that no translation contains."""
-    return (PAD, BOS, UNK, *(tokenizer.tag_id(tag) for tag in tokenizer.tags))
+def search_vocabulary(tokenizer: TextTokenizer) -> SearchVocabulary:
+    """Return the special tokens of a search for translations, which never contain language tags."""
+    return SearchVocabulary(BOS, EOS, banned=(PAD, BOS, UNK, *(tokenizer.tag_id(tag) for tag in tokenizer.tags)))
 
 
 def _violations(candidate: Candidate) -> set[tuple[str, str]]:

@@ -23,6 +23,7 @@ from headway.decode import (
     Request,
     Sampling,
     SearchFunction,
+    SearchVocabulary,
     StepsFunction,
     search_all,
     search_steps,
@@ -50,7 +51,6 @@ from headway.version import __version__
 Prompt = str | tuple[int, ...]
 """A text, or its token ids without those that the tokenizer puts before every prompt."""
 
-_BANNED = (PAD, BOS, UNK)
 _PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
 _MAX_TOKENS, _MAX_SEQUENCES = 16_384, 64  # of a batch
 _MAX_CHARACTERS = 1 << 20  # of the texts that are measured at a time
@@ -189,6 +189,7 @@ class LanguageModel:
         self._int8_check, self._check_lock = int8_check, Lock()
         self._search_all: SearchFunction = search_all
         self._search_steps: StepsFunction = search_steps
+        self._vocabulary = SearchVocabulary(BOS, EOS, banned=(PAD, BOS, UNK), other_ends=bundle.other_ends)
 
     def share_search(self, search: SearchFunction, steps: StepsFunction) -> None:
         """Let all calls search with these functions, so that they can share batches."""
@@ -350,10 +351,7 @@ class LanguageModel:
                 self._search_model(),
                 replace(self._request(prompt_ids, generated.tokens, options), alternatives=alternatives),
                 options.decoding(),
-                bos=BOS,
-                eos=EOS,
-                banned=_BANNED,
-                other_ends=self.bundle.other_ends,
+                self._vocabulary,
             )
             decoded = 0
             with closing(steps):
@@ -569,10 +567,7 @@ class LanguageModel:
             self._search_model(),
             [self._request(prompt, generated, options) for prompt, generated in prompts],
             options.decoding(),
-            bos=BOS,
-            eos=EOS,
-            banned=_BANNED,
-            other_ends=self.bundle.other_ends,
+            self._vocabulary,
             max_batch_tokens=_MAX_TOKENS,
             max_sequences=max(_MAX_SEQUENCES // max(options.n, options.beam_size), 1),
         )

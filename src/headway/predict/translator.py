@@ -32,7 +32,7 @@ from headway.models.registry import TranslationModel, architecture_of
 from headway.nn.attention import attention_is_observed
 from headway.predict.alignment import alignment_module, word_alignment
 from headway.predict.calibration import Calibration, read_calibration
-from headway.predict.find_candidates import CandidateFinder, never_generated
+from headway.predict.find_candidates import CandidateFinder, search_vocabulary
 from headway.predict.glossary import Glossary, ModelGlossary, model_glossary
 from headway.predict.marked_translation import translate_marked
 from headway.predict.markup import MarkupKind, MarkupOptions
@@ -347,9 +347,7 @@ class Translator(TextTranslator):
             self._forward_model() if options.coverage_penalty else self._search_model(),
             plan.requests[0].request,
             options,
-            bos=BOS,
-            eos=EOS,
-            banned=never_generated(self.bundle.target_tokenizer),
+            search_vocabulary(self.bundle.target_tokenizer),
         )
         steps: list[list[Hypothesis]] = []
         while True:
@@ -414,7 +412,8 @@ class Translator(TextTranslator):
             found = score_by_steps(self._search_model(), rows[0], [BOS] * len(good), [[*row, EOS] for row in rows[1]])
         else:
             size = self.max_batch_tokens
-            found = score_targets(self._forward_model(), *rows, bos=BOS, eos=EOS, max_batch_tokens=size)
+            vocabulary = search_vocabulary(self.bundle.target_tokenizer)
+            found = score_targets(self._forward_model(), *rows, vocabulary, max_batch_tokens=size)
         scores = iter(found)
 
         def scored(target: list[int], scores: tuple[float, ...]) -> ScoredTarget:
@@ -442,7 +441,7 @@ class Translator(TextTranslator):
         pair = self._framed(special, self.bundle.source_tokenizer.encode(source), tokenizer.encode(prefix.rstrip()))
         if isinstance(pair, HeadwayError):
             raise pair
-        found = top_next_tokens(self._forward_model(), *pair, count, bos=BOS, eos=EOS)
+        found = top_next_tokens(self._forward_model(), *pair, count, search_vocabulary(tokenizer))
         return [TokenAlternative(tokenizer.display([each.token])[0], each.log_probability) for each in found]
 
     def word_alignment(self, candidate: Candidate) -> WordAlignment:

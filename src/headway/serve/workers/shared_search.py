@@ -34,7 +34,7 @@ from greenlet import getcurrent, greenlet
 from headway.decode.beam import BeamSearch
 from headway.decode.caller import Caller, current_caller
 from headway.decode.protocol import SearchModel
-from headway.decode.request import DecodingOptions, Hypothesis, Request, check_request
+from headway.decode.request import DecodingOptions, Hypothesis, Request, SearchVocabulary, check_request
 
 # The part of a batch that requests of low priority may fill: others wait for the end of one step.
 _LOW_PRIORITY_ROWS, _LOW_PRIORITY_TOKENS = 0.5, 0.125
@@ -196,11 +196,8 @@ class SharedSearch:
         model: SearchModel[Any],
         requests: Sequence[Request],
         options: DecodingOptions,
+        vocabulary: SearchVocabulary,
         *,
-        bos: int,
-        eos: int,
-        banned: Sequence[int] = (),
-        other_ends: Sequence[int] = (),
         max_batch_tokens: int | None = None,
         max_sequences: int | None = None,
     ) -> list[list[Hypothesis]]:
@@ -215,7 +212,7 @@ class SharedSearch:
         """
         if not requests:
             return []
-        with self._queued(None, model, requests, options, bos, eos, banned, other_ends) as call:
+        with self._queued(None, model, requests, options, vocabulary) as call:
             call.wait()
         if call.error is not None:
             raise call.error
@@ -226,18 +223,14 @@ class SharedSearch:
         model: SearchModel[Any],
         request: Request,
         options: DecodingOptions,
-        *,
-        bos: int,
-        eos: int,
-        banned: Sequence[int] = (),
-        other_ends: Sequence[int] = (),
+        vocabulary: SearchVocabulary,
     ) -> Generator[list[Hypothesis], None, list[Hypothesis]]:
         """Decode one request like :func:`headway.decode.search_steps`. Closing the generator cancels it.
 
         A greenlet gets the hypotheses of a step before the next step begins. Another thread may get them later.
         """
         progress = deque[list[Hypothesis]]()
-        with self._queued(progress, model, [request], options, bos, eos, banned, other_ends) as call:
+        with self._queued(progress, model, [request], options, vocabulary) as call:
             call.wait()
             while progress:
                 yield progress.popleft()
@@ -253,22 +246,17 @@ class SharedSearch:
         model: SearchModel[Any],
         requests: Sequence[Request],
         options: DecodingOptions,
-        bos: int,
-        eos: int,
-        banned: Sequence[int],
-        other_ends: Sequence[int],
+        vocabulary: SearchVocabulary,
     ) -> Iterator[_Call]:
         """Queue a call for the batch of its model and options. On exit, cancel whatever is unfinished."""
         for request in requests:
-            check_request(request, options, eos)
+            check_request(request, options, vocabulary.eos)
         caller = current_caller()
 
-        def make() -> BeamSearch[Any]:
-            return BeamSearch(model, options, bos=bos, eos=eos, banned=banned, other_ends=other_ends)
-
-        key = id(model), options, bos, eos, tuple(banned), tuple(other_ends), caller.priority > 0
+        key = id(model), options, vocabulary, caller.priority > 0
+        make_search = partial(BeamSearch, model, options, vocabulary)
         waiting, results = deque(enumerate(requests)), [list[Hypothesis]() for _ in requests]
-        call = _Call(caller, key, make, waiting, results, len(requests), progress, *self._suspension())
+        call = _Call(caller, key, make_search, waiting, results, len(requests), progress, *self._suspension())
         self._arrived.append(call)
         if not self._is_in_greenlet():
             self.on_call()
