@@ -155,7 +155,7 @@ def test_third_party_libraries_are_imported_only_in_their_places(library: str) -
         for name in imports_of(path)
         if library in name.split(".") and not name.startswith("headway.")
     }
-    heavy_inside_functions = {"cli/doctor.py"} if library == "torch" else set()
+    heavy_inside_functions = {"cli/commands/doctor.py"} if library == "torch" else set()
     outside = {user for user in users - heavy_inside_functions if not user.startswith(tuple(ALLOWED[library]))}
     assert users
     assert outside == set()

@@ -20,10 +20,10 @@ import torch
 
 import headway
 from headway import hardware, kernels
-from headway.cli.distill import distill
-from headway.cli.experiment import experiment
-from headway.cli.quickstart import quickstart
-from headway.cli.train import train as train_command
+from headway.cli.commands.distill import distill
+from headway.cli.commands.experiment import experiment
+from headway.cli.commands.quickstart import quickstart
+from headway.cli.commands.train import train as train_command
 from headway.decode import DecodingOptions, Sampling
 from headway.evaluation import bleu, chrf, evaluate, paired_bootstrap
 from headway.inspection.inspect_text import inspect

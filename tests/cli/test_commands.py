@@ -20,46 +20,16 @@ import pytest
 import torch
 import typer
 from command_line import Ended, assert_refused, run, write_lines
-from typer.models import CommandInfo
 
 import headway
 from headway.bundle import Bundle
-from headway.cli import app
+from headway.cli import COMMANDS, app
 from headway.config import to_toml
 from headway.decode.request import DecodingOptions
 from headway.models.registry import build_model
 from headway.predict import load_translator
 
-COMMANDS = [
-    "quickstart",
-    "prepare",
-    "train",
-    "distill",
-    "curves",
-    "translate",
-    "classify",
-    "generate",
-    "fill",
-    "evaluate",
-    "compare",
-]
-COMMANDS += [
-    "shortlist",
-    "calibrate",
-    "score",
-    "rerank",
-    "alternatives",
-    "inspect",
-    "experiment",
-    "tokenize",
-    "average",
-    "export",
-    "serve",
-    "info",
-    "doctor",
-    "schema",
-    "import",
-]
+COMMANDS_PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 LINES = ["der Hund", "die Katze", "der Hund sieht die Katze", "die Katze sieht der Hund", "der Hund schläft"] * 4
 TARGETS = ["the dog", "the cat", "the dog sees the cat", "the cat sees the dog", "the dog sleeps"] * 4
 
@@ -139,30 +109,31 @@ def disk_full(limit: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def command_name(command: CommandInfo) -> str:
-    """Return the name that the user types: a Python function cannot be called "import"."""
-    assert command.callback
-    return command.name or command.callback.__name__
-
-
 def test_the_version_is_printed() -> None:
     ended = run("--version")
     assert (ended.code, ended.out, ended.err) == (0, f"headway {headway.__version__}\n", "")
 
 
 class TestHelp:
-    def test_lists_every_command(self) -> None:
-        ended = run("--help")
-        assert ended.code == 0
-        found = re.findall(r"^│ (\w+) ", ended.out, re.MULTILINE)
-        assert [name for name in found if name in COMMANDS] == COMMANDS
-        assert {command_name(command) for command in app.registered_commands} == set(COMMANDS)
+    def test_lists_the_commands_of_the_page_on_commands_in_its_groups(self) -> None:
+        sections = re.split(r"^## (.+)$", COMMANDS_PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+        documented = {
+            heading: set(re.findall(r"^\| `headway (\w+)", rows, re.MULTILINE))
+            for heading, rows in zip(sections[::2], sections[1::2], strict=True)
+        }
+        panels = re.split(r"^╭─ (.+?) ─+╮$", run("--help").out, flags=re.MULTILINE)[3:]  # after the panel of options
+        shown = {
+            heading: set(re.findall(r"^│ (\w+) ", rows, re.MULTILINE))
+            for heading, rows in zip(panels[::2], panels[1::2], strict=True)
+        }
+        assert list(shown.items()) == list(documented.items())
+        assert set().union(*shown.values()) == set(COMMANDS)
 
     @pytest.mark.parametrize("command", COMMANDS)
     def test_each_command_explains_itself(self, command: str) -> None:
         ended = run(command, "-h")
         assert ended.code == 0
-        callback = next(each.callback for each in app.registered_commands if command_name(each) == command)
+        callback = next(entry.callback for entry in app.registered_commands if entry.name == command)
         assert callback
         assert callback.__doc__
         assert " ".join(callback.__doc__.split()[:4]) in " ".join(ended.out.split())

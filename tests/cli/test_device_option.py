@@ -22,8 +22,8 @@ from torch import nn
 import headway
 from headway.bundle import TaskConfig
 from headway.cli import COMMANDS
+from headway.cli.commands.translate import device_for_workers
 from headway.cli.options import Device
-from headway.cli.translate import device_for_workers
 from headway.errors import ConfigError
 from headway.interop.onnx import OnnxModel
 from headway.predict import Classifier, LanguageModel, MaskedLanguageModel, Translator, own_model
@@ -87,7 +87,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_that_runs_a_model_has_the_option(command: str) -> None:
     name = command + "_" * iskeyword(command)
-    function = getattr(import_module(f"headway.cli.{name}"), name)
+    function = getattr(import_module(f"headway.cli.commands.{name}"), name)
     hint = get_type_hints(function).get("device")
     assert (hint is None) == (command in WITHOUT), "add options.DeviceOption, or name the command in WITHOUT"
     expected = {"serve": (str | None, None), **dict.fromkeys(("train", "distill"), (Device | None, None))}
@@ -196,7 +196,7 @@ def test_no_kernels_are_compiled_for_a_gpu(
 ) -> None:
     started: list[bool] = []
     monkeypatch.setattr("headway.kernels.start_compiling", lambda: started.append(True))
-    monkeypatch.setattr("headway.cli.translate._GPU_DRIVERS", [str(tmp_path)] if has_gpu else [])
+    monkeypatch.setattr("headway.cli.commands.translate._GPU_DRIVERS", [str(tmp_path)] if has_gpu else [])
     run("translate", folders["translator"], "Haus", *words)
     assert started == [True] * compiles
 

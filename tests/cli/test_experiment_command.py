@@ -35,7 +35,7 @@ def replace_experiments(monkeypatch: pytest.MonkeyPatch) -> Replace:
                 takes_model=name == "step-by-step",
             )
 
-        monkeypatch.setattr("headway.cli.experiment.load_experiment", load)
+        monkeypatch.setattr("headway.cli.commands.experiment.load_experiment", load)
 
     return replace
 

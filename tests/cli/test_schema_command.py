@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from headway.bundle import load_bundle
-from headway.cli.schema import bundle_schema, glossary_schema, recipe_schema, serve_schema
+from headway.cli.commands.schema import bundle_schema, glossary_schema, recipe_schema, serve_schema
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.models.registry import ARCHITECTURES
 from headway.predict import Glossary

@@ -18,7 +18,7 @@ import pytest
 from command_line import assert_refused, run, write_lines
 
 from headway.cli import line_io
-from headway.cli.translate import _Writer
+from headway.cli.commands.translate import _Writer
 from headway.decode import DecodingOptions, Sampling
 from headway.predict import Candidate, Glossary, PivotTranslator, Source, Translation, Translator, load_translator
 

@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 import headway
 from headway import kernels
 from headway.bundle import LanguageModelBundle
-from headway.cli.import_ import import_
+from headway.cli.commands.import_ import import_
 from headway.errors import BundleError, ConfigError
 from headway.interop.exporting import export_to
 from headway.interop.huggingface.causal_importing import import_causal

@@ -15,7 +15,7 @@ from own_masked_models import FORMS, LABELS, LOCAL, MODERN, TEXTS, classifier, m
 from torch import Tensor
 
 from headway.bundle import named_weights
-from headway.cli.export import export
+from headway.cli.commands.export import export
 from headway.errors import ConfigError
 from headway.interop.exporting import export_to
 from headway.interop.importing import import_classifier, import_masked_language_model

@@ -14,7 +14,7 @@ from masked_models import FAMILIES, published
 from safetensors.torch import load_file, save_file
 
 import headway
-from headway.cli.import_ import import_
+from headway.cli.commands.import_ import import_
 from headway.errors import BundleError
 from headway.interop.huggingface.masked_importing import import_masked
 from headway.interop.importing import import_masked_language_model

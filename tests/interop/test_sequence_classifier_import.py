@@ -11,7 +11,7 @@ import torch
 from masked_models import FAMILIES, published
 from safetensors.torch import load_file, save_file
 
-from headway.cli.import_ import import_
+from headway.cli.commands.import_ import import_
 from headway.errors import BundleError, ConfigError
 from headway.interop.importing import import_classifier, import_from
 from headway.models.sequence_classifier import SequenceClassifier

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from headway import kernels
-from headway.cli.doctor import doctor
-from headway.cli.serve import serve
+from headway.cli.commands.doctor import doctor
+from headway.cli.commands.serve import serve
 from headway.engine import choose_precision
 from headway.engine.accelerate import describe_forward_form
 from headway.engine.search_model import describe_search_form

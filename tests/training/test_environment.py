@@ -65,7 +65,7 @@ def test_outside_a_checkout_there_is_no_commit(tmp_path: Path, monkeypatch: pyte
     package = tmp_path / "site-packages" / "headway"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
-    monkeypatch.setattr("headway.__file__", str(package / "__init__.py"))
+    monkeypatch.setattr(environment, "__file__", str(package / "training" / "environment.py"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     assert environment.git_commit() is None
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)

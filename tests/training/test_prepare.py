@@ -20,7 +20,7 @@ from listening import Heard, prepare, prepare_shard
 from headway import kernels
 from headway.bundle import Bundle, TaskConfig
 from headway.cli import app
-from headway.cli.prepare import prepare as prepare_command
+from headway.cli.commands.prepare import prepare as prepare_command
 from headway.config import to_toml
 from headway.data.store_builder import Shard
 from headway.decode.request import DecodingOptions

@@ -1,4 +1,5 @@
-"""The command line. Each command is a plain function in its own file, and imports heavy packages only when it runs.
+"""The command line. Each command is a plain function in its own file of ``commands/``, and imports heavy packages only
+when it runs.
 
 Results go to standard output, progress and messages to standard error. The exit code is 0 after success, 2 after an
 error that the user can correct (printed as one line, with a traceback only with ``--debug``), and 130 after Ctrl-C.
@@ -14,11 +15,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from keyword import iskeyword
+from pkgutil import iter_modules
 
 import typer
 
-from headway.cli.decoding import DecodingCommand, GenerationCommand
+from headway.cli import commands
+from headway.cli.command_groups import CommandGroup
 from headway.cli.processes import is_main_process, let_main_report_first
 from headway.contention import adapt_waiting
 from headway.errors import HeadwayError, MissingPackageError
@@ -33,31 +35,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# In the order in which the help lists them. The command NAME is the function NAME in NAME.py; an underscore is appended
-# to names that are Python keywords.
-COMMANDS = (
-    *("quickstart", "prepare", "train", "distill", "curves"),
-    *(
-        "translate",
-        "classify",
-        "generate",
-        "fill",
-        "evaluate",
-        "compare",
-        "shortlist",
-        "calibrate",
-        "score",
-        "rerank",
-        "alternatives",
-    ),
-    *("inspect", "experiment", "tokenize", "average", "export", "serve", "info", "doctor", "schema", "import"),
-)
 _SOON_S = 0.01  # how long to wait before a lost interrupt is repeated
-_CLASSES = dict.fromkeys(("translate", "evaluate", "compare"), DecodingCommand) | {"generate": GenerationCommand}
-for _name in COMMANDS:
-    _function_name = _name + "_" * iskeyword(_name)
-    _function = getattr(import_module(f"headway.cli.{_function_name}"), _function_name)
-    app.command(_name, cls=_CLASSES.get(_name))(_function)
+
+
+def _register_commands() -> tuple[str, ...]:
+    """Register the command of each file in ``commands/``, and return the names in the order of the help."""
+    files = sorted(file.name for file in iter_modules(commands.__path__))
+    modules = {name: import_module(f"{commands.__name__}.{name}") for name in files}
+    names = sorted(modules, key=lambda name: list(CommandGroup).index(modules[name].GROUP))
+    for name in names:
+        module = modules[name]
+        register = app.command(
+            name.rstrip("_"), cls=vars(module).get("COMMAND_CLASS"), rich_help_panel=str(module.GROUP)
+        )
+        register(getattr(module, name))
+    return tuple(name.rstrip("_") for name in names)
+
+
+COMMANDS = _register_commands()  # the names of all commands
 
 
 def _print_version(wanted: bool) -> bool:

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-import headway
 from headway.data.draws import ORDER_VERSION
 from headway.errors import CheckpointError
 from headway.hardware import has_fast_bfloat16, processor_name
@@ -112,7 +111,7 @@ def git_commit() -> str | None:
 
     "+" is appended if files were changed. A package that is installed inside another project's checkout has no commit.
     """
-    folder = Path(headway.__file__).parent
+    folder = Path(__file__).parents[1]
     try:
         if not _git(folder, "ls-files", "--", "__init__.py"):
             return None

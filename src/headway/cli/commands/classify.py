@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.cli import options
+from headway.cli.command_groups import CommandGroup
 from headway.cli.line_io import LineReader, LineReport, one_line, process_lines, text_batches
 from headway.errors import HeadwayError
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from headway.predict import Classification, Source
     from headway.predict.occlusion import Occlusion
 
+GROUP = CommandGroup.RUN
 _MAX_WORDS = 5  # number of words that --explain shows in text output
 _MAX_CHARACTERS = 40  # maximum length of a group of words in text output
 

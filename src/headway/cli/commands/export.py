@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 from headway.cli import options
+from headway.cli.command_groups import CommandGroup
 from headway.cli.folders import checked_output_folder, sibling_folder
+
+GROUP = CommandGroup.DEPLOY
 
 
 def export(

@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.cli import options
-from headway.cli.classify import read_labeled_file
-from headway.cli.decoding import decoding_options
-from headway.cli.evaluate import read_text_documents, translate_file
-from headway.cli.generate import open_language_model
+from headway.cli.command_groups import CommandGroup
+from headway.cli.commands.classify import read_labeled_file
+from headway.cli.commands.evaluate import read_text_documents, translate_file
+from headway.cli.commands.generate import open_language_model
+from headway.cli.commands.translate import device_for_workers
+from headway.cli.decoding import DecodingCommand, decoding_options
 from headway.cli.line_io import convert_all, input_lines, output_file
-from headway.cli.translate import device_for_workers
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from headway.evaluation import ComparisonTable
     from headway.predict import ScoredText
+
+GROUP = CommandGroup.EVALUATE
+COMMAND_CLASS = DecodingCommand
 
 
 def compare(

@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from headway.cli.command_groups import CommandGroup
+
+GROUP = CommandGroup.DEPLOY
+
 
 def serve(
     models: Annotated[list[Path] | None, typer.Argument(metavar="{MODEL}", help="Model folders.")] = None,

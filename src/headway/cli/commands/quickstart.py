@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.cli import options
+from headway.cli.command_groups import CommandGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from headway.data.builtin import BuiltinCorpus, BuiltinPair
     from headway.predict import Translator
     from headway.training.recipe import Recipe
+
+GROUP = CommandGroup.TRAIN
 
 
 def quickstart(
@@ -39,8 +42,8 @@ def quickstart(
 
     With --language-model: train on a long poem, let the model write, and compare its bits per byte with compressors.
     """
+    from headway.cli.commands.train import command_name, move_previous_run_aside, use_huge_pages
     from headway.cli.progress import ProgressListener
-    from headway.cli.train import command_name, move_previous_run_aside, use_huge_pages
 
     use_huge_pages()
     from headway.data.builtin import build_corpus, write_corpus

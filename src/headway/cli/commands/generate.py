@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headway.cli import options
-from headway.cli.decoding import generation_options
+from headway.cli.command_groups import CommandGroup
+from headway.cli.decoding import GenerationCommand, generation_options
 from headway.cli.line_io import input_lines, input_name, one_line, output_file, show_progress
 from headway.errors import ConfigError, HeadwayError
 
 if TYPE_CHECKING:
     from headway.predict import Continuation, LanguageModel
 
+GROUP = CommandGroup.RUN
+COMMAND_CLASS = GenerationCommand
 _PROMPTS_AT_ONCE = 64
 
 

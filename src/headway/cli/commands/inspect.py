@@ -9,7 +9,10 @@ from typing import Annotated, Literal
 import typer
 
 from headway.cli import options
+from headway.cli.command_groups import CommandGroup
 from headway.cli.line_io import output_file
+
+GROUP = CommandGroup.UNDERSTAND
 
 
 def inspect(

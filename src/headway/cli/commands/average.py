@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from headway.cli.command_groups import CommandGroup
+
+GROUP = CommandGroup.TRAIN
+
 
 def average(
     run: Annotated[Path, typer.Argument(help="A run folder.")],

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from headway.cli.command_groups import CommandGroup
 from headway.cli.folders import checked_output_folder, sibling_folder
 
 if TYPE_CHECKING:
     from headway.bundle import LanguageModelBundle
+
+GROUP = CommandGroup.DEPLOY
 
 
 def import_(

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from headway.cli import options
-from headway.cli.decoding import decoding_options
+from headway.cli.command_groups import CommandGroup
+from headway.cli.decoding import DecodingCommand, decoding_options
 from headway.cli.document_io import LINES, document_format_name, refuse_line_options, translate_to_file
 from headway.cli.line_io import LineReader, LineReport, one_line, process_lines, text_batches
 from headway.errors import ConfigError, HeadwayError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from headway.decode.request import DecodingOptions
     from headway.predict import Candidate, GlossaryTerm, Source, TextTranslator, Translation, Translator
 
+GROUP = CommandGroup.RUN
+COMMAND_CLASS = DecodingCommand
 _UNMET_SHOWN = 5  # number of unmet glossary entries to list
 # Files of the drivers of NVIDIA on Linux, in WSL and on Windows, and of AMD on Linux.
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", r"C:\Windows\System32\nvcuda.dll", "/dev/kfd")

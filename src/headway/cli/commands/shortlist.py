@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from headway.cli.command_groups import CommandGroup
+
+GROUP = CommandGroup.DEPLOY
+
 
 def shortlist(
     model: Annotated[Path, typer.Argument(help="A model folder. The shortlist is written into it.")],

@@ -11,8 +11,11 @@ from typing import Annotated
 import typer
 
 from headway.cli import options
+from headway.cli.command_groups import CommandGroup
+from headway.cli.commands.translate import load_ensemble
 from headway.cli.line_io import output_file
-from headway.cli.translate import load_ensemble
+
+GROUP = CommandGroup.RUN
 
 
 def alternatives(

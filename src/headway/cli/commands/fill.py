@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.cli import options
+from headway.cli.command_groups import CommandGroup
 from headway.cli.line_io import input_lines, input_name, one_line, output_file, show_progress
 
 if TYPE_CHECKING:
     from headway.predict import Filling
+
+GROUP = CommandGroup.RUN
 
 
 def fill(

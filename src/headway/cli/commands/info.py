@@ -6,10 +6,13 @@ import json
 from typing import TYPE_CHECKING, cast
 
 from headway.cli import options
+from headway.cli.command_groups import CommandGroup
 
 if TYPE_CHECKING:
     from headway.bundle import LanguageModelBundle
     from headway.predict.int8_check import Int8Check
+
+GROUP = CommandGroup.UNDERSTAND
 
 
 def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> None:

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from headway.cli import options
-from headway.cli.train import (
+from headway.cli.command_groups import CommandGroup
+from headway.cli.commands.train import (
     move_previous_run_aside,
     print_next_command,
     resume_command,
@@ -18,6 +19,8 @@ from headway.cli.train import (
     with_device,
 )
 from headway.errors import ConfigError
+
+GROUP = CommandGroup.TRAIN
 
 
 def distill(

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING
 import typer
 
 from headway.cli import options
+from headway.cli.command_groups import CommandGroup
 from headway.cli.processes import is_first_start, is_main_process, may_be_restarted
 from headway.errors import HeadwayError
 from headway.storage import lock_run_folder
 
 if TYPE_CHECKING:
     from headway.training.loop import Result
+
+GROUP = CommandGroup.TRAIN
 
 
 def train(

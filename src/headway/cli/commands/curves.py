@@ -8,6 +8,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from headway.cli.command_groups import CommandGroup
+
+GROUP = CommandGroup.TRAIN
+
 
 def curves(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],

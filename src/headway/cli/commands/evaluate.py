@@ -15,15 +15,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headway.cli import options
-from headway.cli.classify import format_label_line, read_labeled_file
-from headway.cli.decoding import decoding_options
-from headway.cli.generate import open_language_model
+from headway.cli.command_groups import CommandGroup
+from headway.cli.commands.classify import format_label_line, read_labeled_file
+from headway.cli.commands.generate import open_language_model
+from headway.cli.commands.translate import device_for_workers, load_ensemble, translation_flags
+from headway.cli.decoding import DecodingCommand, decoding_options
 from headway.cli.line_io import LineReport, convert_all, input_lines, input_name, one_line, output_file
-from headway.cli.translate import device_for_workers, load_ensemble, translation_flags
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from headway.predict import LanguageModel, ScoredText, Translation, Translator
+
+GROUP = CommandGroup.EVALUATE
+COMMAND_CLASS = DecodingCommand
 
 
 def evaluate(

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from headway.cli.command_groups import CommandGroup
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+GROUP = CommandGroup.UNDERSTAND
 JsonSchema = dict[str, Any]
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from headway.cli import options
+from headway.cli.command_groups import CommandGroup
 
 if TYPE_CHECKING:
     from headway.text.base import MergeStep
+
+GROUP = CommandGroup.UNDERSTAND
 
 
 def tokenize(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.cli import options
+from headway.cli.command_groups import CommandGroup
 from headway.cli.line_io import input_lines, output_file
 from headway.errors import ConfigError, DataError
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from headway.predict import NoisyChannelWeights
     from headway.predict.noisy_channel import Features
 
+GROUP = CommandGroup.RUN
 _HALVES = {"tuned on odd lines": 1, "held-out even lines": 0}
 
 

@@ -8,6 +8,9 @@ from typing import Annotated
 import typer
 
 from headway.cli import options
+from headway.cli.command_groups import CommandGroup
+
+GROUP = CommandGroup.DEPLOY
 
 
 def calibrate(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.cli import options
+from headway.cli.command_groups import CommandGroup
 from headway.errors import ConfigError, HeadwayError
 from headway.experiments import EXPERIMENT_NAMES, load_experiment
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headway.experiments.experiment import Experiment, ExperimentRecord, Settings
+
+GROUP = CommandGroup.UNDERSTAND
 
 
 def experiment(

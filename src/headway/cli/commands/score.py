@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headway.cli import options
-from headway.cli.generate import open_language_model
+from headway.cli.command_groups import CommandGroup
+from headway.cli.commands.generate import open_language_model
+from headway.cli.commands.translate import load_ensemble
 from headway.cli.line_io import input_lines, output_file, show_progress
-from headway.cli.translate import load_ensemble
 from headway.errors import ConfigError, DataError, HeadwayError
 
 if TYPE_CHECKING:
     from headway.predict import ScoredText
 
+GROUP = CommandGroup.RUN
 _BATCH_LINES = 2048  # number of lines read at a time, so that texts of similar length are scored together
 
 

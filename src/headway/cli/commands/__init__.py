@@ -1,0 +1,8 @@
+"""The commands. Each file is one command: ``headway.cli`` finds and registers it.
+
+The file NAME.py contains the function NAME, whose parameters are the arguments and options of the command and whose
+docstring is its help. (An underscore is appended to Python keywords: ``import_``.) Two constants describe it:
+
+- ``GROUP``: the :class:`~headway.cli.command_groups.CommandGroup` under which the help lists the command.
+- ``COMMAND_CLASS``, optional: a class of :mod:`headway.cli.decoding` that adds generated options.
+"""
