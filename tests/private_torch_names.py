@@ -126,6 +126,11 @@ def _operation(
 _ADAM: tuple[str, str, Model] = ("found_inf and grad_scale", "fused_step_works", "translation")
 _HOOKS: tuple[str, str, Model] = ("nn.Module._forward_hooks", "hooks_are_visible", "translation")
 _PARTS: tuple[str, str, Model] = ("nn.Module._modules", "parts_are_visible", "translation")
+_LOADING: tuple[str, str, Model] = (
+    "nn.Module._load_state_dict_pre_hooks",
+    "loading_hooks_are_visible",
+    "translation",
+)
 _INIT: tuple[str, str, Model] = ("torch.nn.init", "_initialization_is_skipped", "translation")
 _GATES: tuple[str, str, Model] = ("aten::sigmoid_backward", "_gate_gradients_work", "lstm in bfloat16")
 CASES: dict[str, Case] = {
@@ -155,6 +160,7 @@ CASES: dict[str, Case] = {
     "hooks renamed": Case(*_HOOKS, _hide_from_headway("_FORWARD_HOOKS", {"_renamed": "register_forward_hook"})),
     "hooks elsewhere": Case(*_HOOKS, _replace(nn.Module, "register_forward_hook", lambda _: lambda *_: None)),
     "parts renamed": Case(*_PARTS, _hide_from_headway("parts", _raises)),
+    "loading hooks renamed": Case(*_LOADING, _hide_from_headway("bind_loading_hooks", _raises)),
     "init unseen by modes": Case(*_INIT, _replace(nn.init, "normal_", _draw_unseen)),
 }
 

@@ -20,6 +20,7 @@ from headway.models.recurrent import RecurrentConfig
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.recurrent import RecurrentLayer
+from headway.predict.own_model import share_weights
 from headway.training.averaging import MovingAverage
 from headway.training.optim import OptimizerConfig, clip_and_step, make_optimizer
 
@@ -328,6 +329,24 @@ def test_without_visible_parts_layers_stay_plain(way: str, monkeypatch: pytest.M
     assert "nn.Module._modules" in warning
     assert {type(part).__module__ for part in model.modules() if "headway.engine" in type(part).__module__} == set()
     assert {form.plain_reason for form in layer_forms(model)} == {"PyTorch does not show its parts"}
+
+
+def test_without_visible_loading_hooks_a_copy_of_a_model_still_shares_its_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch_internals, "bind_loading_hooks", raises)
+    model = small_model()
+    twin, (warning,) = warned(lambda: share_weights(model))
+    assert "nn.Module._load_state_dict_pre_hooks" in warning
+    assert [*map(id, twin.parameters()), *map(id, twin.buffers())] == [
+        *map(id, model.parameters()),
+        *map(id, model.buffers()),
+    ]
+    assert not set(map(id, twin.modules())) & set(map(id, model.modules()))
+    weights = {name: weight + 1 for name, weight in model.state_dict().items()}
+    del model
+    twin.load_state_dict(weights)
+    torch.testing.assert_close(twin.state_dict(), weights)
 
 
 def test_without_skipped_initialization_a_model_is_built_and_a_warning_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

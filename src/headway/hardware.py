@@ -72,7 +72,9 @@ def _thread_setters() -> tuple[Callable[[int], object], ...]:
     """
     found: dict[str, Callable[[int], object]] = {}
     # None stands for the libraries that every other finds first, such as preloaded ones, so it takes precedence.
-    for library, name in product((torch._C.__file__, None), ("omp_set_num_threads", "MKL_Set_Num_Threads_Local")):
+    for library, name in product(
+        (getattr(torch._C, "__file__", None), None), ("omp_set_num_threads", "MKL_Set_Num_Threads_Local")
+    ):
         # There may be no MKL. On Windows, None is refused, and a library's dependencies are not searched.
         with suppress(OSError, AttributeError, TypeError):
             found[name] = getattr(ctypes.CDLL(library), name)

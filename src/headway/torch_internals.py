@@ -8,6 +8,7 @@ public form is used, which is as exact but slower.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -241,6 +242,36 @@ def parts_are_visible() -> bool:
 
     consequence = "layers keep their plain form, so that training and decoding are slower"
     return _usable("nn.Module._modules or nn.Module._parameters", has_usual_effect, consequence)
+
+
+def bind_loading_hooks(copied: nn.Module, *, original: nn.Module) -> None:
+    """Make the hooks that run before a state dict is loaded into a copied module refer to this module.
+
+    May be called only if :func:`loading_hooks_are_visible`.
+
+    Args:
+        copied: The copy, which still has the hooks of the original.
+        original: The module to which they refer.
+    """
+    copied._load_state_dict_pre_hooks = copy.deepcopy(copied._load_state_dict_pre_hooks, {id(original): copied})
+
+
+@cache
+def loading_hooks_are_visible() -> bool:
+    """Return whether :func:`bind_loading_hooks` can be used."""
+
+    def has_usual_effect() -> bool:
+        called_with: list[nn.Module] = []
+        original, copied = nn.Identity(), nn.Identity()
+        original.register_load_state_dict_pre_hook(lambda module, *_: called_with.append(module))  # type: ignore[no-untyped-call]
+        copied._load_state_dict_pre_hooks = original._load_state_dict_pre_hooks
+        bind_loading_hooks(copied, original=original)
+        for module in (copied, original):
+            module.load_state_dict({})
+        return called_with == [copied, original]
+
+    consequence = "predictors copy more of a model than its modules, which is slower"
+    return _usable("nn.Module._load_state_dict_pre_hooks", has_usual_effect, consequence)
 
 
 @contextmanager

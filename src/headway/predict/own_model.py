@@ -17,6 +17,7 @@ from torch import nn
 
 from headway.bundle import AnyBundle
 from headway.hardware import choose_device
+from headway.torch_internals import bind_loading_hooks, loading_hooks_are_visible, parts_are_visible
 
 BundleT = TypeVar("BundleT", bound=AnyBundle)
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -46,9 +47,8 @@ def copy_to(model: ModuleT, device: torch.device | None) -> ModuleT:
         for parameter in model.parameters()
     }
     for module in copied.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                module._parameters[name] = moved[parameter]
+        for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            module.register_parameter(name, moved[parameter])
     return copied.to(device)
 
 
@@ -58,6 +58,8 @@ def _is_on(tensor: torch.Tensor, device: torch.device) -> bool:
 
 def share_weights(model: ModuleT) -> ModuleT:
     """Return a copy of ``model`` with modules of its own, whose parameters and buffers are the same objects."""
+    if not loading_hooks_are_visible() or not parts_are_visible():
+        return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
     return cast("ModuleT", _copied(model, {}))
 
 
@@ -71,7 +73,5 @@ def _copied(module: nn.Module, copies: dict[int, nn.Module]) -> nn.Module:
             vars(twin)[name] = copy.copy(value)
     for name, child in twin._modules.items():
         twin._modules[name] = None if child is None else _copied(child, copies)
-    # Hooks before loading refer to their module.
-    hooks = twin._load_state_dict_pre_hooks
-    twin._load_state_dict_pre_hooks = copy.deepcopy(hooks, {id(module): twin})
+    bind_loading_hooks(twin, original=module)
     return twin
