@@ -17,12 +17,13 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
 from headway.serve.app import error_for_url, make_app
+from headway.serve.clients import Client
 from headway.serve.config import KeyConfig, LimitsConfig, ModelConfig, ServeConfig
 from headway.serve.errors import OverloadedError
 from headway.serve.glossaries import GlossaryLines, GlossaryStore
 from headway.serve.http_connection import BoundedHttpConnection
 from headway.serve.model_info import ModelInfo, PivotModels
-from headway.serve.service import Client, Service
+from headway.serve.service import Service
 from headway.serve.usage import Usage
 from headway.serve.workers.fleet import Fleet
 from headway.serve.workers.messages import Job, Method
@@ -121,17 +122,17 @@ class RefusingOnce:
     """A context in which a service answers the first request as if the queue were full."""
 
     def __init__(self, service: Service) -> None:
-        self._service, self._client, self.num_refused = service, service.client, 0
+        self._clients, self._authenticate, self.num_refused = service.clients, service.clients.authenticate, 0
 
     def __enter__(self) -> Self:
-        self._service.client = self._refuse  # type: ignore[method-assign]
+        self._clients.authenticate = self._refuse  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._service.client = self._client  # type: ignore[method-assign]
+        self._clients.authenticate = self._authenticate  # type: ignore[method-assign]
 
     def _refuse(self, key: str | None) -> Client:
         if not self.num_refused:
             self.num_refused += 1
             raise OverloadedError(1)
-        return self._client(key)
+        return self._authenticate(key)

@@ -184,7 +184,7 @@ def test_the_cache_of_new_models_has_no_results_of_the_old_ones(translator: Tran
 
     service.replace_models(service.config, ModelPool.of_fleet(Slow({"model": translator})))
     before = service.cache
-    asyncio.run(service.translate(service.client(None), ["Ein Hund"], "en", "de"))
+    asyncio.run(service.translate(service.clients.authenticate(None), ["Ein Hund"], "en", "de"))
     assert service.cache is not before
     assert (before.num_bytes > 0, service.cache.num_bytes) == (True, 0)
 

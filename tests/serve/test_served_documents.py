@@ -27,9 +27,10 @@ from running_service import RunningService, running, unpack_model, wait_until
 from headway.documents import FORMATS, document_extensions, translate_document
 from headway.errors import ConfigError
 from headway.predict import Candidate, Glossary, GlossaryTerm, Source, Translation, Translator, load_translator
+from headway.serve.clients import Client
 from headway.serve.config import LimitsConfig
 from headway.serve.documents import ServedDocuments
-from headway.serve.service import Client, Service
+from headway.serve.service import Service
 
 KEYS = ("first", "second")
 BODY = "a b <b>c d</b> e"
@@ -387,7 +388,7 @@ def test_a_document_that_was_fetched_makes_room(http: UploadingClient) -> None:
 
 def served_documents(translator: Translator, **limits: int) -> tuple[ServedDocuments, Client]:
     service = make_service({"model": translator}, limits=LimitsConfig(**limits))
-    return service.documents, service.client(None)
+    return service.documents, service.clients.authenticate(None)
 
 
 def test_an_upload_that_is_canceled_leaves_nothing(translator: Translator) -> None:

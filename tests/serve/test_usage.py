@@ -16,11 +16,12 @@ from running_service import running, unpack_model
 
 from headway.errors import ConfigError, OutputError
 from headway.serve.admission import Admission
+from headway.serve.clients import Client
 from headway.serve.config import KeyConfig, ModelConfig, ServeConfig
 from headway.serve.errors import OverloadedError, QuotaExceededError
 from headway.serve.glossaries import GlossaryStore
 from headway.serve.model_info import ModelInfo
-from headway.serve.service import Client, Service
+from headway.serve.service import Service
 from headway.serve.usage import Usage
 from headway.serve.workers.fleet import Fleet
 from headway.serve.workers.model_pool import ModelPool
@@ -111,7 +112,7 @@ def test_requests_at_the_same_time_do_not_exceed_a_quota() -> None:
 
         found = await asyncio.gather(*(ask("1234") for _ in range(5)), return_exceptions=True)
         assert [type(each) for each in found] == [type(None)] * 2 + [QuotaExceededError] * 3
-        assert service.characters_used(client) == 8
+        assert service.clients.characters_used(client) == 8
         # What the queue refuses does not count.
         client = Client("other")
         first = asyncio.create_task(ask("x" * 80))
@@ -119,7 +120,7 @@ def test_requests_at_the_same_time_do_not_exceed_a_quota() -> None:
         with pytest.raises(OverloadedError):
             await ask("x" * 80)
         await first
-        assert service.characters_used(client) == 80
+        assert service.clients.characters_used(client) == 80
 
     asyncio.run(check())
 

@@ -3,6 +3,7 @@
     config           serve.toml: models, limits, keys
     workers          the processes that compute
     model_info       what is known of a model
+    clients          API keys, their rates and quotas, and the sizes of requests
     admission        the bounded queue, and the shares of each key
     bulk_jobs        bulk texts, which are translated while little else is done
     usage            the characters that each key has used in this month

@@ -88,7 +88,7 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
     move_to_huge_pages()
-    server = _Server(settings, service)
+    server = _Server(settings, service, usage)
     reloader = _Reloader(service, workers, path, reread)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.reload)
     watching = asyncio.gather(reloader.watch(), save_regularly(usage))
@@ -121,9 +121,9 @@ async def save_regularly(usage: Usage) -> None:
 class _Server(uvicorn.Server):
     """uvicorn's server, which answers new requests with 503 while it ends."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, usage: Usage) -> None:
         super().__init__(config)
-        self._service = service
+        self._service, self._usage = service, usage
         self._draining: asyncio.Task[None] | None = None
 
     def handle_exit(self, sig: int, frame: object) -> None:
@@ -134,7 +134,7 @@ class _Server(uvicorn.Server):
                     os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(OutputError, OSError):
                 self._service.documents.delete_files()
-                self._service.usage.save()
+                self._usage.save()
             logging.shutdown()  # writes the lines that wait for the event loop
             os._exit(1)
         self._service.is_draining = True

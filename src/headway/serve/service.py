@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import hashlib
-import hmac
-import math
-import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
-from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +16,12 @@ from headway.predict.markup import MarkupOptions, text_without_markup
 from headway.serve.admission import Admission, estimated_tokens
 from headway.serve.bulk_jobs import BulkJob, BulkJobs, BulkWork
 from headway.serve.cache import ResultCache
-from headway.serve.config import KeyConfig, ModelConfig, ServeConfig, model_name
+from headway.serve.clients import AdmissionState, Client, Clients, RequestSizes
+from headway.serve.config import ModelConfig, ServeConfig, model_name
 from headway.serve.directions import Direction, Directions
 from headway.serve.documents import ServedDocuments
 from headway.serve.errors import (
-    BadKeyError,
-    QuotaExceededError,
-    RateExceededError,
     TimedOutError,
-    TooLargeError,
     UnknownLanguageError,
     UnknownModelError,
 )
@@ -48,50 +39,12 @@ _MODEL_TITLES = {
     "language_model": "language model",
     "masked_language_model": "masked language model",
 }
-_PRIORITIES = {"interactive": 0, "bulk": 1}
-_BACKGROUND = max(_PRIORITIES.values()) + 1
 _GROUPS_PER_WORKER = 2  # of texts of jobs
-_MINUTE_S = 60.0
 _FIRST_RATE = 1000.0  # estimated tokens per second of a worker, about that of the paper's base model in int8
 _BATCH_TOKENS = 1536  # estimated tokens that fit into a worker's batch: 32 long sentences with four hypotheses each
 
 used_pivots: ContextVar[list[str]] = ContextVar("used_pivots")
 """The languages through which the texts of the present request are translated, for a header of the reply."""
-
-
-class AdmissionState(Enum):
-    """Which limits a call has passed already, as a part of a request or of a background job."""
-
-    NEW = auto()  # none
-    CHECKED = auto()  # the queue has room for the whole request, but the call must still wait for its place
-    ADMITTED = auto()  # the request has passed all limits and has its place
-    BACKGROUND = auto()  # the background job has passed all limits
-
-
-@dataclass
-class Client:
-    """Who makes a call: an API key, or anyone if there are no keys.
-
-    Attributes:
-        name: The name of the key.
-        key: The key.
-        admission: Which limits the call has passed already.
-    """
-
-    name: str
-    key: KeyConfig | None = None
-    admission: AdmissionState = AdmissionState.NEW
-
-    @property
-    def priority(self) -> int:
-        """The priority of the client's work; lower numbers come first."""
-        if self.admission is AdmissionState.BACKGROUND:
-            return _BACKGROUND
-        return 0 if self.key is None else _PRIORITIES[self.key.priority]
-
-    def for_background_job(self) -> Client:
-        """Return the client for the calls of a background job that has passed all limits."""
-        return dataclasses.replace(self, admission=AdmissionState.BACKGROUND)
 
 
 class Service:
@@ -100,7 +53,9 @@ class Service:
     def __init__(
         self, config: ServeConfig, pool: ModelPool, workers: int, glossaries: GlossaryStore, usage: Usage
     ) -> None:
-        self.glossaries, self.usage = glossaries, usage
+        self.glossaries = glossaries
+        self.clients = Clients(lambda: self.config.keys, usage)
+        self.sizes = RequestSizes(lambda: self.config.limits)
         self._editing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # of the glossaries of each key
         self._storing = asyncio.Lock()  # of glossaries
         limits = config.limits
@@ -115,7 +70,6 @@ class Service:
         self.documents = ServedDocuments(self)
         self.is_draining = False
         self.replace_models(config, pool)
-        self._recent: dict[str, list[float]] = {}  # times of requests, by key
 
     def replace_models(self, config: ServeConfig, pool: ModelPool) -> None:
         """Serve the models of ``pool`` from now on, with the keys and limits of ``config`` for single requests."""
@@ -151,34 +105,6 @@ class Service:
             return "the service is ending"
         return None if self.pool.is_available else "no worker is ready"
 
-    # Keys.
-
-    def client(self, key: str | None) -> Client:
-        """Return who has this key, and count the request.
-
-        Raises:
-            BadKeyError: There are keys, and this is none of them.
-            RateExceededError: The key has sent too many requests.
-        """
-        if not self.config.keys:
-            return Client("anyone")
-        digest = hashlib.sha256((key or "").encode("utf-8", "surrogatepass")).hexdigest()
-        matching = [own for own in self.config.keys if hmac.compare_digest(own.sha256, digest)]
-        if not matching:
-            raise BadKeyError
-        found = matching[0]
-        if found.requests_per_minute is not None:
-            now = time.monotonic()
-            recent = [at for at in self._recent.get(found.name, ()) if at > now - _MINUTE_S]
-            if len(recent) >= found.requests_per_minute:
-                raise RateExceededError(max(1, math.ceil(recent[0] + _MINUTE_S - now)))
-            self._recent[found.name] = [*recent, now]
-        return Client(found.name, found)
-
-    def characters_used(self, client: Client) -> int:
-        """Return the characters that a client has sent in this month."""
-        return self.usage.characters(client.name)
-
     # Languages.
 
     def direction(self, source: str, target: str, model: str | None = None, *, direct: bool = False) -> Direction:
@@ -201,7 +127,7 @@ class Service:
         Raises:
             TooLargeError: There are too many texts or characters.
         """
-        self.check_size(texts)
+        self.sizes.check_texts(texts)
         return await self._detect(texts)
 
     async def _detect(self, texts: Sequence[str]) -> list[DetectedLanguage]:
@@ -297,7 +223,7 @@ class Service:
         """
         plain = [text if isinstance(text, str) else text.text for text in texts]
         if client.admission is not AdmissionState.BACKGROUND:
-            self.check_size(plain)
+            self.sizes.check_texts(plain)
         detected = None
         if source == "auto":
             markup = MarkupOptions.of(keywords.get("markup"))
@@ -390,7 +316,7 @@ class Service:
             QuotaExceededError: The client's characters are used up.
             TooLargeError: There are too many texts or characters.
         """
-        self._check_quota(client, self.check_size(texts))
+        self.clients.check_quota(client, self.sizes.check_texts(texts))
         self.admission.check_capacity(sum(map(estimated_tokens, texts)), client.name, client.priority)
         return dataclasses.replace(client, admission=AdmissionState.CHECKED)
 
@@ -410,64 +336,12 @@ class Service:
             QuotaExceededError: The client's characters are used up.
             TooLargeError: There are too many texts or characters.
         """
-        limits, longest = self.config.limits, max(map(len, texts), default=0)
         characters = sum(map(len, texts)) if characters is None else characters
-        if len(texts) > limits.job_texts:
-            raise TooLargeError(f"{len(texts):,} texts in one job; at most {limits.job_texts:,} are accepted")
-        if characters > limits.job_characters:
-            raise TooLargeError(f"{characters:,} characters in one job; at most {limits.job_characters:,} are accepted")
-        if longest > limits.characters:
-            raise TooLargeError(f"a text has {longest:,} characters; at most {limits.characters:,} are accepted")
-        self._check_quota(client, characters)
-        job = self.jobs.add(client.name, texts, work, limits)
-        self.usage.add(client.name, characters)
+        self.sizes.check_job(texts, characters)
+        self.clients.check_quota(client, characters)
+        job = self.jobs.add(client.name, texts, work, self.config.limits)
+        self.clients.count_characters(client, characters)
         return job
-
-    def _check_quota(self, client: Client, characters: int) -> None:
-        quota = None if client.key is None else client.key.characters_per_month
-        if quota is not None and self.characters_used(client) + characters > quota:
-            raise QuotaExceededError
-
-    def check_size(self, texts: Sequence[str]) -> int:
-        """Return the number of characters of texts.
-
-        Raises:
-            TooLargeError: There are too many texts or characters.
-        """
-        characters = sum(map(len, texts))
-        self.check_amount(texts=len(texts), characters=characters)
-        return characters
-
-    def check_amount(self, *, texts: int = 0, characters: int = 0) -> None:
-        """Check the number of texts and of characters of a request. Each text counts as often as it is worked on.
-
-        Raises:
-            TooLargeError: There are too many.
-        """
-        limits = self.config.limits
-        if texts > limits.texts:
-            raise TooLargeError(f"{texts:,} texts in one request; at most {limits.texts:,} are accepted")
-        if characters > limits.characters:
-            raise TooLargeError(f"{characters:,} characters in one request; at most {limits.characters:,} are accepted")
-
-    def check_search(self, *, hypotheses: int, length: int | None = None, least_tokens: int = 0) -> None:
-        """Check the size of the searches that a client asks for.
-
-        Args:
-            hypotheses: The number of hypotheses of a text.
-            length: The maximum length of a translation.
-            least_tokens: The minimum length of all translations together.
-
-        Raises:
-            TooLargeError: They are too large.
-        """
-        limits = self.config.limits
-        if hypotheses > limits.hypotheses:
-            raise TooLargeError(f"{hypotheses:,} hypotheses of a text; at most {limits.hypotheses:,} are accepted")
-        if length is not None and length > limits.new_tokens:
-            raise TooLargeError(f"{length:,} new tokens of a text; at most {limits.new_tokens:,} are accepted")
-        if least_tokens > limits.new_tokens:
-            raise TooLargeError(f"at least {least_tokens:,} new tokens; at most {limits.new_tokens:,} are accepted")
 
     @asynccontextmanager
     async def _admitted(
@@ -485,14 +359,16 @@ class Service:
                 with self.admission.outside(tokens) if client.admission is AdmissionState.BACKGROUND else nullcontext():
                     yield fleet
             return
-        limits, characters = self.config.limits, self.check_size(texts)
-        if new_tokens > limits.new_tokens:
-            raise TooLargeError(f"{new_tokens:,} new tokens in one request; at most {limits.new_tokens:,} are accepted")
-        self._check_quota(client, characters)
+        characters = self.sizes.check_texts(texts)
+        self.sizes.check_new_tokens(new_tokens)
+        self.clients.check_quota(client, characters)
+        request_seconds = self.config.limits.request_seconds
         has_entered, has_room = False, client.admission is AdmissionState.CHECKED
         if not has_room:  # before a model is loaded for it, and again afterwards: others may have come meanwhile
             self.admission.check_capacity(tokens, client.name, client.priority)
-        self.usage.add(client.name, characters)  # now, so that requests that wait do not exceed the quota together
+        self.clients.count_characters(
+            client, characters
+        )  # now, so that requests that wait do not exceed the quota together
         try:
             # The time for loading is no measure of the speed of the queue, so a request waits for its model first.
             async with (
@@ -500,13 +376,13 @@ class Service:
                 self.admission.enter(tokens, client.name, client.priority, has_room=has_room),
             ):
                 has_entered = True
-                async with asyncio.timeout(limits.request_seconds):
+                async with asyncio.timeout(request_seconds):
                     yield fleet
         except TimeoutError:
             raise TimedOutError from None
         finally:
             if not has_entered:
-                self.usage.add(client.name, -characters)
+                self.clients.count_characters(client, -characters)
 
 
 def open_stores(config: ServeConfig) -> tuple[GlossaryStore, Usage]:

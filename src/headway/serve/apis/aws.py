@@ -24,6 +24,7 @@ from starlette.routing import Route
 from headway.predict.results import raise_first_error
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.request_fields import authorization, parse_body
+from headway.serve.clients import Client
 from headway.serve.errors import (
     BadKeyError,
     BadRequestError,
@@ -33,7 +34,7 @@ from headway.serve.errors import (
     UnknownLanguageError,
 )
 from headway.serve.languages import base_language, english_name
-from headway.serve.service import Client, Service
+from headway.serve.service import Service
 
 _TARGET_PREFIX = "AWSShineFrontendService_20170701."
 _SCHEMES = ("aws4-hmac-sha256", "aws4-ecdsa-p256-sha256")
@@ -137,7 +138,7 @@ class _Aws:
         signed = (authorization(request, *_SCHEMES) or "").partition("Credential=")[2]
         key = (signed or request.query_params.get("X-Amz-Credential", "")).partition("/")[0]
         try:
-            return self._service.client(key or None)
+            return self._service.clients.authenticate(key or None)
         except BadKeyError:
             if key:
                 raise

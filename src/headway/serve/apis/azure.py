@@ -28,6 +28,7 @@ from headway.errors import HeadwayError
 from headway.predict.results import Translation, raise_first_error
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.request_fields import authorization, parse_json
+from headway.serve.clients import Client
 from headway.serve.errors import BadRequestError, RefusedError, UnknownLanguageError
 from headway.serve.languages import (
     DetectedLanguage,
@@ -35,7 +36,7 @@ from headway.serve.languages import (
     is_right_to_left,
     native_name,
 )
-from headway.serve.service import Client, Service
+from headway.serve.service import Service
 
 _V3, _V2026 = "3.0", "2026-06-06"
 _FLAGS = {"true": True, "false": False}
@@ -168,7 +169,7 @@ class _Azure:
             raise _refused(_BAD_REQUEST, "includeSentenceLength is not supported")
         aligned = _flag(request, "includeAlignment", False)
         characters = sum(len(item.text) for item in items)
-        self._service.check_amount(texts=len(items) * len(targets), characters=characters * len(targets))
+        self._service.sizes.check_amount(texts=len(items) * len(targets), characters=characters * len(targets))
         jobs = [_Job(item.text, source, target, is_html) for item in items for target in targets]
         found = iter(await unless_disconnected(request, self._run(client, jobs, alignment=aligned)))
 
@@ -279,7 +280,7 @@ class _Azure:
 
     def _client(self, request: Request) -> Client:
         key = request.headers.get("ocp-apim-subscription-key") or request.query_params.get("Subscription-Key")
-        return self._service.client(key or authorization(request, "bearer"))
+        return self._service.clients.authenticate(key or authorization(request, "bearer"))
 
 
 # Reading requests.

@@ -80,7 +80,7 @@ class _DeepL:
             optional_text(fields, "source_lang"),
             required_text(fields, "target_lang"),
         )
-        self._service.check_size(given)
+        self._service.sizes.check_texts(given)
         splitting, markup = choice(fields, "split_sentences", ("0", "1", "nonewlines"), "1"), _markup(fields)
         model_type = choice(fields, "model_type", _MODEL_TYPES, None)
         flag(fields, "preserve_formatting")
@@ -144,7 +144,7 @@ class _DeepL:
         quota = None if client.key is None else client.key.characters_per_month
         return JSONResponse(
             {
-                "character_count": self._service.characters_used(client),
+                "character_count": self._service.clients.characters_used(client),
                 "character_limit": _UNLIMITED if quota is None else quota,
             }
         )

@@ -10,8 +10,9 @@ from starlette.requests import Request
 
 from headway.serve.apis.request_fields import authorization
 from headway.serve.apis.request_fields import optional_text as _optional_text
+from headway.serve.clients import Client
 from headway.serve.errors import BadKeyError, BadRequestError
-from headway.serve.service import Client, Service
+from headway.serve.service import Service
 
 optional_text = partial(_optional_text, problem="Value for '{}' not supported.")
 
@@ -32,7 +33,7 @@ def authorized_client(service: Service, request: Request, fields: dict[str, Any]
     found = fields.get("auth_key") if key is None else key
     if not isinstance(found, str) or not found.strip():
         raise BadKeyError
-    return service.client(found.strip())
+    return service.clients.authenticate(found.strip())
 
 
 def texts(fields: dict[str, Any]) -> list[str]:

@@ -19,10 +19,11 @@ from starlette.routing import Route
 from headway.errors import DataError
 from headway.serve.apis.deepl_fields import authorized_client, optional_text, required_text
 from headway.serve.apis.request_fields import read_fields
+from headway.serve.clients import Client
 from headway.serve.errors import BadRequestError, UnknownGlossaryError, UnknownLanguageError
 from headway.serve.glossaries import Dictionary, StoredGlossary
 from headway.serve.languages import base_language
-from headway.serve.service import Client, Service
+from headway.serve.service import Service
 
 _FORM_FIELD = re.compile(r"dictionaries\[(\d{1,4})\]\.(\w+)")
 

@@ -17,9 +17,10 @@ from headway.decode.request import DecodingOptions
 from headway.predict.results import raise_first_error
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.request_fields import authorization, optional_text, parse_json_object
+from headway.serve.clients import Client
 from headway.serve.errors import BadRequestError, RefusedError
 from headway.serve.languages import base_language
-from headway.serve.service import Client, Service
+from headway.serve.service import Service
 
 _NUM_ALTERNATIVES = 3
 _SCHEMES = ("bearer", "deepl-auth-key")
@@ -52,7 +53,7 @@ class _DeepLX:
         if tags not in ("", "html", "xml"):
             raise BadRequestError("Invalid tag_handling value. Allowed values are 'html' and 'xml'.")
         width = max(DecodingOptions().beam_size, _NUM_ALTERNATIVES + 1)
-        self._service.check_search(hypotheses=width)
+        self._service.sizes.check_search(hypotheses=width)
         options = DecodingOptions(beam_size=width, n_best=_NUM_ALTERNATIVES + 1)
         work = self._service.translate(client, [text], source, target, options=options, markup=tags or None)
         found, detected = await unless_disconnected(request, work)
@@ -72,7 +73,7 @@ class _DeepLX:
 
     def _client(self, request: Request) -> Client:
         key = authorization(request, *_SCHEMES)
-        return self._service.client(request.query_params.get("token") if key is None else key)
+        return self._service.clients.authenticate(request.query_params.get("token") if key is None else key)
 
 
 def _text(fields: dict[str, Any], name: str) -> str:

@@ -20,10 +20,11 @@ from starlette.routing import Route
 from headway.predict.results import raise_first_error
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.request_fields import authorization, optional_text, parse_body, read_fields
+from headway.serve.clients import Client
 from headway.serve.errors import BadKeyError, BadRequestError, RefusedError, UnknownLanguageError
 from headway.serve.glossaries import StoredGlossary
 from headway.serve.languages import DetectedLanguage, english_name
-from headway.serve.service import Client, Service
+from headway.serve.service import Service
 
 _text = partial(optional_text, problem="Invalid Value: {}")
 
@@ -92,14 +93,14 @@ class _Google:
         token = authorization(request, "bearer")
         if token is not None:
             try:
-                return self._service.client(token)
+                return self._service.clients.authenticate(token)
             except BadKeyError:
                 raise RefusedError(error("Request had invalid authentication credentials.", 401)) from None
         key = request.headers.get("x-goog-api-key") or key
         if not isinstance(key, str):
-            return self._service.client(None)
+            return self._service.clients.authenticate(None)
         try:
-            return self._service.client(key)
+            return self._service.clients.authenticate(key)
         except BadKeyError:
             raise RefusedError(error("API key not valid. Please pass a valid API key.", 400)) from None
 

@@ -26,10 +26,11 @@ from headway.predict.results import raise_first_error
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.request_fields import authorization, parse_body, parse_fields
+from headway.serve.clients import Client
 from headway.serve.errors import BadRequestError
 from headway.serve.languages import base_language
 from headway.serve.model_info import ModelInfo
-from headway.serve.service import Client, Service
+from headway.serve.service import Service
 from headway.text.base import EOS, MASK
 from headway.version import __version__
 
@@ -191,7 +192,7 @@ class _HuggingFace:
         """Run the task of the model that a request is for."""
         client, model = self._client(request), self._model(request)
         call = _TaskCall(client, model, await parse_body(request, _HuggingFaceFields))
-        self._service.check_size(call.fields.texts)
+        self._service.sizes.check_texts(call.fields.texts)
         task, run = self._tasks[model.kind]
         if call.fields.stream:
             if task != "text-generation" or not isinstance(call.fields.inputs, str):
@@ -219,7 +220,7 @@ class _HuggingFace:
         return error(reason, 503) if reason else Response()
 
     def _client(self, request: Request) -> Client:
-        return self._service.client(authorization(request, "bearer"))
+        return self._service.clients.authenticate(authorization(request, "bearer"))
 
     def _model(self, request: Request) -> ModelInfo:
         name: str | None = request.path_params.get("name")
@@ -230,7 +231,7 @@ class _HuggingFace:
     async def _translate(self, call: _TaskCall) -> list[dict[str, str]]:
         parameters = call.fields.parameters_of(_TranslationTaskParameters)
         options = parameters.generate_parameters.decoding()
-        self._service.check_search(hypotheses=options.beam_size, length=options.max_length)
+        self._service.sizes.check_search(hypotheses=options.beam_size, length=options.max_length)
         source, target = _languages(call.model, parameters.src_lang, parameters.tgt_lang)
         found, _ = await self._service.translate(
             call.client, call.fields.texts, source, target, call.model.name, options=options
@@ -275,7 +276,7 @@ class _HuggingFace:
     async def _generate(self, call: _TaskCall) -> list[Any]:
         parameters = call.fields.parameters_of(_GenerationParameters)
         options, seed = parameters.generation()
-        self._service.check_search(hypotheses=parameters.best_of)
+        self._service.sizes.check_search(hypotheses=parameters.best_of)
         texts = call.fields.texts
         new = len(texts) * parameters.best_of * parameters.max_new_tokens
         found: list[list[Continuation]] = await self._service.call(

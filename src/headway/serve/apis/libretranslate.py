@@ -54,7 +54,7 @@ class _LibreTranslate:
 
     async def translate(self, request: Request) -> Response:
         fields = await read_fields(request)
-        client = self._service.client(_key(fields))
+        client = self._service.clients.authenticate(_key(fields))
         texts, is_list = _texts(fields)
         source, target = _required(fields, "source"), _required(fields, "target")
         format_ = fields.get("format") or "text"
@@ -65,7 +65,7 @@ class _LibreTranslate:
         if alternatives:
             width = max(options.beam_size, alternatives + 1)
             options = options.model_copy(update={"beam_size": width, "n_best": alternatives + 1})
-            self._service.check_search(hypotheses=width)
+            self._service.sizes.check_search(hypotheses=width)
         work = self._service.translate(
             client, texts, source, target, options=options, markup="html" if format_ == "html" else None
         )
@@ -82,7 +82,7 @@ class _LibreTranslate:
     async def translate_file(self, request: Request) -> Response:
         """Translate a file, and return the address of the result when it is there."""
         fields, file = await read_upload(request)
-        client = self._service.client(_key(fields))
+        client = self._service.clients.authenticate(_key(fields))
         source, target = _required(fields, "source"), _required(fields, "target")
         if file is None:
             raise BadRequestError("Invalid request: missing file parameter")
@@ -119,7 +119,7 @@ class _LibreTranslate:
 
     async def detect(self, request: Request) -> Response:
         fields = await read_fields(request)
-        self._service.client(_key(fields))
+        self._service.clients.authenticate(_key(fields))
         texts, _ = _texts(fields)
         return JSONResponse([_confidence(each) for each in await self._service.detect(texts[:1] or [""])])
 
@@ -158,7 +158,7 @@ class _LibreTranslate:
 
     async def suggest(self, request: Request) -> Response:
         fields = await read_fields(request)
-        self._service.client(_key(fields))
+        self._service.clients.authenticate(_key(fields))
         return error("Suggestions are disabled on this server.", 403)
 
     async def health(self, _: Request) -> Response:

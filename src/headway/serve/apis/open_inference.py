@@ -35,9 +35,10 @@ from headway.predict.markup import MarkupKind
 from headway.predict.results import raise_first_error
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.request_fields import authorization, languages_for, parse_fields, parse_json_object
+from headway.serve.clients import Client
 from headway.serve.errors import BadRequestError, TooLargeError, UnknownModelError
 from headway.serve.model_info import ModelInfo
-from headway.serve.service import Client, Service
+from headway.serve.service import Service
 from headway.version import __version__
 
 _VERSION, _INPUT = "1", "text"
@@ -221,7 +222,7 @@ async def _generate(service: Service, call: _InferenceCall) -> list[_OutputTenso
     options = GenerationOptions.parse(call.parameters, "parameters")
     if options.n > 1:
         raise BadRequestError("n: one continuation of each text is returned")
-    service.check_search(hypotheses=options.beam_size)
+    service.sizes.check_search(hypotheses=options.beam_size)
     prompts, new = list(call.texts), len(call.texts) * options.max_new_tokens
     work = service.call(call.client, call.model, "generate", prompts, prompts, new_tokens=new, **call.parameters)
     best = [own[0] for own in await work]
@@ -299,7 +300,7 @@ class _OpenInference:
         fields, rest = _split(request, await self._body(request))
         texts = _texts(fields.inputs[0], rest)
         _check_outputs(fields, model)
-        self._service.check_size(texts)
+        self._service.sizes.check_texts(texts)
         parameters = {name: value for name, value in fields.parameters.items() if name not in _WITHOUT_EFFECT}
         call = _InferenceCall(client, model, texts, tuple(fields.inputs[0].shape), parameters)
         found = await unless_disconnected(request, _TASKS[model.kind].run(self._service, call))
@@ -310,9 +311,9 @@ class _OpenInference:
         """Return who has the key in ``Authorization: Bearer KEY``, or the password KEY of ``Basic``."""
         basic = authorization(request, "basic")
         if basic is None:
-            return self._service.client(authorization(request, "bearer"))
+            return self._service.clients.authenticate(authorization(request, "bearer"))
         try:
-            return self._service.client(base64.b64decode(basic).decode().partition(":")[2])
+            return self._service.clients.authenticate(base64.b64decode(basic).decode().partition(":")[2])
         except ValueError:
             raise BadRequestError("the header Authorization is not valid") from None
 

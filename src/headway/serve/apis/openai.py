@@ -27,9 +27,10 @@ from headway.predict.results import raise_first_error
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.request_fields import authorization, languages_for, parse_body
+from headway.serve.clients import Client
 from headway.serve.errors import BadRequestError, UnknownModelError
 from headway.serve.model_info import ModelInfo
-from headway.serve.service import Client, Service
+from headway.serve.service import Service
 from headway.text.base import BOS, EOS
 
 _TRANSLATION, _LANGUAGE_MODEL = "translation", "language_model"
@@ -194,8 +195,8 @@ class _OpenAI:
     async def complete(self, request: Request) -> Response:
         client, body = self._client(request), await parse_body(request, _CompletionFields)
         model, prompts = self._find_model(body.model), body.prompts()
-        self._service.check_search(hypotheses=body.count)
-        self._service.check_amount(texts=len(prompts) * body.count)
+        self._service.sizes.check_search(hypotheses=body.count)
+        self._service.sizes.check_amount(texts=len(prompts) * body.count)
         if body.best_of not in (None, body.count):
             raise BadRequestError("best_of: only the value of n is supported")
         reply = _Reply("cmpl", "text_completion", "text_completion", model.name)
@@ -217,7 +218,7 @@ class _OpenAI:
     async def chat(self, request: Request) -> Response:
         client, body = self._client(request), await parse_body(request, _ChatFields)
         model = self._find_model(body.model)
-        self._service.check_search(hypotheses=body.count)
+        self._service.sizes.check_search(hypotheses=body.count)
         reply = _Reply("chatcmpl", "chat.completion", "chat.completion.chunk", model.name)
         usage = None
         if model.kind == _TRANSLATION:
@@ -240,7 +241,7 @@ class _OpenAI:
     # Models and keys.
 
     def _client(self, request: Request) -> Client:
-        return self._service.client(authorization(request, "bearer"))
+        return self._service.clients.authenticate(authorization(request, "bearer"))
 
     def _models(self) -> list[ModelInfo]:
         return [model for kind in (_LANGUAGE_MODEL, _TRANSLATION) for model in self._service.models_of_kind(kind)]

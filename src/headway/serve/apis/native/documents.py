@@ -14,10 +14,11 @@ from headway.serve.apis.native.fields import client_of
 from headway.serve.apis.native.glossaries import GlossaryBody
 from headway.serve.apis.native.jobs import iso_time
 from headway.serve.apis.request_fields import optional_text, parse_fields, parse_json, read_upload
+from headway.serve.clients import Client
 from headway.serve.documents import ServedDocument
 from headway.serve.errors import BadRequestError
 from headway.serve.glossaries import StoredGlossary
-from headway.serve.service import Client, Service
+from headway.serve.service import Service
 
 _text = partial(optional_text, problem="{}: Input should be a string")
 

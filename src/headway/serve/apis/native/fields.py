@@ -8,7 +8,8 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from headway.serve.apis.request_fields import authorization, check_nesting
-from headway.serve.service import Client, Service
+from headway.serve.clients import Client
+from headway.serve.service import Service
 
 MAX_PHRASES = 200  # to include, to ban or to stop at
 _MAX_FIELDS = 1000  # of all objects in a body
@@ -42,4 +43,4 @@ def listed(text: str | list[str]) -> list[str]:
 def client_of(service: Service, request: Request) -> Client:
     """Return who sends a request. Raises the errors of :meth:`Service.client`."""
     key = authorization(request, "bearer")
-    return service.client(request.headers.get("x-api-key") if key is None else key)
+    return service.clients.authenticate(request.headers.get("x-api-key") if key is None else key)

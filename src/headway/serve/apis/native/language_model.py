@@ -97,7 +97,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         client = client_of(service, request)
         prompts, model = listed(body.prompt), service.model(body.model, "language_model")
         options = GenerationOptions.parse(body.options, "options")
-        service.check_search(hypotheses=max(options.beam_size, options.n))
+        service.sizes.check_search(hypotheses=max(options.beam_size, options.n))
         new_tokens = len(prompts) * options.n * options.max_new_tokens
         if body.stream:
             if len(prompts) != 1:

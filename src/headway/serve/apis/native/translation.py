@@ -30,11 +30,12 @@ from headway.serve.apis.native.fields import (
     client_of,
     listed,
 )
+from headway.serve.clients import Client
 from headway.serve.dispatch import replay
 from headway.serve.errors import BadRequestError
 from headway.serve.glossaries import Dictionary, StoredGlossary
 from headway.serve.languages import english_name
-from headway.serve.service import Client, Service
+from headway.serve.service import Service
 
 
 class TranslationBody(Body):
@@ -156,7 +157,7 @@ def make_translate_function(
         BadRequestError: There are entries of a glossary, but no source language.
     """
     options = DecodingOptions.parse(body.options, "options")
-    service.check_search(
+    service.sizes.check_search(
         hypotheses=max(options.beam_size, options.n_best),
         length=options.max_length,
         least_tokens=num_texts * options.min_length,
@@ -218,7 +219,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         """Split each text into sentences, with the white space around them."""
         client_of(service, request)
         texts = listed(body.text)
-        service.check_size(texts)
+        service.sizes.check_texts(texts)
         return {"sentences": await asyncio.to_thread(lambda: [split_sentences(each, body.language) for each in texts])}
 
     @api.post("/translate", response_model=None, responses={200: {"model": TranslateReply, **EVENTS}})

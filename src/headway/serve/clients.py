@@ -1,0 +1,162 @@
+"""Who may use the service, how often and how much: API keys, their rates and quotas, and the sizes of requests."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from headway.serve.config import KeyConfig, LimitsConfig
+from headway.serve.errors import BadKeyError, QuotaExceededError, RateExceededError, TooLargeError
+from headway.serve.usage import Usage
+
+_PRIORITIES = {"interactive": 0, "bulk": 1}
+_BACKGROUND = max(_PRIORITIES.values()) + 1
+_MINUTE_S = 60.0
+
+
+class AdmissionState(Enum):
+    """Which limits a call has passed already, as a part of a request or of a background job."""
+
+    NEW = auto()  # none
+    CHECKED = auto()  # the queue has room for the whole request, but the call must still wait for its place
+    ADMITTED = auto()  # the request has passed all limits and has its place
+    BACKGROUND = auto()  # the background job has passed all limits
+
+
+@dataclass
+class Client:
+    """Who makes a call: an API key, or anyone if there are no keys.
+
+    Attributes:
+        name: The name of the key.
+        key: The key.
+        admission: Which limits the call has passed already.
+    """
+
+    name: str
+    key: KeyConfig | None = None
+    admission: AdmissionState = AdmissionState.NEW
+
+    @property
+    def priority(self) -> int:
+        """The priority of the client's work; lower numbers come first."""
+        if self.admission is AdmissionState.BACKGROUND:
+            return _BACKGROUND
+        return 0 if self.key is None else _PRIORITIES[self.key.priority]
+
+    def for_background_job(self) -> Client:
+        """Return the client for the calls of a background job that has passed all limits."""
+        return dataclasses.replace(self, admission=AdmissionState.BACKGROUND)
+
+
+class Clients:
+    """The API keys of a service, with their rates and quotas.
+
+    Args:
+        keys: Returns the keys of the present configuration.
+        usage: Counts the characters of each key.
+    """
+
+    def __init__(self, keys: Callable[[], Sequence[KeyConfig]], usage: Usage) -> None:
+        self._keys, self._usage = keys, usage
+        self._request_times: dict[str, list[float]] = {}  # of the last minute, by the name of the key
+
+    def authenticate(self, key: str | None) -> Client:
+        """Return the client that has this key, and count a request of it.
+
+        Raises:
+            BadKeyError: There are keys, and this is none of them.
+            RateExceededError: The key has sent too many requests.
+        """
+        keys = self._keys()
+        if not keys:
+            return Client("anyone")
+        digest = hashlib.sha256((key or "").encode("utf-8", "surrogatepass")).hexdigest()
+        matching = [config for config in keys if hmac.compare_digest(config.sha256, digest)]
+        if not matching:
+            raise BadKeyError
+        config = matching[0]
+        if config.requests_per_minute is not None:
+            now = time.monotonic()
+            recent = [start for start in self._request_times.get(config.name, ()) if start > now - _MINUTE_S]
+            if len(recent) >= config.requests_per_minute:
+                raise RateExceededError(max(1, math.ceil(recent[0] + _MINUTE_S - now)))
+            self._request_times[config.name] = [*recent, now]
+        return Client(config.name, config)
+
+    def characters_used(self, client: Client) -> int:
+        """Return the characters that a client has sent in this month."""
+        return self._usage.characters(client.name)
+
+    def check_quota(self, client: Client, characters: int) -> None:
+        """Raise :class:`QuotaExceededError` if a client may not send so many more characters in this month."""
+        quota = None if client.key is None else client.key.characters_per_month
+        if quota is not None and self.characters_used(client) + characters > quota:
+            raise QuotaExceededError
+
+    def count_characters(self, client: Client, characters: int) -> None:
+        """Count characters of a client. A negative number takes back what was counted."""
+        self._usage.add(client.name, characters)
+
+
+class RequestSizes:
+    """The sizes of requests that a service accepts. All checks raise :class:`TooLargeError`.
+
+    Args:
+        limits: Returns the limits of the present configuration.
+    """
+
+    def __init__(self, limits: Callable[[], LimitsConfig]) -> None:
+        self._limits = limits
+
+    def check_texts(self, texts: Sequence[str]) -> int:
+        """Check the texts of a request, and return their number of characters."""
+        characters = sum(map(len, texts))
+        self.check_amount(texts=len(texts), characters=characters)
+        return characters
+
+    def check_amount(self, *, texts: int = 0, characters: int = 0) -> None:
+        """Check the number of texts and of characters of a request. Each text counts as often as it is worked on."""
+        limits = self._limits()
+        if texts > limits.texts:
+            raise TooLargeError(f"{texts:,} texts in one request; at most {limits.texts:,} are accepted")
+        if characters > limits.characters:
+            raise TooLargeError(f"{characters:,} characters in one request; at most {limits.characters:,} are accepted")
+
+    def check_new_tokens(self, new_tokens: int) -> None:
+        """Check the number of tokens that a request asks for."""
+        limits = self._limits()
+        if new_tokens > limits.new_tokens:
+            raise TooLargeError(f"{new_tokens:,} new tokens in one request; at most {limits.new_tokens:,} are accepted")
+
+    def check_search(self, *, hypotheses: int, length: int | None = None, least_tokens: int = 0) -> None:
+        """Check the size of the searches that a request asks for.
+
+        Args:
+            hypotheses: The number of hypotheses of a text.
+            length: The maximum length of a translation.
+            least_tokens: The minimum length of all translations together.
+        """
+        limits = self._limits()
+        if hypotheses > limits.hypotheses:
+            raise TooLargeError(f"{hypotheses:,} hypotheses of a text; at most {limits.hypotheses:,} are accepted")
+        if length is not None and length > limits.new_tokens:
+            raise TooLargeError(f"{length:,} new tokens of a text; at most {limits.new_tokens:,} are accepted")
+        if least_tokens > limits.new_tokens:
+            raise TooLargeError(f"at least {least_tokens:,} new tokens; at most {limits.new_tokens:,} are accepted")
+
+    def check_job(self, texts: Sequence[str], characters: int) -> None:
+        """Check the texts of a job for bulk texts, of which ``characters`` are counted."""
+        limits, longest = self._limits(), max(map(len, texts), default=0)
+        if len(texts) > limits.job_texts:
+            raise TooLargeError(f"{len(texts):,} texts in one job; at most {limits.job_texts:,} are accepted")
+        if characters > limits.job_characters:
+            raise TooLargeError(f"{characters:,} characters in one job; at most {limits.job_characters:,} are accepted")
+        if longest > limits.characters:
+            raise TooLargeError(f"a text has {longest:,} characters; at most {limits.characters:,} are accepted")
