@@ -30,6 +30,7 @@ from headway.documents.translation import MARKUP
 from headway.errors import HeadwayError
 from headway.predict import Source, Translation
 from headway.serve.bulk_jobs import BulkJob, BulkWork
+from headway.serve.clients import Client
 from headway.serve.errors import (
     DocumentNotDoneError,
     DocumentsFullError,
@@ -40,7 +41,7 @@ from headway.serve.glossaries import StoredGlossary
 from headway.serve.languages import base_language
 
 if TYPE_CHECKING:
-    from headway.serve.service import Client, Service
+    from headway.serve.service import Service
 
 _log = logging.getLogger("headway.serve")
 _DETECTED_CHARACTERS = 10_000
@@ -233,7 +234,7 @@ class ServedDocuments:
                         raise
                     glossary = None
                 else:
-                    await self._service.check_dictionaries(client, [(dictionary, direction.model)])
+                    await self._service.check_dictionaries(client.name, [(dictionary, direction.model)])
         return self._work(client, source, target, model, glossary)
 
     def get(self, owner: str, identifier: str) -> ServedDocument:

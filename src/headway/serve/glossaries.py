@@ -7,11 +7,12 @@ each job, and cache the glossaries that they build from them.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -231,6 +232,54 @@ class GlossaryStore:
     @staticmethod
     def _path(folder: Path, glossary: StoredGlossary) -> Path:
         return folder / f"{glossary.id}.json"
+
+
+class GlossaryEditor:
+    """Creates, changes and deletes glossaries, of each owner one at a time.
+
+    Args:
+        store: The glossaries.
+        check: Checks dictionaries of an owner: whether models can apply them. It raises an error if not.
+    """
+
+    def __init__(self, store: GlossaryStore, check: Callable[[str, Sequence[Dictionary]], Awaitable[None]]) -> None:
+        self._store, self._check = store, check
+        self._editing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by owner
+        self._storing = asyncio.Lock()
+
+    async def create(self, owner: str, name: str, dictionaries: Sequence[Dictionary]) -> StoredGlossary:
+        """Store a new glossary. Raises the errors of :meth:`edit`, and :class:`ConfigError` for an invalid name."""
+        glossary = StoredGlossary.new(owner, name, dictionaries)
+        await self._put(glossary, dictionaries)
+        return glossary
+
+    async def edit(
+        self, owner: str, identifier: str, edit: Callable[[StoredGlossary], StoredGlossary]
+    ) -> StoredGlossary:
+        """Replace a glossary by the one that ``edit`` makes of it, and return the new one.
+
+        Raises:
+            UnknownGlossaryError: The owner has no glossary with this id.
+            UnknownLanguageError: No model translates the languages of a dictionary.
+            HeadwayError: An entry is malformed, contradicts another one, or cannot be produced by the model.
+            GlossariesFullError: The glossaries would be too many or too large.
+        """
+        async with self._editing[owner]:
+            old = self._store.get(owner, identifier)
+            new = edit(old)
+            await self._put(new, [dictionary for dictionary in new.dictionaries if dictionary not in old.dictionaries])
+        return new
+
+    async def delete(self, owner: str, identifier: str) -> None:
+        """Delete a glossary. Raises :class:`UnknownGlossaryError` if the owner has none with this id."""
+        async with self._editing[owner], self._storing:
+            self._store.delete(self._store.get(owner, identifier))
+
+    async def _put(self, glossary: StoredGlossary, changed: Sequence[Dictionary]) -> None:
+        """Check the changed dictionaries, and store the glossary."""
+        await self._check(glossary.owner, changed)
+        async with self._storing:
+            await asyncio.to_thread(self._store.put, glossary)
 
 
 def _check_name(name: str) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
@@ -25,7 +24,7 @@ from headway.serve.errors import (
     UnknownLanguageError,
     UnknownModelError,
 )
-from headway.serve.glossaries import Dictionary, GlossaryLines, GlossaryStore, StoredGlossary
+from headway.serve.glossaries import Dictionary, GlossaryEditor, GlossaryLines, GlossaryStore, StoredGlossary
 from headway.serve.languages import DetectedLanguage, base_language, detect_language, find_language
 from headway.serve.model_info import ModelInfo, PivotModels
 from headway.serve.usage import Usage
@@ -54,10 +53,9 @@ class Service:
         self, config: ServeConfig, pool: ModelPool, workers: int, glossaries: GlossaryStore, usage: Usage
     ) -> None:
         self.glossaries = glossaries
+        self.glossary_editor = GlossaryEditor(glossaries, self._check_changed_dictionaries)
         self.clients = Clients(lambda: self.config.keys, usage)
         self.sizes = RequestSizes(lambda: self.config.limits)
-        self._editing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # of the glossaries of each key
-        self._storing = asyncio.Lock()  # of glossaries
         limits = config.limits
         self.admission = Admission(
             slots=workers * MAX_JOBS,
@@ -136,42 +134,14 @@ class Service:
 
     # Glossaries.
 
-    async def create_glossary(self, client: Client, name: str, dictionaries: Sequence[Dictionary]) -> StoredGlossary:
-        """Store a new glossary. Raises the errors of :meth:`edit_glossary`."""
-        glossary = StoredGlossary.new(client.name, name, dictionaries)
-        await self._store(client, glossary, dictionaries)
-        return glossary
-
-    async def edit_glossary(
-        self, client: Client, identifier: str, edit: Callable[[StoredGlossary], StoredGlossary]
-    ) -> StoredGlossary:
-        """Replace a glossary by the one that ``edit`` makes of it, and return the new one.
-
-        Raises:
-            UnknownGlossaryError: The client has no glossary with this id.
-            UnknownLanguageError: No model translates the languages of a dictionary.
-            HeadwayError: An entry is malformed, contradicts another one, or cannot be produced by the model.
-            GlossariesFullError: The glossaries would be too many or too large.
-        """
-        async with self._editing[client.name]:
-            old = self.glossaries.get(client.name, identifier)
-            new = edit(old)
-            await self._store(client, new, [each for each in new.dictionaries if each not in old.dictionaries])
-        return new
-
-    async def delete_glossary(self, client: Client, identifier: str) -> None:
-        """Delete a glossary. Raises :class:`UnknownGlossaryError` if the client has none with this id."""
-        async with self._editing[client.name], self._storing:
-            self.glossaries.delete(self.glossaries.get(client.name, identifier))
-
-    async def _store(self, client: Client, glossary: StoredGlossary, changed: Sequence[Dictionary]) -> None:
-        """Check the changed dictionaries with models for their languages, and store the glossary."""
-        await self.check_dictionaries(client, [(each, self._model_for_dictionary(each)) for each in changed])
-        async with self._storing:
-            await asyncio.to_thread(self.glossaries.put, glossary)
+    async def _check_changed_dictionaries(self, owner: str, dictionaries: Sequence[Dictionary]) -> None:
+        """Check dictionaries with models for their languages. Raises the errors of :meth:`check_dictionaries`."""
+        await self.check_dictionaries(
+            owner, [(dictionary, self._model_for_dictionary(dictionary)) for dictionary in dictionaries]
+        )
 
     async def check_dictionaries(
-        self, client: Client, dictionaries: Sequence[tuple[Dictionary, ModelInfo | PivotModels]]
+        self, owner: str, dictionaries: Sequence[tuple[Dictionary, ModelInfo | PivotModels]]
     ) -> None:
         """Check for each dictionary whether its model can apply it, all within the time limit of a request.
 
@@ -184,7 +154,7 @@ class Service:
                 for dictionary, model in dictionaries:
                     lines = GlossaryLines(dictionary.lines)
                     async with self.pool.using(*_names(model)) as fleet:
-                        await fleet.call(_called(model), "check_glossary", glossary=lines, caller=client.name)
+                        await fleet.call(_called(model), "check_glossary", glossary=lines, caller=owner)
         except TimeoutError:
             raise TimedOutError from None
 
@@ -366,9 +336,8 @@ class Service:
         has_entered, has_room = False, client.admission is AdmissionState.CHECKED
         if not has_room:  # before a model is loaded for it, and again afterwards: others may have come meanwhile
             self.admission.check_capacity(tokens, client.name, client.priority)
-        self.clients.count_characters(
-            client, characters
-        )  # now, so that requests that wait do not exceed the quota together
+        # Now, so that requests that wait do not exceed the quota together.
+        self.clients.count_characters(client, characters)
         try:
             # The time for loading is no measure of the speed of the queue, so a request waits for its model first.
             async with (

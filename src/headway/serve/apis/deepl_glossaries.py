@@ -87,7 +87,7 @@ class _Glossaries:
 
     async def delete_v2(self, request: Request) -> Response:
         _, client = await self._read(request)
-        await self._service.delete_glossary(client, (await self._glossary_v2(request)).id)
+        await self._service.glossary_editor.delete(client.name, (await self._glossary_v2(request)).id)
         return Response(status_code=204)
 
     async def _glossary_v2(self, request: Request) -> StoredGlossary:
@@ -134,7 +134,7 @@ class _Glossaries:
 
     async def delete_v3(self, request: Request) -> Response:
         _, client = await self._read(request)
-        await self._service.delete_glossary(client, _identifier(request))
+        await self._service.glossary_editor.delete(client.name, _identifier(request))
         return Response(status_code=204)
 
     async def put_dictionary(self, request: Request) -> Response:
@@ -153,12 +153,12 @@ class _Glossaries:
         self, client: Client, fields: dict[str, Any], dictionaries: Sequence[Dictionary]
     ) -> StoredGlossary:
         name = required_text(fields, "name")
-        return await _checked(self._service.create_glossary(client, name, dictionaries))
+        return await _checked(self._service.glossary_editor.create(client.name, name, dictionaries))
 
     async def _edit(
         self, client: Client, request: Request, edit: Callable[[StoredGlossary], StoredGlossary]
     ) -> StoredGlossary:
-        return await _checked(self._service.edit_glossary(client, _identifier(request), edit))
+        return await _checked(self._service.glossary_editor.edit(client.name, _identifier(request), edit))
 
 
 async def _checked(work: Awaitable[StoredGlossary]) -> StoredGlossary:

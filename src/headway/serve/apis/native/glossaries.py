@@ -43,7 +43,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def create_glossary(body: GlossaryBody, request: Request) -> dict[str, Any]:
         """Create a glossary: required translations of certain source phrases."""
         client = client_of(service, request)
-        return _glossary(await service.create_glossary(client, body.name, body.to_dictionaries()))
+        return _glossary(await service.glossary_editor.create(client.name, body.name, body.to_dictionaries()))
 
     @api.get("/glossaries")
     async def glossaries(request: Request) -> list[dict[str, Any]]:
@@ -60,7 +60,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     @api.delete("/glossaries/{identifier}", status_code=204)
     async def delete_glossary(identifier: str, request: Request) -> None:
         """Delete a glossary."""
-        await service.delete_glossary(client_of(service, request), identifier)
+        await service.glossary_editor.delete(client_of(service, request).name, identifier)
 
 
 def _glossary(glossary: StoredGlossary) -> dict[str, Any]:
