@@ -38,7 +38,7 @@ from rich.table import Table
 import headway
 from headway.data.labels import read_labeled_texts
 from headway.hardware import keep_freed_memory, processor_name
-from headway.predict.classifier import Classifier
+from headway.predict.classification.classifier import Classifier
 from headway.tasks import load_recipe, train
 from headway.training.recipe import Recipe
 from headway.training.report import Listener

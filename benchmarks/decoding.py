@@ -55,7 +55,7 @@ from headway.evaluation import bleu
 from headway.hardware import has_fast_bfloat16, processor_name
 from headway.interop.exporting import export_to
 from headway.models.transformer import Transformer, TransformerConfig
-from headway.predict.shortlisting import SHORTLIST_FILE, read_shortlist
+from headway.predict.translation.shortlisting import SHORTLIST_FILE, read_shortlist
 from headway.text.base import NUM_SPECIAL
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 

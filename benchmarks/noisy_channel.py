@@ -4,9 +4,10 @@
         --output benchmarks/results/noisy-channel-DATE.json
 
 The eight candidates of a beam search are ranked with each combination of the terms of the noisy channel (see
-headway.predict.noisy_channel). Weights are tuned on the odd lines, and BLEU is that of the even lines. Each ranking is
-compared with the first candidate, and with the ranking that adds only the number of tokens to the translation model's
-log-probability, by a paired bootstrap: most of the gain of a tuned ranking is often that of the length.
+headway.predict.reranking.noisy_channel). Weights are tuned on the odd lines, and BLEU is that of the even lines. Each
+ranking is compared with the first candidate, and with the ranking that adds only the number of tokens to the
+translation model's log-probability, by a paired bootstrap: most of the gain of a tuned ranking is often that of the
+length.
 """
 
 import json
@@ -23,7 +24,7 @@ from headway.decode import DecodingOptions
 from headway.evaluation import bleu, paired_bootstrap
 from headway.hardware import processor_name
 from headway.predict import Translator, noisy_channel_features, rank_by_noisy_channel, tune_noisy_channel
-from headway.predict.noisy_channel import Features
+from headway.predict.reranking.noisy_channel import Features
 
 CANDIDATES = 8
 LENGTH = "length"

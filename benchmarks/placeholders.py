@@ -37,8 +37,8 @@ import torch
 
 from headway.evaluation import bleu
 from headway.predict import Source, Translation, Translator, load_translator
-from headway.predict.marked_translation import MarkedTranslation
-from headway.predict.placeholders import keeps_placeholders, parse_plain_text, placeholder_counts
+from headway.predict.markup.placeholders import keeps_placeholders, parse_plain_text, placeholder_counts
+from headway.predict.translation.marked_translation import MarkedTranslation
 
 PLACEHOLDERS = [
     "{name}",

@@ -33,7 +33,7 @@ import torch
 
 from headway.decode import DecodingOptions
 from headway.predict import Translator, load_translator
-from headway.predict.calibration import Calibration, calibrate
+from headway.predict.translation.calibration import Calibration, calibrate
 
 TEXTS = 500  # number of texts of each random kind
 

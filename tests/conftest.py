@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
     from headway.predict import LanguageModel, MaskedLanguageModel, Translator
-    from headway.predict.classifier import Classifier
+    from headway.predict.classification.classifier import Classifier
 
 # All tests but those in tests/gpu are about the CPU. PyTorch reads this when it first looks for a GPU.
 if "HEADWAY_TEST_GPU" not in os.environ:
@@ -181,7 +181,7 @@ def make_classifier() -> Callable[..., Classifier]:
         from headway.models.classifier import ClassifierConfig
         from headway.models.registry import build_model
         from headway.models.sequence_classifier import SequenceClassifierConfig
-        from headway.predict.classifier import Classifier
+        from headway.predict.classification.classifier import Classifier
         from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
         texts = [" ".join(random.Random(number).sample(WORDS, 6)) for number in range(9)]

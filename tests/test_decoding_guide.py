@@ -17,7 +17,7 @@ from headway.bundle import TaskConfig
 from headway.cli import app
 from headway.decode import DecodingOptions, Sampling
 from headway.predict import Flag, LanguageModel, Translator
-from headway.predict.calibration import MIN_TEXTS
+from headway.predict.translation.calibration import MIN_TEXTS
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "decoding.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    (headway .*?)(?:  +#.*)?$", GUIDE, re.MULTILINE)

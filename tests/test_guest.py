@@ -121,7 +121,7 @@ def test_translation(make_translator: Callable[..., Any], tmp_path: Path, precis
 
 
 def test_many_texts_trim_no_heap(make_translator: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.predict.find_candidates._MANY", 3)
+    monkeypatch.setattr("headway.predict.translation.find_candidates._MANY", 3)
     found = make_translator().translate(TEXTS[:5], DecodingOptions(max_length=4))
     assert len(found) == 5
 

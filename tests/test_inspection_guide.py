@@ -14,7 +14,7 @@ from headway.cli import app
 from headway.inspection.capture import Kind
 from headway.inspection.results import MAX_DRAWN_TOKENS, MAX_WEIGHTS, Inspection
 from headway.predict import LanguageModel, MaskedLanguageModel, Translator
-from headway.predict.classifier import Classifier
+from headway.predict.classification.classifier import Classifier
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "inspection.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    (headway .*?)(?:  +#.*)?$", GUIDE, re.MULTILINE)

@@ -30,7 +30,8 @@ TOOLS = ("beartype", "hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 CORE = (
     *("nn", "models", "text", "data", "decode", "engine", "kernels", "compat", "interop/test_onnx.py"),
     *("test_bundle.py", "test_config.py", "test_storage.py", "test_torch_internals.py", "tasks/test_reference.py"),
-    *(f"predict/test_{name}.py" for name in ("translator", "pool", "threads", "generation")),
+    *(f"predict/translation/test_{name}.py" for name in ("translator", "pool")),
+    *("predict/test_threads.py", "predict/language_modeling/test_generation.py"),
     *(f"training/test_{name}.py" for name in ("optim", "muon", "ema", "loop", "resume", "state", "stream")),
 )
 

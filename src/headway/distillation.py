@@ -33,7 +33,7 @@ from headway.decode.request import DecodingOptions
 from headway.errors import CheckpointError, ConfigError
 from headway.models.registry import architecture_of
 from headway.predict import Translator, load_translator
-from headway.predict.shortlisting import SHORTLIST_FILE
+from headway.predict.translation.shortlisting import SHORTLIST_FILE
 from headway.storage import atomic_write, atomic_write_text, checksum, lock_file
 from headway.training.recipe import Recipe
 from headway.training.report import Listener

@@ -10,8 +10,8 @@ import pytest
 from command_line import assert_refused, run, write_lines
 
 from headway.evaluation import class_table, confusion_table, evaluate_classes
-from headway.predict.classifier import Classifier, load_classifier
-from headway.predict.occlusion import occlude
+from headway.predict.classification.classifier import Classifier, load_classifier
+from headway.predict.classification.occlusion import occlude
 
 LINES = ["das rote Haus", "ein Baum", "der Baum und das Haus"]
 

@@ -14,7 +14,7 @@ from command_line import assert_refused, run, write_lines
 
 from headway.evaluation import compare_labels, compare_translations
 from headway.predict import load_translator
-from headway.predict.classifier import load_classifier
+from headway.predict.classification.classifier import load_classifier
 
 REFERENCES = [f"the small house number {number} is red and old" for number in range(30)]
 WORSE = [line.replace("small", "big") if number % 3 else line for number, line in enumerate(REFERENCES)]

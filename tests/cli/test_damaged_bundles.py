@@ -32,7 +32,7 @@ def models(
     from headway.bundle import Bundle, TaskConfig
     from headway.models.recurrent import RecurrentConfig
     from headway.models.registry import build_model
-    from headway.predict.calibration import Calibration, write_calibration
+    from headway.predict.translation.calibration import Calibration, write_calibration
     from headway.text.special_tokens import SpecialTokenTemplate
 
     home = tmp_path_factory.mktemp("models")

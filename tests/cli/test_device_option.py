@@ -26,7 +26,7 @@ from headway.cli.commands.translate import device_for_workers
 from headway.cli.options import Device
 from headway.errors import ConfigError
 from headway.interop.onnx import OnnxModel
-from headway.predict import Classifier, LanguageModel, MaskedLanguageModel, Translator, own_model
+from headway.predict import Classifier, LanguageModel, MaskedLanguageModel, Translator, shared_weights
 
 # Commands that compute nothing with a model, or whose device is a key of the recipe that they read.
 WITHOUT = {
@@ -76,11 +76,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def copy_to(model: nn.Module, device: torch.device | None) -> nn.Module:
         if device is not None and device.type != "cpu":
             found.append(device.type)
-        return own_model.share_weights(model)
+        return shared_weights.share_weights(model)
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(own_model, "copy_to", copy_to)
+    monkeypatch.setattr(shared_weights, "copy_to", copy_to)
     return found
 
 
@@ -177,7 +177,7 @@ def test_int8_computes_on_the_cpu(folders: dict[str, Path], monkeypatch: pytest.
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr("headway.kernels.available", lambda: True)
     assert headway.load(folders[name], precision="int8").device == torch.device("cpu")
-    monkeypatch.setattr(own_model, "copy_to", lambda model, device: own_model.share_weights(model).to("meta"))
+    monkeypatch.setattr(shared_weights, "copy_to", lambda model, device: shared_weights.share_weights(model).to("meta"))
     with pytest.raises(ConfigError, match="int8 does not exist on meta; use --device cpu or --precision auto"):
         headway.load(folders[name], precision="int8", device="cuda")
 
@@ -209,8 +209,8 @@ def test_onnx_folders_run_on_the_cpu(
     for file in folders["translator"].iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     (folder / "step.onnx").touch()
-    monkeypatch.setattr("headway.predict.translator.STEP_FILE", "step.onnx")
-    monkeypatch.setattr("headway.predict.translator.OnnxModel.load", lambda _: object.__new__(OnnxModel))
+    monkeypatch.setattr("headway.predict.translation.translator.STEP_FILE", "step.onnx")
+    monkeypatch.setattr("headway.predict.translation.translator.OnnxModel.load", lambda _: object.__new__(OnnxModel))
     assert headway.load(folder).device == torch.device("cpu")
     assert asked == []
     with pytest.raises(ConfigError, match=r"device = 'cuda': .* is an ONNX folder, which runs on the CPU; use 'cpu'"):

@@ -11,7 +11,7 @@ from command_line import Ended, assert_refused, run
 
 from headway.inspection.results import Inspection
 from headway.predict import Translator
-from headway.predict.classifier import Classifier
+from headway.predict.classification.classifier import Classifier
 
 
 @pytest.fixture(scope="module")

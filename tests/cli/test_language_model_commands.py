@@ -17,8 +17,8 @@ from letter_model import CONTEXT
 import headway
 from headway import kernels
 from headway.predict import LanguageModel, Translator
-from headway.predict.classifier import Classifier
-from headway.predict.int8_check import INT8_CHECK_FILE, Int8Check, write_int8_check
+from headway.predict.classification.classifier import Classifier
+from headway.predict.language_modeling.int8_check import INT8_CHECK_FILE, Int8Check, write_int8_check
 from headway.text.base import BOS
 from headway.text.special_tokens import SpecialTokenTemplate
 
@@ -179,7 +179,9 @@ class TestPrecision:
 
     @pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
     def test_info_does_not_check(self, model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("headway.predict.language_model.check_int8", lambda *_: pytest.fail("checked"))
+        monkeypatch.setattr(
+            "headway.predict.language_modeling.language_model.check_int8", lambda *_: pytest.fail("checked")
+        )
         template = SpecialTokenTemplate(source_prefix=(BOS,))
         replace(model.bundle, imported_token_template=template).save(tmp_path / "imported", "a card")
         expected = "int8 if it agrees with float32, which has not been checked yet"

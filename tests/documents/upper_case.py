@@ -16,8 +16,8 @@ from headway.predict import (
     Translation,
     WordAlignment,
 )
-from headway.predict.marked_translation import MarkedTranslation
-from headway.predict.text_translator import PAPER_OPTIONS
+from headway.predict.translation.marked_translation import MarkedTranslation
+from headway.predict.translation.text_translator import PAPER_OPTIONS
 
 
 class UpperCaseTranslator(TextTranslator):

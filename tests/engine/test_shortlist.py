@@ -22,7 +22,7 @@ from headway.engine import Precision, SearchTransformer, Shortlist
 from headway.errors import BundleError, ConfigError, DataError
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.predict import Translator, load_translator
-from headway.predict.shortlisting import learn_shortlist, shortlist_coverage, write_shortlist
+from headway.predict.translation.shortlisting import learn_shortlist, shortlist_coverage, write_shortlist
 
 VOCABULARY, END = 90, 2
 FORBIDDEN = (0, 1, 3)

@@ -31,7 +31,7 @@ from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.nn import Causal, DocumentMask, MultiHeadAttention, causal_mask
 from headway.predict import LanguageModel, MaskedLanguageModel, Translator, load_translator
-from headway.predict.classifier import Classifier
+from headway.predict.classification.classifier import Classifier
 from headway.tasks import parse_recipe, train
 from headway.tasks.classification import ClassificationObjective
 from headway.tasks.translation import TranslationObjective

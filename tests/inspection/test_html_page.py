@@ -24,7 +24,7 @@ from headway.inspection.results import (
 )
 from headway.inspection.visible_tokens import is_right_to_left, make_visible
 from headway.predict import TokenAlternative
-from headway.predict.predicted_tokens import PredictedToken
+from headway.predict.language_modeling.predicted_tokens import PredictedToken
 
 HOSTILE = '</script><script>alert("x")</script><!--<img src=x onerror=alert(1)>&lt;\u2028]]>'
 

@@ -10,7 +10,7 @@ import torch
 from headway.errors import BundleError, ConfigError, DataError, LengthError
 from headway.inspection.inspect_text import inspect, inspect_classification
 from headway.predict import Translator
-from headway.predict.classifier import Classifier
+from headway.predict.classification.classifier import Classifier
 
 Make = Callable[..., Classifier]
 TEXT = "das rote Haus"

@@ -21,7 +21,7 @@ from headway.errors import ConfigError, LengthError
 from headway.inspection.attention_plots import figure
 from headway.inspection.picture_files import font_families, save_picture
 from headway.inspection.results import MAX_DRAWN_TOKENS, AttentionMap, Inspection, LabelAttribution
-from headway.predict.predicted_tokens import PredictedToken
+from headway.predict.language_modeling.predicted_tokens import PredictedToken
 
 SOURCE = ("das", " Haus", "<eos>")
 

@@ -97,7 +97,8 @@ class TestGivenTarget:
     ) -> None:
         whole = inspect_translation(translator, TEXT, "ein Baum und ein Haus").steps
         monkeypatch.setattr(
-            "headway.predict.predicted_tokens._LOGITS_IN_MEMORY", 2 * translator.bundle.target_tokenizer.vocab_size
+            "headway.predict.language_modeling.predicted_tokens._LOGITS_IN_MEMORY",
+            2 * translator.bundle.target_tokenizer.vocab_size,
         )
         parts = inspect_translation(translator, TEXT, "ein Baum und ein Haus").steps
         assert len(whole) > 4

@@ -18,7 +18,7 @@ from headway.errors import BundleError, ConfigError
 from headway.interop import onnx_layers
 from headway.interop.exporting import export_to
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
-from headway.predict.classifier import Classifier
+from headway.predict.classification.classifier import Classifier
 from headway.text.base import PAD
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 

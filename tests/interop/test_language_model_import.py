@@ -28,7 +28,7 @@ from headway.interop.exporting import export_to
 from headway.interop.huggingface.causal_importing import import_causal
 from headway.interop.importing import import_from, import_language_model
 from headway.predict import LanguageModel, load_language_model
-from headway.predict.int8_check import INT8_CHECK_FILE, read_int8_check
+from headway.predict.language_modeling.int8_check import INT8_CHECK_FILE, read_int8_check
 from headway.text.base import BOS, EOS, PAD, UNK
 from headway.text.huggingface import FastTokenizer
 

@@ -21,7 +21,7 @@ from headway.interop.exporting import export_to
 from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig
 from headway.nn.embedding import pad_sequences
 from headway.predict import MaskedLanguageModel
-from headway.predict.classifier import Classifier
+from headway.predict.classification.classifier import Classifier
 from headway.text.base import BOS, EOS, MASK, PAD
 from headway.text.tokenizer import Tokenizer
 

@@ -15,7 +15,7 @@ from headway.cli.commands.import_ import import_
 from headway.errors import BundleError, ConfigError
 from headway.interop.importing import import_classifier, import_from
 from headway.models.sequence_classifier import SequenceClassifier
-from headway.predict.classifier import Classifier, load_classifier
+from headway.predict.classification.classifier import Classifier, load_classifier
 from headway.text.base import EOS, PAD
 
 LABELS = ["negative", "so so", "positive"]

@@ -10,8 +10,8 @@ import pytest
 
 from headway.decode import Caller, search_as
 from headway.predict import LanguageModel, MaskedLanguageModel, Translator
-from headway.predict.classifier import Classifier
-from headway.predict.occlusion import occlude
+from headway.predict.classification.classifier import Classifier
+from headway.predict.classification.occlusion import occlude
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from running_service import unpack_model
 from starlette.testclient import TestClient
 
 from headway.predict import LanguageModel, MaskedLanguageModel, Translator, load_translator
-from headway.predict.classifier import Classifier
+from headway.predict.classification.classifier import Classifier
 
 KINDS = ("model", "writer", "labeler", "filler")
 

@@ -14,7 +14,7 @@ from running_service import running, unpack_model
 
 import headway
 from headway.predict import Classifier, LanguageModel, MaskedLanguageModel
-from headway.predict.occlusion import occlude
+from headway.predict.classification.occlusion import occlude
 
 TEXTS = ["ein haus", "zwei rote hunde", "wasser"]
 

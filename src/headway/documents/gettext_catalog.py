@@ -15,7 +15,7 @@ from typing import Any
 from headway.documents.content import DocumentContent, DocumentError, DocumentLimits, read_text
 from headway.documents.messages import Message
 from headway.errors import MissingPackageError
-from headway.predict.placeholders import has_words
+from headway.predict.markup.placeholders import has_words
 
 _MAX_PLURALS = 6
 _PRINTF = ("c-format", "objc-format", "php-format", "python-format")  # flags of messages with printf directives

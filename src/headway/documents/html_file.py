@@ -1,5 +1,5 @@
 """HTML. Tags, scripts, comments, code and everything else that is not text stay as they are written, character by
-character; see :mod:`headway.predict.markup`. Blocks are texts of their own.
+character; see :mod:`headway.predict.markup.html`. Blocks are texts of their own.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from headway.documents.content import (
     EncodedText,
     read_text,
 )
-from headway.predict.marked_text import Pieces, raw_pieces
-from headway.predict.markup import MarkupOptions, parse_markup
+from headway.predict.markup.html import MarkupOptions, parse_markup
+from headway.predict.markup.marked_text import Pieces, raw_pieces
 
 HTML = MarkupOptions(kind="html", attributes=("title", "alt", "placeholder", "aria-label", "label"))
 _CHARSET = re.compile(

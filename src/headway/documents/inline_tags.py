@@ -20,7 +20,7 @@ from html import unescape
 from typing import Any, Literal
 
 from headway.documents.content import DocumentError, DocumentText
-from headway.predict.placeholders import has_words
+from headway.predict.markup.placeholders import has_words
 
 _TAG = re.compile(r'<(?:(?P<open>g) id="(?P<pair>\d+)"|(?P<close>/g)|x id="(?P<point>\d+)"/|keep id="(?P<kept>\d+)")>')
 _KEPT_END = "</keep>"

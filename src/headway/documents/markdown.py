@@ -17,7 +17,7 @@ from headway.documents.html_file import html_texts
 from headway.documents.inline_tags import InlinePart, InlineText
 from headway.documents.line_breaks import break_like, wrap, wrapped_width
 from headway.errors import MissingPackageError
-from headway.predict.markup import is_untranslated_element
+from headway.predict.markup.html import is_untranslated_element
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

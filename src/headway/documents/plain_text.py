@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headway.documents.content import DocumentContent, DocumentLimits, DocumentText, read_text
 from headway.documents.line_breaks import wrap, wrapped_width
-from headway.predict.placeholders import has_words
+from headway.predict.markup.placeholders import has_words
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
 _ITEM = re.compile(r"(?:[-*+•–]|\d+[.)])\s")

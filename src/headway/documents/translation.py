@@ -11,10 +11,10 @@ from headway.documents.content import DEFAULT_LIMITS, DocumentError, DocumentLim
 from headway.documents.formats import FORMATS, DocumentFormat, document_extensions, document_format, read_document
 from headway.documents.html_file import HTML
 from headway.errors import ConfigError, HeadwayError
-from headway.predict.glossary import Glossary
-from headway.predict.markup import MarkupOptions
+from headway.predict.markup.html import MarkupOptions
 from headway.predict.results import GlossaryTerm, Source
-from headway.predict.text_translator import PAPER_OPTIONS, TextTranslator
+from headway.predict.translation.glossary import Glossary
+from headway.predict.translation.text_translator import PAPER_OPTIONS, TextTranslator
 from headway.storage import atomic_write
 
 MARKUP: dict[TextSyntax, MarkupOptions | None] = {

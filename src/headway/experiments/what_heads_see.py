@@ -46,7 +46,7 @@ from headway.experiments.figures import heat_map, label, subplots
 from headway.experiments.training import cache_key, encode_pairs, greedy_translate, load_bundle_on_device, model_folders
 from headway.models.transformer import Transformer
 from headway.nn.attention import observe_attention, record_attention
-from headway.predict import alignment
+from headway.predict.translation import alignment
 from headway.text.base import BOS, EOS
 
 MAX_COST = 0.5  # BLEU; in table 3 (A), the paper counts 0.4 and more as a difference between numbers of heads

@@ -13,7 +13,7 @@ from headway.errors import ConfigError, DataError, LengthError
 from headway.inspection.capture import capture
 from headway.inspection.results import AttentionMap, Inspection, check_attention_size
 from headway.predict import LanguageModel
-from headway.predict.predicted_tokens import DEFAULT_ALTERNATIVES, predicted_tokens
+from headway.predict.language_modeling.predicted_tokens import DEFAULT_ALTERNATIVES, predicted_tokens
 from headway.text.base import BOS, EOS
 
 DEFAULT_NEW_TOKENS = 20

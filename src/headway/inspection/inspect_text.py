@@ -22,7 +22,7 @@ from headway.inspection.inspect_translator import inspect_translation
 from headway.inspection.picture_files import PICTURE_FORMATS, save_picture
 from headway.inspection.results import AttentionMap, Inspection, LabelAttribution, check_attention_size
 from headway.predict import Classifier, LanguageModel, MaskedLanguageModel, Translator
-from headway.predict.predicted_tokens import DEFAULT_ALTERNATIVES
+from headway.predict.language_modeling.predicted_tokens import DEFAULT_ALTERNATIVES
 from headway.storage import atomic_write_text
 
 _NAMES = {"label": "a classifier", "continuation": "a language model", "filling": "a masked language model"}

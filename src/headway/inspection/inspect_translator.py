@@ -15,8 +15,8 @@ from headway.errors import ConfigError, DataError, LengthError
 from headway.inspection.capture import capture
 from headway.inspection.results import AttentionMap, Inspection, check_attention_size
 from headway.predict import Translator
-from headway.predict.alignment import default_alignment_layer, hard_alignment
-from headway.predict.predicted_tokens import DEFAULT_ALTERNATIVES, predicted_tokens
+from headway.predict.language_modeling.predicted_tokens import DEFAULT_ALTERNATIVES, predicted_tokens
+from headway.predict.translation.alignment import default_alignment_layer, hard_alignment
 from headway.text.base import BOS, EOS
 from headway.text.special_tokens import SpecialTokens
 
@@ -123,7 +123,8 @@ def _source_ids(translator: Translator, special: SpecialTokens, source: str) -> 
 def _aligned(
     maps: Sequence[AttentionMap], own: slice, targets: range, asked: int | None
 ) -> tuple[int | None, tuple[tuple[int, int], ...]]:
-    """Return the layer used for alignment and the aligned pairs of text tokens, as in :mod:`headway.predict.alignment`.
+    """Return the layer used for alignment and the aligned pairs of text tokens, as in
+    :mod:`headway.predict.translation.alignment`.
 
     Without cross-attention, the layer is None and there are no pairs.
     """

@@ -17,7 +17,7 @@ import torch
 from headway.inspection.capture import Kind
 from headway.inspection.results import MAX_DRAWN_TOKENS, AttentionMap, Inspection, Side
 from headway.inspection.visible_tokens import is_right_to_left, make_visible
-from headway.predict.predicted_tokens import PredictedToken
+from headway.predict.language_modeling.predicted_tokens import PredictedToken
 
 PAGE_WEIGHT = 65_535  # in files, where size matters little
 SMALL_WEIGHT = 255  # steps of 0.4 %: half the size

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from headway.errors import ConfigError, DataError, LengthError
 from headway.inspection.capture import Kind, count_attention_weights
-from headway.predict.predicted_tokens import PredictedToken
+from headway.predict.language_modeling.predicted_tokens import PredictedToken
 from headway.predict.results import TokenAlternative
 
 MAX_DRAWN_TOKENS = 200  # per side; longer texts would be illegible in a picture and slow in a page

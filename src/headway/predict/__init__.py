@@ -1,60 +1,56 @@
-"""Apply trained models to text: translate it, or classify it.
+"""Apply trained models to text: translate it, continue it, classify it, or measure how probable it is.
 
-Python code, the commands, the interactive prompt, process pools and servers all use these objects. The modules for
-translation, in the order in which they are used:
+Python code, the commands, the interactive prompt, process pools and servers all use these objects.
 
-- :mod:`~headway.predict.text_translator`: the interface, ``translate`` and ``translate_lines``.
-- :mod:`~headway.predict.translator`: Translator, the class that combines the steps below.
-- :mod:`~headway.predict.marked_translation`: translates the segments of texts with markup
-  (:mod:`~headway.predict.markup`) or placeholders (:mod:`~headway.predict.placeholders`), and puts tags and
-  placeholders into the translations (:mod:`~headway.predict.marked_text`).
-- :mod:`~headway.predict.plan`: converts texts to search requests (:mod:`~headway.predict.segment` splits long texts,
-  :mod:`~headway.predict.phrases` tokenizes prefixes, terminology and banned phrases), and merges the candidates of a
-  text's parts into its translation.
-- :mod:`~headway.predict.glossary`: glossaries, and the entries that apply to a text.
-- :mod:`~headway.predict.find_candidates`: finds candidates for search requests (:mod:`~headway.predict.quality` flags
-  suspected errors, :mod:`~headway.predict.alignment` aligns tokens).
-- :mod:`~headway.predict.calibration`: the flag ``unlikely``, which marks texts far from the model's domain.
-- :mod:`~headway.predict.pivot`: translation through a third language, by two models.
-- :mod:`~headway.predict.pool`: translation in several processes.
-- :mod:`~headway.predict.rerank`: reranks given candidates by scores or by agreement.
-- :mod:`~headway.predict.noisy_channel`: reranks them with a language model and a model of the reverse direction.
-- :mod:`~headway.predict.shortlisting`: learns the shortlist of a model, and stores it in the model folder.
-- :mod:`~headway.predict.results`: inputs and results.
+=========================================  ===========================================================================
+:mod:`~headway.predict.translation`        Translator, and the steps of a translation; glossaries; process pools
+:mod:`~headway.predict.markup.html`             texts with tags or placeholders, which their translations keep
+:mod:`~headway.predict.language_modeling`  LanguageModel and MaskedLanguageModel
+:mod:`~headway.predict.classification`     Classifier, and explanations of its labels
+:mod:`~headway.predict.reranking`          ranks given candidates
+:mod:`~headway.predict.results`            inputs and results, which are plain values
+:mod:`~headway.predict.phrases`            required and banned phrases as tokens, for translators and language models
+:mod:`~headway.predict.shared_weights`     the copy of a model that an object of this package computes with
+=========================================  ===========================================================================
 
-The modules for classification are :mod:`~headway.predict.classifier`, and two that find the words that a label depends
-on: :mod:`~headway.predict.occlusion` leaves out words, and :mod:`~headway.predict.attribution` computes gradients.
-
-Several threads may call a Translator or a Classifier at the same time.
+Several threads may call one object of these classes at the same time.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headway.predict.attribution import Attribution, Explanation
-    from headway.predict.classifier import Classification, Classifier, load_classifier
-    from headway.predict.continuation import Continuation, GeneratedToken, StreamPart, TextStream, TokenStream
-    from headway.predict.glossary import Glossary
-    from headway.predict.language_model import (
+    from headway.predict.classification.attribution import Attribution, Explanation
+    from headway.predict.classification.classifier import Classification, Classifier, load_classifier
+    from headway.predict.classification.occlusion import OccludedPart, Occlusion, occlude
+    from headway.predict.language_modeling.continuation import (
+        Continuation,
+        GeneratedToken,
+        StreamPart,
+        TextStream,
+        TokenStream,
+    )
+    from headway.predict.language_modeling.language_model import (
         GenerationOptions,
         LanguageModel,
         Perplexity,
         Prompt,
         load_language_model,
     )
-    from headway.predict.markup import MarkupKind, MarkupOptions
-    from headway.predict.masked_language_model import Filling, MaskedLanguageModel, load_masked_language_model
-    from headway.predict.noisy_channel import (
+    from headway.predict.language_modeling.masked_language_model import (
+        Filling,
+        MaskedLanguageModel,
+        load_masked_language_model,
+    )
+    from headway.predict.language_modeling.scored_text import ScoredText, TextScorer
+    from headway.predict.markup.html import MarkupKind, MarkupOptions
+    from headway.predict.reranking.noisy_channel import (
         NoisyChannelWeights,
         noisy_channel_features,
         rank_by_noisy_channel,
         tune_noisy_channel,
     )
-    from headway.predict.occlusion import OccludedPart, Occlusion, occlude
-    from headway.predict.pivot import PivotTranslator
-    from headway.predict.pool import TranslatorPool
-    from headway.predict.rerank import RankedText, minimum_bayes_risk, rank_by_agreement, rank_by_models
+    from headway.predict.reranking.rerank import RankedText, minimum_bayes_risk, rank_by_agreement, rank_by_models
     from headway.predict.results import (
         Alignment,
         Candidate,
@@ -66,10 +62,12 @@ if TYPE_CHECKING:
         Translation,
         WordAlignment,
     )
-    from headway.predict.scored_text import ScoredText, TextScorer
-    from headway.predict.search_tree import SearchEnd, SearchNode, SearchTree
-    from headway.predict.text_translator import TextTranslator
-    from headway.predict.translator import Translator, load_translator
+    from headway.predict.translation.glossary import Glossary
+    from headway.predict.translation.pivot import PivotTranslator
+    from headway.predict.translation.pool import TranslatorPool
+    from headway.predict.translation.search_tree import SearchEnd, SearchNode, SearchTree
+    from headway.predict.translation.text_translator import TextTranslator
+    from headway.predict.translation.translator import Translator, load_translator
 
 __all__ = [
     "Alignment",
@@ -129,56 +127,56 @@ __all__ = [
 # Modules are imported when they are first needed, because most of them import PyTorch.
 _HOMES = {
     "Alignment": "results",
-    "Attribution": "attribution",
+    "Attribution": "classification.attribution",
     "Candidate": "results",
-    "Classification": "classifier",
-    "Classifier": "classifier",
-    "Continuation": "continuation",
-    "Explanation": "attribution",
-    "Filling": "masked_language_model",
+    "Classification": "classification.classifier",
+    "Classifier": "classification.classifier",
+    "Continuation": "language_modeling.continuation",
+    "Explanation": "classification.attribution",
+    "Filling": "language_modeling.masked_language_model",
     "Flag": "results",
-    "GeneratedToken": "continuation",
-    "GenerationOptions": "language_model",
-    "Glossary": "glossary",
+    "GeneratedToken": "language_modeling.continuation",
+    "GenerationOptions": "language_modeling.language_model",
+    "Glossary": "translation.glossary",
     "GlossaryTerm": "results",
-    "LanguageModel": "language_model",
-    "MarkupKind": "markup",
-    "MarkupOptions": "markup",
-    "MaskedLanguageModel": "masked_language_model",
-    "NoisyChannelWeights": "noisy_channel",
-    "OccludedPart": "occlusion",
-    "Occlusion": "occlusion",
-    "Perplexity": "language_model",
-    "PivotTranslator": "pivot",
-    "Prompt": "language_model",
-    "RankedText": "rerank",
+    "LanguageModel": "language_modeling.language_model",
+    "MarkupKind": "markup.html",
+    "MarkupOptions": "markup.html",
+    "MaskedLanguageModel": "language_modeling.masked_language_model",
+    "NoisyChannelWeights": "reranking.noisy_channel",
+    "OccludedPart": "classification.occlusion",
+    "Occlusion": "classification.occlusion",
+    "Perplexity": "language_modeling.language_model",
+    "PivotTranslator": "translation.pivot",
+    "Prompt": "language_modeling.language_model",
+    "RankedText": "reranking.rerank",
     "ScoredTarget": "results",
-    "ScoredText": "scored_text",
-    "SearchEnd": "search_tree",
-    "SearchNode": "search_tree",
-    "SearchTree": "search_tree",
+    "ScoredText": "language_modeling.scored_text",
+    "SearchEnd": "translation.search_tree",
+    "SearchNode": "translation.search_tree",
+    "SearchTree": "translation.search_tree",
     "Source": "results",
-    "StreamPart": "continuation",
-    "TextScorer": "scored_text",
-    "TextStream": "continuation",
-    "TextTranslator": "text_translator",
+    "StreamPart": "language_modeling.continuation",
+    "TextScorer": "language_modeling.scored_text",
+    "TextStream": "language_modeling.continuation",
+    "TextTranslator": "translation.text_translator",
     "TokenAlternative": "results",
-    "TokenStream": "continuation",
+    "TokenStream": "language_modeling.continuation",
     "Translation": "results",
-    "Translator": "translator",
-    "TranslatorPool": "pool",
+    "Translator": "translation.translator",
+    "TranslatorPool": "translation.pool",
     "WordAlignment": "results",
-    "load_classifier": "classifier",
-    "load_language_model": "language_model",
-    "load_masked_language_model": "masked_language_model",
-    "load_translator": "translator",
-    "minimum_bayes_risk": "rerank",
-    "noisy_channel_features": "noisy_channel",
-    "occlude": "occlusion",
-    "rank_by_agreement": "rerank",
-    "rank_by_models": "rerank",
-    "rank_by_noisy_channel": "noisy_channel",
-    "tune_noisy_channel": "noisy_channel",
+    "load_classifier": "classification.classifier",
+    "load_language_model": "language_modeling.language_model",
+    "load_masked_language_model": "language_modeling.masked_language_model",
+    "load_translator": "translation.translator",
+    "minimum_bayes_risk": "reranking.rerank",
+    "noisy_channel_features": "reranking.noisy_channel",
+    "occlude": "classification.occlusion",
+    "rank_by_agreement": "reranking.rerank",
+    "rank_by_models": "reranking.rerank",
+    "rank_by_noisy_channel": "reranking.noisy_channel",
+    "tune_noisy_channel": "reranking.noisy_channel",
 }
 
 

@@ -94,8 +94,9 @@ class Candidate:
         tokens: The translation's tokens as displayed.
         ids: The ids of the tokens.
         token_log_probabilities: Log-probability of each token and of EOS. They sum to ``log_probability``.
-        flags: Suspected errors; see :mod:`headway.predict.quality`. "fell_back" means that a more probable candidate
-            was skipped because of its flags, and "split" that a sentence was too long for the model and was split.
+        flags: Suspected errors; see :mod:`headway.predict.translation.quality`. "fell_back" means that a more probable
+            candidate was skipped because of its flags, and "split" that a sentence was too long for the model and was
+            split.
         unmet: Phrases of :attr:`Source.include` that the translation does not contain as whole words. If a phrase has
             alternatives, the first one is listed.
         banned: Phrases of :attr:`Source.banned` that the translation contains nevertheless.
@@ -104,8 +105,8 @@ class Candidate:
         alignment: The translation's alignment, if one was requested.
         utility: Expected chrF against the other candidates, if the candidates were ranked by it.
         pivot: The text in a third language from which this was translated, if no model translates the pair directly
-            (:mod:`headway.predict.pivot`). Then ``log_probability`` and ``score`` are log P(target, pivot | source),
-            but the probabilities of tokens are those of the second step.
+            (:mod:`headway.predict.translation.pivot`). Then ``log_probability`` and ``score`` are log P(target, pivot |
+            source), but the probabilities of tokens are those of the second step.
 
     If a text was translated in several parts, scores are summed and tokens concatenated, and
     ``token_log_probabilities`` contains the EOS of each part.
@@ -136,8 +137,8 @@ class Translation:
     """The candidates for the translation of a text, best first. The properties return values of the best candidate.
 
     ``unlikely`` is True if the source is unlike the text that the model was calibrated on, so that the translation may
-    be invented (see :mod:`headway.predict.calibration`). It is None if the model is not calibrated, or was calibrated
-    for other languages.
+    be invented (see :mod:`headway.predict.translation.calibration`). It is None if the model is not calibrated, or was
+    calibrated for other languages.
     """
 
     source: str

@@ -60,7 +60,8 @@ class DocumentWarning:
     """A kind of warning about the translation of a document, and the texts that it concerns.
 
     Attributes:
-        kind: A flag (see :mod:`headway.predict.quality`), "unlikely" (see :mod:`headway.predict.calibration`),
+        kind: A flag (see :mod:`headway.predict.translation.quality`), "unlikely" (see
+            :mod:`headway.predict.translation.calibration`),
             "glossary" (an entry is not met), or "failed" (the text is not translated).
         num_texts: The number of these texts.
         examples: The beginnings of the first of them.

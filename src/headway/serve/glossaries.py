@@ -21,7 +21,7 @@ from threading import Lock
 
 from headway.config import Config
 from headway.errors import ConfigError, DataError
-from headway.predict.glossary import Glossary
+from headway.predict.translation.glossary import Glossary
 from headway.serve.errors import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
 from headway.serve.languages import base_language
 from headway.storage import atomic_write_text

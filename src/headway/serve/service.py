@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.predict import Candidate, Translation
-from headway.predict.markup import MarkupOptions, text_without_markup
+from headway.predict.markup.html import MarkupOptions, text_without_markup
 from headway.serve.admission import Admission, estimated_tokens
 from headway.serve.bulk_jobs import BulkJob, BulkJobs, BulkWork
 from headway.serve.cache import ResultCache

@@ -34,7 +34,8 @@ def calibrate(
     from headway.cli.line_io import input_lines
     from headway.errors import ConfigError
     from headway.hardware import keep_freed_memory
-    from headway.predict import calibration, load_translator
+    from headway.predict import load_translator
+    from headway.predict.translation import calibration
 
     keep_freed_memory()
     translator = load_translator(model, device=device, precision=precision)

@@ -19,7 +19,7 @@ from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
     from headway.predict import Classification, Source
-    from headway.predict.occlusion import Occlusion
+    from headway.predict.classification.occlusion import Occlusion
 
 GROUP = CommandGroup.RUN
 _MAX_WORDS = 5  # number of words that --explain shows in text output
@@ -52,7 +52,7 @@ def classify(
     from a pipe are classified as they arrive.
     """
     from headway.predict import load_classifier
-    from headway.predict.occlusion import occlude
+    from headway.predict.classification.occlusion import occlude
 
     name, batches = text_batches(text, source)
     classifier = load_classifier(model, device=device)

@@ -33,7 +33,7 @@ def export(
     """Convert a model to the format of another toolkit."""
     from headway.bundle import load_bundle
     from headway.interop.exporting import export_to
-    from headway.predict.shortlisting import read_shortlist
+    from headway.predict.translation.shortlisting import read_shortlist
 
     folder = checked_output_folder(output or sibling_folder(model, to), model)
     languages = {"source_language": source_language, "target_language": target_language}

@@ -48,7 +48,7 @@ def import_(
 def _check_int8(bundle: LanguageModelBundle, folder: Path) -> None:
     """Compare the int8 form of a language model with float32, say the result, and store it."""
     from headway.predict import LanguageModel
-    from headway.predict.int8_check import write_int8_check
+    from headway.predict.language_modeling.int8_check import write_int8_check
 
     model = LanguageModel(bundle, device="cpu", precision="auto")
     if (check := model.int8_check) is not None:

@@ -10,7 +10,7 @@ from headway.cli.command_groups import CommandGroup
 
 if TYPE_CHECKING:
     from headway.bundle import LanguageModelBundle
-    from headway.predict.int8_check import Int8Check
+    from headway.predict.language_modeling.int8_check import Int8Check
 
 GROUP = CommandGroup.UNDERSTAND
 
@@ -20,8 +20,8 @@ def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> 
     from headway.bundle import load_bundle
     from headway.engine.accelerate import describe_forward_form
     from headway.engine.search_model import describe_search_form
-    from headway.predict.calibration import read_calibration
-    from headway.predict.int8_check import read_int8_check
+    from headway.predict.language_modeling.int8_check import read_int8_check
+    from headway.predict.translation.calibration import read_calibration
 
     bundle = load_bundle(model)
     task = bundle.task.as_dict()

@@ -20,7 +20,7 @@ from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from headway.predict import NoisyChannelWeights
-    from headway.predict.noisy_channel import Features
+    from headway.predict.reranking.noisy_channel import Features
 
 GROUP = CommandGroup.RUN
 _HALVES = {"tuned on odd lines": 1, "held-out even lines": 0}

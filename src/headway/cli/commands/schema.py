@@ -95,7 +95,7 @@ def bundle_schema() -> JsonSchema:
 
 def glossary_schema() -> JsonSchema:
     """Return the JSON Schema of a glossary's rows; a row is a line of a TSV or CSV file."""
-    from headway.predict.glossary import CASE_RULES, SOURCE_PATTERN, TARGET_PATTERN
+    from headway.predict.translation.glossary import CASE_RULES, SOURCE_PATTERN, TARGET_PATTERN
 
     columns = [
         {"type": "string", "pattern": SOURCE_PATTERN, "description": "Source phrase, matched as whole words."},

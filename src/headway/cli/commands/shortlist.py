@@ -29,7 +29,7 @@ def shortlist(
     from headway.cli.line_io import input_lines
     from headway.errors import ConfigError
     from headway.interop.onnx import STEP_FILE
-    from headway.predict.shortlisting import learn_shortlist, shortlist_coverage, write_shortlist
+    from headway.predict.translation.shortlisting import learn_shortlist, shortlist_coverage, write_shortlist
 
     if (model / STEP_FILE).is_file():
         raise ConfigError(f"{model}: an ONNX model has its whole vocabulary in its graph; use the original model")

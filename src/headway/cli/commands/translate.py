@@ -150,7 +150,7 @@ def translate(
             start_compiling()  # in the background, while PyTorch is imported
         from headway.hardware import keep_freed_memory
         from headway.predict import Glossary, TranslatorPool, load_translator
-        from headway.predict.pivot import DEFAULT_CANDIDATES
+        from headway.predict.translation.pivot import DEFAULT_CANDIDATES
 
     search = decoding_options()
     is_marked = markup is not None or input_format != "text"

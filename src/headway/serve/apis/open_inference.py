@@ -31,7 +31,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.predict import GenerationOptions
-from headway.predict.markup import MarkupKind
+from headway.predict.markup.html import MarkupKind
 from headway.predict.results import raise_first_error
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.request_fields import authorization, languages_for, parse_fields, parse_json_object

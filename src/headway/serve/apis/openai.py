@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from headway.decode.request import DecodingOptions
 from headway.predict import Continuation, Prompt
-from headway.predict.predicted_tokens import PredictedToken
+from headway.predict.language_modeling.predicted_tokens import PredictedToken
 from headway.predict.results import raise_first_error
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream

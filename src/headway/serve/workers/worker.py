@@ -19,8 +19,8 @@ from typing import Any, Protocol, runtime_checkable
 from headway.decode import Caller, SearchFunction, StepsFunction, search_as
 from headway.errors import HeadwayError
 from headway.hardware import move_to_huge_pages, return_freed_memory
-from headway.predict.continuation import Continuation, ContinuationStream
-from headway.predict.pivot import PivotTranslator
+from headway.predict.language_modeling.continuation import Continuation, ContinuationStream
+from headway.predict.translation.pivot import PivotTranslator
 from headway.serve.errors import WorkerError
 from headway.serve.glossaries import GlossaryLines
 from headway.serve.model_info import PivotModels

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from headway.predict import Classification
-from headway.predict.occlusion import MAX_CHARACTERS, MAX_PARTS, Occlusion, occlude
+from headway.predict.classification.occlusion import MAX_CHARACTERS, MAX_PARTS, Occlusion, occlude
 from headway.serve.admission import estimated_tokens
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.native.errors import ItemError, or_error

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from headway.predict.masked_language_model import Filling
+from headway.predict.language_modeling.masked_language_model import Filling
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.native.fields import Body, Phrases, client_of
 from headway.serve.service import Service

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headway.decode.request import DecodingOptions
-from headway.predict.markup import MarkupKind, MarkupOptions
+from headway.predict.markup.html import MarkupKind, MarkupOptions
 from headway.predict.results import Candidate, ScoredTarget, Source, Translation
-from headway.predict.segment import split_sentences
+from headway.predict.translation.segment import split_sentences
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.native.errors import ItemError, error_value, or_error

@@ -1,0 +1,1 @@
+"""Classify texts, and explain a label by the words of the text."""

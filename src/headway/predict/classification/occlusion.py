@@ -1,0 +1,78 @@
+"""Occlusion: how probable a label is without each word of a text.
+
+Each word is left out in turn, and the rest is classified (for images: Zeiler and Fergus 2014, section 4.2; for text: Li
+et al. 2016, "Understanding Neural Networks through Representation Erasure"). Unlike gradient x input
+(:mod:`headway.predict.classification.attribution`), this measures a real change of the prediction. It costs one
+prediction for each word, so the words of a long text are left out in groups.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from headway.predict.classification.classifier import Classifier
+
+MAX_PARTS = 40
+MAX_CHARACTERS = 10_000  # of the text that is considered
+
+
+@dataclass(frozen=True)
+class OccludedPart:
+    """One or more words of a text, and the probability of the label without them."""
+
+    text: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Occlusion:
+    """The probability of a label for a text, and for the text without each of its parts.
+
+    Attributes:
+        label: The label.
+        probability: Probability of the label for the whole text.
+        parts: The parts of the text, in order. Empty if the text is a single word.
+    """
+
+    label: str
+    probability: float
+    parts: tuple[OccludedPart, ...]
+
+
+def occlude(classifier: Classifier, text: str, label: str | None = None) -> Occlusion:
+    """Return how probable ``label``, by default the most probable one, is without each part of ``text``.
+
+    Only the first :data:`MAX_CHARACTERS` characters from the first word on are considered, in at most :data:`MAX_PARTS`
+    parts, and of these only what the model reads.
+
+    Raises:
+        ConfigError: The label does not exist.
+        DataError: The text is empty or not valid Unicode.
+    """
+    classifier.check_label(label)
+    text = text[: len(text) - len(text.lstrip()) + MAX_CHARACTERS]
+    whole = classifier.classify(text)
+    chosen = label or whole.label
+    spans = _part_spans(_truncated_text(classifier, text) if whole.truncated else text)
+    without = [text[:start] + text[end:] for start, end in spans] if len(spans) > 1 else []
+    found = classifier.classify(without)
+    parts = (
+        OccludedPart(text[start:end], each.probabilities[chosen])
+        for (start, end), each in zip(spans[: len(without)], found, strict=True)
+    )
+    return Occlusion(chosen, whole.probabilities[chosen], tuple(parts))
+
+
+def _truncated_text(classifier: Classifier, text: str) -> str:
+    """Return the beginning of a text that the model reads."""
+    model, tokenizer = classifier.bundle.model, classifier.bundle.tokenizer
+    return text[: len(tokenizer.decode(tokenizer.encode(text)[: model.max_length - 1]))]
+
+
+def _part_spans(text: str) -> list[tuple[int, int]]:
+    """Return the [start, end) of each word, or of each group of as many words as are necessary."""
+    words = [match.span() for match in re.finditer(r"\S+", text)]
+    size = -(-len(words) // MAX_PARTS)  # rounded up
+    groups = [words[at : at + size] for at in range(0, len(words), size or 1)]
+    return [(group[0][0], group[-1][1]) for group in groups]

@@ -1,0 +1,2 @@
+"""Language models and masked language models: continue texts, fill in hidden words, and measure how probable texts
+are."""

@@ -1,0 +1,691 @@
+"""Continue texts with a language model, and measure how probable texts are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any, Literal, cast, overload
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from headway.bundle import LanguageModelBundle
+from headway.decode import (
+    DecodingOptions,
+    Hypothesis,
+    Request,
+    Sampling,
+    SearchFunction,
+    SearchVocabulary,
+    StepsFunction,
+    search_all,
+    search_steps,
+)
+from headway.engine import Precision, choose_precision, fastest_float_precision, to_search_model, unsupported_reason
+from headway.errors import ConfigError, DataError, LengthError
+from headway.models.decoder_only import DecoderOnly
+from headway.models.recurrent_lm import RecurrentLM
+from headway.predict.language_modeling.continuation import (
+    Continuation,
+    GeneratedToken,
+    StreamPart,
+    TextStream,
+    TokenStream,
+)
+from headway.predict.language_modeling.int8_check import Int8Check, check_int8, read_int8_check
+from headway.predict.language_modeling.predicted_tokens import DEFAULT_ALTERNATIVES, PredictedToken, predicted_tokens
+from headway.predict.language_modeling.scored_text import ScoredText, refuse_single_text
+from headway.predict.language_modeling.sequence_scores import (
+    score_sequences,
+    score_sequences_by_steps,
+    score_sequences_with_state,
+)
+from headway.predict.once import once
+from headway.predict.phrases import banned_ids, check_phrases, phrases_to_include, word_boundaries
+from headway.predict.results import Source, TokenAlternative
+from headway.predict.shared_weights import with_own_model
+from headway.text.base import BOS, EOS, PAD, UNK, ContinuationDecoder, refuse_surrogates
+from headway.version import __version__
+
+Prompt = str | tuple[int, ...]
+"""A text, or its token ids without those that the tokenizer puts before every prompt."""
+
+_PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
+_MAX_TOKENS, _MAX_SEQUENCES = 16_384, 64  # of a batch
+_MAX_CHARACTERS = 1 << 20  # of the texts that are measured at a time
+
+
+class GenerationOptions(Sampling):
+    """How a text is continued: by default with random tokens from the model's distribution."""
+
+    temperature: float = Field(
+        1.0,
+        ge=0,
+        le=1000,
+        description="Logits are divided by it: below 1 makes draws less random. 0 takes the best token.",
+    )
+    max_new_tokens: int = Field(256, ge=1, description="Maximum number of tokens that are added to the prompt.")
+    repetition_penalty: float = Field(
+        1.0,
+        ge=1,
+        description="Logits of tokens that were generated before are divided by it, or multiplied if negative.",
+    )
+    n: int = Field(1, ge=1, description="Number of continuations of each prompt.")
+    beam_size: int = Field(
+        1, ge=1, description="With temperature 0: number of hypotheses kept at each step; 1 is greedy search."
+    )
+    stop: tuple[str, ...] = Field(
+        (), description="A continuation ends before whichever of these strings is completed first."
+    )
+    include: tuple[str, ...] = Field(
+        (),
+        description="With temperature 0 and a beam: phrases that a continuation must contain as whole words; 'a|b' "
+        "requires one of the two.",
+    )
+    ban: tuple[str, ...] = Field((), description="Phrases that no continuation may contain as whole words.")
+    beyond_context: Literal["stop", "slide"] = Field(
+        "stop",
+        description="At the end of the model's context: stop, or forget all but the second half of it and go on "
+        "(slide). With stop, a prompt that is longer than the context is an error.",
+    )
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> GenerationOptions:
+        if self.temperature and self.beam_size > 1:
+            raise ValueError("beam_size needs temperature = 0: draws have no beam; leave one out")
+        if not self.temperature and self.n > self.beam_size:
+            raise ValueError(
+                f"n = {self.n}: with temperature = 0 expected at most beam_size, which is {self.beam_size}"
+            )
+        if not all(self.stop):
+            raise ValueError("stop: an empty string would end every continuation; leave it out")
+        if self.include and (self.temperature or self.beam_size == 1):
+            raise ValueError("include needs temperature = 0 and beam_size >= 2: only a beam can be made to meet it")
+        if self.beyond_context == "slide" and (self.include or self.ban or self.repetition_penalty != 1):
+            raise ValueError(
+                "beyond_context = 'slide' cannot be combined with include, ban or repetition_penalty, which would "
+                "forget the tokens before a border; leave one out"
+            )
+        return self
+
+    def decoding(self) -> DecodingOptions:
+        """Return the options of the search."""
+        shared = {"n_best": self.n, "length_penalty": 0.0, "repetition_penalty": self.repetition_penalty}
+        if not self.temperature:
+            return DecodingOptions.parse({**shared, "beam_size": self.beam_size}, "options")
+        sampling = self.model_dump(include=set(Sampling.model_fields))
+        return DecodingOptions.parse({**shared, "sampling": sampling}, "options")
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """How well a model predicts texts.
+
+    Attributes:
+        loss: Mean negative log-probability of a token, in nats.
+        perplexity: exp(loss).
+        word_perplexity: The same per word, where a word is what white space separates.
+        bits_per_byte: Bits per byte of UTF-8, the only one of these that can be compared between tokenizers.
+        num_texts: Number of texts.
+        num_tokens: Number of predicted tokens: those of the texts and one EOS for each.
+        num_words: Number of words.
+        num_bytes: Number of bytes in UTF-8.
+        num_unknown: Number of unknown tokens. Each stands for a character or word that the vocabulary lacks and that no
+            bits are counted for, so with many of them all these numbers are too low.
+        signature: The settings that the numbers depend on: the context length, the stride, whether a window begins in
+            the state that the window before it ended in (carried), and whether EOS counts.
+    """
+
+    loss: float
+    perplexity: float
+    word_perplexity: float
+    bits_per_byte: float
+    num_texts: int
+    num_tokens: int
+    num_words: int
+    num_bytes: int
+    num_unknown: int
+    signature: str
+
+
+class LanguageModel:
+    """A trained language model with its tokenizer. Several threads may call it at the same time.
+
+    The model that is given does not change: this object has a copy, which shares the weights unless it is on another
+    device. After further training, make a new object: the copy has the new weights, but the form of the model that
+    generates was converted from the earlier ones.
+
+    Args:
+        bundle: The model.
+        device: Device to run on: "auto" (a GPU if there is one; the CPU for int8), "cpu", "cuda" or another device of
+            PyTorch. None means the model's current device.
+        precision: Precision of generation; see :func:`headway.engine.choose_precision`. "auto" leaves int8 if it
+            changes the most probable tokens of an imported model (:mod:`headway.predict.language_modeling.int8_check`).
+        int8_check: The result of this check, if it is known, of any model. Otherwise an imported model is checked when
+            it is needed.
+
+    Raises:
+        ConfigError: The model or the machine does not support the precision.
+    """
+
+    def __init__(
+        self,
+        bundle: LanguageModelBundle,
+        *,
+        device: str | torch.device | None = None,
+        precision: Precision = "float32",
+        int8_check: Int8Check | None = None,
+    ) -> None:
+        from headway.engine.accelerate import accelerate  # translators, which share this package, need none of it
+
+        self.bundle = bundle = with_own_model(bundle, device, needs_cpu=precision == "int8")
+        self.device = accelerate(bundle.model).device
+        self._model, self._tokenizer = bundle.model, bundle.tokenizer
+        self._plain_reason = unsupported_reason(bundle.model)
+        self._refuse_unsupported(precision)
+        self._requested_precision = precision
+        self._search_models = {name: self._convert_once(name) for name in _PRECISIONS}
+        self._int8_check, self._check_lock = int8_check, Lock()
+        self._search_all: SearchFunction = search_all
+        self._search_steps: StepsFunction = search_steps
+        self._vocabulary = SearchVocabulary(BOS, EOS, banned=(PAD, BOS, UNK), other_ends=bundle.other_ends)
+
+    def share_search(self, search: SearchFunction, steps: StepsFunction) -> None:
+        """Let all calls search with these functions, so that they can share batches."""
+        self._search_all, self._search_steps = search, steps
+
+    @property
+    def context_length(self) -> int | None:
+        """The context of the model in tokens; see :attr:`headway.bundle.LanguageModelBundle.context_length`."""
+        return self.bundle.context_length
+
+    @property
+    def precision(self) -> Precision:
+        """The precision in which the model generates. The first use with "auto" may check int8."""
+        if self._plain_reason:
+            return "float32"
+        chosen = choose_precision(self._requested_precision, self.device)
+        return fastest_float_precision(self.device) if self.precision_note() else chosen
+
+    def precision_note(self) -> str | None:
+        """Return why the model does not generate in int8 although this would be the fastest, or None."""
+        check = self.int8_check if self._requested_precision == "auto" else None
+        if check is None or check.passed:
+            return None
+        return f"generates in {fastest_float_precision(self.device)}: {check.describe()}"
+
+    @property
+    def int8_check(self) -> Int8Check | None:
+        """How well int8 agrees with float32, which is checked if it is not known.
+
+        None if the model or the machine does not support int8, and for models that were not imported, unless the result
+        was given.
+        """
+        if not self._depends_on_check():
+            return None
+        with self._check_lock:
+            if self._int8_check is None:
+                self._int8_check = self._check_int8()
+            return self._int8_check
+
+    @property
+    def awaits_int8_check(self) -> bool:
+        """Whether the first use with "auto" checks int8."""
+        return self._int8_check is None and self._depends_on_check()
+
+    def _depends_on_check(self) -> bool:
+        """Return whether int8 must pass the check for "auto" to choose it."""
+        may_have_outliers = self._int8_check is not None or self.bundle.imported_token_template is not None
+        return may_have_outliers and not self._plain_reason and choose_precision("auto", self.device) == "int8"
+
+    def _check_int8(self) -> Int8Check:
+        model = cast("DecoderOnly", self._model)
+        check = check_int8(model, self._search_models["int8"](), self._tokenizer, self.bundle.prompt_prefix)
+        if not check.passed:
+            self._search_models["int8"] = self._convert_once("int8")  # frees the memory of this form
+        return check
+
+    def _convert_once(self, precision: Precision) -> Callable[[], Any]:
+        return once(partial(to_search_model, self._model, precision))
+
+    def _refuse_unsupported(self, precision: Precision) -> None:
+        choose_precision(precision, self.device)  # raises an error if this machine does not support the precision
+        if self._plain_reason and precision not in ("auto", "float32"):
+            raise ConfigError(f"precision {precision!r}: {self._plain_reason}")
+
+    def _search_model(self) -> Any:
+        return self._search_models[self.precision]()
+
+    def warm_up(self) -> None:
+        """Continue a short text, so that the model's weights are converted and its kernels compiled."""
+        self.generate(max_new_tokens=2)
+
+    @overload
+    def generate(self, prompt: Prompt = ..., **options: Any) -> list[Continuation]: ...
+    @overload
+    def generate(self, prompt: list[Prompt] | list[str], **options: Any) -> list[list[Continuation]]: ...
+    def generate(
+        self, prompt: Prompt | list[Prompt] | list[str] = "", **options: Any
+    ) -> list[Continuation] | list[list[Continuation]]:
+        """Continue a prompt, or each of a list, in ``n`` ways.
+
+        The result for a prompt does not depend on the other prompts, except for rounding.
+
+        Args:
+            prompt: The beginning of a text, or a list of them.
+            options: The fields of :class:`GenerationOptions`.
+
+        Raises:
+            ConfigError: The options do not fit together.
+            DataError: A prompt is not valid Unicode.
+            LengthError: A prompt leaves no room for new tokens in the model's context.
+        """
+        chosen = GenerationOptions.parse(options, "options")
+        prompts: Sequence[Prompt] = prompt if isinstance(prompt, list) else [prompt]
+        encoded = [self._prompt_ids(text, number, chosen) for number, text in enumerate(prompts, start=1)]
+        found = [hypotheses[: chosen.n] for hypotheses in self._search([(ids, ()) for ids in encoded], chosen)]
+        # Continue the hypotheses that reached the end of the context, one request each.
+        one = chosen.model_copy(update={"n": 1})
+        while unfinished := [
+            (number, at)
+            for number, hypotheses in enumerate(found)
+            for at, hypothesis in enumerate(hypotheses)
+            if self._must_continue(hypothesis, chosen)
+        ]:
+            more = self._search([(encoded[number], found[number][at].tokens) for number, at in unfinished], one)
+            for (number, at), (rest, *_) in zip(unfinished, more, strict=True):
+                found[number][at] = _joined(found[number][at], rest)
+        results = [[self._continuation(each, chosen) for each in hypotheses] for hypotheses in found]
+        return results if isinstance(prompt, list) else results[0]
+
+    def check_prompt(self, prompt: Prompt, **options: Any) -> None:
+        """Raise the error that :meth:`generate` would raise for a prompt and its options."""
+        self._prompt_ids(prompt, None, GenerationOptions.parse(options, "options"))
+
+    def stream(self, prompt: Prompt = "", **options: Any) -> TextStream:
+        """Continue a prompt, and return the text in parts as it is generated: characters are never divided.
+
+        The joined parts are the text of :meth:`generate`, which has the same options. If the last token ends inside a
+        character, that character is missing in both.
+
+        Raises:
+            ConfigError: The options do not fit together, or ask for several continuations or a beam, of which no part
+                is final before the end.
+            DataError: The prompt is not valid Unicode.
+            LengthError: The prompt leaves no room for new tokens in the model's context.
+        """
+        return TextStream(self._parts(prompt, options, 0))
+
+    def stream_tokens(
+        self, prompt: Prompt = "", *, alternatives: int = DEFAULT_ALTERNATIVES, **options: Any
+    ) -> TokenStream:
+        """Continue a prompt like :meth:`stream`, and return each token with its probability as it is generated.
+
+        Args:
+            prompt: The beginning of a text.
+            alternatives: Number of most probable tokens to list at the place of each token.
+            options: The fields of :class:`GenerationOptions`.
+
+        Raises the errors of :meth:`stream`.
+        """
+        if alternatives < 0:
+            raise ConfigError(f"alternatives = {alternatives}: expected 0 or more")
+        return TokenStream(self._parts(prompt, options, alternatives))
+
+    def _parts(
+        self, prompt: Prompt, given: dict[str, Any], alternatives: int
+    ) -> Generator[StreamPart, None, Continuation]:
+        options = GenerationOptions.parse(given, "options")
+        if options.n > 1 or options.beam_size > 1:
+            raise ConfigError("streaming needs n = 1 and beam_size = 1: a beam may still change its beginning")
+        return self._stream(self._prompt_ids(prompt, 1, options), options, alternatives)
+
+    def _stream(
+        self, prompt_ids: Sequence[int], options: GenerationOptions, alternatives: int
+    ) -> Generator[StreamPart, None, Continuation]:
+        decoder, generated = ContinuationDecoder(self._tokenizer), _NOTHING_YET
+        shown, held = 0, ""  # characters, and text that may be the beginning of a stop string
+        while generated is _NOTHING_YET or self._must_continue(generated, options):
+            steps = self._search_steps(
+                self._search_model(),
+                replace(self._request(prompt_ids, generated.tokens, options), alternatives=alternatives),
+                options.decoding(),
+                self._vocabulary,
+            )
+            decoded = 0
+            with closing(steps):
+                while True:
+                    try:
+                        (found,) = next(steps)
+                    except StopIteration as end:
+                        rest = end.value[0]
+                        break
+                    held += decoder.decode(found.tokens[decoded:])
+                    final = len(held) - max((_overlap(held, stop) for stop in options.stop), default=0)
+                    yield StreamPart(held[:final], self._generated_tokens(found, decoded))
+                    decoded, shown, held = len(found.tokens), shown + final, held[final:]
+            held += decoder.decode(rest.tokens[decoded:])
+            last = self._generated_tokens(rest, decoded)
+            generated = _joined(generated, rest)
+            if last and self._must_continue(generated, options):
+                yield StreamPart("", last)
+                last = ()
+        continuation = self._continuation(generated, options)
+        yield StreamPart(continuation.text[shown:], last)
+        return continuation
+
+    def _generated_tokens(self, found: Hypothesis, start: int) -> tuple[GeneratedToken, ...]:
+        """Return the tokens of a hypothesis from ``start`` on, with their alternatives."""
+        display, ids = self._tokenizer.display, found.tokens[start:]
+        recorded = found.alternatives[start:] or ((),) * len(ids)
+        values = found.token_log_probabilities[start:]
+        return tuple(
+            GeneratedToken(
+                token,
+                value,
+                tuple(TokenAlternative(display([one.token])[0], one.log_probability) for one in best),
+                index,
+            )
+            for token, index, value, best in zip(display(ids), ids, values, recorded, strict=False)  # without EOS
+        )
+
+    def score(
+        self, texts: Sequence[str], *, stride: int | None = None, precision: Precision = "float32"
+    ) -> list[ScoredText]:
+        """Return the log-probability of each token of each text and of EOS after it, in nats.
+
+        Texts longer than the context are read in windows, as in :meth:`perplexity`. The result for a text does not
+        depend on the other texts, except for rounding.
+
+        Args:
+            texts: The texts.
+            stride: Tokens between windows. Default: half of the context.
+            precision: As in :meth:`perplexity`.
+
+        Raises:
+            DataError: A text is not valid Unicode.
+            ConfigError: The stride is longer than the context, the model has no windows, or the model or the machine
+                does not support the precision.
+        """
+        self.signature(stride, precision)  # refuses settings that do not fit
+        refuse_single_text(texts)
+        encoded = self._tokenizer.encode_batch(texts)
+        found = self._log_probs(encoded, stride, precision)
+        return [
+            ScoredText(tuple(self._tokenizer.display(ids)), tuple(values[:-1].tolist()), float(values[-1]))
+            for ids, values in zip(encoded, found, strict=True)
+        ]
+
+    def read_prompt(self, prompt: Prompt) -> tuple[str, int]:
+        """Return the text of a prompt, and its number of tokens.
+
+        Raises:
+            DataError: The prompt is not valid Unicode, or has ids of no tokens.
+        """
+        ids = self._encode(prompt, 1)
+        return prompt if isinstance(prompt, str) else self._tokenizer.decode(ids), len(ids)
+
+    def predict_tokens(self, text: Prompt, continuation: tuple[int, ...] = (), *, count: int) -> list[PredictedToken]:
+        """Return the probability of each token of a text and of the ``count`` most probable tokens at its place.
+
+        Args:
+            text: The text. Its first token is predicted from BOS.
+            continuation: The ids of more tokens after it.
+            count: Number of most probable tokens.
+
+        Raises:
+            DataError: The text is not valid Unicode.
+            LengthError: The text is longer than the model's context.
+        """
+        ids = [*self._encode(text, 1), *continuation]
+        if self.context_length is not None and len(ids) > self.context_length:
+            raise LengthError(
+                f"a text of {len(ids)} tokens is longer than the model's context of {self.context_length} tokens"
+            )
+        with torch.inference_mode():
+            hidden = self._model.hidden(torch.tensor([[BOS, *ids[:-1]]], device=self.device))[0]
+            return list(predicted_tokens(self._model.projection, hidden, ids, 0, count, self._tokenizer))
+
+    def perplexity(
+        self, texts: Iterable[str], *, stride: int | None = None, precision: Precision = "float32"
+    ) -> Perplexity:
+        """Measure how well the model predicts texts.
+
+        A text that is longer than the context is read in windows. Each window begins ``stride`` tokens after the one
+        before, and only tokens that no earlier window has predicted count, so that each token counts once and, except
+        in the first window, has at least context_length - stride tokens of context. A model that carries its state has
+        no windows: each token has the whole text before it as context.
+
+        Args:
+            texts: The texts. Each is predicted from its beginning, without the texts before it. They are read about a
+                million characters at a time.
+            stride: Tokens between windows, at most the context length, which is fastest. Default: half of it.
+            precision: Precision of the measured model: "auto" means the one in which it generates. All others than
+                float32 are measured as the model generates, one token at a time, which takes longer.
+
+        Raises:
+            DataError: There is no text, or a text is not valid Unicode.
+            ConfigError: The stride is longer than the context, the model has no windows, or the model or the machine
+                does not support the precision.
+        """
+        signature = self.signature(stride, precision)
+        refuse_single_text(texts)
+        total, count, tokens, words, size, unknown = 0.0, 0, 0, 0, 0, 0
+        for batch in _batches(texts):
+            encoded = self._tokenizer.encode_batch(batch)
+            for values in self._log_probs(encoded, stride, precision):
+                total -= float(values.sum(dtype=torch.float64))
+                tokens += len(values)
+            count += len(batch)
+            words += sum(len(text.split()) for text in batch)
+            size += sum(len(text.encode()) for text in batch)
+            unknown += sum(ids.count(UNK) for ids in encoded)
+        if not size:
+            raise DataError("no text to measure; expected at least one character")
+        return Perplexity(
+            loss=total / tokens,
+            perplexity=math.exp(min(total / tokens, 700.0)),
+            word_perplexity=math.exp(min(total / max(words, 1), 700.0)),
+            bits_per_byte=total / math.log(2) / size,
+            num_texts=count,
+            num_tokens=tokens,
+            num_words=words,
+            num_bytes=size,
+            num_unknown=unknown,
+            signature=signature,
+        )
+
+    def signature(self, stride: int | None = None, precision: Precision = "float32") -> str:
+        """Return the settings that measurements with this stride depend on; see :attr:`Perplexity.signature`.
+
+        Raises:
+            ConfigError: The stride is longer than the context, the model has no windows, or the model or the machine
+                does not support the precision.
+        """
+        precision = self._measured_precision(precision)
+        context = self.context_length
+        if context is None:
+            if stride is not None:
+                raise ConfigError(
+                    f"stride = {stride}: this model carries its state through the whole text and needs no windows; "
+                    "leave stride out"
+                )
+            windows = "context:all|stride:none|carried:yes"
+        else:
+            stride = context // 2 if stride is None else stride
+            if not 1 <= stride <= context:
+                raise ConfigError(f"stride = {stride}: expected from 1 to the model's context of {context} tokens")
+            windows = f"context:{context}|stride:{stride}|carried:no"
+        return f"{windows}|eos:yes|precision:{precision}|version:headway-{__version__}"
+
+    def _measured_precision(self, precision: Precision) -> Precision:
+        self._refuse_unsupported(precision)
+        return self.precision if precision == "auto" else precision
+
+    def _log_probs(
+        self, encoded: Sequence[Sequence[int]], stride: int | None, precision: Precision
+    ) -> list[Float[Tensor, " _"]]:
+        """Return the log-probability of each token of each text and of EOS after it."""
+        context = self.context_length
+        if context is None:
+            model = cast("RecurrentLM", self._model)  # only its context has no limit
+            return score_sequences_with_state(model, encoded, block_length=model.config.max_length)
+        stride, precision = stride or context // 2, self._measured_precision(precision)
+        if precision != "float32":
+            return score_sequences_by_steps(self._search_models[precision](), encoded, context=context, stride=stride)
+        return score_sequences(self._model, encoded, context=context, stride=stride)
+
+    def _encode(self, text: Prompt, number: int) -> list[int]:
+        if isinstance(text, str):
+            refuse_surrogates(text, number)
+            return self._tokenizer.encode(text)
+        size = self._tokenizer.vocab_size
+        if unknown := [index for index in text if not 0 <= index < size]:
+            raise DataError(f"prompt {number}: no token has the id {unknown[0]}; ids are from 0 to {size - 1}")
+        return list(text)
+
+    def _prompt_ids(self, prompt: Prompt, number: int | None, options: GenerationOptions) -> tuple[int, ...]:
+        """Return the tokens of a prompt, without those that begin every text. ``number`` is for messages."""
+        encoded = tuple(self._encode(prompt, number or 1))
+        context, beginning = self.context_length, max(len(self.bundle.prompt_prefix), 1)
+        if context is not None and beginning >= context:
+            raise LengthError(f"the model's context of {context} tokens leaves no room for text")
+        if options.beyond_context == "stop" and context is not None and beginning + len(encoded) >= context:
+            which = "the prompt" if number is None else f"prompt {number}"
+            raise LengthError(
+                f"{which} has {len(encoded)} tokens, but the model's context is {context}, and the begin symbol and at "
+                "least one new token must fit into it; shorten it, or set beyond_context = 'slide'"
+            )
+        return encoded
+
+    def _search(
+        self, prompts: Sequence[tuple[Sequence[int], Sequence[int]]], options: GenerationOptions
+    ) -> list[list[Hypothesis]]:
+        """Continue each prompt, given with the tokens that were added to it before."""
+        return self._search_all(
+            self._search_model(),
+            [self._request(prompt, generated, options) for prompt, generated in prompts],
+            options.decoding(),
+            self._vocabulary,
+            max_batch_tokens=_MAX_TOKENS,
+            max_sequences=max(_MAX_SEQUENCES // max(options.n, options.beam_size), 1),
+        )
+
+    def _request(self, prompt: Sequence[int], generated: Sequence[int], options: GenerationOptions) -> Request:
+        """Return the request to continue ``prompt`` and ``generated``; the context may contain only the end."""
+        read, limit, context = (*prompt, *generated), options.max_new_tokens - len(generated), self.context_length
+        beginning = self.bundle.prompt_prefix
+        if context is not None:
+            room = context - max(len(beginning), 1)
+            if len(read) >= room:
+                read = read[len(read) - min(context // 2, room - 1) :]
+            limit = min(limit, room - len(read))
+        ids = (*beginning, *read) or (BOS,)
+        phrases = Source("", include=tuple(tuple(each.split("|")) for each in options.include), banned=options.ban)
+        check_phrases(phrases)
+        return Request(
+            source=ids[:-1],
+            first=ids[-1],
+            limit=limit,
+            include=phrases_to_include(self._tokenizer, phrases),
+            boundaries=word_boundaries(self._tokenizer) if options.include else None,
+            banned=banned_ids(self._tokenizer, phrases),
+            ends=self._stop_rule(generated, options.stop) if options.stop else None,
+        )
+
+    def _stop_rule(self, generated: Sequence[int], stops: Sequence[str]) -> Callable[[Sequence[int]], bool]:
+        """Return the rule that ends a continuation of ``generated`` with the token that completes a stop string.
+
+        It decodes only the last tokens, unless their text contains a stop string. Enough text comes before the last
+        token, so that a string that this token completes is found. The first three characters may be wrong: parts of a
+        character whose first bytes are not decoded.
+        """
+        decode, needed = self._tokenizer.decode_continuation, max(map(len, stops)) + 3
+
+        def ends(tokens: Sequence[int]) -> bool:
+            whole, size = (*generated, *tokens), needed + 1
+            while size < len(whole) and len(decode(whole[-size:-1])) < needed:
+                size *= 2
+            if _first_stop(decode(whole[-size:]), stops) is None:
+                return False
+            return _first_stop(decode(whole), stops) is not None
+
+        return ends
+
+    def _must_continue(self, found: Hypothesis, options: GenerationOptions) -> bool:
+        """Return whether a continuation ended only because the context was full, and must continue."""
+        return options.beyond_context == "slide" and not found.finished and len(found.tokens) < options.max_new_tokens
+
+    def _continuation(self, found: Hypothesis, options: GenerationOptions) -> Continuation:
+        text = self._tokenizer.decode_continuation(found.tokens)
+        end = _first_stop(text, options.stop)
+        reason: Literal["end", "stop", "length"] = "end" if found.finished else "length"
+        return Continuation(
+            text=text[:end],
+            tokens=tuple(self._tokenizer.display(found.tokens)),
+            token_log_probabilities=found.token_log_probabilities[: len(found.tokens)],
+            finish_reason=reason if end is None else "stop",
+            ids=tuple(found.tokens),
+        )
+
+
+def load_language_model(
+    folder: str | Path, *, device: str | torch.device | None = "auto", precision: Precision = "auto"
+) -> LanguageModel:
+    """Load the language model in ``folder``. For the other arguments see :class:`LanguageModel`.
+
+    Raises:
+        ConfigError: The model or the machine does not support the device or the precision.
+        BundleError: It is not the folder of a language model, or a file in it is missing, damaged or foreign.
+    """
+    folder = Path(folder)
+    bundle = LanguageModelBundle.load(folder)
+    return LanguageModel(bundle, device=device, precision=precision, int8_check=read_int8_check(folder))
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the texts in lists of about a million characters."""
+    batch, size = list[str](), 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= _MAX_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    yield batch
+
+
+_NOTHING_YET = Hypothesis((), 0.0, 0.0)
+
+
+def _joined(found: Hypothesis, following: Hypothesis) -> Hypothesis:
+    """Return a continuation that ``following`` continues."""
+    log_probs = (*found.token_log_probabilities[: len(found.tokens)], *following.token_log_probabilities)
+    return replace(
+        following,
+        tokens=(*found.tokens, *following.tokens),
+        token_log_probabilities=log_probs,
+        log_probability=math.fsum(log_probs),
+        alternatives=(*found.alternatives[: len(found.tokens)], *following.alternatives),
+    )
+
+
+def _first_stop(text: str, stops: Sequence[str]) -> int | None:
+    """Return where the stop string begins that ends first in ``text``, or None if there is none.
+
+    Text that follows does not change the result, so generated text may be searched while it grows.
+    """
+    found = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
+    return min(found)[1] if found else None
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Return the length of the longest end of ``text`` that begins ``stop``."""
+    return next((size for size in range(min(len(stop), len(text)), 0, -1) if text.endswith(stop[:size])), 0)

@@ -1,0 +1,334 @@
+"""Fill in hidden words, and measure how probable texts are, with a masked language model.
+
+The model gives the probability of each token at a hidden position, given the rest of the text. Several hidden tokens
+are filled in from left to right: the probability of a filling is the product of the probabilities of its tokens, each
+given the text with the tokens before it filled in and those after it hidden.
+
+The score of a text is its pseudo-log-likelihood (Salazar et al. 2020, "Masked Language Model Scoring", equation 2):
+each token is hidden in turn, and the log-probabilities of all tokens, each given all others, are added up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from headway.bundle import MaskedLanguageModelBundle
+from headway.decode import give_way
+from headway.errors import BundleError, ConfigError, DataError, LengthError
+from headway.predict.language_modeling.scored_text import ScoredText, refuse_single_text
+from headway.predict.shared_weights import with_own_model
+from headway.text.base import BOS, EOS, MASK, NUM_SPECIAL, UNK, refuse_surrogates
+
+_MAX_TOKENS, _MAX_LOGITS = 16_384, 1 << 24  # of a batch
+_MAX_MASKS = 20
+_MIN_BEAM = 10  # fillings that are kept after each hidden word
+
+
+@dataclass(frozen=True)
+class Filling:
+    """A way to fill in the hidden words of a text.
+
+    Attributes:
+        text: The whole text.
+        words: What was filled in for each mask, without white space around it.
+        probability: The probability of all filled-in tokens; see
+            :mod:`headway.predict.language_modeling.masked_language_model`.
+        token_log_probabilities: Log-probability of each filled-in token, in nats.
+        ids: The ids of the filled-in tokens.
+    """
+
+    text: str
+    words: tuple[str, ...]
+    probability: float
+    token_log_probabilities: tuple[float, ...]
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Partial:
+    """A text of which some masks are filled in: ids with BOS and EOS, and the ids and log-probabilities filled in."""
+
+    ids: tuple[int, ...]
+    words: tuple[tuple[int, ...], ...] = ()
+    log_probs: tuple[float, ...] = ()
+
+    @property
+    def total(self) -> float:
+        return math.fsum(self.log_probs)
+
+
+class MaskedLanguageModel:
+    """A trained masked language model with its tokenizer. Several threads may call it at the same time.
+
+    The model that is given does not change: this object has a copy, which shares the weights unless it is on another
+    device.
+
+    Args:
+        bundle: The model.
+        device: Device to run on: "auto" (a GPU if there is one), "cpu", "cuda" or another device of PyTorch. None means
+            the model's current device.
+
+    Attributes:
+        mask_id: The id of hidden tokens.
+    """
+
+    def __init__(self, bundle: MaskedLanguageModelBundle, *, device: str | torch.device | None = None) -> None:
+        from headway.engine.accelerate import accelerate  # translators, which share this package, need none of it
+
+        self.bundle = bundle = with_own_model(bundle, device)
+        self.device = accelerate(bundle.model).device
+        self._model, self._tokenizer = bundle.model, bundle.tokenizer
+        assert bundle.tokenizer.mask_id is not None  # the bundle has checked it
+        self.mask_id = bundle.tokenizer.mask_id
+        tags = (bundle.tokenizer.tag_id(tag) for tag in bundle.tokenizer.tags)
+        special = {*range(NUM_SPECIAL), *tags, self.mask_id}
+        self._special_ids = torch.tensor(sorted(special))
+
+    @property
+    def context_length(self) -> int:
+        """The length of the longest text that the model was trained on, in tokens with BOS and EOS."""
+        return self._model.config.max_length
+
+    def warm_up(self) -> None:
+        """Score a short text, so that the model's kernels are compiled."""
+        self.score(["a"])
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a text with BOS, EOS, and the id of hidden tokens for each "[MASK]".
+
+        Raises:
+            DataError: The text is not valid Unicode.
+            LengthError: The text is longer than the model's context.
+        """
+        refuse_surrogates(text, 1)
+        return self._template(text.split(MASK))[0]
+
+    def fill(self, text: str, top: int = 5, candidates: Sequence[str] | None = None) -> list[Filling]:
+        """Return the most probable ways to fill in each "[MASK]" of a text, the best first.
+
+        Without ``candidates``, each mask is one token. With several masks, a beam of at least ten fillings is kept.
+
+        Args:
+            text: A text with at least one "[MASK]".
+            top: Number of fillings.
+            candidates: The words or phrases to choose from for each mask. They may have several tokens each; the
+                probability of a candidate is then the product of theirs, which is lower for longer candidates.
+
+        Raises:
+            DataError: The text has no mask or more than 20, or is not valid Unicode.
+            LengthError: The text is longer than the model's context.
+            ConfigError: ``top`` is not positive, or a candidate is empty or unknown to the model.
+        """
+        refuse_surrogates(text, 1)
+        parts = text.split(MASK)
+        if not 2 <= len(parts) <= _MAX_MASKS + 1:
+            raise DataError(
+                f"the text has {len(parts) - 1 or 'no'} {MASK}; expected from 1 to {_MAX_MASKS}, such as "
+                f"'Paris is the {MASK} of France.'"
+            )
+        if top < 1:
+            raise ConfigError(f"top = {top}: expected at least 1")
+        if candidates is not None and not candidates:
+            raise ConfigError("candidates: expected at least one word or phrase")
+        if candidates is not None:
+            refuse_single_text(candidates)
+        ids, after_space = self._template(parts)
+        found = [_Partial(ids)]
+        for spaced in after_space:
+            beam = max(top, _MIN_BEAM)
+            if candidates is None:
+                found = self._best_tokens(found, beam)
+            else:
+                words = [self._candidate(each, spaced) for each in candidates]
+                found = self._best_candidates(found, words, beam)
+        fillings = [self._filling(each) for each in found[:top]]
+        if text.startswith(" "):
+            return fillings
+        # The token predicted for the first word may begin with a space, which does not belong to the text.
+        return [replace(each, text=each.text.lstrip(" ")) for each in fillings]
+
+    def score(self, texts: Sequence[str]) -> list[ScoredText]:
+        """Return the log-probability of each token of each text given all its other tokens, in nats.
+
+        Their sum is the pseudo-log-likelihood of the text. BOS and EOS are given, not predicted. In a text that is
+        longer than the model's context, the other tokens are those of a window around the hidden token. The result for
+        a text does not depend on the other texts, except for rounding.
+
+        Raises:
+            DataError: A text is not valid Unicode.
+            ConfigError: ``texts`` is a single text.
+        """
+        refuse_single_text(texts)
+        ids = self._tokenizer.encode_batch(texts)
+        by_length: dict[int, list[int]] = defaultdict(list)
+        for number, each in enumerate(ids):
+            by_length[len(each)].append(number)
+        found: list[Sequence[float]] = [()] * len(ids)
+        for length, numbers in by_length.items():
+            if length:
+                scores = self._pseudo_log_probs(torch.tensor([ids[number] for number in numbers]))
+                for number, values in zip(numbers, scores.tolist(), strict=True):
+                    found[number] = values
+        return [
+            ScoredText(tuple(self._tokenizer.display(each)), tuple(values), None)
+            for each, values in zip(ids, found, strict=True)
+        ]
+
+    def _pseudo_log_probs(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+        length = ids.size(1)
+        width = min(length, self.context_length - 2)
+        places = torch.arange(length)
+        starts = (places - width // 2).clamp(0, length - width)
+        windows = F.pad(ids[:, starts.unsqueeze(1) + torch.arange(width)].flatten(0, 1), (1, 0), value=BOS)
+        windows = F.pad(windows, (0, 1), value=EOS)
+        hidden = (places - starts + 1).repeat(len(ids))
+        windows[torch.arange(len(windows)), hidden] = self.mask_id
+        parts = zip(
+            *(torch.split(each, self._rows(width + 2)) for each in (windows, hidden, ids.flatten())), strict=True
+        )
+        found = [self._log_probs(rows, at).gather(1, own.unsqueeze(1)).squeeze(1) for rows, at, own in parts]
+        return torch.cat(found).view_as(ids)
+
+    @torch.inference_mode()
+    def hidden_states(self, tokens: Int[Tensor, "N S"], positions: Int[Tensor, " N"]) -> Float[Tensor, "N D"]:
+        """Return the state at one position of each row from which the output projection computes logits.
+
+        All rows have the same length, so that a result does not depend on padding.
+        """
+        found = []
+        rows = self._rows(tokens.size(1))
+        for some, at in zip(torch.split(tokens, rows), torch.split(positions, rows), strict=True):
+            give_way()
+            states = self._model.hidden(some.to(self.device))
+            found.append(self._model.head(states[torch.arange(len(some), device=self.device), at.to(self.device)]))
+        return torch.cat(found)
+
+    @torch.inference_mode()
+    def most_probable_tokens(self, states: Float[Tensor, "N D"]) -> list[int]:
+        """Return the most probable token, which is no special token, for each result of :meth:`hidden_states`."""
+        logits = self._model.projection(states).float().cpu().index_fill(1, self._special_ids, -math.inf)
+        return list(map(int, logits.argmax(1)))
+
+    @torch.inference_mode()
+    def _log_probs(self, tokens: Int[Tensor, "N S"], positions: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
+        """Return the log-probabilities of all tokens at one position of each row. All rows have the same length."""
+        states = torch.split(self.hidden_states(tokens, positions), self._rows(tokens.size(1)))
+        log_probs = torch.cat([self._model.projection(some).float().log_softmax(-1).cpu() for some in states])
+        if bool(log_probs.isnan().any()):
+            raise BundleError("the model's probabilities are NaN: its weights are damaged")
+        return log_probs
+
+    def _rows(self, length: int) -> int:
+        """Return how many rows of this length are in a batch."""
+        return max(min(_MAX_TOKENS // length, _MAX_LOGITS // self._tokenizer.vocab_size), 1)
+
+    def _template(self, parts: Sequence[str]) -> tuple[tuple[int, ...], list[bool]]:
+        """Return the ids of a text with masks, and for each mask whether the space before it belongs to its word.
+
+        A space before a word belongs to the word's first token, unless tokens are single characters.
+        """
+        spaced = [part.endswith(" ") and self._tokenizer.kind != "characters" for part in parts[:-1]]
+        before = [part[:-1] if space else part for part, space in zip(parts[:-1], spaced, strict=True)]
+        pieces = self._tokenizer.encode_batch([*before, parts[-1]])
+        ids = [BOS]
+        for piece in pieces[:-1]:
+            ids += [*piece, self.mask_id]
+        ids += [*pieces[-1], EOS]
+        self._check_length(len(ids))
+        return tuple(ids), spaced
+
+    def _candidate(self, text: str, spaced: bool) -> tuple[int, ...]:
+        refuse_surrogates(text, 1)
+        ids = self._tokenizer.encode(" " * spaced + text.strip())
+        if not text.strip() or UNK in ids:
+            raise ConfigError(f"candidate {text!r}: expected a word or phrase in the characters that the model knows")
+        return tuple(ids)
+
+    def _check_length(self, length: int) -> None:
+        if length > self.context_length:
+            raise LengthError(
+                f"the text has {length - 2:,} tokens, but the model's context has {self.context_length - 2:,} besides "
+                "the begin and end symbols; shorten the text"
+            )
+
+    def _best_tokens(self, found: Sequence[_Partial], beam: int) -> list[_Partial]:
+        """Return the ``beam`` best ways to fill in the first mask of ``found`` with one token."""
+        rows = torch.tensor([each.ids for each in found])
+        places = (rows == self.mask_id).int().argmax(1)
+        log_probs = self._log_probs(rows, places).index_fill(1, self._special_ids, -math.inf)
+        values, tokens = log_probs.topk(min(beam, log_probs.size(1)))
+        extended = [
+            self._extended(each, (token,), (value,))
+            for each, *best in zip(found, tokens.tolist(), values.tolist(), strict=True)
+            for token, value in zip(*best, strict=True)
+            if value > -math.inf
+        ]
+        return sorted(extended, key=lambda each: -each.total)[:beam]
+
+    def _best_candidates(
+        self, found: Sequence[_Partial], candidates: Sequence[tuple[int, ...]], beam: int
+    ) -> list[_Partial]:
+        """Return the ``beam`` best ways to fill in the first mask of ``found`` with a candidate."""
+        queries: dict[int, dict[tuple[tuple[int, ...], int], int]] = defaultdict(dict)  # by length; a row and a place
+        parts = [
+            (each, word, [_query(each.ids, each.ids.index(self.mask_id), word, done) for done in range(len(word))])
+            for each in found
+            for word in candidates
+        ]
+        for _, _, asked in parts:
+            for row, place in asked:
+                self._check_length(len(row))
+                queries[len(row)].setdefault((row, place), len(queries[len(row)]))
+        predicted = {
+            length: self._log_probs(torch.tensor([row for row, _ in rows]), torch.tensor([at for _, at in rows]))
+            for length, rows in queries.items()
+        }
+        extended = []
+        for each, word, asked in parts:
+            rows = (predicted[len(query[0])][queries[len(query[0])][query]] for query in asked)
+            log_probs = tuple(float(row[token]) for row, token in zip(rows, word, strict=True))
+            extended.append(self._extended(each, word, log_probs))
+        return sorted(extended, key=lambda each: -each.total)[:beam]
+
+    def _extended(self, one: _Partial, word: tuple[int, ...], log_probs: tuple[float, ...]) -> _Partial:
+        at = one.ids.index(self.mask_id)
+        return _Partial((*one.ids[:at], *word, *one.ids[at + 1 :]), (*one.words, word), (*one.log_probs, *log_probs))
+
+    def _filling(self, found: _Partial) -> Filling:
+        return Filling(
+            text=self._tokenizer.decode(found.ids[1:-1]),
+            words=tuple(self._tokenizer.decode(word).strip() for word in found.words),
+            probability=math.exp(found.total),
+            token_log_probabilities=found.log_probs,
+            ids=tuple(chain.from_iterable(found.words)),
+        )
+
+
+def _query(ids: tuple[int, ...], at: int, word: tuple[int, ...], done: int) -> tuple[tuple[int, ...], int]:
+    """Return ``ids`` with ``word`` in place of the mask at ``at``, of which only ``done`` tokens are filled in, and the
+    position of the next one.
+    """
+    return (*ids[:at], *word[:done], *[ids[at]] * (len(word) - done), *ids[at + 1 :]), at + done
+
+
+def load_masked_language_model(
+    folder: str | Path, *, device: str | torch.device | None = "auto"
+) -> MaskedLanguageModel:
+    """Load the masked language model in ``folder``. For ``device`` see :class:`MaskedLanguageModel`.
+
+    Raises:
+        ConfigError: The machine does not have the device.
+        BundleError: ``folder`` is not the model folder of a masked language model, or a file in it is missing or
+            invalid.
+    """
+    return MaskedLanguageModel(MaskedLanguageModelBundle.load(Path(folder)), device=device)

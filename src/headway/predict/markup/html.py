@@ -1,0 +1,385 @@
+"""HTML and XML: find the segments to translate, and keep everything else as it is.
+
+Tags of blocks, such as ``<p>``, separate segments. Inline tags, such as ``<b>``, are placed into the translation. An
+element that contains a separating tag separates, too. Elements with ``translate="no"`` or the class ``notranslate``,
+code and ignored elements are kept as they are. So are comments, processing instructions and CDATA sections.
+
+Invalid markup stays as it is: tags without a partner and unknown entities are points, and so is a ``<`` that does not
+begin a complete tag. The parsers of the standard library and of lxml would repair or refuse such input.
+
+White space between words becomes one space, as a browser shows it. Known entities are replaced by their characters,
+and the characters with a meaning in markup are replaced by entities in the result.
+
+The detection of separating tags in XML follows the DeepL API (``outline_detection``): a tag is an inline tag if at
+least one of its elements stands beside text.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from html.entities import html5
+from itertools import accumulate
+from typing import Literal
+
+from pydantic import Field
+
+from headway.config import Config
+from headway.predict.markup.marked_text import Document, DocumentBuilder, Item, ItemKind, Pieces
+from headway.predict.markup.placeholders import protected_parts
+
+MarkupKind = Literal["html", "xml"]
+
+_VOID = frozenset({
+    "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track",
+    "wbr",
+})  # fmt: skip
+_BLOCKS = frozenset({
+    "address", "article", "aside", "audio", "blockquote", "body", "br", "button", "canvas", "caption", "center",
+    "col", "colgroup", "dd", "details", "dialog", "dir", "div", "dl", "dt", "fieldset", "figcaption", "figure",
+    "footer", "form", "frame", "frameset", "h1", "h2", "h3", "h4", "h5", "h6", "head", "header", "hgroup", "hr",
+    "html", "iframe", "legend", "li", "link", "main", "menu", "menuitem", "meta", "nav", "noframes", "noscript",
+    "object", "ol", "optgroup", "option", "p", "pre", "script", "section", "select", "style", "summary",
+    "table", "tbody", "td", "template", "textarea", "tfoot", "th", "thead", "title", "tr", "ul", "video",
+})  # fmt: skip
+_KEPT = frozenset({
+    "code", "kbd", "math", "pre", "samp", "script", "style", "svg", "var",
+})  # fmt: skip
+_RAW_TEXT = ("script", "style")  # elements of HTML without markup inside
+_MAX_DEPTH = 50  # inline tags that are nested more deeply separate segments
+
+_NAME = r"[A-Za-z_:][^\s/>\"'=<]*"
+_TAG = re.compile(rf"""<(?P<closing>/?)(?P<name>{_NAME})(?P<attributes>(?:[^<>"']++|"[^"]*+"|'[^']*+')*+)>""", re.ASCII)
+_ATTRIBUTE = re.compile(rf"""(?<=[\s"'])({_NAME})(\s*=\s*)("[^"]*"|'[^']*')""")
+_NOT_TRANSLATED = re.compile(
+    r"""\s(?:(?:its:)?translate\s*=\s*["']?no(?![\w-])|class\s*=\s*(["'])(?:(?!\1).)*\bnotranslate\b)""",
+    re.IGNORECASE | re.DOTALL,
+)
+_KEPT_SECTIONS = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>"), ("<!", ">"))
+_READABLE = 60  # characters of an element that is not translated, up to which the model reads it
+_SPACE = " \t\r\n\f"
+_STRAY = re.compile(r"<[A-Za-z_/!?:][^\s<>&]*")
+_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]*);")
+_XML_ENTITIES = ("amp", "lt", "gt", "quot", "apos")
+
+
+class MarkupOptions(Config):
+    """How texts with markup are translated. The options have the names and the effect of those of the DeepL API."""
+
+    kind: MarkupKind = Field(description="The syntax of the texts.")
+    splitting_tags: tuple[str, ...] = Field((), description="Tags that separate segments, besides the usual ones.")
+    non_splitting_tags: tuple[str, ...] = Field((), description="Tags that do not separate segments.")
+    ignore_tags: tuple[str, ...] = Field((), description="Tags whose content is not translated.")
+    outline_detection: bool = Field(
+        True, description="XML: detect the tags that separate segments. If false, only splitting_tags do."
+    )
+    attributes: tuple[str, ...] = Field(
+        (), description="Attributes whose values are translated, such as title and alt."
+    )
+
+    @classmethod
+    def of(cls, markup: MarkupOptions | str | None) -> MarkupOptions | None:
+        """Return the options for a kind of markup, or the given options.
+
+        Raises:
+            ConfigError: There is no such kind of markup.
+        """
+        return cls.parse({"kind": markup}, "markup") if isinstance(markup, str) else markup
+
+
+@dataclass
+class _Token:
+    """A part of a text: text, a tag, or something that is kept.
+
+    Attributes:
+        kind: The kind of token. "kept" is a comment and the like, "stray" a ``<`` that looks like a tag.
+        raw: The token as it is written.
+        name: The name of the tag, in lower case in HTML.
+        closing: Whether the tag is a closing tag.
+        partner: The index of the other tag of the element. None if there is none.
+    """
+
+    kind: Literal["text", "tag", "kept", "stray"]
+    raw: str
+    name: str = ""
+    closing: bool = False
+    partner: int | None = None
+
+
+def is_untranslated_element(name: str, opening_tag: str, kept_names: frozenset[str] = _KEPT) -> bool:
+    """Return whether an element's content stays untranslated, by its name or an attribute like ``translate="no"``."""
+    return name in kept_names or _NOT_TRANSLATED.search(opening_tag) is not None
+
+
+def parse_markup(text: str, options: MarkupOptions, *, protect: bool = True) -> Document:
+    """Return the document of a text with markup.
+
+    Args:
+        text: The text.
+        options: The syntax, and the role of each tag.
+        protect: Whether placeholders in the text are kept; see :mod:`headway.predict.markup.placeholders`.
+    """
+    is_html = options.kind == "html"
+    tokens = _paired(list(_tokenize(text, is_html)), is_html)
+    splits = _splitting(tokens, options)
+    kept_names = _KEPT.union(options.ignore_tags) if is_html else frozenset(options.ignore_tags)
+    builder = DocumentBuilder()
+    pieces: list[str | int] = []
+    items: list[Item] = []
+
+    def tag_pieces(token: _Token) -> Pieces:
+        return _translated_attributes(token.raw, options, builder, protect) if options.attributes else (token.raw,)
+
+    def end_segment() -> None:
+        pieces.extend(builder.add_segment(items, _escape_function(items)))
+        items.clear()
+
+    index = 0
+    while index < len(tokens):
+        token, end = tokens[index], index
+        if token.kind == "text":
+            items += _text_items(token.raw, is_html, protect)
+        elif token.kind != "tag" and splits[index]:
+            end_segment()
+            pieces.append(token.raw)
+        elif token.kind != "tag":
+            items.append(Item("point", (token.raw,)))
+        else:
+            is_kept = not token.closing and is_untranslated_element(token.name, token.raw, kept_names)
+            if is_kept and token.partner is not None:
+                end = token.partner
+            if splits[index]:
+                end_segment()
+            if end > index:
+                inside = tokens[index : end + 1]
+                kept = _kept_element(inside)
+                if splits[index]:
+                    pieces += kept.raw
+                else:
+                    items.append(kept)
+            elif splits[index]:
+                pieces += tag_pieces(token)
+            elif token.partner is None:
+                items.append(Item("point", tag_pieces(token)))
+            else:
+                items.append(Item("close" if token.closing else "open", tag_pieces(token)))
+        index = end + 1
+    end_segment()
+    return Document(tuple(pieces), tuple(builder.segments))
+
+
+def text_without_markup(text: str, options: MarkupOptions) -> str:
+    """Return the texts that are translated, for example to detect their language."""
+    return "\n".join(segment.text for segment in parse_markup(text, options).segments)
+
+
+def _kept_element(tokens: Sequence[_Token]) -> Item:
+    """Return the item of an element that is not translated.
+
+    If its text is short, the model reads it, because it may be the subject of a sentence, as in
+    "<code>ls</code> lists files".
+    """
+    raw = "".join(token.raw for token in tokens)
+    text = " ".join(_decode("".join(token.raw for token in tokens if token.kind == "text"))[0].split())
+    is_readable = len(text) <= _READABLE and any(map(str.isalnum, text))
+    return Item("placeholder", (raw,), text) if is_readable else Item("point", (raw,))
+
+
+def _tokenize(text: str, is_html: bool) -> Iterator[_Token]:
+    """Yield tokens that concatenate to the text."""
+    position, start = 0, text.find("<")
+    missing: set[str] = set()  # ends of sections that do not occur in the rest of the text
+
+    def kept_end(start: int) -> int | None:
+        for opening, closing in _KEPT_SECTIONS:
+            if text.startswith(opening, start):
+                if opening == "<!" and not text[start + 2 : start + 3].isalpha():
+                    return None
+                end = -1 if closing in missing else text.find(closing, start + len(opening))
+                if end >= 0:
+                    return end + len(closing)
+                missing.add(closing)
+                return None
+        return None
+
+    while start >= 0:
+        token: _Token | None = None
+        if (end := kept_end(start)) is not None:
+            token = _Token("kept", text[start:end])
+        elif tag := _TAG.match(text, start):
+            name = tag["name"].lower() if is_html else tag["name"]
+            token = _Token("tag", tag.group(), name, closing=bool(tag["closing"]))
+        elif stray := _STRAY.match(text, start):
+            token = _Token("stray", stray.group())
+        if token is None:
+            start = text.find("<", start + 1)
+            continue
+        if position < start:
+            yield _Token("text", text[position:start])
+        yield token
+        position = start + len(token.raw)
+        if is_html and token.name in _RAW_TEXT and not token.closing:
+            closing = re.compile(rf"</{token.name}(?=[\s/>])", re.IGNORECASE).search(text, position)
+            end = closing.start() if closing else len(text)
+            if position < end:
+                yield _Token("kept", text[position:end])
+            position = end
+        start = text.find("<", position)
+    if position < len(text):
+        yield _Token("text", text[position:])
+
+
+def _paired(tokens: list[_Token], is_html: bool) -> list[_Token]:
+    """Set the partner of each tag. A closing tag belongs to the last open tag of the same name."""
+    opened: list[int] = []
+    waiting: Counter[str] = Counter()
+    for index, token in enumerate(tokens):
+        if token.kind != "tag" or (is_html and token.name in _VOID):
+            continue
+        if not token.closing:
+            if not token.raw.endswith("/>") or (is_html and token.name in _RAW_TEXT):
+                opened.append(index)
+                waiting[token.name] += 1
+        elif waiting[token.name]:
+            while tokens[opened[-1]].name != token.name:
+                waiting[tokens[opened.pop()].name] -= 1
+            token.partner = opened.pop()
+            tokens[token.partner].partner = index
+            waiting[token.name] -= 1
+    return tokens
+
+
+def _splitting(tokens: Sequence[_Token], options: MarkupOptions) -> list[bool]:
+    """Return for each token whether it separates segments."""
+    detected = _outline(tokens) if options.outline_detection else set()
+    names = set(_BLOCKS) if options.kind == "html" else detected
+    names = (names | set(options.splitting_tags)) - set(options.non_splitting_tags)
+    splits: list[bool] = []
+    depth = 0
+    for token in tokens:
+        paired = token.kind == "tag" and token.partner is not None
+        depth -= paired and token.closing
+        # If a comment moved behind a <!-- without an end, everything between them would become a comment.
+        is_open_section = token.kind == "stray" and token.raw.startswith(("<!", "<?"))
+        is_split = token.kind == "tag" and (token.name in names or (paired and depth >= _MAX_DEPTH))
+        splits.append(is_split or is_open_section)
+        depth += paired and not token.closing
+    before = [0, *accumulate(splits)]
+    for index, token in enumerate(tokens):
+        if token.partner is not None and token.partner > index and before[token.partner + 1] > before[index]:
+            splits[index] = splits[token.partner] = True
+    return splits
+
+
+def _outline(tokens: Sequence[_Token]) -> set[str]:
+    """Return the names of all tags that never occur beside text."""
+    names: set[str] = set()
+    inline: set[str] = set()
+    children: list[set[str]] = [set()]  # for each open element, the names of the tags directly inside
+    texts = [False]
+    for token in tokens:
+        if token.kind == "text":
+            texts[-1] |= bool(token.raw.strip())
+        elif token.kind == "tag":
+            names.add(token.name)
+            if token.closing and token.partner is not None:
+                own = children.pop()
+                inline |= own if texts.pop() else set()
+            else:
+                children[-1].add(token.name)
+                if token.partner is not None:
+                    children.append(set())
+                    texts.append(False)
+    return names - inline - (children[0] if texts[0] else set())
+
+
+def _text_items(raw: str, is_html: bool, protect: bool) -> Iterator[Item]:
+    """Yield the items of a text between tags."""
+    position = 0
+    for match in _ENTITY.finditer(raw):
+        if not _is_known(match.group(), is_html):
+            yield from _decoded_items(raw[position : match.start()], protect)
+            yield Item("point", (match.group(),))
+            position = match.end()
+    yield from _decoded_items(raw[position:], protect)
+
+
+def _decoded_items(raw: str, protect: bool) -> Iterator[Item]:
+    """Yield the items of a text whose entities are all known."""
+    text, starts = _decode(raw)
+    everything: list[tuple[ItemKind, int, int]] = [("text", 0, len(text))]
+    for kind, start, end in protected_parts(text) if protect else everything:
+        if kind == "text":
+            own = text[start:end]
+            lead = end - len(own.lstrip(_SPACE))
+            trail = max(lead, start + len(own.rstrip(_SPACE)))
+            for at, after in ((start, lead), (lead, trail), (trail, end)):
+                if at < after:
+                    collapsed = re.sub(f"[{_SPACE}]+", " ", text[at:after])
+                    yield Item("text", (raw[starts[at] : starts[after]],), collapsed)
+        else:
+            yield Item(kind, (raw[starts[start] : starts[end]],), text[start:end])
+
+
+def _is_known(entity: str, is_html: bool) -> bool:
+    name = entity[1:-1]
+    if name.startswith("#"):
+        digits = name[1:]
+        number = int("0" + digits, 0) if digits[0] in "xX" else int(digits)
+        return (
+            number in (9, 10, 13) or (32 <= number < 0x7F) or (0xA0 <= number < 0xD800) or 0xE000 <= number <= 0x10FFFD
+        )
+    return name + ";" in html5 if is_html else name in _XML_ENTITIES
+
+
+def _decode(raw: str) -> tuple[str, list[int]]:
+    """Replace entities by their characters. Also return where each character starts in ``raw``, and the length."""
+    text: list[str] = []
+    starts: list[int] = []
+    position = 0
+    for match in _ENTITY.finditer(raw):
+        characters = html.unescape(match.group())
+        text += (raw[position : match.start()], characters)
+        starts += (*range(position, match.start()), *[match.start()] * len(characters))
+        position = match.end()
+    return "".join([*text, raw[position:]]), [*starts, *range(position, len(raw) + 1)]
+
+
+def _escape_function(items: Iterable[Item], quote: str = "") -> Callable[[str], str]:
+    """Return a function that escapes translated text like the text of a segment.
+
+    ``&``, ``<`` and ``>`` stay if the source contains them unescaped, unless they would begin an entity or a tag.
+    """
+    raw = "".join(piece for item in items if item.kind == "text" for piece in item.raw if isinstance(piece, str))
+    bare = _ENTITY.sub("", raw)
+    names = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+    if "&nbsp;" in raw:
+        names["\u00a0"] = "&nbsp;"
+    if quote:
+        names[quote] = "&quot;" if quote == '"' else "&#39;"
+    kept = {"&": r"&(?!#?\w+;)", "<": r"<(?=[\s\d=])", ">": ">"}
+    patterns = [f"(?P<kept>{'|'.join(kept[each] for each in kept if each in bare)})"] if set(bare) & set(kept) else []
+    pattern = re.compile("|".join([*patterns, f"[{''.join(names)}]"]))
+
+    def escape(text: str) -> str:
+        return pattern.sub(lambda match: match.group() if match.lastgroup == "kept" else names[match.group()], text)
+
+    return escape
+
+
+def _translated_attributes(tag: str, options: MarkupOptions, builder: DocumentBuilder, protect: bool) -> Pieces:
+    """Return the pieces of a tag whose attributes are translated."""
+    is_html = options.kind == "html"
+    wanted = {name.lower() for name in options.attributes} if is_html else set(options.attributes)
+    pieces: list[str | int] = []
+    position = 0
+    for match in _ATTRIBUTE.finditer(tag):
+        if (match[1].lower() if is_html else match[1]) in wanted:
+            start, end = match.start(3) + 1, match.end(3) - 1
+            items = list(_text_items(tag[start:end], is_html, protect))
+            pieces += (tag[position:start], *builder.add_segment(items, _escape_function(items, tag[end])))
+            position = end
+    return (*pieces, tag[position:])

@@ -1,0 +1,656 @@
+"""Texts with tags or placeholders: segments to translate, and marks that are placed into their translations.
+
+A :class:`Document` consists of text that is kept and of segments. A segment is plain text with marks. A mark is a pair
+of tags that encloses words, or a point: anything between words that is kept as it is, such as an empty tag or an emoji.
+Marks are not part of the segment's text, so any model can translate it, and the translation does not depend on them.
+:func:`fill_segment` puts the marks into the translation by word alignment:
+
+- A pair encloses the run of target words with the largest sum of scores. The score of a target word is the share of its
+  source words that are enclosed, scaled to [-1, 1]. Pairs are nested as in the source. A space at the end of a pair is
+  also enclosed if it is in the source, and so is one at its start. A pair inside of a word, such as the exponent of a
+  number, encloses the same characters if the translation contains the same word.
+- A point is placed before the translation of the word that follows it. If punctuation follows, the point is placed
+  before the same punctuation, or after the translation of the word before it. If it has a space only on its right, it
+  is placed after the translation of the word before it, too. It is never placed inside of words such as "don't",
+  "well-known" and "12.5", unless it is beside an apostrophe or hyphen in the source.
+
+Each mark occurs exactly once in the result by construction. Placeholders are different: most models copy them, and
+removing them from a sentence may leave it without its subject. They are part of the segment's text at first, and become
+points (:meth:`Segment.without_placeholders`) only if the translation does not contain each of them exactly once.
+
+This module depends on no model and no syntax; the parsers are in :mod:`headway.predict.markup.html` and
+:mod:`headway.predict.markup.placeholders`.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Literal
+
+from headway.text.words import word_spans
+
+Pieces = tuple[str | int, ...]  # text, and indices of segments
+Span = tuple[int, int]
+ItemKind = Literal["text", "number", "placeholder", "point", "open", "close"]
+
+_OPENING, _CLOSING = "([{„«¿¡‚", ".,;:!?)]}“”»…。、，！？；：）」』"
+_UNALIGNED = -0.25  # score of a target word without alignment for being inside a pair
+_LOOKAHEAD = 8  # characters that may be skipped to find the next token in a text
+_BOUNDARY = "\ufffc"  # stands for a tag in the visible text of a segment
+
+
+@dataclass(frozen=True)
+class Item:
+    """A part of a text that a parser found.
+
+    Attributes:
+        kind: "text", "number" (with a unit), "placeholder", "point", or the "open" or "close" tag of a pair. Pairs must
+            be nested.
+        raw: The part as it is written.
+        text: The part as a reader sees it. Empty for tags.
+        separates: Whether a point contains white space between its parts, which separates words.
+    """
+
+    kind: ItemKind
+    raw: Pieces
+    text: str = ""
+    separates: bool = False
+
+
+@dataclass
+class Mark:
+    """A pair of tags or a point in a segment.
+
+    Attributes:
+        start: Start of the enclosed text in the segment.
+        end: End of the enclosed text. Equal to ``start`` for a point.
+        opening: The opening tag, or the point.
+        closing: The closing tag. None for a point.
+        visible: What a reader sees of a point, or :data:`_BOUNDARY`.
+        left: The source character to the left of a point, "" at the edge of the segment.
+        right: The source character to the right of a point.
+        starts_with_space: Whether a pair encloses the space before its text.
+        ends_with_space: Whether a pair encloses the space after its text.
+        children: The marks inside a pair, in the order of the source.
+    """
+
+    start: int
+    end: int
+    opening: Pieces
+    closing: Pieces | None = None
+    visible: str = _BOUNDARY
+    left: str = ""
+    right: str = ""
+    starts_with_space: bool = False
+    ends_with_space: bool = False
+    children: list[Mark] = field(default_factory=list)
+
+    def has_pair_at(self, edge: int) -> bool:
+        """Return whether a pair inside of the pair begins or ends at the same position of the source."""
+        return any(child.closing is not None and edge in (child.start, child.end) for child in self.children)
+
+
+@dataclass(frozen=True)
+class Placeholder:
+    """A part of a segment's text that the translation must contain.
+
+    Attributes:
+        start: Start in the segment's text.
+        end: End in the segment's text.
+        raw: The placeholder as it is written.
+    """
+
+    start: int
+    end: int
+    raw: Pieces
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A text that is translated separately, and its marks.
+
+    Attributes:
+        items: The parts of the segment.
+        text: The text to translate. Empty if there is nothing to translate.
+        marks: The marks in the order of the source, with the marks inside them as their children.
+        placeholders: The placeholders in the text.
+        before: What is kept before the text: white space, tags and points at the start of the segment.
+        after: What is kept after the text.
+        escape: A function that converts translated text to the syntax of the document.
+    """
+
+    items: tuple[Item, ...]
+    text: str
+    marks: tuple[Mark, ...] = ()
+    placeholders: tuple[Placeholder, ...] = ()
+    before: tuple[Item, ...] = ()
+    after: tuple[Item, ...] = ()
+    escape: Callable[[str], str] = str
+
+    @property
+    def has_placeholders(self) -> bool:
+        """Whether the text to translate contains placeholders or numbers with units."""
+        return any(item.kind in ("placeholder", "number") for item in self.items)
+
+    def visible_points(self) -> list[str]:
+        """Return what a reader sees of each point."""
+        found = [item.text for item in (*self.before, *self.after)]
+        waiting = list(self.marks)
+        while waiting:
+            mark = waiting.pop()
+            found.append(mark.visible)
+            waiting += mark.children
+        return found
+
+    def find_placeholders(self, translation: str) -> tuple[Span, ...] | None:
+        """Return the start and end in a translation of each placeholder, in the order of :attr:`placeholders`.
+
+        Returns None if the text and the translation do not contain each placeholder equally often, as whole words.
+        Placeholders that look the same are found in the order of the translation.
+        """
+        if not self.placeholders:
+            return ()
+        texts = [self.text[each.start : each.end] for each in self.placeholders]
+        pattern = re.compile("|".join(map(re.escape, sorted(set(texts), key=len, reverse=True))))
+        if _whole_words(pattern, self.text) != [(each.start, each.end) for each in self.placeholders]:
+            return None
+        found: dict[str, list[Span]] = {text: [] for text in texts}
+        for start, end in _whole_words(pattern, translation):
+            found[translation[start:end]].append((start, end))
+        if {text: len(spans) for text, spans in found.items()} != Counter(texts):
+            return None
+        spans = {text: iter(own) for text, own in found.items()}
+        return tuple(next(spans[text]) for text in texts)
+
+    def without_placeholders(self) -> Segment:
+        """Return the segment with points in place of placeholders and numbers with units."""
+        items = [replace(each, kind="point") if each.kind in ("placeholder", "number") else each for each in self.items]
+        return make_segment(items, self.escape)
+
+
+def _whole_words(pattern: re.Pattern[str], text: str) -> list[Span]:
+    """Return the matches of a pattern that neither begin nor end inside a word."""
+    inside = {at for start, end in word_spans(text) for at in range(start + 1, end)}
+    return [match.span() for match in pattern.finditer(text) if inside.isdisjoint(match.span())]
+
+
+@dataclass(frozen=True)
+class AlignedText:
+    """A translation of a segment.
+
+    Attributes:
+        text: The translation.
+        placeholders: Start and end of each placeholder of the segment; see :meth:`Segment.find_placeholders`.
+        links: Pairs (source word, target word) of indices into the words of both texts; see :func:`split_words`.
+    """
+
+    text: str
+    placeholders: tuple[Span, ...] = ()
+    links: frozenset[tuple[int, int]] = frozenset()
+
+
+def split_words(text: str, placeholders: Iterable[Span]) -> list[Span]:
+    """Return the start and end of each word and each single character of a text. A placeholder is one word."""
+    kept = sorted(placeholders)
+    inside = {at for start, end in kept for at in range(start, end)}
+    return sorted([*kept, *(span for span in word_spans(text) if span[0] not in inside)])
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text with tags or placeholders.
+
+    Attributes:
+        pieces: The text that is kept, and indices of segments.
+        segments: The segments to translate. Segments that are not in ``pieces`` belong to tags (translated attributes).
+    """
+
+    pieces: Pieces
+    segments: tuple[Segment, ...]
+
+    def without_placeholders(self) -> Document:
+        """Return the document with points in place of placeholders and numbers with units."""
+        return replace(self, segments=tuple(segment.without_placeholders() for segment in self.segments))
+
+    def fill(self, translations: Sequence[AlignedText | None]) -> str:
+        """Return the text with a translation in place of each segment. None leaves a segment as it is."""
+
+        def join(pieces: Pieces) -> str:
+            return "".join(piece if isinstance(piece, str) else segment_text(piece) for piece in pieces)
+
+        def segment_text(number: int) -> str:
+            segment, translation = self.segments[number], translations[number]
+            if translation is None:
+                return join(raw_pieces(segment.items))
+            filled = fill_segment(segment, translation, join)
+            return join(raw_pieces(segment.before)) + filled + join(raw_pieces(segment.after))
+
+        return join(self.pieces)
+
+
+def raw_pieces(items: Iterable[Item]) -> Pieces:
+    """Return the pieces of items as they are written."""
+    return tuple(piece for item in items for piece in item.raw)
+
+
+def _visible(items: Iterable[Item]) -> str:
+    return "".join(item.text or _BOUNDARY for item in items)
+
+
+class DocumentBuilder:
+    """Collects the segments of a document."""
+
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+
+    def add_segment(self, items: Sequence[Item], escape: Callable[[str], str] = str) -> Pieces:
+        """Add a segment and return the pieces that represent it. Items without text to translate are kept."""
+        segment = make_segment(items, escape)
+        if not segment.text:
+            return raw_pieces(items)
+        self.segments.append(segment)
+        return (len(self.segments) - 1,)
+
+
+def make_segment(items: Sequence[Item], escape: Callable[[str], str] = str) -> Segment:
+    """Return the segment that consists of ``items``.
+
+    White space, points and pairs of tags around the whole segment are kept. If nothing else contains a letter or a
+    number with a unit, there is nothing to translate.
+    """
+    inner = _simplify(items)
+    start, end = 0, len(inner)
+    while start < end:
+        if _is_blank(inner[start]):
+            start += 1
+        elif _is_blank(inner[end - 1]):
+            end -= 1
+        elif inner[start].kind == "open" and _closing_index(inner, start) == end - 1:
+            start, end = start + 1, end - 1
+        else:
+            break
+    before, inner, after = tuple(inner[:start]), inner[start:end], tuple(inner[end:])
+    if not any(item.kind == "number" or (item.kind == "text" and _has_letter(item.text)) for item in inner):
+        return Segment(tuple(items), "", before=tuple(items), escape=escape)
+    text, marks, placeholders = _separate_marks(inner)
+    return Segment(tuple(items), text, marks, placeholders, before, after, escape)
+
+
+def _has_letter(text: str) -> bool:
+    return any(map(str.isalpha, text))
+
+
+def _is_blank(item: Item) -> bool:
+    return item.kind == "point" or (item.kind == "text" and not item.text.strip())
+
+
+def _closing_index(items: Sequence[Item], at: int) -> int:
+    """Return the index of the closing tag that belongs to the opening tag ``items[at]``."""
+    depth = 0
+    for index in range(at, len(items)):
+        depth += {"open": 1, "close": -1}.get(items[index].kind, 0)
+        if not depth:
+            return index
+    raise AssertionError("pairs are nested")
+
+
+def _simplify(items: Iterable[Item]) -> list[Item]:
+    """Replace pairs without text by points, and merge points that follow each other, with the space between them."""
+    result: list[Item] = []
+    opened: list[int] = []
+    for item in items:
+        result.append(item)
+        if item.kind == "open":
+            opened.append(len(result) - 1)
+        elif item.kind == "close":
+            start = opened.pop()
+            if all(_is_blank(result[at]) for at in range(start + 1, len(result) - 1)):
+                result[start:] = [_merge_points(result[start:])]
+    merged: list[Item] = []
+    for is_blank, group in groupby(result, _is_blank):
+        run = list(group)
+        points = [at for at, item in enumerate(run) if item.kind == "point"]
+        if is_blank and points:
+            run[points[0] : points[-1] + 1] = [_merge_points(run[points[0] : points[-1] + 1])]
+        merged += run
+    return merged
+
+
+def _merge_points(items: Sequence[Item]) -> Item:
+    if len(items) == 1:
+        return items[0]
+    visible = _visible(items)
+    separates = any(item.separates or item.kind == "text" for item in items)
+    return Item("point", raw_pieces(items), visible, separates)
+
+
+def _separate_marks(items: Sequence[Item]) -> tuple[str, tuple[Mark, ...], tuple[Placeholder, ...]]:
+    """Return the text, the marks and the placeholders of items that begin and end with text or with tags of pairs."""
+    text, gap = "", ""  # the gap is the space after the text
+    placeholders: list[Placeholder] = []
+    roots: list[Mark] = []
+    opened: list[Mark] = []
+    points: list[Mark] = []  # points since the last text
+    after_mark = False
+    for item in items:
+        if item.kind in ("open", "close", "point"):
+            after_mark = True
+        if item.kind == "close":
+            closed = opened.pop()
+            closed.end, closed.closing = len(text), item.raw
+            closed.ends_with_space = bool(gap) and not points
+        elif item.kind in ("open", "point"):
+            mark = Mark(len(text), len(text), item.raw)
+            (opened[-1].children if opened else roots).append(mark)
+            if item.kind == "open":
+                opened.append(mark)
+            else:
+                mark.visible, mark.left = item.text or _BOUNDARY, gap[-1:] or text[-1:]
+                points.append(mark)
+                if item.separates or item.text.strip(_BOUNDARY):
+                    gap = gap or " "
+        else:
+            own = item.text
+            for point in points:
+                point.right = own[:1]
+            if points and own.startswith(tuple(_CLOSING)):
+                gap = ""  # a point leaves no space before punctuation
+            if (after_mark and gap) or (points and text.endswith(tuple(_OPENING))):
+                own = own.lstrip(" ")  # tags and points leave no double space
+            if own.startswith(" ") and not points:
+                for mark in opened:
+                    mark.starts_with_space |= mark.start == len(text)
+                own = own if text else own.lstrip(" ")
+            points, after_mark = [], False
+            core = own.rstrip(" ")
+            if core:
+                text += gap if text else ""
+                if item.kind == "placeholder":
+                    placeholders.append(Placeholder(len(text), len(text) + len(core), item.raw))
+                text += core
+                gap = ""
+            gap += own[len(core) :]
+    return text, tuple(roots), tuple(placeholders)
+
+
+def visible_text(segment: Segment, translation: AlignedText) -> str:
+    """Return the translation of a segment with its points, as a reader sees it. Tags separate words."""
+    marks = tuple(map(_as_visible, segment.marks))
+    filled = fill_segment(
+        replace(segment, marks=marks, escape=str), translation, lambda pieces: "".join(map(str, pieces))
+    )
+    return _visible(segment.before) + filled + _visible(segment.after)
+
+
+def _as_visible(mark: Mark) -> Mark:
+    closing = None if mark.closing is None else (_BOUNDARY,)
+    return replace(mark, opening=(mark.visible,), closing=closing, children=list(map(_as_visible, mark.children)))
+
+
+def fill_segment(segment: Segment, translation: AlignedText, join: Callable[[Pieces], str]) -> str:
+    """Return the translation of a segment's text with its marks, in the syntax of the document.
+
+    ``join`` returns the text of the pieces of a tag.
+    """
+    out: list[str] = []
+    found = zip(translation.placeholders, segment.placeholders, strict=True)
+    kept = sorted(found, key=lambda pair: pair[0], reverse=True)
+
+    def add_text(start: int, end: int) -> None:
+        """Add a part of the translation, in which placeholders are written as in the source."""
+        while kept and kept[-1][0][1] <= end:
+            (at, after), placeholder = kept.pop()
+            out.extend((segment.escape(translation.text[start:at]), join(placeholder.raw)))
+            start = after
+        out.append(segment.escape(translation.text[start:end]))
+
+    if not segment.marks:
+        add_text(0, len(translation.text))
+        return "".join(out)
+    placement = _Placement(segment, translation)
+
+    def render(marks: Sequence[Mark], source: Span, target: Span) -> None:
+        position = target[0]
+        last: Mark | None = None  # a point at the current position
+        for (start, end), mark in placement.place(marks, source, target):
+            has_gap = mark.closing is None and start - 1 > position and _has_gap(translation.text[:start], mark)
+            if start > position:
+                add_text(position, start - has_gap)
+                last = None
+            if mark.closing is None:
+                before = "" if has_gap else _space(translation.text[:start][-1:], mark.left)
+                if last is not None:
+                    before = "" if out[-1] == " " else " "
+                out.extend((before, join(mark.opening), _space(translation.text[start : start + 1], mark.right)))
+                last = mark
+            else:
+                out.append(join(mark.opening))
+                if mark.starts_with_space and mark.start == start == 0 and not mark.has_pair_at(0):
+                    out.append(" ")
+                render(mark.children, (mark.start, mark.end), (start, end))
+                ends = mark.end == len(segment.text) and end == len(translation.text)
+                if mark.ends_with_space and ends and not mark.has_pair_at(mark.end):
+                    out.append(" ")
+                out.append(join(mark.closing))
+                last = None
+            position = end
+        add_text(position, target[1])
+
+    render(segment.marks, (0, len(segment.text)), (0, len(translation.text)))
+    return "".join(out)
+
+
+def _has_gap(before: str, mark: Mark) -> bool:
+    """Return whether a text ends with a space that is not before a point, but between its neighbors without it."""
+    return before[-2:] == f"{mark.left} " and not mark.left.isspace() and bool(mark.right)
+
+
+def _space(neighbor: str, source_neighbor: str) -> str:
+    """Return the space between a point and its neighbor in the translation; see :attr:`Mark.left`."""
+    if not neighbor or neighbor.isspace():
+        return ""
+    if neighbor.isalnum():
+        return "" if source_neighbor.isalnum() else " "
+    return " " if source_neighbor.isspace() else ""
+
+
+_JOINERS = "'\u2019\u2010\u2011-"  # apostrophes and hyphens
+# Words with joiners inside, and numbers with separators. No point is placed inside of them.
+_JOINED = re.compile(rf"(?<!\w)\w++(?:[{_JOINERS}]\w++|(?<=\d)[.,:]\d++)+")
+
+
+class _Placement:
+    """Places marks into a translation by word alignment."""
+
+    def __init__(self, segment: Segment, translation: AlignedText) -> None:
+        self._source = split_words(segment.text, [(each.start, each.end) for each in segment.placeholders])
+        self._target = split_words(translation.text, translation.placeholders)
+        self._source_text, self._target_text = segment.text, translation.text
+        self._source_starts, self._source_ends = [start for start, _ in self._source], [end for _, end in self._source]
+        # Every position is after the first entry, which is no word.
+        self._joined = [(-1, -1), *(match.span() for match in _JOINED.finditer(translation.text))]
+        rows, columns = len(self._source), len(self._target)
+        links = {(i, j) for i, j in translation.links if i < rows and j < columns}
+        if not links and columns:  # no alignment: assume the order of the source
+            links = {(i, min(columns - 1, round(i * columns / rows))) for i in range(rows)}
+        self._targets: list[list[int]] = [[] for _ in self._source]
+        self._sources: list[list[int]] = [[] for _ in self._target]
+        for i, j in sorted(links):
+            self._targets[i].append(j)
+            self._sources[j].append(i)
+
+    def place(self, marks: Sequence[Mark], source: Span, target: Span) -> list[tuple[Span, Mark]]:
+        """Return the place of each mark inside ``target``, a range of characters, in the order of the translation.
+
+        ``source`` is the range of the source text that the marks are in.
+        """
+        spans: dict[int, Span] = {}
+        taken: set[int] = set()
+        for order, mark in enumerate(marks):
+            if mark.closing is not None and (found := self._inside_word(mark, target, spans)):
+                spans[order], word = found
+                taken.add(word)
+        for order, mark in enumerate(marks):
+            if order not in spans and mark.closing is not None and (run := self._best_run(mark, target, taken)):
+                taken.update(range(*run))
+                spans[order] = self._without_rest_of_word(mark, run)
+        self._enclose_spaces(marks, spans, target)
+        placed = [(span, order) for order, span in spans.items()]
+        for order, mark in enumerate(marks):
+            if order in spans:
+                continue
+            at = self._position(mark, source, target)
+            if not {mark.left, mark.right}.intersection(_JOINERS):
+                start, end = self._joined[bisect_left(self._joined, (at,)) - 1]
+                at = start if start < at < end else at
+            at = min(max(at, target[0]), target[1])
+            for other, (start, end) in spans.items():
+                if start < at < end:
+                    inside = self._target_text[start:at].strip(), self._target_text[at:end].strip()
+                    at = start if not inside[0] or (inside[1] and order < other) else end
+                    break
+            placed.append(((at, at), order))
+        return [(span, marks[order]) for span, order in sorted(placed)]
+
+    def _inside_word(self, mark: Mark, target: Span, spans: dict[int, Span]) -> tuple[Span, int] | None:
+        """Return the place of a pair inside of a word that the translation contains unchanged, and this word.
+
+        Places beside the characters ``target``, or that overlap with one of ``spans``, are not considered.
+        """
+        word = bisect_right(self._source_ends, mark.start)
+        begin, end = self._source[word]
+        start = max(begin, mark.start)  # a mark begins before the space before its first word
+        if mark.end > end or (start, mark.end) == (begin, end):
+            return None
+        text = self._source_text[begin:end]
+        for j in dict.fromkeys([*self._targets[word], *range(len(self._target))]):
+            first, last = self._target[j]
+            span = first + start - begin, first + mark.end - begin
+            is_same = last - first == end - begin and self._target_text[first:last].casefold() == text.casefold()
+            if not is_same or span[0] < target[0] or span[1] > target[1]:
+                continue
+            if all(span[1] <= other[0] or other[1] <= span[0] for other in spans.values()):
+                return span, j
+        return None
+
+    def _without_rest_of_word(self, mark: Mark, run: Span) -> Span:
+        """Return the characters of a run of target words that a pair encloses.
+
+        If the pair ends inside of a word that also ends the run, it ends at the same place.
+        """
+        start, (begin, end) = self._target[run[0]][0], self._target[run[1] - 1]
+        last = bisect_left(self._source_starts, mark.end) - 1
+        rest = max(0, self._source_ends[last] - mark.end)
+        is_same = self._target_text[begin:end] == self._source_text[slice(*self._source[last])]
+        return start, end - rest if is_same else end
+
+    def _enclose_spaces(self, marks: Sequence[Mark], spans: dict[int, Span], target: Span) -> None:
+        """Extend the spans of pairs by the spaces that they enclose in the source. Each space is enclosed once."""
+        last = target[0]
+        for order, (start, end) in sorted(spans.items(), key=lambda each: each[1]):
+            if marks[order].starts_with_space and self._target_text[max(last, start - 1) : start] == " ":
+                start -= 1
+            if marks[order].ends_with_space and self._target_text[end : min(target[1], end + 1)] == " ":
+                end += 1
+            spans[order], last = (start, end), end
+
+    def _best_run(self, mark: Mark, target: Span, taken: set[int]) -> Span | None:
+        """Return the run of target words with the largest sum of scores, or None if no run has a positive sum.
+
+        The run is a pair (first word, end). It contains no word of ``taken`` and no word outside the characters
+        ``target``.
+        """
+        inside = range(bisect_right(self._source_ends, mark.start), bisect_left(self._source_starts, mark.end))
+        aligned = [j for i in inside for j in self._targets[i]]
+        best: tuple[float, Span | None] = (0.0, None)
+        total, begin = 0.0, None
+        for j in range(min(aligned, default=0), max(aligned, default=-1) + 1):
+            (start, end), sources = self._target[j], self._sources[j]
+            if start < target[0] or end > target[1] or j in taken:
+                total, begin = 0.0, None
+                continue
+            score = 2 * sum(i in inside for i in sources) / len(sources) - 1 if sources else _UNALIGNED
+            if begin is None or total <= 0:
+                total, begin = 0.0, j
+            total += score
+            if total > best[0]:
+                best = total, (begin, j + 1)
+        return best[1]
+
+    def _position(self, mark: Mark, source: Span, target: Span) -> int:
+        """Return the position of a point in the translation."""
+        first, last = bisect_left(self._source_starts, source[0]), bisect_right(self._source_ends, source[1])
+        before = range(first, bisect_right(self._source_ends, mark.start))
+        after = range(bisect_left(self._source_starts, mark.start), last)
+        if not after:
+            return target[1]
+        if not before:
+            return target[0]
+        is_word = self._source_text[slice(*self._source[after[0]])][0].isalnum()
+        if not is_word and (position := self._same_punctuation(after[0], before[-1])) is not None:
+            return position
+        belongs_left = not is_word or (mark.left.strip() and not mark.right.strip())
+        for distance in range(max(len(before), len(after))):
+            near = [(i, True) for i in after[distance : distance + 1]]
+            near += [(i, False) for i in before[::-1][distance : distance + 1]]
+            for i, follows in reversed(near) if belongs_left and distance == 0 else near:
+                if self._targets[i]:
+                    return self._target[min(self._targets[i])][0] if follows else self._target[max(self._targets[i])][1]
+        return target[1]
+
+    def _same_punctuation(self, following: int, preceding: int) -> int | None:
+        """Return the start of the target's counterpart of a source punctuation mark, or None if there is none.
+
+        The counterpart is the same character, and the first one after the translation of the word before it.
+        """
+        character = self._source_text[slice(*self._source[following])]
+        first = max(self._targets[preceding], default=-1) + 1
+        return next((start for start, end in self._target[first:] if self._target_text[start:end] == character), None)
+
+
+def link_words(
+    segment: Segment,
+    translation: str,
+    placeholders: Sequence[Span],
+    source_tokens: Sequence[str],
+    target_tokens: Sequence[str],
+    token_pairs: Iterable[tuple[int, int]],
+) -> frozenset[tuple[int, int]]:
+    """Return the pairs (source word, target word) that contain aligned tokens; see :class:`AlignedText`.
+
+    Args:
+        segment: The source.
+        translation: The translation.
+        placeholders: The placeholders in the translation.
+        source_tokens: The tokens of the source as displayed.
+        target_tokens: The tokens of the translation as displayed.
+        token_pairs: Pairs (source token, target token).
+    """
+    source_words = split_words(segment.text, [(each.start, each.end) for each in segment.placeholders])
+    source = _words_of_tokens(segment.text, source_words, source_tokens)
+    target = _words_of_tokens(translation, split_words(translation, placeholders), target_tokens)
+    return frozenset((i, j) for one, other in token_pairs for i in source[one] for j in target[other])
+
+
+def _words_of_tokens(text: str, words: Sequence[Span], tokens: Sequence[str]) -> list[list[int]]:
+    """Return, for each token, the indices of the words that it is part of; none if it cannot be found in the text.
+
+    A token is searched near the end of the token before it, because tokenizers may normalize the text.
+    """
+    word_at = {at: index for index, span in enumerate(words) for at in range(*span)}
+    found: list[list[int]] = []
+    position = 0
+    for token in tokens:
+        core = re.sub(r"^[\s▁]+|\s+$|@@ ?$", "", token)
+        at = text.find(core, position, position + len(core) + _LOOKAHEAD) if core else -1
+        if at < 0:
+            found.append([])
+            continue
+        position = at + len(core)
+        found.append(sorted({word_at[each] for each in range(at, position) if each in word_at}))
+    return found

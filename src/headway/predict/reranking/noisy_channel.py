@@ -1,0 +1,101 @@
+"""Rank candidate translations with a language model and a model of the reverse direction: the noisy channel.
+
+    score(y) = log p(y | x) + a log p(y) + b log p(x | y) + c |y|
+
+x is the source, y a candidate, and |y| its number of tokens. By Bayes' rule p(y | x) is proportional to p(x | y) p(y),
+in which the language model p(y) can be trained on text that has no translation. The sum of all of these, with weights
+tuned on a development set, ranks better than each alone (Yee et al. 2019, "Simple and Effective Noisy Channel Modeling
+for Neural Machine Translation"; Ng et al. 2019, "Facebook FAIR's WMT19 News Translation Task Submission", section
+3.5). |y| offsets the preference of sums of log-probabilities for short translations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+from pydantic import Field
+
+from headway.config import Config
+from headway.predict.language_modeling.scored_text import TextScorer
+from headway.predict.reranking.rerank import RankedText, rank_by_scores, score_candidates
+from headway.predict.translation.translator import Translator
+
+_LANGUAGE_MODEL_GRID = _CHANNEL_GRID = tuple(step / 10 for step in range(11))
+_LENGTH_GRID = tuple(step / 4 for step in range(-4, 13))
+
+Features = Float[np.ndarray, "_ 4"]  # log p(y | x), log p(y), log p(x | y), |y|
+
+
+class NoisyChannelWeights(Config):
+    """The weights of the terms besides log p(y | x), whose weight is 1."""
+
+    language_model: float = Field(0.0, allow_inf_nan=False, description="Weight a of log p(y), the language model.")
+    channel: float = Field(0.0, allow_inf_nan=False, description="Weight b of log p(x | y), the reverse direction.")
+    length: float = Field(0.0, allow_inf_nan=False, description="Weight c of the number of tokens of y.")
+
+
+def noisy_channel_features(
+    translator: Translator,
+    sources: Sequence[str],
+    candidates: Sequence[Sequence[str]],
+    *,
+    language_model: TextScorer | None = None,
+    channel: Translator | None = None,
+    target_language: str | None = None,
+    source_language: str | None = None,
+) -> list[Features]:
+    """Return log p(y | x), log p(y), log p(x | y) and |y| of each candidate of each source. A missing model gives 0.
+
+    Args:
+        translator: The model of the translation direction. |y| counts its tokens.
+        sources: The sources.
+        candidates: The candidates of each source.
+        language_model: A model of the target language that was trained on documents of one line.
+        channel: A model of the reverse direction.
+        target_language: The language of the candidates, if ``translator`` has several.
+        source_language: The language of the sources, for imported models that need it.
+
+    Raises:
+        HeadwayError: A candidate cannot be scored. The message contains the number of its source, counted from 1.
+    """
+    direct = score_candidates(
+        translator, sources, candidates, target_language=target_language, source_language=source_language
+    )
+    texts = [text for each in candidates for text in each]
+    rows = np.zeros((len(texts), 4))
+    rows[:, 0] = [each.log_probability for each in direct]
+    rows[:, 3] = [len(each.tokens) for each in direct]
+    if language_model is not None:
+        rows[:, 1] = [each.log_probability for each in language_model.score(texts)]
+    if channel is not None:
+        rows[:, 2] = [each.log_probability for each in score_candidates(channel, sources, candidates, reverse=True)]
+    return np.split(rows, np.cumsum([len(each) for each in candidates])[:-1])
+
+
+def rank_by_noisy_channel(
+    candidates: Sequence[Sequence[str]], features: Sequence[Features], weights: NoisyChannelWeights
+) -> list[list[RankedText]]:
+    """Rank the candidates of each source, best first."""
+    values = np.array([1.0, weights.language_model, weights.channel, weights.length])
+    return [rank_by_scores(texts, (rows @ values).tolist()) for texts, rows in zip(candidates, features, strict=True)]
+
+
+def tune_noisy_channel(
+    candidates: Sequence[Sequence[str]], features: Sequence[Features], references: Sequence[str]
+) -> NoisyChannelWeights:
+    """Return the weights with the best corpus BLEU, by a search on a grid.
+
+    The weights of the models are between 0 and about 1, and the weight of the length is between -1 and 3. A model whose
+    feature is always 0 keeps the weight 0. Measure the weights on other sentences than those that they were tuned on.
+
+    Raises:
+        DataError: There are no sentences, or their numbers differ.
+    """
+    from headway.evaluation.feature_weights import tune_feature_weights
+
+    used = [any(bool(rows[:, at].any()) for rows in features) for at in (1, 2)]
+    grids = [grid if has else (0.0,) for has, grid in zip(used, (_LANGUAGE_MODEL_GRID, _CHANNEL_GRID), strict=True)]
+    found = tune_feature_weights(features, candidates, references, [*grids, _LENGTH_GRID])
+    return NoisyChannelWeights(**dict(zip(NoisyChannelWeights.model_fields, found, strict=True)))

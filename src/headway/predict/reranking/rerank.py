@@ -1,0 +1,141 @@
+"""Rerank given candidates, by their expected agreement with each other or by the probabilities of other models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from headway.decode import length_penalty
+from headway.errors import ConfigError, HeadwayError
+from headway.predict.results import ScoredTarget, Translation
+
+if TYPE_CHECKING:
+    from headway.predict.translation.translator import Translator
+
+
+@dataclass(frozen=True)
+class RankedText:
+    """A text and the score that it was ranked by. Greater is better."""
+
+    text: str
+    score: float
+
+
+def rank_by_models(
+    translators: Sequence[Translator],
+    sources: Sequence[str],
+    candidates: Sequence[Sequence[str]],
+    *,
+    weights: Sequence[float],
+    alpha: float = 0.6,
+    target_language: str | None = None,
+    source_language: str | None = None,
+) -> list[list[RankedText]]:
+    """Rank the candidates of each source by the sum of ``weight * log P(candidate | source) / length penalty``.
+
+    Each model counts the length in its own tokens, so models with different vocabularies can be combined. The length
+    penalty is the one of Wu et al. 2016, with exponent ``alpha``.
+
+    Raises:
+        HeadwayError: A candidate cannot be scored. The message contains the number of its source, counted from 1.
+    """
+    if len(weights) != len(translators):
+        raise ConfigError(f"{len(weights)} weights for {len(translators)} models; expected a weight for each")
+    totals = [0.0] * sum(map(len, candidates))
+    for translator, weight in zip(translators, weights, strict=True):
+        found = score_candidates(
+            translator, sources, candidates, target_language=target_language, source_language=source_language
+        )
+        for at, each in enumerate(found):
+            totals[at] += weight * each.log_probability / length_penalty(len(each.tokens) + 1, alpha)
+    scores = iter(totals)
+    return [rank_by_scores(texts, list(islice(scores, len(texts)))) for texts in candidates]
+
+
+def score_candidates(
+    translator: Translator,
+    sources: Sequence[str],
+    candidates: Sequence[Sequence[str]],
+    *,
+    reverse: bool = False,
+    target_language: str | None = None,
+    source_language: str | None = None,
+) -> list[ScoredTarget]:
+    """Return the score of each candidate given its source, for all sources in one list.
+
+    If ``reverse`` is set, return the scores of the sources given the candidates: ``translator`` is then a model of the
+    reverse direction.
+
+    Raises:
+        HeadwayError: A candidate cannot be scored. The message contains the number of its source, counted from 1.
+    """
+    numbers = [number for number, texts in enumerate(candidates) for _ in texts]
+    pairs = [sources[number] for number in numbers], [text for texts in candidates for text in texts]
+    found = translator.score_each(
+        *(pairs[::-1] if reverse else pairs), target_language=target_language, source_language=source_language
+    )
+    for number, each in zip(numbers, found, strict=True):
+        if isinstance(each, HeadwayError):
+            raise each.with_location(f"source {number + 1}")
+    return [each for each in found if not isinstance(each, HeadwayError)]
+
+
+def rank_by_agreement(candidates: Sequence[str], scores: Sequence[float] | None = None) -> list[RankedText]:
+    """Rank the candidates of one source by expected chrF, weighted by exp(score), or equally if there are no scores."""
+    weights = [1.0] * len(candidates) if scores is None else softmax(scores)
+    values = expected_chrf(candidates, weights)
+    return rank_by_scores(candidates, values)
+
+
+def rank_by_scores(candidates: Sequence[str], scores: Sequence[float]) -> list[RankedText]:
+    """Return the candidates of one source in the order of their scores, best first; equal ones keep their order."""
+    ranked = [RankedText(text, score) for text, score in zip(candidates, scores, strict=True)]
+    return sorted(ranked, key=lambda each: each.score, reverse=True)
+
+
+def expected_chrf(texts: Sequence[str], weights: Sequence[float]) -> list[float]:
+    """Return the weighted mean chrF (0 to 100) of each text against all texts as references.
+
+    Equal texts are compared once. A text has the score 100 against itself.
+    """
+    from headway.evaluation import sentence_chrf
+
+    shares: dict[str, float] = {}
+    for text, weight in zip(texts, weights, strict=True):
+        shares[text] = shares.get(text, 0.0) + weight
+    total = sum(shares.values())
+    values = {
+        text: sum(share * (100.0 if other == text else sentence_chrf(text, other)) for other, share in shares.items())
+        for text in shares
+    }
+    return [values[text] / total for text in texts]
+
+
+def minimum_bayes_risk(translation: Translation, *, sampled: bool) -> Translation:
+    """Order the candidates by their expected chrF, so that the one that agrees most with the others comes first.
+
+    This is minimum Bayes risk decoding (Kumar and Byrne 2004, "Minimum Bayes-Risk Decoding for Statistical Machine
+    Translation"; Eikema and Aziz 2020, "Is MAP Decoding All You Need?", section 7).
+
+    Args:
+        translation: A translation with several candidates.
+        sampled: Whether the candidates were sampled. Samples have equal weights, and a text that was drawn twice counts
+            twice. Otherwise, each candidate is weighted by its probability.
+    """
+    candidates = translation.candidates
+    weights = [1.0] * len(candidates) if sampled else softmax([each.log_probability for each in candidates])
+    values = expected_chrf([candidate.text for candidate in candidates], weights)
+    order = sorted(range(len(values)), key=values.__getitem__, reverse=True)
+    return replace(translation, candidates=tuple(replace(candidates[at], utility=values[at]) for at in order))
+
+
+def softmax(values: Sequence[float]) -> list[float]:
+    """Return exp(value) divided by the sum of all, or equal weights if every value is -inf."""
+    top = max(values)
+    if top == -math.inf:
+        return [1 / len(values)] * len(values)
+    powers = [math.exp(value - top) for value in values]
+    return [power / sum(powers) for power in powers]

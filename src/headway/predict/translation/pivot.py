@@ -1,0 +1,336 @@
+"""Translation through a third language, where no model translates the pair directly.
+
+Let x be a text, z its translation into the third language (the pivot) and y the translation of z. The first model finds
+the ``candidates`` best pivots z, the second one translates each of them, and the pairs are ranked by their joint
+probability
+
+    log p(y, z | x) = log p(z | x) + log p(y | z),
+
+where y depends on x through z only. One pivot (``candidates=1``) is the usual way; several let the second model, for
+which some pivots are easier or clearer than others, have a say (Utiyama and Isahara 2007, "A Comparison of Pivot
+Methods for Phrase-Based Statistical Machine Translation", call them n-best sentence translations). If several pivots
+lead to the same y, the most probable pair stands for it.
+
+Each sentence of a text that is split has pivots of its own. Requirements on the translation (prefix, phrases, the
+targets of a glossary) concern the second step; the entries of a glossary are found in x. Alignments compose: y's
+attention to z, times z's attention to x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import get_args
+
+from headway.decode import DecodingOptions, SearchFunction, StepsFunction
+from headway.errors import ConfigError, HeadwayError
+from headway.predict.markup.html import MarkupKind, MarkupOptions
+from headway.predict.phrases import alternatives_to_include, contains_any_phrase
+from headway.predict.results import Alignment, Candidate, Flag, GlossaryTerm, Source, Translation, WordAlignment
+from headway.predict.translation.alignment import compose_alignments, word_alignment
+from headway.predict.translation.glossary import Glossary, GlossaryEntry
+from headway.predict.translation.marked_translation import translate_marked
+from headway.predict.translation.plan import TranslationPlan, merge_parts
+from headway.predict.translation.segment import TextPart, split_text
+from headway.predict.translation.text_translator import PAPER_OPTIONS, TextTranslator
+from headway.predict.translation.translator import Translator
+
+DEFAULT_CANDIDATES = 1
+_UNKNOWN_LANGUAGES = ("source", "target")  # names in models whose languages are not known
+_HARMLESS: tuple[Flag, ...] = ("fell_back", "split")
+
+
+@dataclass(frozen=True)
+class _PivotedPart:
+    """A sentence, or a text that is not split.
+
+    Attributes:
+        source: The text, with the requirements on its translation.
+        terms: The glossary entries that apply.
+        has_glossary: Whether there is a glossary.
+    """
+
+    source: Source
+    terms: tuple[GlossaryEntry, ...]
+    has_glossary: bool
+
+
+class PivotTranslator(TextTranslator):
+    """Translates with one model into a third language, and with another one from there.
+
+        model = PivotTranslator(headway.load("runs/de-en/best"), headway.load("runs/en-fr/best"))
+        model.translate("Guten Morgen!").candidates[0].pivot
+
+    Args:
+        first: Translates into the pivot language.
+        second: Translates from the pivot language.
+        pivot_language: The pivot language, as both models call it, or the names that the first and the second model
+            have for it. None means the one that the first model translates into and the second one from.
+        candidates: The number of pivots of each text. At most the beam size of a search are used, and one when
+            sampling.
+
+    Raises:
+        ConfigError: The models have no language in common, or several, or ``candidates`` is less than 1.
+    """
+
+    def __init__(
+        self,
+        first: Translator,
+        second: Translator,
+        *,
+        pivot_language: str | tuple[str, str] | None = None,
+        candidates: int = DEFAULT_CANDIDATES,
+    ) -> None:
+        if candidates < 1:
+            raise ConfigError(f"candidates = {candidates}: expected 1 or more pivots")
+        if pivot_language is None:
+            pivot_language = _common_language(first, second)
+        into, from_ = (pivot_language, pivot_language) if isinstance(pivot_language, str) else pivot_language
+        self.first, self.second, self.candidates = first, second, candidates
+        self._into = into if first.target_languages else None
+        self._from = from_ if second.source_languages else None
+
+    def share_search(self, search: SearchFunction, steps: StepsFunction) -> None:
+        """Let all calls search with these functions, so that they can share batches."""
+        self.first.share_search(search, steps)
+        self.second.share_search(search, steps)
+
+    def translate_each(
+        self,
+        texts: Sequence[str | Source],
+        options: DecodingOptions = PAPER_OPTIONS,
+        *,
+        target_language: str | None = None,
+        source_language: str | None = None,
+        alignment: bool = False,
+        glossary: Glossary | None = None,
+        markup: MarkupOptions | MarkupKind | None = None,
+        protect: bool = True,
+    ) -> list[Translation | HeadwayError]:
+        """Translate a list of texts. A text that cannot be translated is represented by its error.
+
+        The first step is a beam search with the beam size, length penalty and normalization of ``options``. All of them
+        apply to the second step.
+        """
+        if alignment:
+            self.first.check_alignment()
+            self.second.check_alignment()
+        if glossary is not None:
+            self.second.check_glossary(glossary)
+
+        def translate(sources: Sequence[Source], aligned: Sequence[bool]) -> list[Translation | HeadwayError]:
+            return self._translate(sources, aligned, options, source_language, target_language, glossary)
+
+        return translate_marked(
+            texts,
+            translate,
+            markup=markup,
+            protect=protect,
+            alignment=alignment,
+            can_align=self.first.can_align and self.second.can_align,
+        )
+
+    def word_alignment(self, candidate: Candidate) -> WordAlignment:
+        """Return the word alignment of a candidate that was translated with ``alignment=True``."""
+        return word_alignment(candidate, self.first.bundle.source_tokenizer, self.second.bundle.target_tokenizer)
+
+    def check_glossary(self, glossary: Glossary) -> None:
+        """Raise an error if the second model cannot produce a target phrase of a glossary."""
+        self.second.check_glossary(glossary)
+
+    def _translate(
+        self,
+        sources: Sequence[Source],
+        aligned: Sequence[bool],
+        options: DecodingOptions,
+        source_language: str | None,
+        target_language: str | None,
+        glossary: Glossary | None,
+    ) -> list[Translation | HeadwayError]:
+        """Translate texts without markup and placeholders. ``aligned`` tells which ones need an alignment."""
+        plans = [self._plan(source, source_language) for source in sources]
+        parts = [
+            _PivotedPart(each, tuple(glossary.matches(each.text)) if glossary else (), glossary is not None)
+            for plan in plans
+            if not isinstance(plan, HeadwayError)
+            for each in plan[1]
+        ]
+        count = 1 if options.sampling is not None else min(self.candidates, options.beam_size)
+        first_options = DecodingOptions(
+            beam_size=options.beam_size if options.sampling is None else PAPER_OPTIONS.beam_size,
+            n_best=count,
+            length_penalty=options.length_penalty,
+            normalization=options.normalization,
+        )
+        needs_alignment = any(aligned)
+        found = self.first.translate_each(
+            [Source(part.source.text) for part in parts],
+            first_options,
+            source_language=source_language,
+            target_language=self._into,
+            alignment=needs_alignment,
+            protect=False,
+        )
+        pivots = [[] if isinstance(each, HeadwayError) else _pivots(each) for each in found]
+        second = iter(
+            self.second.translate_each(
+                [
+                    self._requirements(part, pivot.text, options)
+                    for part, own in zip(parts, pivots, strict=True)
+                    for pivot in own
+                ],
+                options,
+                source_language=self._from,
+                target_language=target_language,
+                alignment=needs_alignment,
+                protect=False,
+            )
+        )
+        results: list[Translation | HeadwayError] = []
+        for part, start, own in zip(parts, found, pivots, strict=True):
+            ends = [next(second) for _ in own]
+            results.append(start if isinstance(start, HeadwayError) else self._join(part, start, own, ends, options))
+        return _merged(plans, iter(results), aligned)
+
+    def _plan(self, source: Source, source_language: str | None) -> tuple[TranslationPlan, list[Source]] | HeadwayError:
+        """Split a text into the parts that have pivots of their own."""
+        if not source.text.strip():
+            return TranslationPlan(source), []
+        first = self.first
+        try:
+            length = first.source_length(source.text)
+            if not source.split_sentences and length <= first.max_source_tokens:
+                return TranslationPlan(source, (TextPart(source.text, ""),)), [source]
+            language = source_language or first.bundle.task.source_language
+            parts, trailing = split_text(source.text, language, first.source_length, first.max_source_tokens)
+        except HeadwayError as error:
+            return error
+        if source.include and len(parts) > 1:
+            return ConfigError(
+                f"include: the text is translated in {len(parts)} parts, and it is unknown which part must contain the "
+                "phrases; translate its sentences one by one"
+            )
+        plan = TranslationPlan(source, tuple(parts), trailing_whitespace=trailing)
+        own = replace(source, split_sentences=False)
+        return plan, [
+            replace(own, text=part.text, prefix="" if number else source.prefix) for number, part in enumerate(parts)
+        ]
+
+    def _requirements(self, part: _PivotedPart, pivot: str, options: DecodingOptions) -> Source:
+        """Return a pivot with the requirements on its translation."""
+        # Sampling cannot be forced to produce phrases, so samples are only checked for them.
+        terms = () if options.sampling else tuple(entry.phrases for entry in part.terms)
+        return replace(part.source, text=pivot, include=(*part.source.include, *terms))
+
+    def _join(
+        self,
+        part: _PivotedPart,
+        start: Translation,
+        pivots: Sequence[Candidate],
+        ends: Sequence[Translation | HeadwayError],
+        options: DecodingOptions,
+    ) -> Translation | HeadwayError:
+        """Rank the translations of all pivots of a part."""
+        errors = [end for end in ends if isinstance(end, HeadwayError)]
+        if len(errors) == len(ends):
+            return errors[0]
+        pairs = [
+            self._joint(part, pivot, candidate)
+            for pivot, end in zip(pivots, ends, strict=True)
+            if not isinstance(end, HeadwayError)
+            for candidate in end.candidates
+        ]
+        if options.sampling is None:
+            pairs = _distinct(sorted(pairs, key=lambda each: -each.log_probability))
+            best, pairs = pairs[0], sorted(pairs, key=lambda each: not self._is_sound(each))
+            if pairs[0] is not best:
+                pairs[0] = replace(pairs[0], flags=(*pairs[0].flags, "fell_back"))
+        unlikely = _any(each.unlikely for each in (start, *ends) if not isinstance(each, HeadwayError))
+        return Translation(part.source.text, tuple(pairs[: options.n_best]), unlikely)
+
+    def _is_sound(self, candidate: Candidate) -> bool:
+        return not self.second.avoid_flagged or set(candidate.flags) <= set(_HARMLESS)
+
+    def _joint(self, part: _PivotedPart, pivot: Candidate, candidate: Candidate) -> Candidate:
+        """Return the translation of a pivot as a translation of the part."""
+        alignment = None
+        if pivot.alignment is not None:
+            second = candidate.alignment or Alignment((), (), ())  # None if the pivot has no text
+            alignment = compose_alignments(pivot.alignment, pivot.tokens, second)
+        tokenizer, flags = self.second.bundle.target_tokenizer, {*pivot.flags, *candidate.flags} - {"fell_back"}
+        named = {group[0] for group in alternatives_to_include(part.source)}
+        terms = tuple(
+            GlossaryTerm(each.source, each.targets, contains_any_phrase(tokenizer, candidate.text, each.phrases))
+            for each in part.terms
+        )
+        joint = pivot.log_probability + candidate.log_probability
+        return replace(
+            candidate,
+            score=joint,
+            log_probability=joint,
+            flags=tuple(flag for flag in get_args(Flag) if flag in flags),
+            unmet=tuple(phrase for phrase in candidate.unmet if phrase in named),
+            glossary=terms if part.has_glossary else None,
+            alignment=alignment,
+            pivot=pivot.text,
+        )
+
+
+def _common_language(first: Translator, second: Translator) -> str:
+    """Return the language that one model translates into and the other one from."""
+    into = first.target_languages or (first.bundle.task.target_language,)
+    from_ = second.source_languages or (second.bundle.task.source_language,)
+    common = [each for each in into if each in from_]
+    if len(common) == 1:
+        return common[0]
+    if common:
+        raise ConfigError(f"both models have {', '.join(common)}", hint="choose one of them as pivot_language")
+    if len(into) == len(from_) == 1 and not {*into, *from_}.isdisjoint(_UNKNOWN_LANGUAGES):
+        return into[0]
+    raise ConfigError(
+        f"the first model translates into {', '.join(into)}, but the second one from {', '.join(from_)}",
+        hint="choose models with a language in common, or name it as pivot_language",
+    )
+
+
+def _pivots(found: Translation) -> list[Candidate]:
+    """Return the different pivots. One without text, whose translation is certain, would win against all others."""
+    every = _distinct(found.candidates)
+    return [each for each in every if each.text.strip()] or every[:1]
+
+
+def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the first candidate of each text."""
+    found: dict[str, Candidate] = {}
+    for each in candidates:
+        found.setdefault(each.text, each)
+    return list(found.values())
+
+
+def _merged(
+    plans: Sequence[tuple[TranslationPlan, list[Source]] | HeadwayError],
+    results: Iterator[Translation | HeadwayError],
+    aligned: Sequence[bool],
+) -> list[Translation | HeadwayError]:
+    """Merge the translations of the parts of each text."""
+    merged: list[Translation | HeadwayError] = []
+    for plan, align in zip(plans, aligned, strict=True):
+        if isinstance(plan, HeadwayError):
+            merged.append(plan)
+            continue
+        own = [next(results) for _ in plan[1]]
+        error = next((each for each in own if isinstance(each, HeadwayError)), None)
+        parts = [each for each in own if not isinstance(each, HeadwayError)]
+        whole = error or merge_parts(
+            plan[0], [each.candidates for each in parts], _any(each.unlikely for each in parts)
+        )
+        if isinstance(whole, Translation) and not align:
+            whole = replace(whole, candidates=tuple(replace(each, alignment=None) for each in whole.candidates))
+        merged.append(whole)
+    return merged
+
+
+def _any(judgements: Iterable[bool | None]) -> bool | None:
+    """Return whether any of the judgements is True, or None if there is no judgement."""
+    known = [each for each in judgements if each is not None]
+    return any(known) if known else None

@@ -1,0 +1,258 @@
+"""Plan the translation of texts: create search requests for the parts of each text, and merge the parts' candidates.
+
+Long texts are split. A text that cannot be translated is represented by its error, so that the other texts can still be
+translated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import get_args
+
+from headway.bundle import Bundle
+from headway.decode import DecodingOptions, give_way
+from headway.decode.request import Request, check_request
+from headway.errors import ConfigError, DataError, HeadwayError, LengthError
+from headway.predict.phrases import (
+    alternatives_to_include,
+    banned_ids,
+    check_phrases,
+    phrases_to_include,
+    prefix_ids,
+    word_boundaries,
+)
+from headway.predict.results import Alignment, Candidate, Flag, GlossaryTerm, Source, Translation
+from headway.predict.translation.glossary import GlossaryEntry, ModelGlossary
+from headway.predict.translation.segment import TextPart, split_text
+from headway.text.base import EOS, TextTokenizer
+from headway.text.special_tokens import SpecialTokens
+
+MAX_EXTRA_TOKENS = 50  # the paper's maximum output length is the input length + 50 (section 6.1)
+_MAX_ATTENTION = 1_000_000  # weights of a merged alignment
+
+
+@dataclass(frozen=True)
+class PartRequest:
+    """One part of a text, encoded and ready for decoding.
+
+    Attributes:
+        source: The part, with the phrases that apply to it.
+        source_ids: Source tokens of the part, without special tokens.
+        request: The search request.
+        glossary_entries: The glossary entries that apply to the part. None if there is no glossary.
+    """
+
+    source: Source
+    source_ids: tuple[int, ...]
+    request: Request
+    glossary_entries: tuple[GlossaryEntry, ...] | None = None
+
+
+@dataclass(frozen=True)
+class TranslationPlan:
+    """The parts of a text, with a search request for each. A blank text has no parts."""
+
+    source: Source
+    parts: tuple[TextPart, ...] = ()
+    requests: tuple[PartRequest, ...] = ()
+    trailing_whitespace: str = ""
+
+
+@dataclass(frozen=True)
+class RequestBuilder:
+    """Creates the search requests for one call of the translator.
+
+    Attributes:
+        bundle: The model.
+        special_tokens: The special tokens around each sentence.
+        options: The options of the search.
+        max_source_tokens: Maximum number of source tokens, including special tokens. Longer texts are split.
+        max_positions: Maximum length of a sequence, including EOS or BOS, for which the model has positions. None means
+            no limit.
+        source_language: A BCP 47 tag, which selects the rules for splitting texts into sentences.
+        glossary: The glossary in the model's tokens. It is applied to each part of a text.
+    """
+
+    bundle: Bundle
+    special_tokens: SpecialTokens
+    options: DecodingOptions
+    max_source_tokens: int
+    max_positions: int | None
+    source_language: str
+    glossary: ModelGlossary | None = None
+
+    def plan_each(self, sources: Sequence[Source]) -> list[TranslationPlan | HeadwayError]:
+        """Return the plan for each text, or the error if the text cannot be translated."""
+        texts = ["" if not source.text.strip() else source.text for source in sources]
+        encoded = encode_each(self.bundle.source_tokenizer, texts)
+        return [self._plan(source, ids) for source, ids in zip(sources, encoded, strict=True)]
+
+    def _plan(self, source: Source, ids: list[int] | HeadwayError) -> TranslationPlan | HeadwayError:
+        if isinstance(ids, HeadwayError):
+            return ids
+        if not ids:
+            return TranslationPlan(source)
+        try:
+            if source.include or source.banned:
+                check_phrases(source)
+            length = len(ids) + self.special_tokens.source_overhead
+            if source.split_sentences or length > self.max_source_tokens:
+                return self._plan_of_parts(source, length)
+            return TranslationPlan(source, (TextPart(source.text, ""),), (self._request(source, ids),))
+        except HeadwayError as error:
+            return error
+
+    def _plan_of_parts(self, source: Source, length: int) -> TranslationPlan:
+        encode, extra = self.bundle.source_tokenizer.encode, self.special_tokens.source_overhead
+        parts, trailing_whitespace = split_text(
+            source.text, self.source_language, lambda text: len(encode(text)) + extra, self.max_source_tokens
+        )
+        if source.include and len(parts) > 1:
+            raise ConfigError(
+                f"include: a text of {length} tokens is translated in {len(parts)} parts, and it is unknown which part "
+                "must contain the phrases; translate its sentences one by one"
+            )
+        rest = replace(source, prefix="")  # the prefix belongs to the translation of the first part
+        sources = [replace(rest if at else source, text=part.text) for at, part in enumerate(parts)]
+        requests = tuple(self._request(each, encode(each.text)) for each in sources)
+        return TranslationPlan(source, tuple(parts), requests, trailing_whitespace)
+
+    def _request(self, source: Source, ids: Sequence[int]) -> PartRequest:
+        give_way()
+        tokenizer = self.bundle.target_tokenizer
+        prefix = self.special_tokens.target_prefix
+        if source.prefix:
+            prefix += prefix_ids(tokenizer, source)
+        framed = tuple(self.special_tokens.add_to_source(ids))
+        include = phrases_to_include(tokenizer, source) if source.include else ()
+        matches = self.glossary.matches(source.text) if self.glossary else []
+        # Sampling cannot be forced to produce phrases, so samples are only checked for them.
+        required = () if self.options.sampling else tuple(phrases for _, phrases in matches)
+        request = Request(
+            source=framed,
+            limit=self._limit(len(framed) - 1, len(prefix)),
+            prefix=prefix,
+            include=(*include, *required),
+            boundaries=word_boundaries(tokenizer) if include or required else None,
+            banned=banned_ids(tokenizer, source) if source.banned else (),
+        )
+        for phrase, alternatives in zip(source.include, include, strict=True):
+            shortest = min(len(each.tokens) for each in alternatives)
+            if shortest > request.limit:
+                raise LengthError(
+                    f"include: {phrase!r} has {shortest} tokens, but this target may have at most "
+                    f"{request.limit}; raise max_length (--max-length), or leave the phrase out"
+                )
+        check_request(request, self.options, EOS)  # an error during the search would stop the whole batch
+        terms = tuple(entry for entry, _ in matches) if self.glossary else None
+        return PartRequest(source, tuple(ids), request, terms)
+
+    def _limit(self, source_length: int, prefix_length: int) -> int:
+        """Return the maximum number of target tokens: ``max_length`` or the paper's limit, capped by the positions."""
+        limit = self.options.max_length or max(source_length, prefix_length) + MAX_EXTRA_TOKENS
+        if self.max_positions is not None:
+            limit = min(limit, self.max_positions - 1)
+        if prefix_length > limit:
+            raise LengthError(
+                f"prefix: {prefix_length} tokens, but this target may have at most {limit}; raise max_length "
+                "(--max-length) as far as the model's positions allow, or give a shorter prefix"
+            )
+        return limit
+
+
+def encode_each(tokenizer: TextTokenizer, texts: Sequence[str]) -> list[list[int] | HeadwayError]:
+    """Return the ids of each text, or the error if the text cannot be encoded."""
+    try:
+        return list(tokenizer.encode_batch(texts))
+    except DataError:  # one of the texts cannot be encoded
+        return [_encoded(tokenizer, text) for text in texts]
+
+
+def _encoded(tokenizer: TextTokenizer, text: str) -> list[int] | HeadwayError:
+    try:
+        return tokenizer.encode(text)
+    except DataError as error:
+        return DataError(str(error).removeprefix("text 1, "))
+
+
+def merge_parts(
+    plan: TranslationPlan, part_candidates: Sequence[Sequence[Candidate]], unlikely: bool | None = None
+) -> Translation | ConfigError:
+    """Merge the candidates of a text's parts into its translation, or return an error if a part has no candidates.
+
+    The k-th candidate of the text consists of the k-th candidate of each part, or of the last candidate of a part that
+    has fewer. ``unlikely`` is stored in the translation.
+    """
+    if not all(part_candidates):
+        return ConfigError("banned phrases, min_length, no_repeat_ngram and the like exclude every target; relax them")
+    if not part_candidates:
+        unmet = tuple(alternatives[0] for alternatives in alternatives_to_include(plan.source) if alternatives)
+        return Translation(plan.source.text, (Candidate("", 0.0, 0.0, (), (), unmet=unmet),), unlikely)
+    count = max(map(len, part_candidates))
+    chosen = ([candidates[min(k, len(candidates) - 1)] for candidates in part_candidates] for k in range(count))
+    return Translation(plan.source.text, tuple(_merge(plan, parts) for parts in chosen), unlikely)
+
+
+def _merge(plan: TranslationPlan, parts: list[Candidate]) -> Candidate:
+    whole = parts[0]
+    if len(parts) > 1:
+        whole = Candidate(
+            text="",
+            score=sum(part.score for part in parts),
+            log_probability=sum(part.log_probability for part in parts),
+            tokens=_concatenate(plan, [part.tokens for part in parts]),
+            token_log_probabilities=tuple(each for part in parts for each in part.token_log_probabilities),
+            ids=tuple(token for part in parts for token in part.ids),
+            banned=tuple(dict.fromkeys(phrase for part in parts for phrase in part.banned)),
+            glossary=_merge_glossaries([part.glossary for part in parts if part.glossary is not None]),
+            alignment=_merge_alignments(plan, parts),
+            pivot=_merge_pivots(plan, [part.pivot for part in parts if part.pivot is not None]),
+        )
+    text = "".join(part.leading_whitespace + each.text for part, each in zip(plan.parts, parts, strict=True))
+    flags: set[Flag] = {flag for part in parts for flag in part.flags}
+    if any(part.partial_sentence for part in plan.parts):
+        flags.add("split")
+    ordered = tuple(flag for flag in get_args(Flag) if flag in flags)
+    return replace(whole, text=text + plan.trailing_whitespace, flags=ordered)
+
+
+def _merge_glossaries(glossaries: Sequence[tuple[GlossaryTerm, ...]]) -> tuple[GlossaryTerm, ...] | None:
+    """Concatenate the glossary terms of the parts of a text. Return None if no part has a glossary."""
+    return tuple(term for terms in glossaries for term in terms) if glossaries else None
+
+
+def _merge_pivots(plan: TranslationPlan, pivots: Sequence[str]) -> str | None:
+    """Return the text in the pivot language, or None if a part was translated directly."""
+    if len(pivots) < len(plan.parts):
+        return None
+    return "".join(part.leading_whitespace + pivot for part, pivot in zip(plan.parts, pivots, strict=True))
+
+
+def _concatenate(plan: TranslationPlan, tokens: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Concatenate the tokens of all parts. The white space before a part becomes part of its first token."""
+    pairs = zip(plan.parts, tokens, strict=True)
+    spaced = ((part.leading_whitespace + own[0], *own[1:]) if own else () for part, own in pairs)
+    return tuple(token for own in spaced for token in own)
+
+
+def _merge_alignments(plan: TranslationPlan, parts: Sequence[Candidate]) -> Alignment | None:
+    """Merge the alignments of parts into a block-diagonal one: no token of one part attends to another part."""
+    alignments = [part.alignment for part in parts if part.alignment is not None]
+    if not alignments:
+        return None
+    width = sum(len(alignment.source_tokens) for alignment in alignments)
+    if width * sum(len(alignment.attention) for alignment in alignments) > _MAX_ATTENTION:
+        parts = [replace(part, alignment=part.alignment and part.alignment.without_attention()) for part in parts]
+    pairs: list[tuple[int, int]] = []
+    rows: list[tuple[float, ...]] = []
+    source_start = target_start = 0
+    for part in parts:
+        if (alignment := part.alignment) is None:
+            continue
+        count = len(alignment.source_tokens)
+        pairs += [(source + source_start, target + target_start) for source, target in alignment.pairs]
+        rows += [(*[0.0] * source_start, *row, *[0.0] * (width - source_start - count)) for row in alignment.attention]
+        source_start, target_start = source_start + count, target_start + len(part.tokens)
+    tokens = _concatenate(plan, [alignment.source_tokens for alignment in alignments])
+    return Alignment(tokens, tuple(pairs), tuple(rows))

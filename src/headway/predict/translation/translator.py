@@ -1,0 +1,563 @@
+"""Translate text: plan search requests, find candidates, and merge the parts of each text."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import torch
+
+from headway.bundle import Bundle
+from headway.decode import (
+    DecodingOptions,
+    Ensemble,
+    Hypothesis,
+    SearchFunction,
+    StepsFunction,
+    score_targets,
+    search_all,
+    search_steps,
+    top_next_tokens,
+)
+from headway.decode.scoring import score_by_steps
+from headway.engine import Precision, Shortlist, choose_precision, to_search_model, unsupported_reason
+from headway.errors import ConfigError, DataError, HeadwayError, LengthError
+from headway.hardware import choose_device
+from headway.interop.onnx import STEP_FILE, OnnxModel
+from headway.models.registry import TranslationModel, architecture_of
+from headway.nn.attention import attention_is_observed
+from headway.predict.markup.html import MarkupKind, MarkupOptions
+from headway.predict.once import once
+from headway.predict.results import (
+    Candidate,
+    ScoredTarget,
+    Source,
+    TokenAlternative,
+    Translation,
+    WordAlignment,
+    raise_first_error,
+)
+from headway.predict.shared_weights import with_own_model
+from headway.predict.translation.alignment import alignment_module, word_alignment
+from headway.predict.translation.calibration import Calibration, read_calibration
+from headway.predict.translation.find_candidates import CandidateFinder, search_vocabulary
+from headway.predict.translation.glossary import Glossary, ModelGlossary, model_glossary
+from headway.predict.translation.marked_translation import translate_marked
+from headway.predict.translation.plan import RequestBuilder, TranslationPlan, encode_each, merge_parts
+from headway.predict.translation.search_tree import SearchTree
+from headway.predict.translation.shortlisting import read_shortlist
+from headway.predict.translation.text_translator import PAPER_OPTIONS, TextTranslator
+from headway.text.base import BOS, EOS
+from headway.text.special_tokens import SpecialTokens
+
+DEFAULT_MAX_SOURCE_TOKENS = 256  # few training sentences are longer, so few models can translate longer ones well
+_SMALL_BATCH_TOKENS = 512  # on a CPU, larger batches are hardly faster
+
+
+class Translator(TextTranslator):
+    """Translates text with a trained model.
+
+    The model that is given does not change: the translator has a copy, which shares the weights unless it is on another
+    device. After further training, use a new translator: the copy has the new weights, but the form of the model that
+    searches was converted from the earlier ones.
+
+    Args:
+        bundle: The model with its tokenizers.
+        device: Device to run on: "auto" (a GPU if there is one; the CPU for int8 and ONNX models), "cpu", "cuda" or
+            another device of PyTorch. None means the model's current device.
+        max_batch_tokens: Maximum size of a batch: number of sentences x source tokens.
+        max_source_tokens: Maximum number of source tokens, including EOS and language tag. Longer texts are split into
+            sentences, and longer sentences into parts. None means the number of positions that the model has learned,
+            or 256 if its positions are sinusoidal, because few models have been trained on longer sentences.
+        avoid_flagged: Whether a flagged best hypothesis (see :mod:`headway.predict.translation.quality`) is replaced by
+            the most probable hypothesis of the search that has no flags.
+        alignment_layer: The decoder block whose attention gives alignments, counted from 0, or from the end if
+            negative. None means the last block, or the second-to-last in decoders of four or more.
+        precision: Precision of the search's matrix products; see :func:`headway.engine.choose_precision`. Scores of
+            given targets and alignments are computed in float32.
+        onnx_model: The same model exported to ONNX. It is used for searches and scores instead of ``bundle.model``.
+            Alignments are still computed by ``bundle.model``.
+        shortlist: Restricts the tokens that searches choose from. Texts with a forced prefix or with phrases to include
+            use the whole vocabulary. A shortlist cannot be combined with a coverage penalty.
+        calibration: The distribution from which the flag ``unlikely`` of translations is computed. Without it, the flag
+            is None.
+
+    Raises:
+        ConfigError: The model or the machine does not support the precision or the shortlist.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        device: str | torch.device | None = None,
+        max_batch_tokens: int = 4096,
+        max_source_tokens: int | None = None,
+        avoid_flagged: bool = True,
+        alignment_layer: int | None = None,
+        precision: Precision = "float32",
+        onnx_model: OnnxModel | None = None,
+        shortlist: Shortlist | None = None,
+        calibration: Calibration | None = None,
+    ) -> None:
+        needs_cpu = precision == "int8" or onnx_model is not None
+        self.bundle = bundle = with_own_model(bundle, device, needs_cpu=needs_cpu)
+        self.device = next(bundle.model.parameters()).device
+        self.max_batch_tokens = max_batch_tokens
+        self.avoid_flagged = avoid_flagged
+        self.alignment_layer = alignment_layer
+        self.calibration = calibration
+        self._search_all: SearchFunction = search_all
+        self._search_steps: StepsFunction = search_steps
+        self._requested_source_tokens = max_source_tokens
+        choose_precision(precision, self.device)  # raises an error if this machine does not support the precision
+        slow = unsupported_reason(bundle.model)
+        if slow and precision not in ("auto", "float32"):
+            raise ConfigError(f"precision {precision!r}: {slow}")
+        if shortlist is not None and (slow or onnx_model):
+            raise ConfigError(f"a shortlist: {slow or 'an ONNX model has its whole vocabulary in its graph'}")
+        self._has_shortlist = shortlist is not None
+        self._is_plain, self._requested_precision = bool(slow or onnx_model), precision
+        self._model: Any = onnx_model or bundle.model
+        # The accelerated model is used for forward passes: scores, alignments, and searches that need attention or
+        # cannot use a converted model.
+        lock = Lock()  # while one thread replaces the layers of the model, no other thread converts them
+        self._accelerated = once(partial(_accelerate, bundle.model), lock)
+        self._forward_model = once(lambda: onnx_model) if onnx_model else self._accelerated
+        self._search_model = self._forward_model
+        if not slow and onnx_model is None:
+            self._search_model = once(partial(to_search_model, bundle.model, precision, shortlist=shortlist), lock)
+
+    @classmethod
+    def ensemble(cls, translators: Sequence[Translator]) -> Translator:
+        """Return a translator that averages the probabilities of several translators.
+
+        The device and settings of the first one are used.
+
+        Raises:
+            ConfigError: The list is empty, or the tokenizers or languages differ.
+        """
+        if not translators:
+            raise ConfigError("an ensemble needs at least one model")
+        first = translators[0]
+        if len(translators) == 1:
+            return first
+        if any(each._has_shortlist for each in translators):
+            raise ConfigError("an ensemble averages over whole vocabularies; leave the shortlist out")
+        for number, other in enumerate(translators[1:], start=2):
+            for side, ours in first.bundle.tokenizers.items():
+                theirs = other.bundle.tokenizers[side]
+                if ours.fingerprint != theirs.fingerprint:
+                    raise ConfigError(
+                        f"model {number} of the ensemble and the first have different {side} tokenizers ("
+                        f"{theirs.vocab_size} and {ours.vocab_size} tokens); the models must have the same tokenizers"
+                    )
+            here, there = _direction(first.bundle), _direction(other.bundle)
+            if here and there and here != there:
+                raise ConfigError(f"model {number} of the ensemble translates {there}, the first {here}")
+            if other.device != first.device:
+                raise ConfigError(
+                    f"model {number} of the ensemble is on {other.device}, the first on {first.device}; load all of "
+                    "them with one device, such as 'cpu'"
+                )
+        joined = copy.copy(first)
+        joined._model = Ensemble([each._model for each in translators])
+        joined._forward_model = once(lambda: Ensemble([each._forward_model() for each in translators]))
+        joined._search_model = once(lambda: Ensemble([each._search_model() for each in translators]))
+        return joined
+
+    @property
+    def precision(self) -> Precision:
+        """The precision of searches."""
+        return "float32" if self._is_plain else choose_precision(self._requested_precision, self.device)
+
+    @property
+    def max_source_tokens(self) -> int:
+        """The length in tokens, with EOS and language tag, above which a text is split."""
+        limit, requested = self._model.max_length, self._requested_source_tokens
+        if requested is None:
+            requested = self.bundle.model.max_length or DEFAULT_MAX_SOURCE_TOKENS
+        return requested if limit is None else min(limit, requested)
+
+    @property
+    def target_languages(self) -> tuple[str, ...]:
+        """The languages that a multilingual model can translate into. Empty if there is only one target language."""
+        return self.bundle.token_template.target_languages
+
+    @property
+    def source_languages(self) -> tuple[str, ...]:
+        """The languages that an imported multilingual model translates from. Empty if calls need not name one."""
+        return self.bundle.token_template.source_languages
+
+    @cached_property
+    def can_align(self) -> bool:
+        """Whether the model has attention, from which translations are aligned."""
+        return bool(architecture_of(self.bundle.model.config).cross_attentions(self.bundle.model))
+
+    def check_alignment(self) -> None:
+        """Raise an error if translations cannot be aligned, or not by the chosen block."""
+        alignment_module(self.bundle.model, self.alignment_layer)
+
+    def source_length(self, text: str) -> int:
+        """Return the number of tokens of a text, with EOS and language tag.
+
+        Raises:
+            DataError: The text is not valid Unicode.
+        """
+        template = self.bundle.token_template
+        special = len(template.source_prefix) + len(template.source_suffix)
+        return len(self.bundle.source_tokenizer.encode(text)) + special
+
+    def share_search(self, search: SearchFunction, steps: StepsFunction) -> None:
+        """Let all calls search with these functions, so that they can share batches.
+
+        Other batches, which hold up the steps of these searches, become small.
+        """
+        self._search_all, self._search_steps = search, steps
+        self.max_batch_tokens = min(self.max_batch_tokens, _SMALL_BATCH_TOKENS)
+
+    def warm_up(self) -> None:
+        """Translate a short text, so that the model's weights are converted and its kernels compiled."""
+        sources, targets = self.source_languages, self.target_languages
+        self.translate_each(
+            ["a", "b"],
+            source_language=sources[0] if sources else None,
+            target_language=targets[0] if targets else None,
+        )
+
+    def translate_each(
+        self,
+        texts: Sequence[str | Source],
+        options: DecodingOptions = PAPER_OPTIONS,
+        *,
+        target_language: str | None = None,
+        source_language: str | None = None,
+        alignment: bool = False,
+        glossary: Glossary | None = None,
+        markup: MarkupOptions | MarkupKind | None = None,
+        protect: bool = True,
+    ) -> list[Translation | HeadwayError]:
+        """Translate a list of texts. A text that cannot be translated is represented by its error."""
+        if alignment:
+            self.check_alignment()
+
+        def translate(sources: Sequence[Source], aligned: Sequence[bool]) -> list[Translation | HeadwayError]:
+            languages = target_language, source_language
+            return self._translate_unmarked(sources, aligned, options, *languages, glossary, keep_attention=alignment)
+
+        return translate_marked(
+            texts, translate, markup=markup, protect=protect, alignment=alignment, can_align=self.can_align
+        )
+
+    def _translate_unmarked(
+        self,
+        sources: Sequence[Source],
+        aligned: Sequence[bool],
+        options: DecodingOptions,
+        target_language: str | None,
+        source_language: str | None,
+        glossary: Glossary | None,
+        *,
+        keep_attention: bool,
+    ) -> list[Translation | HeadwayError]:
+        """Translate texts without markup and placeholders. ``aligned`` marks those that need an alignment."""
+        special = self.bundle.token_template.fill(source_language=source_language, target_language=target_language)
+        task = self.bundle.task
+        languages = source_language or task.source_language, target_language or task.target_language
+        positions = self._model.max_length
+        terms = self._model_glossary(glossary, options, positions) if glossary is not None else None
+        builder = RequestBuilder(self.bundle, special, options, self.max_source_tokens, positions, languages[0], terms)
+        plans = builder.plan_each(sources)
+        parts = [part for plan in plans if isinstance(plan, TranslationPlan) for part in plan.requests]
+        if options.coverage_penalty and self._has_shortlist:
+            raise ConfigError("a coverage penalty cannot be combined with a shortlist; leave one of them out")
+        needs_attention = options.coverage_penalty > 0 or attention_is_observed()
+        model = self._forward_model() if needs_attention else self._search_model()
+        finder = CandidateFinder(
+            self.bundle,
+            model,
+            options,
+            special,
+            _differ(*languages),
+            self.max_batch_tokens,
+            self.avoid_flagged,
+            self._search_all,
+        )
+        found = finder.find(parts)
+        counts = [len(plan.requests) if isinstance(plan, TranslationPlan) else 0 for plan in plans]
+        part_aligned = [align for align, count in zip(aligned, counts, strict=True) for _ in range(count)]
+        if chosen := [at for at, align in enumerate(part_aligned) if align]:
+            self._accelerated()
+            own_parts, own_found = [parts[at] for at in chosen], [found[at] for at in chosen]
+            layer = self.alignment_layer
+            with_alignments = finder.align(own_parts, own_found, layer, keep_attention=keep_attention)
+            for at, each in zip(chosen, with_alignments, strict=True):
+                found[at] = each
+        candidates = iter(found)
+        calibration, wanted = self.calibration, (source_language, target_language)
+        if calibration and (calibration.source_language, calibration.target_language) != wanted:
+            calibration = None
+        results: list[Translation | HeadwayError] = []
+        for plan in plans:
+            if isinstance(plan, HeadwayError):
+                results.append(plan)
+                continue
+            own = [next(candidates) for _ in plan.requests]
+            unlikely = None if calibration is None else _is_unlikely(calibration, plan, own, options)
+            results.append(merge_parts(plan, own, unlikely))
+        return results
+
+    def search_tree(
+        self,
+        text: str,
+        options: DecodingOptions = PAPER_OPTIONS,
+        *,
+        target_language: str | None = None,
+        source_language: str | None = None,
+    ) -> SearchTree:
+        """Return what the beam search for the translation of a text has considered.
+
+        Markup and placeholders are read as plain text.
+
+        Raises:
+            LengthError: The text is too long to be translated in one part.
+            DataError: The text is blank or not valid Unicode.
+            ConfigError: The options have no beam.
+        """
+        if options.sampling is not None or options.groups > 1:
+            raise ConfigError("a search tree needs one beam: leave out sampling and groups")
+        special = self.bundle.token_template.fill(source_language=source_language, target_language=target_language)
+        language = source_language or self.bundle.task.source_language
+        positions = self._model.max_length
+        builder = RequestBuilder(self.bundle, special, options, self.max_source_tokens, positions, language)
+        (plan,) = builder.plan_each([Source(text)])
+        if isinstance(plan, HeadwayError):
+            raise plan
+        if not plan.requests:
+            raise DataError("the text is blank: there is nothing to search for; give a text")
+        if len(plan.requests) > 1:
+            raise LengthError(
+                f"a text of more than {self.max_source_tokens} tokens is translated in {len(plan.requests)} parts; "
+                "give one of its sentences"
+            )
+        search = self._search_steps(
+            self._forward_model() if options.coverage_penalty else self._search_model(),
+            plan.requests[0].request,
+            options,
+            search_vocabulary(self.bundle.target_tokenizer),
+        )
+        steps: list[list[Hypothesis]] = []
+        while True:
+            try:
+                steps.append(next(search))
+            except StopIteration as end:
+                return SearchTree.of(
+                    steps,
+                    end.value,
+                    beam_size=options.beam_size,
+                    start=len(special.target_prefix),
+                    tokenizer=self.bundle.target_tokenizer,
+                )
+
+    def score(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        *,
+        target_language: str | None = None,
+        source_language: str | None = None,
+        as_searched: bool = False,
+    ) -> list[ScoredTarget]:
+        """Return the probability of each target as the translation of its source, from one pass without a search.
+
+        Long texts are not split.
+
+        Args:
+            sources: The source texts.
+            targets: One translation of each source.
+            target_language: Target language, for a model with several.
+            source_language: Source language, for a model with several.
+            as_searched: Whether to compute the probabilities as searches do, in their precision and one step at a time.
+                This takes longer.
+
+        Raises:
+            HeadwayError: A pair cannot be scored. The message contains the number of the pair, counted from 1.
+        """
+        languages = {"target_language": target_language, "source_language": source_language}
+        found = self.score_each(sources, targets, **languages, as_searched=as_searched)
+        return raise_first_error(found, "text", 1)
+
+    def score_each(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        *,
+        target_language: str | None = None,
+        source_language: str | None = None,
+        as_searched: bool = False,
+    ) -> list[ScoredTarget | HeadwayError]:
+        """Score like :meth:`score`. A pair that cannot be scored is represented by its error."""
+        if len(sources) != len(targets):
+            raise DataError(f"{len(sources):,} sources but {len(targets):,} targets; expected a target for each source")
+        special = self.bundle.token_template.fill(source_language=source_language, target_language=target_language)
+        source_ids = encode_each(self.bundle.source_tokenizer, sources)
+        target_ids = encode_each(self.bundle.target_tokenizer, targets)
+        pairs = [self._framed(special, *pair) for pair in zip(source_ids, target_ids, strict=True)]
+        good = [pair for pair in pairs if not isinstance(pair, HeadwayError)]
+        rows = [source for source, _ in good], [target for _, target in good]
+        if as_searched:
+            found = score_by_steps(self._search_model(), rows[0], [BOS] * len(good), [[*row, EOS] for row in rows[1]])
+        else:
+            size = self.max_batch_tokens
+            vocabulary = search_vocabulary(self.bundle.target_tokenizer)
+            found = score_targets(self._forward_model(), *rows, vocabulary, max_batch_tokens=size)
+        scores = iter(found)
+
+        def scored(target: list[int], scores: tuple[float, ...]) -> ScoredTarget:
+            own = slice(len(special.target_prefix), None)
+            tokens = self.bundle.target_tokenizer.display(target[own])
+            return ScoredTarget(sum(scores[own]), tuple(tokens), scores[own])
+
+        return [pair if isinstance(pair, HeadwayError) else scored(pair[1], next(scores)) for pair in pairs]
+
+    def alternatives(
+        self,
+        source: str,
+        prefix: str = "",
+        *,
+        count: int = 10,
+        target_language: str | None = None,
+        source_language: str | None = None,
+    ) -> list[TokenAlternative]:
+        """Return the ``count`` most probable tokens after ``prefix``, best first.
+
+        White space at the end of the prefix is ignored.
+        """
+        special = self.bundle.token_template.fill(source_language=source_language, target_language=target_language)
+        tokenizer = self.bundle.target_tokenizer
+        pair = self._framed(special, self.bundle.source_tokenizer.encode(source), tokenizer.encode(prefix.rstrip()))
+        if isinstance(pair, HeadwayError):
+            raise pair
+        found = top_next_tokens(self._forward_model(), *pair, count, search_vocabulary(tokenizer))
+        return [TokenAlternative(tokenizer.display([each.token])[0], each.log_probability) for each in found]
+
+    def word_alignment(self, candidate: Candidate) -> WordAlignment:
+        """Return the word alignment of a candidate that was translated with ``alignment=True``."""
+        return word_alignment(candidate, self.bundle.source_tokenizer, self.bundle.target_tokenizer)
+
+    def check_glossary(self, glossary: Glossary) -> None:
+        """Raise an error if this model cannot use a glossary: an entry has no target phrase that it can produce."""
+        self._model_glossary(glossary, PAPER_OPTIONS, self._model.max_length)
+
+    def _framed(
+        self, special: SpecialTokens, source: list[int] | HeadwayError, target: list[int] | HeadwayError
+    ) -> tuple[list[int], list[int]] | HeadwayError:
+        """Add the special tokens to source and target. Return an error if a text is invalid or too long."""
+        if isinstance(source, HeadwayError):
+            return source
+        if isinstance(target, HeadwayError):
+            return target
+        pair, limit = (special.add_to_source(source), [*special.target_prefix, *target]), self._model.max_length
+        for what, length in (("source", len(pair[0])), ("target", len(pair[1]) + 1)):
+            if limit is not None and length > limit:
+                return LengthError(
+                    f"a {what} of {length} tokens is longer than the {limit} positions that this model has learned; "
+                    "score its sentences one by one"
+                )
+        return pair
+
+    def _model_glossary(self, glossary: Glossary, options: DecodingOptions, positions: int | None) -> ModelGlossary:
+        """Return the glossary in the model's tokens."""
+        if options.sampling is None and (options.beam_size == 1 or options.groups > 1):
+            raise ConfigError(
+                f"a glossary and {'groups' if options.groups > 1 else 'beam_size = 1'} exclude each other: the beam is "
+                "divided among the phrases to include; use a beam_size of at least 2, without groups"
+            )
+        limits = [each for each in (options.max_length, positions and positions - 1) if each is not None]
+        return model_glossary(glossary, self.bundle.target_tokenizer, min(limits, default=None))
+
+
+def _is_unlikely(
+    calibration: Calibration, plan: TranslationPlan, found: Sequence[Sequence[Candidate]], options: DecodingOptions
+) -> bool:
+    """Return whether a part of a text is unlike the calibration set.
+
+    Tokens that were sampled or forced are improbable in any domain, so only the source is judged in these cases.
+    """
+    return any(
+        calibration.is_unlikely(
+            part.source.text,
+            part.source_ids,
+            ()
+            if options.sampling or part.source.prefix.strip() or part.request.include
+            else candidates[0].token_log_probabilities,
+        )
+        for part, candidates in zip(plan.requests, found, strict=True)
+        if candidates
+    )
+
+
+def _accelerate(model: TranslationModel) -> TranslationModel:
+    from headway.engine.accelerate import accelerate  # not needed by searches with a converted model
+
+    return accelerate(model)
+
+
+def _direction(bundle: Bundle) -> str | None:
+    """Return the model's languages, such as "de to en", or None if they are unknown or the model is multilingual."""
+    task = bundle.task
+    known = _differ(task.source_language, task.target_language) and not bundle.token_template.target_languages
+    return f"{task.source_language} to {task.target_language}" if known else None
+
+
+def _differ(source_language: str, target_language: str) -> bool:
+    """Return whether the languages are known to differ. They are unknown if they have the default names."""
+    return source_language != target_language and (source_language, target_language) != ("source", "target")
+
+
+def load_translator(
+    folder: str | Path,
+    *,
+    device: str | torch.device | None = "auto",
+    max_source_tokens: int | None = None,
+    avoid_flagged: bool = True,
+    alignment_layer: int | None = None,
+    precision: Precision = "auto",
+    shortlist: bool = False,
+) -> Translator:
+    """Load the translation model in ``folder``. For the other arguments see :class:`Translator`.
+
+    A model that was exported to ONNX runs in onnxruntime, on the CPU, in float32.
+
+    Raises:
+        BundleError: ``folder`` is not a model folder, or a file in it is missing or invalid.
+        ConfigError: The model or the machine does not support the device or the precision (an ONNX folder supports only
+            the CPU and float32), or the folder has no shortlist although ``shortlist`` is True.
+    """
+    folder = Path(folder)
+    onnx_model = OnnxModel.load(folder) if (folder / STEP_FILE).is_file() else None
+    if onnx_model is not None and precision not in ("auto", "float32"):
+        raise ConfigError(f"precision {precision!r}: {folder} is an ONNX folder, which runs in float32; omit precision")
+    if onnx_model is not None and choose_device(device or "cpu", needs_cpu=True).type != "cpu":
+        raise ConfigError(f"device = {str(device)!r}: {folder} is an ONNX folder, which runs on the CPU; use 'cpu'")
+    bundle = Bundle.load(folder)
+    lists = read_shortlist(bundle, folder) if shortlist else None
+    if shortlist and lists is None:
+        raise ConfigError(
+            f"{folder} has no shortlist; learn one with headway shortlist {folder} --source FILE --target FILE"
+        )
+    return Translator(
+        bundle,
+        device=device,
+        max_source_tokens=max_source_tokens,
+        avoid_flagged=avoid_flagged,
+        alignment_layer=alignment_layer,
+        precision=precision if onnx_model is None else "float32",
+        onnx_model=onnx_model,
+        shortlist=lists,
+        calibration=read_calibration(bundle, folder),
+    )
