@@ -4,7 +4,7 @@ Python code, the commands, the interactive prompt, process pools and servers all
 
 =========================================  ===========================================================================
 :mod:`~headway.predict.translation`        Translator, and the steps of a translation; glossaries; process pools
-:mod:`~headway.predict.markup.html`             texts with tags or placeholders, which their translations keep
+:mod:`~headway.predict.markup`             texts with tags or placeholders, which their translations keep
 :mod:`~headway.predict.language_modeling`  LanguageModel and MaskedLanguageModel
 :mod:`~headway.predict.classification`     Classifier, and explanations of its labels
 :mod:`~headway.predict.reranking`          ranks given candidates

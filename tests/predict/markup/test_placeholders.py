@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from marked_texts import copied
 
-from headway.predict.markup.html import placeholders
+from headway.predict.markup import placeholders
 from headway.predict.markup.marked_text import Document
 from headway.predict.markup.placeholders import (
     find_placeholders,

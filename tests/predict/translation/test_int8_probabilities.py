@@ -11,7 +11,7 @@ from unpacking import unpack_archive
 from headway import kernels
 from headway.predict import load_translator
 
-_RECORDED = Path(__file__).parents[1] / "compat" / "recorded" / "bundle-transformer-int8.tar.xz"
+_RECORDED = Path(__file__).parents[2] / "compat" / "recorded" / "bundle-transformer-int8.tar.xz"
 _WORDS = ("Ein", "Hund", "läuft", "zwei", "Männer", "Haus", "a", "b", "rot", "und")
 
 
