@@ -20,7 +20,7 @@ from headway.models.recurrent import RecurrentConfig
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.recurrent import RecurrentLayer
-from headway.predict.own_model import share_weights
+from headway.predict.shared_weights import share_weights
 from headway.training.averaging import MovingAverage
 from headway.training.optim import OptimizerConfig, clip_and_step, make_optimizer
 
