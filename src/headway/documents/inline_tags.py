@@ -22,7 +22,7 @@ from typing import Any, Literal
 from headway.documents.content import DocumentError, DocumentText
 from headway.predict.markup.placeholders import has_words
 
-_TAG = re.compile(r'<(?:(?P<open>g) id="(?P<pair>\d+)"|(?P<close>/g)|x id="(?P<point>\d+)"/|keep id="(?P<kept>\d+)")>')
+_TAG = re.compile(r'<(?:(?P<open>g) id="(?P<pair>\d+)"|(?P<close>/g)|x id="(?P<object>\d+)"/|keep id="(?P<kept>\d+)")>')
 _KEPT_END = "</keep>"
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
@@ -37,7 +37,7 @@ class InlinePart:
         payload: What the tag stands for. The end of a pair has the payload of its start.
     """
 
-    kind: Literal["text", "open", "close", "point"]
+    kind: Literal["text", "open", "close", "object"]
     text: str = ""
     payload: Any = None
 
@@ -68,7 +68,7 @@ class InlineText:
         """Add the end of the pair that was opened last."""
         self._parts.append("</g>")
 
-    def add_point(self, payload: Any, visible: str = "") -> None:
+    def add_object(self, payload: Any, visible: str = "") -> None:
         """Add an object that is kept. ``visible`` is its text as a reader sees it."""
         number = len(self._payloads)
         self._payloads.append(payload)
@@ -92,7 +92,7 @@ class InlineText:
         if not self._payloads:
             return [InlinePart("text", translation)]
         parts = list(self._parse(translation))
-        opened = [id(part.payload) for part in parts if part.kind in ("open", "point")]
+        opened = [id(part.payload) for part in parts if part.kind in ("open", "object")]
         if sorted(opened) != sorted(map(id, self._payloads)):
             raise DocumentError("a translation does not contain each inline tag of its source once")
         return parts
@@ -113,7 +113,7 @@ class InlineText:
             else:
                 if match["kept"]:
                     position = max(position, translation.find(_KEPT_END, position) + len(_KEPT_END))
-                yield InlinePart("point", payload=self._payload(match["point"] or match["kept"]))
+                yield InlinePart("object", payload=self._payload(match["object"] or match["kept"]))
         if pairs:
             raise DocumentError("a translation has an inline tag that does not end")
         if position < len(translation):
@@ -150,7 +150,7 @@ def parse_tags(text: str, tags: re.Pattern[str], read: Callable[[str], str] = st
         elif index in closing:
             inline.close()
         else:
-            inline.add_point((tag.group(), ""))
+            inline.add_object((tag.group(), ""))
         position = tag.end()
     inline.add_text(read(text[position:]))
     return inline

@@ -38,7 +38,7 @@ _OPENINGS = {"link": "[", "image": "!["}
 _BLOCK_MARK = re.compile(r"[-+*>]|#{1,6}|\d{1,9}[.)]|[-=]+|(?:```|~~~).*")
 _EMPHASIS = {"em_open", "em_close", "strong_open", "strong_close", "s_open", "s_close"}
 
-_EventKind = Literal["open", "close", "point", "text", "break"]
+_EventKind = Literal["open", "close", "object", "text", "break"]
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ def _inline(
         position = 0
         for match in _FOOTNOTE.finditer(raw):
             add_words(raw[position : match.start()])
-            inline.add_point((match.group(), "", ""))
+            inline.add_object((match.group(), "", ""))
             position = match.end()
         add_words(raw[position:])
 
@@ -302,7 +302,7 @@ def _inline(
         elif index in partners:
             partner = inner_events[partners[index]]
             if event.name.startswith("<") and is_untranslated_element(event.name[1:], event.raw):
-                inline.add_point((content[event.start : partner.end], "", ""), content[event.end : partner.start])
+                inline.add_object((content[event.start : partner.end], "", ""), content[event.end : partner.start])
                 position = partner.end
                 continue
             inline.open((event.raw, partner.raw, partner.text))
@@ -312,7 +312,7 @@ def _inline(
             # A line break separates words.
             is_break = event.name == "<br"
             inline.add_text(" " * (is_break and not content[start : event.start][-1:].isspace()))
-            inline.add_point((event.raw, "", ""), event.text)
+            inline.add_object((event.raw, "", ""), event.text)
             inline.add_text(" " * (is_break and not content[event.end : end][:1].isspace()))
     add_text(content[position:end])
     return inline, written, frozenset(bare)
@@ -422,20 +422,20 @@ def _record(parser: MarkdownIt, events: list[_Event]) -> None:
                 add(label, end, "close", named, closing if named != closing else "", name)
             elif name == "html_inline" and (tag := _HTML_TAG.match(source, start)) and source[end - 2] != "/":
                 name_of_tag = tag["name"].lower()
-                kind: Literal["open", "close", "point"] = "close" if tag["closing"] else "open"
+                kind: Literal["open", "close", "object"] = "close" if tag["closing"] else "open"
                 if name_of_tag in _VOID_TAGS:
-                    kind = "point"
+                    kind = "object"
                 add(start, end, kind, source[start:end], name=f"<{name_of_tag}")
             elif new[-1].type == "hardbreak":
                 if offset:  # readers see a space in the description of a picture
                     add(start, end, "text", " ", " ")
                 else:
-                    add(start, end, "break" if state.level == 0 else "point", source[start:end])
+                    add(start, end, "break" if state.level == 0 else "object", source[start:end])
             elif new[-1].type == "text_special":
                 add(start, end, "text", source[start:end], new[-1].content)
             elif name not in ("newline", "text"):
                 visible = new[-1].content if name == "backticks" else ""
-                add(start, end, "point", source[start:end], visible)
+                add(start, end, "object", source[start:end], visible)
             return True
 
         return recorded

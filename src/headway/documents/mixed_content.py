@@ -12,7 +12,7 @@ from headway.documents.safe_xml import valid_text
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-InlineRole = Literal["pair", "point", "keep", "start", "end", "break"]
+InlineRole = Literal["pair", "object", "keep", "start", "end", "break"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class InlineElement:
     """What an element is inside of a text.
 
     Attributes:
-        role: "pair" if it encloses text to translate; "point" or "keep" if it does not; "start" or "end" if it marks
+        role: "pair" if it encloses text to translate; "object" or "keep" if it does not; "start" or "end" if it marks
             one end of a range; "break" if it separates texts. The text of "keep" is read as a part of the sentence. A
             pair with a break inside separates texts, too.
         key: Identifies the range.
@@ -83,7 +83,7 @@ class MixedContent:
         for index, (child, kind) in enumerate(zip(children, kinds, strict=True)):
             can_break = may_break and index not in inside
             if kind.role == "break" and can_break:
-                self._pieces += [InlinePart("point", payload=child), InlineText()]
+                self._pieces += [InlinePart("object", payload=child), InlineText()]
             elif kind.role == "pair" and can_break and self._has_break(child):
                 self._pieces += [InlinePart("open", payload=child), InlineText()]
                 self._read(child, may_break=True)
@@ -97,7 +97,7 @@ class MixedContent:
             elif index in ends:
                 self._text.close()
             else:
-                self._text.add_point(child, "".join(child.itertext()) if kind.role == "keep" else "")
+                self._text.add_object(child, "".join(child.itertext()) if kind.role == "keep" else "")
             self._text.add_text(child.tail or "")
 
     def _has_break(self, element: _Element) -> bool:

@@ -71,4 +71,4 @@ def _classify(element: _Element) -> InlineElement:
         return InlineElement("start" if end == "start" else "end", (kind, key))
     is_visible = str(tag).startswith(_TEXT) and tag not in _NOT_VISIBLE
     has_paragraphs = next(element.iter(*_PARAGRAPHS), None) is not None
-    return InlineElement("keep" if is_visible and not has_paragraphs else "point")
+    return InlineElement("keep" if is_visible and not has_paragraphs else "object")

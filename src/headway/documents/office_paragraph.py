@@ -68,7 +68,7 @@ class _Part:
     """A part of a paragraph.
 
     Attributes:
-        kind: "text"; "point", which is kept; "break", which separates texts; "start" or "end" of a range; "container".
+        kind: "text"; "object", which is kept; "break", which separates texts; "start" or "end" of a range; "container".
         elements: What is kept.
         text: The text, or the text of a point as a reader sees it.
         format: Identifies the formatting of a text.
@@ -78,7 +78,7 @@ class _Part:
         field: What a part of a field is.
     """
 
-    kind: Literal["text", "point", "break", "start", "end", "container"]
+    kind: Literal["text", "object", "break", "start", "end", "container"]
     elements: list[_Element | _RunContent] = field(default_factory=list)
     text: str = ""
     format: bytes = b""
@@ -163,7 +163,7 @@ class OfficeParagraph:
                 kind = name.removesuffix("Start").removesuffix("End")
                 yield _Part("start" if name.endswith("Start") else "end", [child], key=(kind, child.get(WORD + "id")))
             else:
-                yield _Part("point", [child], "".join(self._visible(child)))
+                yield _Part("object", [child], "".join(self._visible(child)))
 
     def _run_parts(self, run: _Element) -> Iterator[_Part]:
         properties = next((child for child in run if local_name(child) == "rPr"), None)
@@ -184,7 +184,7 @@ class OfficeParagraph:
                 kind = child.get(WORD + "fldCharType") if name == "fldChar" else None
                 yield _Part("break", [kept], child.text or "", field=kind or "instruction")
             else:
-                yield _Part("break" if name in _BREAKS else "point", [kept])
+                yield _Part("break" if name in _BREAKS else "object", [kept])
 
     def _visible(self, element: _Element) -> Iterator[str]:
         if local_name(element) in ("fld", "fldSimple", "sdt", "ruby"):
@@ -228,7 +228,7 @@ class OfficeParagraph:
                 merged.append(_Part("end", self._kept(field_parts[-1:]), key=(id(field_parts[0]), "field")))
             else:
                 visible = "".join(part.text for part in field_parts[divider + 1 :] if part.kind == "text")
-                merged.append(_Part("point", self._kept(field_parts), visible))
+                merged.append(_Part("object", self._kept(field_parts), visible))
             index = end + 1
         return merged
 
@@ -248,7 +248,7 @@ class OfficeParagraph:
                 self._add_text(parent, parts[start:index])
                 start = index + 1
             if part.kind == "break":
-                self._pieces += [InlinePart("point", payload=part)] if part.elements else []
+                self._pieces += [InlinePart("object", payload=part)] if part.elements else []
             elif part.kind == "container" and _has_break(part):
                 self._pieces.append(InlinePart("open", payload=part))
                 self._add(_content(part.elements[0]), part.children)
@@ -258,12 +258,12 @@ class OfficeParagraph:
         ranges = nested_ranges([(part.kind, part.key) for part in parts])
         nested = ranges.keys() | set(ranges.values())
         loose = [part for index, part in enumerate(parts) if part.kind in ("start", "end") and index not in nested]
-        self._pieces += [InlinePart("point", payload=part) for part in loose if part.kind == "start"]
+        self._pieces += [InlinePart("object", payload=part) for part in loose if part.kind == "start"]
         inline, spaces = InlineText(), SpaceFormats()
         enclosed = [part for part in parts if not any(part is mark for mark in loose)]
         base = self._add_inline(inline, spaces, parent, enclosed)
         self._pieces.append(_ParagraphText(inline, base, spaces))
-        self._pieces += [InlinePart("point", payload=part) for part in loose if part.kind == "end"]
+        self._pieces += [InlinePart("object", payload=part) for part in loose if part.kind == "end"]
 
     def _add_inline(
         self, inline: InlineText, spaces: SpaceFormats, parent: _Element, parts: Sequence[_Part]
@@ -302,7 +302,7 @@ class OfficeParagraph:
             elif index in ends:
                 inline.close()
             else:
-                inline.add_point(part, part.text if part.kind == "point" else "")
+                inline.add_object(part, part.text if part.kind == "object" else "")
         if opened is not None:
             inline.close()
         return base_part
@@ -317,16 +317,16 @@ class OfficeParagraph:
                 if part.text:
                     text = " ".join(re.split("[\t\r\n]", valid_text(part.text)))
                     siblings[parent].append(_text_or_object(replace(base or _Part("text"), text=text)))
-            case "point", _Part() as own:
-                siblings[parent].append(_text_or_object(own))
-            case "open", _PartRange() as own:
-                siblings[parent].append(_text_or_object(own.start))
+            case "object", _Part() as payload:
+                siblings[parent].append(_text_or_object(payload))
+            case "open", _PartRange() as payload:
+                siblings[parent].append(_text_or_object(payload.start))
                 stack.append((parent, base))
-            case "close", _PartRange() as own:
-                siblings[parent].append(_text_or_object(own.end))
+            case "close", _PartRange() as payload:
+                siblings[parent].append(_text_or_object(payload.end))
                 stack.pop()
-            case "open", (_Container() | _Part()) as own:
-                container = own.part if isinstance(own, _Container) else own
+            case "open", (_Container() | _Part()) as payload:
+                container = payload.part if isinstance(payload, _Container) else payload
                 if container.kind == "text":
                     stack.append((parent, container))
                     return
@@ -336,7 +336,7 @@ class OfficeParagraph:
                     if local_name(child) not in _PROPERTIES:
                         content.remove(child)
                 siblings[parent].append(_text_or_object(container))
-                stack.append((content, own.base if isinstance(own, _Container) else base))
+                stack.append((content, payload.base if isinstance(payload, _Container) else base))
             case _:
                 stack.pop()
 

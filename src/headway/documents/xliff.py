@@ -112,7 +112,7 @@ def _classify(element: _Element) -> InlineElement:
         case "ec":
             return InlineElement("end", element.get("startRef"))
         case _:
-            return InlineElement("point")
+            return InlineElement("object")
 
 
 def _set_target(unit: _Element, target: _Element) -> None:
