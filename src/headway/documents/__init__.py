@@ -1,14 +1,15 @@
-"""Translate documents: what is not text, the formatting and the layout stay as they are.
+"""Translate documents. Everything that is not text, the formatting and the layout stay unchanged.
 
 Each format has a reader, which returns the texts of a document and a function that writes it with translations
-(:class:`~headway.documents.content.DocumentContent`). Formatting inside of a text travels as inline tags
-(:mod:`~headway.documents.inline_tags`), which the translator places by alignment. The readers depend on no model.
+(:class:`~headway.documents.content.DocumentContent`). Formatting inside a text is passed to the translator as inline
+tags (:mod:`~headway.documents.inline_tags`), which the translator places by word alignment. The readers depend on no
+model.
 
     from headway.documents import translate_document
 
     translate_document(headway.load("MODEL"), "report.docx", "report.en.docx")
 
-Documents may come from strangers: size, compression, entities and macros are checked before anything is read.
+Documents are untrusted input: size, compression, entities and macros are checked before anything is read.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -28,7 +28,7 @@ class DocumentText:
 
 
 class DocumentLimits(Config):
-    """Which documents are refused because of their size. All sizes are in bytes."""
+    """Limits on the size of documents, in bytes. Larger documents are refused."""
 
     file_bytes: int = 64 << 20
     unpacked_bytes: int = 512 << 20
@@ -49,8 +49,8 @@ class DocumentContent:
     """A document that was read.
 
     Attributes:
-        texts: The texts in reading order, as far as the format has one.
-        write: Writes the document, with a translation in place of each text, to a new file.
+        texts: The texts, in reading order if the format defines one.
+        write: Writes a copy of the document in which each text is replaced by its translation.
     """
 
     texts: Sequence[DocumentText]
@@ -59,7 +59,7 @@ class DocumentContent:
 
 @dataclass(frozen=True)
 class EncodedText:
-    """The characters of a text file, and how they were encoded.
+    """The content of a text file and its encoding.
 
     Attributes:
         text: The characters, without a byte order mark.
@@ -72,10 +72,10 @@ class EncodedText:
     byte_order_mark: bytes = b""
 
     def write(self, text: str, target: Path) -> None:
-        """Write another text with the same encoding.
+        """Write another text in the same encoding.
 
         Raises:
-            DocumentError: The encoding lacks a character.
+            DocumentError: The text contains a character that the encoding cannot represent.
         """
         try:
             data = text.encode(self.encoding)

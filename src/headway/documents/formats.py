@@ -1,4 +1,4 @@
-"""The formats of documents, by the extensions of their names."""
+"""The supported document formats, looked up by file name extension."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class DocumentFormat:
     Attributes:
         name: The name, which is also its first extension.
         extensions: The extensions of files, in lower case.
-        media_type: The type of such a file in HTTP.
-        read: Reads a file.
+        media_type: The media type (MIME type) of these files.
+        read: Reads a file of this format.
     """
 
     name: str
@@ -63,7 +63,7 @@ def document_extensions() -> tuple[str, ...]:
 
 
 def document_format(name: str) -> DocumentFormat:
-    """Return the format of a file, by the extension of its name.
+    """Return the format of a file, determined by its extension.
 
     Raises:
         DocumentError: No format has this extension.

@@ -1,8 +1,8 @@
 """Message catalogs of GNU gettext (PO), read and written by the translate-toolkit.
 
 Messages without a translation are translated, with all plural forms. Existing translations, comments, flags, contexts,
-obsolete messages and the order stay as they are. Messages keep their HTML tags, and those with a flag such as
-``c-format`` their printf directives.
+obsolete messages and the order stay as they are. Messages keep their HTML tags. Messages with a flag such as
+``c-format`` also keep their printf directives.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def read_po(path: Path, _: DocumentLimits) -> DocumentContent:
     """Read a catalog in UTF-8.
 
     Raises:
-        DocumentError: It is not valid.
+        DocumentError: The catalog is not valid.
         MissingPackageError: The translate-toolkit is not installed.
     """
     try:
@@ -39,7 +39,7 @@ def read_po(path: Path, _: DocumentLimits) -> DocumentContent:
         raise DocumentError("the file is not a PO file, because it has no msgid")
     try:
         catalog = pofile.parsestring(encoded.text.encode(encoded.encoding))
-    except Exception as error:  # the parser raises whatever its helpers raise
+    except Exception as error:  # the parser passes on any exception of its helpers
         reason = " ".join(str(error).split())
         raise DocumentError(f"the file is not a valid PO file ({reason})") from None
     units: list[Any] = [

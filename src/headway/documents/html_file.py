@@ -1,5 +1,5 @@
-"""HTML. Tags, scripts, comments, code and everything else that is not text stay as they are written, character by
-character; see :mod:`headway.predict.markup.html`. Blocks are texts of their own.
+"""HTML pages. Tags, scripts, comments, code and everything else that is not text are copied character by character; see
+:mod:`headway.predict.markup.html`. Each block is translated as a separate text.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ HTML = MarkupOptions(kind="html", attributes=("title", "alt", "placeholder", "ar
 _CHARSET = re.compile(
     rb"""<meta\s[^>]*?charset\s*=\s*["']?\s*([\w.:-]+)|<\?xml\s[^>]*?encoding\s*=\s*["']([\w.:-]+)""", re.IGNORECASE
 )
-_NOT_OF_PAGES = ("unicode-escape", "raw-unicode-escape", "idna", "punycode")  # encodings that Python also has
+# codecs of Python that are not encodings of web pages
+_NOT_OF_PAGES = ("unicode-escape", "raw-unicode-escape", "idna", "punycode")
 # For some labels, browsers use an encoding with more characters (Encoding Standard, section 4.2).
 _READ_AS_WINDOWS_1252 = ("iso8859-1", "ascii")
 _LARGER = {"gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949", "big5": "big5hkscs"}
-_HEAD_BYTES = 4096  # in which a page declares its encoding
+_HEAD_BYTES = 4096  # the declaration of the encoding must be among these first bytes
 _AFTER_QUOTE = re.compile(r"""=\s*(["'])$""")
 _QUOTES = {'"': "&quot;", "'": "&#39;"}
 
@@ -40,7 +41,7 @@ class _Fragment:
     """A text of a page.
 
     Attributes:
-        raw: The text as it is written.
+        raw: The text as written in the page's source.
         quote: The quotation mark around the value of an attribute. Empty for other texts.
     """
 
@@ -55,7 +56,7 @@ def read_html(path: Path, _: DocumentLimits) -> DocumentContent:
     """Read a page.
 
     Raises:
-        DocumentError: It is not text, or its encoding is unknown.
+        DocumentError: The file is not text, or its encoding is unknown.
     """
     encoded = _read(path)
     texts, fill = html_texts(encoded.text)
@@ -119,7 +120,8 @@ def _read(path: Path) -> EncodedText:
         return read_text(path)
     data = path.read_bytes()
     encodings = [name, _LARGER.get(name, name)]
-    if name in _READ_AS_WINDOWS_1252 and re.search(rb"[\x80-\x9f]", data):  # the bytes in which the two differ
+    # the bytes in which Latin-1 and Windows-1252 differ
+    if name in _READ_AS_WINDOWS_1252 and re.search(rb"[\x80-\x9f]", data):
         encodings.insert(0, "cp1252")
     for encoding in encodings:
         with contextlib.suppress(UnicodeDecodeError):  # Windows-1252 lacks a few bytes that Latin-1 has
@@ -128,7 +130,7 @@ def _read(path: Path) -> EncodedText:
 
 
 class _HtmlText(EncodedText):
-    """A page whose encoding lacks most characters. They are written as character references."""
+    """A page whose encoding lacks most characters. Missing characters are written as character references."""
 
     def write(self, text: str, target: Path) -> None:
         target.write_bytes(text.encode(self.encoding, "xmlcharrefreplace"))

@@ -1,13 +1,13 @@
-"""Text with inline tags, in the form in which a translator reads the paragraphs of all formats with formatting.
+"""Text with inline tags: the common representation of formatted paragraphs, which a translator can read.
 
-A tag stands for formatting or for an object of the document, which it names by a number:
+Each tag represents formatting or an object of the document, identified by a number:
 
     ``<g id="0">words</g>``     formatting, or an element that contains words, such as a link
     ``<x id="1"/>``             an object between words, such as a picture or a footnote
-    ``<keep id="2">F5</keep>``  an object that is not translated, whose text is read as part of the sentence
+    ``<keep id="2">F5</keep>``  an object whose text is read as part of the sentence but not translated
 
 The names follow XLIFF. ``&``, ``<`` and ``>`` in the text are written as entities. The translation contains each tag
-once, so an object is never lost; :class:`headway.predict.MarkupOptions` of this syntax are in
+once, so no object is lost. The :class:`headway.predict.MarkupOptions` for this syntax are in
 :mod:`headway.documents.translation`.
 """
 
@@ -29,12 +29,12 @@ _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 @dataclass(frozen=True)
 class InlinePart:
-    """A part of a translation.
+    """A part of a translation: a piece of text or an inline tag.
 
     Attributes:
-        kind: The kind of part.
+        kind: "text", the "open" or "close" tag of a pair, or "object".
         text: The text of a part of the kind "text".
-        payload: What the tag stands for. The end of a pair has the payload of its start.
+        payload: The formatting or object that the tag represents. Both tags of a pair have the same payload.
     """
 
     kind: Literal["text", "open", "close", "object"]
@@ -43,10 +43,10 @@ class InlinePart:
 
 
 class InlineText:
-    """Collects a text with inline tags.
+    """A text with inline tags, built piece by piece.
 
     Attributes:
-        has_words: Whether there is something to translate.
+        has_words: Whether the text contains anything to translate.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class InlineText:
         self._parts.append("</g>")
 
     def add_object(self, payload: Any, visible: str = "") -> None:
-        """Add an object that is kept. ``visible`` is its text as a reader sees it."""
+        """Add an object, which is kept. ``visible`` is the text that the object displays."""
         number = len(self._payloads)
         self._payloads.append(payload)
         if visible.strip():
@@ -79,7 +79,7 @@ class InlineText:
 
     @property
     def source(self) -> DocumentText:
-        """The text to translate, which is plain if it has no tags."""
+        """The text to translate. Its syntax is "plain" if it has no tags."""
         whole = "".join(self._parts)
         return DocumentText(whole, "tagged") if self._payloads else DocumentText(unescape(whole))
 
@@ -126,12 +126,12 @@ class InlineText:
 
 
 def parse_tags(text: str, tags: re.Pattern[str], read: Callable[[str], str] = str) -> InlineText:
-    """Parse a text into text and inline tags. The payload of a tag is its source and the source of its closing tag.
+    """Parse a text that contains tags. The payload of a tag is its source and the source of its closing tag.
 
     Args:
         text: The text.
-        tags: What a tag is. The groups ``name`` and ``closing`` say which tags are pairs; others stand alone.
-        read: Returns what is between two tags as a reader sees it.
+        tags: Pattern of a tag. The groups ``name`` and ``closing`` identify pairs; all other tags are objects.
+        read: Converts the source between two tags to the text that a reader sees.
     """
     inline, matches = InlineText(), list(tags.finditer(text))
     partners: dict[int, int] = {}
@@ -157,7 +157,7 @@ def parse_tags(text: str, tags: re.Pattern[str], read: Callable[[str], str] = st
 
 
 def write_tags(inline: InlineText, translation: str, write: Callable[[str], str] = str) -> str:
-    """Return a translation with its inline tags replaced by their source. ``write`` is the inverse of ``read``.
+    """Return a translation with its inline tags replaced by the tags' sources. ``write`` is the inverse of ``read``.
 
     Raises:
         DocumentError: The translation does not contain each tag exactly once, or its pairs are not nested.

@@ -1,11 +1,11 @@
-"""Reads and writes documents in a process of its own, with limits on memory, time and files.
+"""Read and write documents in a separate process, with limits on memory, time and file size.
 
-Parsers written in C can crash, and documents can be made to need much memory or time. Whatever happens in this process,
-its parent only sees that it has ended. It loads no model and no PyTorch.
+Parsers written in C can crash, and malicious documents can make them use much memory or time. Such failures end only
+this process, and its parent reports an error. The process loads neither a model nor PyTorch.
 
-Usage: ``python -P -m headway.documents.isolated read|write FOLDER FORMAT``. FOLDER has the document as ``source``.
-"read" writes ``texts.json``, a list of pairs of a syntax and a text. "write" reads ``translations.json``, a list of
-texts, and writes ``target``. An error that concerns the document is in ``error.json``, as a string.
+Usage: ``python -P -m headway.documents.isolated read|write FOLDER FORMAT``. FOLDER contains the document as ``source``.
+"read" writes ``texts.json``, a list of (syntax, text) pairs. "write" reads ``translations.json``, a list of texts, and
+writes ``target``. If the document is refused, ``error.json`` contains the message as a string.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _MEMORY_BYTES = 2 << 30
 _CPU_S = 120
 _FILE_BYTES = 1 << 30
 _WALL_S = 300.0
-_MAX_TEXT_BYTES = 64 << 20  # that the parent reads
+_MAX_TEXT_BYTES = 64 << 20  # maximum size of a file that the parent reads
 
 
 async def read_isolated(folder: Path, format_name: str, limits: DocumentLimits) -> list[DocumentText]:
     """Return the texts of the document ``source`` in a folder.
 
     Raises:
-        DocumentError: The document is refused, or the process has failed.
+        DocumentError: The document was refused, or the process failed.
     """
     await _run("read", folder, format_name, limits)
     if (folder / _TEXTS).stat().st_size > _MAX_TEXT_BYTES:
@@ -48,7 +48,7 @@ async def write_isolated(folder: Path, format_name: str, limits: DocumentLimits,
     """Write the document ``target`` in a folder, with the translations of the texts of ``source``.
 
     Raises:
-        DocumentError: The document cannot be written, or the process has failed.
+        DocumentError: The document cannot be written, or the process failed.
     """
     await asyncio.to_thread(lambda: (folder / _TRANSLATIONS).write_text(json.dumps(translations), encoding="ascii"))
     await _run("write", folder, format_name, limits)
@@ -84,7 +84,7 @@ async def _run(step: Literal["read", "write"], folder: Path, format_name: str, l
 
 
 def main(step: str, folder: Path, format_name: str, limits: DocumentLimits) -> None:
-    """Do one step in this process."""
+    """Run the step "read" or "write" in this process."""
     from headway.documents.formats import FORMATS, read_document
 
     try:
@@ -99,7 +99,7 @@ def main(step: str, folder: Path, format_name: str, limits: DocumentLimits) -> N
 
 
 def _limit_resources() -> None:
-    """Bound what this process may use. The limits do not exist on Windows, where the service does not run."""
+    """Limit the resources of this process. Windows has no such limits, but the service does not run on Windows."""
     import resource
 
     for limit, value in (

@@ -1,4 +1,4 @@
-"""JSON: all strings that are values are translated. Keys, numbers, HTML tags and the layout stay as they are."""
+"""JSON files. All string values are translated. Keys, numbers, HTML tags and the layout stay unchanged."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from headway.documents.content import DocumentContent, DocumentError, DocumentLimits, read_text
 from headway.documents.messages import Message
 
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # valid JSON, but no text
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # unpaired surrogates: valid JSON, but not valid text
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*+"(?P<key>\s*:)?', re.DOTALL)
 
 
 def read_json(path: Path, _: DocumentLimits) -> DocumentContent:
-    """Read a JSON file. Raises :class:`DocumentError` if it is not valid."""
+    """Read a JSON file. Raises :class:`DocumentError` if the file is not valid."""
     encoded = read_text(path)
     try:
         json.loads(encoded.text)

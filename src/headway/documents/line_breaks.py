@@ -1,8 +1,8 @@
 """Insert line breaks into a translation so that it is laid out like its source.
 
-A source whose lines are as long as a common width allows was wrapped, and the translation is wrapped at the same width.
-Other translations get as many lines as their sources, with breaks at about the same relative positions. Breaking an
-unchanged text again gives the lines of the source.
+If the source's lines are as long as a common width allows, the source was wrapped, and the translation is wrapped at
+that width. Other translations get as many lines as their sources, with breaks at about the same relative positions. An
+unchanged text gets exactly the line breaks of its source.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-LEAST_WIDTH = 45  # characters; shorter lines, such as those of an address, end for a reason
+LEAST_WIDTH = 45  # characters; shorter lines, as in an address, were not wrapped
 _SPACE_OUTSIDE_TAGS = re.compile(r"<[^<>]*>|( )")
 _TAG = re.compile(r"<[^<>]*>")
 
 
 def wrap(text: str, width: int, first_indent: str, next_indent: str, may_begin: Callable[[str], bool]) -> list[str]:
-    """Break a text at spaces, so that its lines have at most ``width`` characters, as far as its words allow.
+    """Break a text at spaces into lines of at most ``width`` characters, unless a single word is longer.
 
     Args:
         text: The text.
         width: Maximum length of a line with its indent.
-        first_indent: What stands before the first line. It is not part of the result.
-        next_indent: What stands before each of the other lines.
-        may_begin: Whether a word may begin a line. Others stay on the line before.
+        first_indent: Text before the first line, not included in the result.
+        next_indent: Text before each other line, not included in the result.
+        may_begin: Returns whether a word may begin a line. Other words stay on the previous line.
     """
     lines: list[list[str]] = []
     length = 0
@@ -42,7 +42,7 @@ def wrap(text: str, width: int, first_indent: str, next_indent: str, may_begin: 
 def wrapped_width(
     lines: Sequence[str], first_indent: str, next_indent: str, may_begin: Callable[[str], bool]
 ) -> int | None:
-    """Return the width at which lines were wrapped, or None if they were not. The lines are without their indents."""
+    """Return the width at which lines were wrapped, or None if they were not. The lines exclude their indents."""
     indents = [first_indent, *[next_indent] * (len(lines) - 1)]
     width = max(len(indent) + len(line) for indent, line in zip(indents, lines, strict=True))
     if len(lines) < 2 or width < LEAST_WIDTH:
@@ -57,7 +57,7 @@ def break_like(source_lines: Sequence[str], text: str, *, has_tags: bool = False
     Args:
         source_lines: The lines of the source.
         text: The translation.
-        has_tags: Whether both contain tags, which have no length, and inside of which no line ends.
+        has_tags: Whether both texts contain tags. Tags count as zero characters and are never broken.
     """
     count = len(source_lines)
     if count < 2:

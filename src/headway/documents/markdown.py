@@ -1,7 +1,7 @@
 """Markdown (CommonMark with tables and strikethrough), parsed by markdown-it.
 
-Everything that is not text stays as it is written: code, destinations of links, HTML tags, front matter, the marks of
-headings and lists, and the layout. Emphasis and links enclose the translations of the words that they enclose.
+Everything that is not text stays unchanged: code, link destinations, HTML tags, front matter, the markers of headings
+and lists, and the layout. Emphasis and links enclose the translations of the words that they enclose in the source.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HTML_TAG = re.compile(r"<(?P<closing>/?)(?P<name>[A-Za-z][\w-]*)")
 _BREAK = re.compile(r"(?<![ \t])[ \t]*\n[ \t]*")
 _SPECIAL = "\\`*_[]<>~"
 _CONTAINERS = re.compile(r"(?:[ \t]*(?:>|(?:[-+*]|\d{1,9}[.)])(?=[ \t])))*+[ \t]*")
-_ROW_LEVEL = 2  # of a row, as markdown-it counts, in a table outside of quotes and lists
+_ROW_LEVEL = 2  # markdown-it's nesting level of a table row outside quotes and lists
 _TASK = re.compile(r"\[[ xX]\][ \t]+")
 _LIST_MARK = re.compile(r"(?:[-+*]|\d{1,9}[.)])[ \t]+\Z")
 _VOID_TAGS = {"br", "hr", "img", "input", "wbr"}
@@ -43,16 +43,15 @@ _EventKind = Literal["open", "close", "object", "text", "break"]
 
 @dataclass(frozen=True)
 class _Event:
-    """What markdown-it found at a range of characters of a text.
+    """A construct that markdown-it recognized in a range of characters.
 
     Attributes:
-        start: The start.
-        end: The end.
-        kind: The kind: the start or the end of a pair, an object, text that is written in another way, or a line break
-            that readers see.
-        raw: How it is written in the translation.
-        text: The text of an object as readers see it, the text that is written in another way, or the short form of the
-            end of a reference.
+        start: Index of the first character.
+        end: Index after the last character.
+        kind: The "open" or "close" tag of a pair, an "object", "text" whose source differs from what readers see, or a
+            visible line "break".
+        raw: The source to write in the translation.
+        text: The visible text of an object or of "text", or the short form of the end of a reference.
         name: The name of an HTML tag.
     """
 
@@ -69,13 +68,13 @@ class _MarkdownParagraph:
     """A paragraph, a heading, a table cell, or a part of one that ends with a line break that readers see.
 
     Attributes:
-        lines: Its lines, without what stands before and after them.
-        prefixes: What stands before each line.
-        suffixes: What stands after each line, with its line break.
+        lines: The lines, without their prefixes and suffixes.
+        prefixes: The source before each line.
+        suffixes: The source after each line, including the line break.
         inline: The text.
-        written: How a character is written, for those that the text contains only in another form, such as ``&amp;``.
-        bare: The characters that the text contains as they are.
-        is_cell: Whether it is a table cell.
+        written: The source of each character that the text contains only in escaped form, such as ``&amp;``.
+        bare: The special characters that the text contains unescaped.
+        is_cell: Whether the paragraph is a table cell.
     """
 
     lines: Sequence[str]
@@ -112,7 +111,7 @@ class _MarkdownParagraph:
         return "".join(part for line_parts in zip(prefixes, lines, ends, strict=True) for part in line_parts)
 
     def _joined(self, parts: Sequence[InlinePart]) -> str:
-        """Return the parts as Markdown. A reference whose words have not changed stays short."""
+        """Return the parts as Markdown. A reference keeps its short form if its words have not changed."""
         out: list[str] = []
         opened: list[int] = []
         for part, following in zip(parts, [*parts[1:], None], strict=True):
@@ -127,19 +126,19 @@ class _MarkdownParagraph:
                 if set(closing) == {"_"} and (
                     "".join(out[:start])[-1:].isalnum() or (following is not None and following.text[:1].isalnum())
                 ):
-                    out[start] = closing = "*" * len(closing)  # inside of a word, _ is no emphasis
+                    out[start] = closing = "*" * len(closing)  # inside a word, _ is not emphasis
                 words = "".join(out[start + 1 :])
                 out.append(short if short and closing == f"][{words}]" else closing)
                 continue
             elif opening.startswith("`") and out and out[-1].endswith("`"):
-                out.append(" ")  # two code spans side by side would be one
+                out.append(" ")  # adjacent code spans would merge into one
             out.append(opening)
         return "".join(out)
 
     def _escaped(self, text: str) -> str:
-        """Write special characters as the source does, or with a backslash if it does not contain them.
+        """Escape special characters as the source does, or with a backslash if the source does not contain them.
 
-        One that the source writes in both ways is written in the other form, which never means anything else.
+        A character that the source contains both escaped and unescaped is escaped, which is never ambiguous.
         """
         return "".join(
             self.written.get(character)
@@ -150,7 +149,7 @@ class _MarkdownParagraph:
 
 @dataclass(frozen=True)
 class _HtmlBlock:
-    """HTML between paragraphs."""
+    """A block of HTML between paragraphs."""
 
     texts: Sequence[DocumentText]
     fill: Callable[[Sequence[str]], str]
@@ -166,7 +165,7 @@ def read_markdown(path: Path, _: DocumentLimits) -> DocumentContent:
     """Read a Markdown file.
 
     Raises:
-        DocumentError: It is not a text file.
+        DocumentError: The file is not a text file.
         MissingPackageError: markdown-it is not installed.
     """
     encoded = read_text(path)
@@ -184,20 +183,20 @@ def read_markdown(path: Path, _: DocumentLimits) -> DocumentContent:
 def _parts(text: str) -> Iterator[_Part]:
     lines = [(match[1], match[2]) for match in _LINE.finditer(text)]
     parser = _InlineParser()
-    position = 0  # of the next line
+    position = 0  # index of the next line
     tokens = parser.blocks(text)
     for index, token in enumerate(tokens):
         if token.map is None or token.type not in ("inline", "html_block", "tr_open"):
             continue
         first, last = token.map
         if first < position:
-            continue  # a cell of a row
+            continue  # cells are handled with their row
         yield "".join(line + end for line, end in lines[position:first])
         position = last
         token_lines = lines[first:last]
         if token.type == "tr_open":
             row = "".join(token_lines[0])
-            # Before a table in a quote or a list is its mark, which is no cell.
+            # The marker of an enclosing quote or list precedes the row and is not a cell.
             before = _CONTAINERS.match(row) if token.level > _ROW_LEVEL else None
             content_start = before.end() if before else 0
             yield row[:content_start]
@@ -222,7 +221,7 @@ def _cells(tokens: Sequence[Token], row: int) -> Iterator[str]:
 
 def _row(line: str, cells: Iterator[str], parser: _InlineParser) -> Iterator[_Part]:
     pieces = re.split(r"((?<!\\)\|)", line)
-    is_first = not pieces[0].strip()  # what stands before the first mark is no cell
+    is_first = not pieces[0].strip()  # text before the first "|" is not a cell if it is blank
     for number, piece in enumerate(pieces):
         core = piece.strip()
         if number % 2 or (number == 0 and is_first) or (content := next(cells, None)) is None or not core:
@@ -237,7 +236,7 @@ def _row(line: str, cells: Iterator[str], parser: _InlineParser) -> Iterator[_Pa
 
 
 def _paragraphs(content: str, source: Sequence[tuple[str, str]], parser: _InlineParser) -> Iterator[_Part]:
-    """Yield the parts of a paragraph or heading. ``source`` is its lines, with more than its text."""
+    """Yield the parts of a paragraph or heading. ``source`` contains its whole lines, with prefixes and line ends."""
     events = parser.events(content)
     breaks = [event for event in events if event.kind == "break"]
     task = _TASK.match(content)
@@ -245,7 +244,7 @@ def _paragraphs(content: str, source: Sequence[tuple[str, str]], parser: _Inline
         task = None
     starts = [task.end() if task else 0, *(event.end for event in breaks)]
     ends = [*(event.start for event in breaks), len(content)]
-    number = 0  # of the line
+    number = 0  # index of the line
     for start, end in zip(starts, ends, strict=True):
         cores = [line.strip() for line in content[start:end].split("\n")]
         source_lines = source[number : number + len(cores)]
@@ -263,15 +262,16 @@ def _paragraphs(content: str, source: Sequence[tuple[str, str]], parser: _Inline
             for (line, line_end), offset, core in zip(source_lines, offsets, cores, strict=True)
         ]
         yield _MarkdownParagraph(cores, prefixes, suffixes, inline, written, bare)
-    yield "".join(line + line_end for line, line_end in source[number:])  # the line below a heading
+    yield "".join(line + line_end for line, line_end in source[number:])  # the underline of a heading
 
 
 def _inline(
     content: str, events: Sequence[_Event], start: int, end: int
 ) -> tuple[InlineText, dict[str, str], frozenset[str]]:
-    """Return the text between two positions, how it writes some characters, and which characters it contains as such.
+    """Return the text between two positions, the sources of its escaped characters, and its unescaped characters.
 
-    The payload of a tag is how it is written, how its end is written, and the short form of its end, if there is one.
+    The payload of a tag consists of its source, the source of its closing tag, and the closing tag's short form, if
+    any.
     """
     inline, written, bare = InlineText(), dict[str, str](), set[str]()
     inner_events = [event for event in events if start <= event.start and event.end <= end and event.kind != "break"]
@@ -319,7 +319,7 @@ def _inline(
 
 
 def _pairs(events: Sequence[_Event]) -> dict[int, int]:
-    """Return the index of the end of each pair. Tags of HTML without a partner at the same level are no pairs."""
+    """Return the index of the closing tag of each pair. HTML tags without a partner at the same level form no pair."""
     pairs: dict[int, int] = {}
     opened: list[int] = []
     for index, event in enumerate(events):
@@ -336,12 +336,12 @@ def _pairs(events: Sequence[_Event]) -> dict[int, int]:
 
 
 def _may_begin_line(word: str) -> bool:
-    """Return whether a word at the start of a line is text, and not the mark of a list, a heading or the like."""
+    """Return whether a word at the start of a line is text, rather than the marker of a list, a heading or similar."""
     return _BLOCK_MARK.fullmatch(word) is None
 
 
 class _InlineParser:
-    """Finds where the constructs of a text are, which markdown-it itself does not say."""
+    """Finds the positions of the constructs in a text, which markdown-it itself does not return."""
 
     def __init__(self) -> None:
         try:
@@ -355,12 +355,12 @@ class _InlineParser:
         _record(self._parser, self._events)
 
     def blocks(self, text: str) -> list[Token]:
-        """Return the blocks of a document, whose links the texts may refer to."""
+        """Return the blocks of a document. Texts may refer to its link definitions."""
         self._parser.core.ruler.disable("inline")
         return self._parser.parse(text, self._environment)
 
     def events(self, content: str) -> list[_Event]:
-        """Return what there is in a text, in the order of its beginnings."""
+        """Return the constructs in a text, sorted by their start."""
         self._events.clear()
         tokens: list[Token] = []
         self._parser.inline.parse(content, self._parser, self._environment, tokens)
@@ -370,7 +370,7 @@ class _InlineParser:
             start = token.meta["start"]
             if token.type in _EMPHASIS:
                 kind: Literal["open", "close"] = "open" if token.nesting > 0 else "close"
-                # A mark of two characters is at the position of one of them; the other one has no text.
+                # Of the two tokens of a two-character delimiter, one has no text.
                 self._events.append(
                     _Event(start, start + token.meta["length"], kind, token.markup, name=token.type.partition("_")[0])
                 )
@@ -380,9 +380,9 @@ class _InlineParser:
 
 
 def _record(parser: MarkdownIt, events: list[_Event]) -> None:
-    """Let the rules of a parser record what they find."""
+    """Wrap the rules of a parser so that they record the constructs that they recognize."""
 
-    offsets = [0]  # of the text that is parsed now: the words of an image are parsed as a text of their own
+    offsets = [0]  # offset of the current text: an image's description is parsed as a separate text
 
     def recording(name: str, rule: Callable[..., bool]) -> Callable[..., bool]:
         def recorded(state: Any, silent: bool) -> bool:
@@ -416,7 +416,7 @@ def _record(parser: MarkdownIt, events: list[_Event]) -> None:
             elif name == "link" or (name == "image" and any(map(str.isalpha, source[start + 2 : label]))):
                 opening = _OPENINGS[name]
                 closing, words = source[label:end], source[start + len(opening) : label]
-                # Without a name of the destination, the words are its name.
+                # Without an explicit label, the words are the label of the reference.
                 named = f"][{_BREAK.sub(' ', words)}]" if closing in ("]", "][]") else closing
                 add(start, start + len(opening), "open", opening, name=name)
                 add(label, end, "close", named, closing if named != closing else "", name)
@@ -427,7 +427,7 @@ def _record(parser: MarkdownIt, events: list[_Event]) -> None:
                     kind = "object"
                 add(start, end, kind, source[start:end], name=f"<{name_of_tag}")
             elif new[-1].type == "hardbreak":
-                if offset:  # readers see a space in the description of a picture
+                if offset:  # in an image's description, a line break is displayed as a space
                     add(start, end, "text", " ", " ")
                 else:
                     add(start, end, "break" if state.level == 0 else "object", source[start:end])

@@ -1,4 +1,4 @@
-"""Messages in software catalogs: plain text that may contain HTML tags and printf directives."""
+"""Messages in gettext catalogs: plain text that may contain HTML tags and printf directives."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LINE_BREAK = re.compile(r"(\r\n|\n|\r)")
 class Message:
     """A message. Its translation keeps the HTML tags and, with ``has_directives``, the printf directives.
 
-    Each line of a message with tags or directives is a text of its own.
+    If a message has tags or directives, each of its lines is translated as a separate text.
 
     Attributes:
-        texts: What there is to translate.
+        texts: The texts to translate.
     """
 
     def __init__(self, message: str, *, has_directives: bool) -> None:
@@ -32,7 +32,7 @@ class Message:
         self.texts = [line.source for line in self._lines if line.has_words]
 
     def fill(self, translations: Iterator[str]) -> str:
-        """Return the translated message. Takes one item of ``translations`` for each text.
+        """Return the translated message. Consumes one item of ``translations`` for each text.
 
         Raises:
             DocumentError: A translation does not contain each tag exactly once, or its pairs are not nested.

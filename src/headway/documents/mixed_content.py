@@ -1,4 +1,4 @@
-"""XML elements whose text stands between child elements: reads them as text with inline tags, and fills them again."""
+"""XML elements with mixed content (text between child elements): read as text with inline tags, and filled again."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ InlineRole = Literal["pair", "object", "keep", "start", "end", "break"]
 
 @dataclass(frozen=True)
 class InlineElement:
-    """What an element is inside of a text.
+    """The role of an element inside a text.
 
     Attributes:
-        role: "pair" if it encloses text to translate; "object" or "keep" if it does not; "start" or "end" if it marks
-            one end of a range; "break" if it separates texts. The text of "keep" is read as a part of the sentence. A
-            pair with a break inside separates texts, too.
+        role: "pair" encloses text to translate. "object" and "keep" do not; the text of "keep" is read as part of the
+            sentence. "start" and "end" mark the ends of a range. "break" separates texts, as does a pair that contains
+            a break.
         key: Identifies the range.
     """
 
@@ -39,11 +39,11 @@ class _ElementRange:
 
 
 class MixedContent:
-    """The texts of an element, which breaks separate.
+    """The texts of an element, separated by breaks.
 
     Args:
-        element: The element.
-        classify: Says what each child is.
+        element: The element to read and fill.
+        classify: Returns the role of each child.
     """
 
     def __init__(self, element: _Element, classify: Callable[[_Element], InlineElement]) -> None:
@@ -53,13 +53,13 @@ class MixedContent:
 
     @property
     def texts(self) -> list[InlineText]:
-        """The texts with something to translate."""
+        """The texts that contain words to translate."""
         return [piece for piece in self._pieces if isinstance(piece, InlineText) and piece.has_words]
 
     def fill(self, translations: Iterator[str]) -> None:
-        """Replace the texts by translations.
+        """Replace the texts with their translations.
 
-        Elements are moved, not copied, so that what is inside of them can be translated separately.
+        Elements are moved, not copied, so that texts inside them can be translated separately.
         """
         if not self.texts:
             return
@@ -117,7 +117,7 @@ def nested_ranges(marks: Sequence[tuple[str, Hashable]]) -> dict[int, int]:
     """Return the index of the end of each range, for ranges that do not overlap.
 
     Args:
-        marks: For each item "start", "end" or anything else, and what identifies the range.
+        marks: For each item, its role ("start", "end" or any other) and the key of its range.
     """
     ranges: dict[int, int] = {}
     opened: list[int] = []
@@ -169,7 +169,7 @@ def _append_text(parent: _Element, text: str) -> None:
 
 
 def fill_all(contents: Iterable[MixedContent], translations: Sequence[str]) -> None:
-    """Replace the texts of several elements, some of which may be inside of others."""
+    """Replace the texts of several elements, which may be nested."""
     remaining = iter(translations)
     for content in contents:
         content.fill(remaining)

@@ -1,7 +1,7 @@
 """OpenDocument text (.odt): paragraphs, headings, lists, tables, headers, footers, notes, comments and text boxes.
 
-Formatting, links, fields, pictures, bookmarks and tracked changes are kept. Deleted text of tracked changes stays as
-it is. Tabs and line breaks separate texts.
+Formatting, links, fields, pictures, bookmarks and tracked changes are kept. Deleted text in tracked changes is not
+translated. Tabs and line breaks separate texts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def read_odt(path: Path, limits: DocumentLimits) -> DocumentContent:
     """Read a document.
 
     Raises:
-        DocumentError: It is damaged, encrypted, too large, or of another type.
+        DocumentError: The document is damaged, encrypted, too large, or of another type.
         MissingPackageError: lxml is not installed.
     """
     package = OfficePackage(path, limits)

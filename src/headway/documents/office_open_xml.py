@@ -1,4 +1,4 @@
-"""Word documents (.docx) and PowerPoint presentations (.pptx), by the paragraphs in all of their files."""
+"""Word documents (.docx) and PowerPoint presentations (.pptx): reads the paragraphs in all files of the package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway.documents.safe_xml import local_name
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-_STRICT = "{http://purl.oclc.org/ooxml/"  # ISO/IEC 29500, its strict variant
+_STRICT = "{http://purl.oclc.org/ooxml/"  # the strict variant of ISO/IEC 29500
 _TYPES_FILE = "[Content_Types].xml"
 
 
@@ -25,14 +25,14 @@ def read_office_open_xml(
     """Read a document.
 
     Args:
-        path: The document.
-        limits: Its maximum size.
-        main_type: The content type of the file without which it is no such document.
+        path: Path of the document.
+        limits: Maximum size of the document.
+        main_type: Content type of the main file, which every document of this kind has.
         types: Content types of the files with texts, as regular expressions, in the order of their texts.
-        kind: What the document should be, for errors.
+        kind: Name of the kind of document, for error messages.
 
     Raises:
-        DocumentError: It is damaged, encrypted, too large, or of another type, or it has macros.
+        DocumentError: The document is damaged, encrypted, too large, or of another type, or it has macros.
         MissingPackageError: lxml is not installed.
     """
     package = OfficePackage(path, limits)
@@ -66,12 +66,12 @@ def read_office_open_xml(
 
 
 def _in_order(name: str) -> tuple[list[int], str]:
-    """Return a key by which slide2 is before slide10."""
+    """Return a sort key that puts slide2 before slide10."""
     return [int(digits) for digits in re.findall(r"\d+", name)], name
 
 
 def _content_types(names: Iterable[str], root: _Element) -> dict[str, str]:
-    """Return the content type of each file: its Override or, without one, the Default of its extension.
+    """Return the content type of each file: its Override if it has one, otherwise the Default of its extension.
 
     Names and extensions are case-insensitive (ISO/IEC 29500-2, 7.2.3).
     """

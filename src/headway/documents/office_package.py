@@ -1,7 +1,7 @@
-"""Office documents are zip archives of XML files. This module opens them safely, and writes them with changed files.
+"""Office documents, which are zip archives of XML files: opens them safely, and writes them with changed files.
 
-Refused are encrypted documents, macros, zip bombs (by total size, number of files and compression ratio) and damaged
-archives.
+Encrypted documents, macros, damaged archives and zip bombs are refused. (Zip bombs are detected by total size, number
+of files and compression ratio.)
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from pathlib import Path
 from headway.documents.content import DocumentError, DocumentLimits
 from headway.documents.safe_xml import XmlFile, parse_xml
 
-_OLE = b"\xd0\xcf\x11\xe0"  # the container of encrypted documents, and of the formats before 2007
+_OLE = b"\xd0\xcf\x11\xe0"  # signature of the container that encrypted documents and the formats before 2007 use
 _MACROS = re.compile(r"(?:.*/)?vbaProject\.bin|(?:.*/)?vbaData\.xml|Basic/.+|Scripts/.+", re.IGNORECASE)
 _DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError, ValueError)
-_PARSED = (".xml", ".rels")  # files that are read into memory; pictures may be compressed as much as they like
-_RATIO_BYTES = 1 << 20  # and so may smaller files
+_PARSED = (".xml", ".rels")  # files that are read into memory, whose compression ratio is limited
+_RATIO_BYTES = 1 << 20  # smaller files may have any compression ratio
 
 
 class OfficePackage:
     """A zip archive whose files have been checked.
 
     Raises:
-        DocumentError: It is refused.
+        DocumentError: The archive is refused.
     """
 
     def __init__(self, path: Path, limits: DocumentLimits) -> None:
@@ -56,7 +56,7 @@ class OfficePackage:
             with zipfile.ZipFile(self._path) as archive:
                 info = archive.getinfo(name)
                 with archive.open(info) as file:
-                    return file.read(info.file_size)  # without a size, all that the file contains is decompressed
+                    return file.read(info.file_size)  # the declared size limits how much is decompressed
         except KeyError:
             raise DocumentError(f"the document has no file {name}") from None
         except (*_DAMAGED, OSError):

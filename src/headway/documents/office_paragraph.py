@@ -1,10 +1,10 @@
-"""Paragraphs of Office Open XML: WordprocessingML (Word) and DrawingML (PowerPoint, and drawings in both).
+"""Paragraphs of Office Open XML: WordprocessingML (Word) and DrawingML (PowerPoint, and drawings in Word documents).
 
-A paragraph consists of runs, each with its formatting. Adjacent runs with the same formatting are one text, whatever
-spelling checks or editing sessions have cut it into. The most common formatting of a text has no tag, so that most
-texts have none. Spaces between words of different formatting have no tags, either
+A paragraph consists of runs, each with its formatting. Adjacent runs with the same formatting are joined, because
+spelling checks and editing sessions split runs arbitrarily. The most common formatting in a text gets no tag, so most
+texts have no tags. Spaces between words of different formatting get no tags, either
 (:mod:`headway.documents.office_spaces`). Objects, fields and tracked deletions are kept; tabs and line breaks separate
-texts. Hyperlinks, tracked insertions and the like enclose the translations of their words.
+texts. Hyperlinks, tracked insertions and similar elements enclose the translations of their words.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 _CONTAINERS = {"hyperlink", "ins", "moveTo", "smartTag", "customXml", "dir", "bdo", "sdt", "fldSimple"}
 _BREAKS = {"tab", "br", "cr", "ptab"}
-_DROPPED = {"proofErr", "lastRenderedPageBreak"}  # results of checks and of the layout, which are computed again
+_DROPPED = {"proofErr", "lastRenderedPageBreak"}  # results of proofing and layout, which Word computes again
 _CHARACTERS = {"noBreakHyphen": "\u2011", "softHyphen": "\u00ad"}
 _PROPERTIES = {"sdtPr", "sdtEndPr", "smartTagPr", "customXmlPr", "rPr", "pPr"}
-_CONTROLS = {"date", "dropDownList", "comboBox", "checkbox", "picture"}  # whose text is chosen, not written
+# content controls whose text is selected, not typed
+_CONTROLS = {"date", "dropDownList", "comboBox", "checkbox", "picture"}
 _NO_FORMATTING = {"lang", "noProof"}
 _NO_FORMATTING_ATTRIBUTES = {"lang", "altLang", "dirty", "err", "noProof", "smtClean", "bmk"}
 _TRANSLATED_FIELD = re.compile(r"\s*(?:HYPERLINK|TOC)\b", re.IGNORECASE)
-_MANY_SPACES = 2  # that stand alone are a layout, such as a line to write on
+_MANY_SPACES = 2  # a run of at least this many spaces alone is layout, such as a blank to fill in
 
 
 @dataclass(frozen=True)
 class _RunContent:
-    """What a run contains besides text. The document stays as it is until the run is written.
+    """Content of a run other than text. The document is not changed until the run is written.
 
     Attributes:
         run: The run.
         content: The child that is kept.
-        is_only: Whether the run has no other children, so that it can be kept itself.
+        is_only: Whether the run has no other children, so that the run itself can be kept.
     """
 
     run: _Element
@@ -69,13 +70,13 @@ class _Part:
 
     Attributes:
         kind: "text"; "object", which is kept; "break", which separates texts; "start" or "end" of a range; "container".
-        elements: What is kept.
-        text: The text, or the text of a point as a reader sees it.
+        elements: The elements to keep.
+        text: The text, or the text that an object displays.
         format: Identifies the formatting of a text.
         properties: The formatting.
         key: Identifies a range.
         children: The parts of a container.
-        field: What a part of a field is.
+        field: The role of the part in a field, such as "separate". Empty outside fields.
     """
 
     kind: Literal["text", "object", "break", "start", "end", "container"]
@@ -88,7 +89,7 @@ class _Part:
     field: str = ""
 
 
-_Siblings = defaultdict[Any, list[FormattedText | FixedObject]]  # what is to be appended to each element
+_Siblings = defaultdict[Any, list[FormattedText | FixedObject]]  # the new children of each element
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class _ParagraphText:
 
     Attributes:
         inline: The text.
-        base: A part with the formatting of text without tags. None if there is no text.
+        base: A part with the formatting of untagged text. None if there is no text.
         spaces: The formatting of the spaces between its words.
     """
 
@@ -122,7 +123,7 @@ class OfficeParagraph:
         return [inline for inline in inlines if inline.has_words]
 
     def fill(self, translations: Iterator[str]) -> None:
-        """Replace the texts by translations. Objects are moved, so that text inside of them can be translated, too."""
+        """Replace the texts with translations. Objects are moved, so that text inside them can be translated, too."""
         if not self.texts:
             return
         element, last = self._element, list[Any]()
@@ -157,7 +158,7 @@ class OfficeParagraph:
             elif name in _CONTAINERS and self._is_translated(child):
                 content = _content(child)
                 yield _Part("container", [child], children=self._merged_fields(list(self._parts(content))))
-            elif name in _BREAKS:  # of DrawingML, outside of runs
+            elif name in _BREAKS:  # a break in DrawingML, which is outside runs
                 yield _Part("break", [child])
             elif name.endswith(("Start", "End")):
                 kind = name.removesuffix("Start").removesuffix("End")
@@ -173,7 +174,7 @@ class OfficeParagraph:
             name = local_name(child)
             text = (child.text or "") if name == "t" else _CHARACTERS.get(name)
             if text is not None and not (text.isspace() and len(text) >= _MANY_SPACES):
-                for number, piece in enumerate(text.split("\t")):  # PowerPoint has tabs in its texts
+                for number, piece in enumerate(text.split("\t")):  # PowerPoint stores tabs as characters
                     if number:
                         yield _Part("break", [self._run("\t", properties)])
                     if piece:
@@ -198,10 +199,10 @@ class OfficeParagraph:
         return True
 
     def _merged_fields(self, parts: Sequence[_Part]) -> list[_Part]:
-        """Join the parts of each field, such as a page number, into one that is kept.
+        """Join the parts of each field, such as a page number, into one object, which is kept.
 
-        Links and tables of contents are fields, too; their texts are translated. A field that continues in another
-        paragraph stays as it is, and separates texts.
+        Links and tables of contents are also fields, but their texts are translated. A field that continues in another
+        paragraph is kept and separates texts.
         """
         merged: list[_Part] = []
         index = 0
@@ -233,7 +234,7 @@ class OfficeParagraph:
         return merged
 
     def _kept(self, parts: Sequence[_Part]) -> list[_Element | _RunContent]:
-        """Return what the parts of a field consist of."""
+        """Return the elements of the parts of a field."""
         return [
             element
             for part in parts
@@ -241,7 +242,7 @@ class OfficeParagraph:
         ]
 
     def _add(self, parent: _Element, parts: Sequence[_Part]) -> None:
-        """Add the texts between breaks. Marks of ranges that overlap are put before or after the text."""
+        """Add the texts between breaks. The marks of overlapping ranges are put before or after the text."""
         start = 0
         for index, part in enumerate([*parts, _Part("break")]):
             if part.kind == "break" or (part.kind == "container" and _has_break(part)):
@@ -268,7 +269,7 @@ class OfficeParagraph:
     def _add_inline(
         self, inline: InlineText, spaces: SpaceFormats, parent: _Element, parts: Sequence[_Part]
     ) -> _Part | None:
-        """Add parts to a text. Return a part with the formatting of text without tags."""
+        """Add parts to a text. Return a part with the formatting of untagged text."""
         spaces.learn(map(_text_or_object, parts), parent)
         sizes: Counter[bytes] = Counter()
         for part in parts:
@@ -310,7 +311,9 @@ class OfficeParagraph:
     # Writing.
 
     def _append(self, siblings: _Siblings, stack: list[tuple[Any, _Part | None]], part: InlinePart) -> None:
-        """Append a part of a translation. The stack has the open elements, and the formatting of their text."""
+        """Append a part of a translation. ``stack`` contains the open elements and the formatting of their untagged
+        text.
+        """
         parent, base = stack[-1]
         match part.kind, part.payload:
             case "text", _:
@@ -363,7 +366,7 @@ class OfficeParagraph:
 
 @dataclass
 class _Container:
-    """A container inside of a text, and the formatting of its text without tags."""
+    """A container inside a text, and the formatting of its untagged text."""
 
     part: _Part
     base: _Part | None = None
@@ -378,10 +381,10 @@ class _PartRange:
 
 
 def office_paragraphs(root: _Element) -> Iterator[OfficeParagraph]:
-    """Yield the paragraphs of a file, including those inside of objects of other paragraphs.
+    """Yield the paragraphs of a file, including paragraphs inside objects of other paragraphs.
 
-    Content controls whose text is written lose their connection to the properties of the document, from which Word
-    would take the text of the source again.
+    Content controls with typed text are disconnected from the document's properties, because Word would restore the
+    source text from them.
     """
     for control in root.iter(WORD + "sdt"):
         for properties in control[:1]:
@@ -393,12 +396,12 @@ def office_paragraphs(root: _Element) -> Iterator[OfficeParagraph]:
 
 
 def _has_fixed_choices(control: _Element) -> bool:
-    """Return whether the text of a content control is chosen from a list or a calendar."""
+    """Return whether the text of a content control is selected from a list or a calendar."""
     return any(local_name(setting) in _CONTROLS for properties in control[:1] for setting in properties)
 
 
 def _content(container: _Element) -> _Element:
-    """Return the element of a container that has the runs."""
+    """Return the element of a container that contains the runs."""
     return next((child for child in container if local_name(child) == "sdtContent"), container)
 
 
@@ -407,7 +410,7 @@ def _text_or_object(part: _Part) -> FormattedText | FixedObject:
 
 
 def _elements(part: _Part) -> list[_Element]:
-    """Return what is kept as elements that belong to the paragraph."""
+    """Return the kept content of a part as child elements of the paragraph."""
     return [element.to_element() if isinstance(element, _RunContent) else element for element in part.elements]
 
 
@@ -416,7 +419,7 @@ def _has_break(part: _Part) -> bool:
 
 
 def _depths(parts: Sequence[_Part]) -> list[int]:
-    """Return for each part in how many fields it is."""
+    """Return the number of fields that enclose each part."""
     depth, depths = 0, []
     for part in parts:
         depth += part.field == "begin"
@@ -434,7 +437,7 @@ def _field_end(parts: Sequence[_Part], start: int) -> int | None:
 
 
 def _format(properties: _Element | None) -> bytes:
-    """Return what tells one formatting from another."""
+    """Return bytes that identify a formatting: equal formatting gives equal bytes."""
     if properties is None:
         return b""
     from lxml import etree

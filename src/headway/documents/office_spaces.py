@@ -1,8 +1,9 @@
 """The formatting of spaces between words of office documents, such as the end of underlining.
 
-Formatting is placed by the alignment of words, which says nothing about the spaces between them. A space in the
-translation gets the formatting that spaces have in the source between the same neighbors: two formattings, a formatting
-and an object, or a formatting and an end of the text. If there is no such space in the source, it keeps its own.
+Formatting is placed by word alignment, which does not cover the spaces between words. A space in the translation gets
+the formatting of a space in the source with the same neighbors. The neighbors of a space are the formatting of the
+words, or the objects or ends of the text, on its left and right. If the source has no such space, the formatting is not
+changed.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class SpaceFormats:
 
         Args:
             siblings: Texts and objects that are children of the same element.
-            parent: This element, which is the neighbor of the first and the last space.
+            parent: The parent element, which is the neighbor of the first and the last space.
         """
         words, gaps = _split(siblings)
         for gap, neighbors in zip(gaps, _neighbors(words, parent), strict=True):
@@ -61,7 +62,7 @@ class SpaceFormats:
     ) -> list[FormattedText | FixedObject]:
         """Return the texts and objects of a translation, with the recorded formatting applied to the spaces.
 
-        Texts with the same formatting that follow each other become one.
+        Adjacent texts with the same formatting are joined.
         """
         words, gaps = _split(siblings)
         result: list[FormattedText | FixedObject] = []
@@ -80,7 +81,7 @@ class SpaceFormats:
 def _split(
     siblings: Iterable[FormattedText | FixedObject],
 ) -> tuple[list[FormattedText | FixedObject], list[list[FormattedText]]]:
-    """Return the texts without the spaces around them and the objects, and the spaces before and after each."""
+    """Return the objects and the texts without surrounding spaces, and the spaces before and after each of them."""
     words: list[FormattedText | FixedObject] = []
     gaps: list[list[FormattedText]] = [[]]
     for sibling in siblings:

@@ -1,4 +1,4 @@
-"""Plain text: each line is a text of its own, except that the lines of a wrapped paragraph are one text."""
+"""Plain text. Each line is a separate text, except that the lines of a wrapped paragraph form one text."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from headway.predict.markup.placeholders import has_words
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
 _ITEM = re.compile(r"(?:[-*+•–]|\d+[.)])\s")
-_HEADING_LINES = 3  # lines before a wrapped paragraph, without an empty line between, that may be texts of their own
+_HEADING_LINES = 3  # maximum number of lines directly before a wrapped paragraph that are separate texts
 
 
 @dataclass(frozen=True)
 class _Line:
-    """A line: white space, text, white space with the line break."""
+    """A line: white space, text, and white space that includes the line break."""
 
     indent: str
     text: str
@@ -27,7 +27,7 @@ class _Line:
 
 @dataclass(frozen=True)
 class _TextParagraph:
-    """Lines that are one text. ``width`` is None for a single line."""
+    """Lines that form one text. ``width`` is None for a single line."""
 
     lines: Sequence[_Line]
     width: int | None
@@ -46,7 +46,7 @@ class _TextParagraph:
 
 
 def read_plain_text(path: Path, _: DocumentLimits) -> DocumentContent:
-    """Read a text file. Raises :class:`DocumentError` if it is none."""
+    """Read a text file. Raises :class:`DocumentError` if the file is not text."""
     encoded = read_text(path)
     parts = list(_parts(_lines(encoded.text)))
     paragraphs = [part for part in parts if isinstance(part, _TextParagraph)]
@@ -101,5 +101,5 @@ def _paragraphs(block: Sequence[_Line]) -> Iterator[str | _TextParagraph]:
 
 
 def _parse_line(line: _Line) -> str | _TextParagraph:
-    """Return a line that is a text of its own, or the line itself if there is nothing to translate, as in a date."""
+    """Return a line as a separate text, or the line itself if it contains nothing to translate, such as a date."""
     return _TextParagraph([line], None) if has_words(line.text) else line.indent + line.text + line.end

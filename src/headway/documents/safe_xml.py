@@ -1,4 +1,4 @@
-"""XML from sources that are not trusted: no entities of its own, no document types, no network, bounded depth."""
+"""Parsing of untrusted XML: without custom entities, document types or network access, and with bounded depth."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class XmlFile:
     Attributes:
         root: The root element.
         encoding: The encoding.
-        start: What stands before the content: the declaration, if there is one. None for encodings that are not kept.
+        start: The XML declaration before the content, or empty. None if the encoding is not kept.
         end: The white space at the end.
     """
 
@@ -34,7 +34,7 @@ class XmlFile:
     end: bytes
 
     def to_bytes(self) -> bytes:
-        """Return the file with the present content of the root element."""
+        """Return the file with the current content of the root element."""
         from lxml import etree
 
         tree = self.root.getroottree()
@@ -46,12 +46,12 @@ def parse_xml(data: bytes, limits: DocumentLimits, where: str | None = None) -> 
     """Parse XML.
 
     Args:
-        data: The XML.
-        limits: Its maximum size.
+        data: The bytes of the file.
+        limits: Maximum size of the file.
         where: The name of the file inside a package.
 
     Raises:
-        DocumentError: It is too large, not valid, or has a document type, which could define entities.
+        DocumentError: The XML is too large, is not valid, or has a document type, which could define entities.
         MissingPackageError: lxml is not installed.
     """
     try:
@@ -66,7 +66,7 @@ def parse_xml(data: bytes, limits: DocumentLimits, where: str | None = None) -> 
     try:
         tree = etree.parse(BytesIO(data), parser)
     except etree.XMLSyntaxError as error:
-        reason = " ".join(str(error.msg).split())  # may have line breaks
+        reason = " ".join(str(error.msg).split())  # the message may contain line breaks
         raise DocumentError(f"the XML is not valid ({reason})", where=where) from None
     info = tree.docinfo
     if info.doctype or info.internalDTD is not None:

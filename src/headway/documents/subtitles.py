@@ -1,7 +1,7 @@
 """Subtitles: SubRip (.srt) and WebVTT (.vtt).
 
-The text of each cue is translated. Numbers, times, settings, notes and styles stay as they are, and so do tags such as
-``<i>``, ``<v Name>`` and ``{\\an8}``. Lines of a cue that are one text remain as many lines.
+The text of each cue is translated. Numbers, times, settings, notes and styles stay unchanged, as do tags such as
+``<i>``, ``<v Name>`` and ``{\\an8}``. A text that spans several lines keeps its number of lines.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
 _TIME = r"(?:\d{1,4}:)?\d{1,2}:\d{2}[.,]\d{1,3}"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s|\Z)")
 _TAG = re.compile(r"<(?P<closing>/?)(?P<name>[A-Za-z]\w*+)[^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
-_SPEAKER = re.compile(r"\s*(?:[-–—]\s*\S|[A-ZÀ-Þ][A-ZÀ-Þ .]+:\s)")  # the line is said by someone else
+_SPEAKER = re.compile(r"\s*(?:[-–—]\s*\S|[A-ZÀ-Þ][A-ZÀ-Þ .]+:\s)")  # a line of another speaker
 
 
 @dataclass(frozen=True)
 class _CueText:
-    """Lines of a cue that are one text, with their line breaks."""
+    """Lines of a cue that form one text, with their line breaks."""
 
     lines: Sequence[str]
     ends: Sequence[str]
@@ -59,14 +59,14 @@ def read_subtitles(path: Path, _: DocumentLimits) -> DocumentContent:
 
 
 def _parts(text: str, is_vtt: bool) -> Iterator[str | _CueText]:
-    """Yield the texts of cues, and the lines between them."""
+    """Yield the texts of cues and the lines between them."""
     lines = [(match[1], match[2]) for match in _LINE.finditer(text)]
     cue: list[tuple[str, str]] = []
     in_cue = False
     for (line, end), (following, _) in zip(lines, [*lines[1:], ("", "")], strict=True):
         is_number = line.strip().isdecimal() and _TIMES.match(following) is not None
         if _TIMES.match(line):
-            # Without an empty line between two cues, the last line is the number of this one.
+            # If no empty line separates two cues, the last line of the first is the number of the second.
             number = [cue.pop()] if cue and cue[-1][0].strip().isdecimal() else []
             yield from _cue_texts(cue, is_vtt)
             cue, in_cue = [], True
@@ -96,7 +96,7 @@ def _cue_texts(lines: Sequence[tuple[str, str]], is_vtt: bool) -> Iterator[str |
 
 
 def _escape(text: str, is_vtt: bool) -> str:
-    """Escape the text of a cue, so that it contains no tag and no time."""
+    """Escape the text of a cue so that it contains no tag and no timing line."""
     if not is_vtt:
         return text.replace("-->", "→")
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,4 +1,4 @@
-"""Translate a document: read it, translate its texts, and write it again."""
+"""Translate a document: read the file, translate its texts, and write the result."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class DocumentReport:
-    """How a document was translated.
+    """Summary of a document's translation.
 
     Attributes:
         num_texts: Number of texts.
-        errors: Why texts were not translated.
-        glossary: The glossary entries that applied, for each text that they applied to.
+        errors: The errors of texts that could not be translated.
+        glossary: The glossary entries that were applied, listed once for each text.
     """
 
     num_texts: int
@@ -58,20 +58,21 @@ def translate_document(
 ) -> DocumentReport:
     """Translate a document. The target is written completely or not at all.
 
-    Sentences are translated separately. Formatting inside of a paragraph encloses the translations of the words that
-    it encloses. A text that cannot be translated, such as a word that is too long for the model, stays as it is.
+    Sentences are translated separately. Formatting inside a paragraph encloses the translations of the words that it
+    encloses in the source. A text that cannot be translated, for example because a word is too long for the model, is
+    copied.
 
     Args:
         translator: The translator.
-        source: The document.
+        source: Path of the document.
         target: The file to write, in the same format.
         options: The options of the search.
         target_language: The language to translate into, for models with several target languages.
         source_language: The language of the document, for imported models that need it.
         glossary: Required translations of certain source phrases.
-        format_name: The format. Default: that of the extension of ``source``.
-        progress: Called with the number of translated texts and of all texts. An exception that it raises ends the
-            translation.
+        format_name: The document's format. None means that the extension of ``source`` determines it.
+        progress: Called with the number of translated texts and the total number. If it raises an exception, the
+            translation ends.
         limits: Larger documents are refused.
 
     Raises:
@@ -131,7 +132,7 @@ def fill_document(
             )
         content = read_document(source, document_type, limits)
         with atomic_write(target) as aside:
-            aside.touch()  # a folder that cannot be written to is an error before the work, not after it
+            aside.touch()  # fail before the work if the folder is not writable
             translations: list[str] = []
             for batch in text_batches(content.texts):
                 if progress is not None:
@@ -146,10 +147,10 @@ def fill_document(
 
 
 def chosen_format(source: Path, format_name: str | None) -> DocumentFormat:
-    """Return the format of a document, which may be given by its name.
+    """Return the format named ``format_name``, or if that is None, the format of the document's extension.
 
     Raises:
-        HeadwayError: There is no such format, or the extension is unknown.
+        HeadwayError: The format or the extension is unknown.
     """
     if format_name is None:
         return document_format(source.name)
@@ -159,7 +160,7 @@ def chosen_format(source: Path, format_name: str | None) -> DocumentFormat:
 
 
 def text_batches(texts: Sequence[DocumentText]) -> list[Sequence[DocumentText]]:
-    """Return texts in groups of at most 100,000 characters, as far as a single text is not longer."""
+    """Split texts into groups of at most 100,000 characters. A longer text forms its own group."""
     batches: list[list[DocumentText]] = []
     size = 0
     for text in texts:

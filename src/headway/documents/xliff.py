@@ -1,7 +1,7 @@
-"""XLIFF 1.2 and 2.x: sources without a translation are translated.
+"""XLIFF 1.2 and 2.x. Sources without a translation are translated.
 
-Existing translations stay, unless their state says that they need translation. So do ids, notes, inline codes, and
-whatever has ``translate="no"``. New translations are marked: ``state-qualifier="mt-suggestion"`` in 1.2,
+Existing translations are kept, unless their state marks them as needing translation. Ids, notes, inline codes, and
+elements with ``translate="no"`` are also kept. New translations are marked: ``state-qualifier="mt-suggestion"`` in 1.2,
 ``state="translated"`` in both.
 """
 
@@ -27,7 +27,7 @@ def read_xliff(path: Path, limits: DocumentLimits) -> DocumentContent:
     """Read an XLIFF file.
 
     Raises:
-        DocumentError: It is not valid, or has an unknown version.
+        DocumentError: The file is not valid, or its version is unknown.
         MissingPackageError: lxml is not installed.
     """
     file = parse_xml(path.read_bytes(), limits)
@@ -51,7 +51,7 @@ def read_xliff(path: Path, limits: DocumentLimits) -> DocumentContent:
 
 
 def _units(element: _Element, name: str) -> Iterator[_Element]:
-    """Yield the units that need a translation. Whatever has ``translate="no"`` is skipped, with all of its content."""
+    """Yield the units that need a translation. Elements with ``translate="no"`` are skipped with all their content."""
     inherited = [(element, True)]
     while inherited:
         node, is_translated = inherited.pop()
@@ -116,7 +116,7 @@ def _classify(element: _Element) -> InlineElement:
 
 
 def _set_target(unit: _Element, target: _Element) -> None:
-    """Put a target into its place, and set its state."""
+    """Insert a target into its unit, and set its state."""
     old = _child(unit, "target")
     if local_name(unit) == _UNIT_1:
         target.set("state", "translated")
