@@ -24,7 +24,7 @@ suite: $(VENV)/.ready
 
 check: test
 
-# The slow tests: fuzzing, killed runs, torchrun, freshly compiled kernels, and the quick form of all experiments.
+# The slow tests: fuzzing, killed runs, torchrun, freshly compiled kernels, and the quick version of all experiments.
 test-all: $(VENV)/.ready
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m slow --timeout 1200
 

@@ -1,4 +1,4 @@
-"""The quick form of all experiments, run once for all tests of this folder, like a user and without shape checks."""
+"""The quick version of all experiments, run once for all tests of this folder, like a user and without shape checks."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def quick_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def quick_settings(quick_folder: Path) -> Settings:
-    """The settings of the quick form, with its trained models."""
+    """The settings of the quick version, with its trained models."""
     return Settings(True, (1,), None, quick_folder / "work" / "quick", lambda line: None)
 
 
 @pytest.fixture(scope="session")
 def measured(quick_folder: Path) -> dict[str, Numbers]:
-    """The numbers of each experiment in the quick form."""
+    """The numbers of each experiment in the quick version."""
     return {
         name: json.loads((quick_folder / f"{name}.json").read_text(encoding="utf-8"))["numbers"]
         for name in EXPERIMENT_NAMES

@@ -22,7 +22,7 @@ from headway.models.masked import MaskedConfig, MaskedTransformer
 from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
 from headway.text.base import BOS
 
-BOOKS_CHARACTERS = 150  # about as many as the full form's text has
+BOOKS_CHARACTERS = 150  # about as many as the full version's text has
 
 
 def full_form(work: Path, data: Path | None = None) -> Settings:

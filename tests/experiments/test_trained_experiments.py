@@ -1,4 +1,4 @@
-"""The experiments that train models: their verdicts and figures from made-up numbers, and the quick form.
+"""The experiments that train models: their verdicts and figures from made-up numbers, and the quick version.
 
 The numbers of each experiment are chosen so that every claim holds; each test then reverses some of them.
 """

@@ -7,8 +7,8 @@ text, epochs alternate between them.
 
 The order of the examples is computed on access (:func:`random_order`), and each pool when it is reached
 (:class:`~headway.data.epoch_plan.EpochPlan`), so an epoch takes no memory. The batches of a pool are shuffled among
-themselves; the examples of a pool come from the whole corpus. In orders of version 1, which runs that have begun keep,
-the whole epoch is in memory, and the batches of all pools are shuffled together.
+themselves; the examples of a pool come from the whole corpus. Runs that began with version 1 of the order keep it: the
+whole epoch is in memory, and the batches of all pools are shuffled together.
 
 ``max_batch_tokens`` limits the number of rows times the length of the longer side, padding included; a longer example
 forms its own batch. ``max_batch_examples`` limits the number of rows.
@@ -200,7 +200,8 @@ class TokenDataset:
             examples = order[index * pool_size : (index + 1) * pool_size]
             source, target = (self._lengths_of(examples, side, segmentation) for side in SIDES)
             pool = make_batches(examples, source, target, max_batch_tokens, max_batch_examples)
-            shuffled = make_draws(order_version, seed, epoch, index + 1).permutation(len(pool))  # 0 is the same as none
+            # + 1, because a trailing 0 in a seed has no effect
+            shuffled = make_draws(order_version, seed, epoch, index + 1).permutation(len(pool))
             return replace(
                 pool,
                 bounds=pool.bounds[shuffled],
@@ -272,10 +273,10 @@ def random_order(
 ) -> ComputedOrder:
     """Return a random order of the examples of an epoch, which is computed on access.
 
-    The examples of corpus i are numbered from ``starts[i]``. Each occurs as often as the corpus's weight says. A
-    fraction of the weight is the share of the examples, chosen at random, that occur once more; their number is rounded
-    up or down at random, so that small corpora are read as well. There is at least one example, unless all corpora are
-    empty.
+    The examples of corpus i are numbered from ``starts[i]``. The integer part of a corpus's weight is how often each of
+    its examples occurs. The fractional part is the share of examples, chosen at random, that occur once more. Their
+    number is rounded up or down at random, so that small corpora are read, too. There is at least one example, unless
+    all corpora are empty.
     """
     copies, shares = np.divmod(weights, 1.0)
     rounding = rng.random(len(sizes)) if shares.any() else 0.0
@@ -307,8 +308,8 @@ def draw_examples(
 ) -> ExampleOrder:
     """Return the examples of an epoch in random order, in version 1 of the order.
 
-    The examples of a corpus are numbered from its start. Each occurs as often as the corpus's weight says; a fraction
-    of the weight is the share of the examples, drawn at random, that occur once more.
+    The examples of a corpus are numbered from its start. The integer part of a corpus's weight is how often each of its
+    examples occurs, and the fractional part is the share of examples, drawn at random, that occur once more.
     """
     dtype = np.int32 if sum(sizes) + max(starts, default=0) <= np.iinfo(np.int32).max else np.int64
     parts = []

@@ -1,4 +1,4 @@
-"""Blocks of equal length for language models: documents one after the other, divided every ``block_length`` tokens.
+"""Blocks of equal length for language models: concatenated documents, divided every ``block_length`` tokens.
 
 A block may contain the end of one document and the beginning of the next, with EOS between them, so that no batch needs
 padding. Each epoch begins its blocks at another offset, so that the borders between them move. Order and offset are a
@@ -29,8 +29,8 @@ from headway.data.epoch_plan import BatchPool, EpochPlan, RowNumbers
 from headway.data.store import TokenStore
 from headway.text.base import BOS
 
-_BLOCKS_AT_ONCE = 1 << 15  # in a pool
-_MIN_STREAM = 64  # blocks of a stream in validation: the first tokens of each stream have little context
+_BLOCKS_AT_ONCE = 1 << 15  # blocks in a pool
+_MIN_STREAM = 64  # minimum number of blocks of a validation stream, because its first tokens have little context
 
 
 class BlockDataset(TokenDataset):
@@ -103,7 +103,7 @@ class BlockDataset(TokenDataset):
         return self._plan(order, self._max_rows(max_batch_tokens, max_batch_examples), 0)
 
     def _whole_blocks(self) -> list[int]:
-        """Return how many blocks of each store are whole wherever they begin; a text shorter than that is one block."""
+        """Return the number of blocks of each store that are whole at every offset; at least 1 if it has text."""
         return [max((end - begin + 1) // self._block_length - 1, min(1, end - begin)) for begin, end in self._spans]
 
     def _plan(self, order: ComputedOrder, num_rows: int, offset: int) -> EpochPlan:
@@ -199,7 +199,7 @@ class StreamDataset(BlockDataset):
         return plan.map_pools(lambda index, pool: pool if index else _begin_streams(pool))
 
     def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:
-        """Return batches with every token once, for validation: streams of at least 64 blocks, if there are so many.
+        """Return batches with every token once, for validation: streams of at least 64 blocks if possible.
 
         The last batches have fewer rows if the last stream is shorter than the others.
         """

@@ -179,7 +179,7 @@ class DocumentEncoder:
 
 
 class NoText:
-    """Tokenizes every text to nothing: the other side of a store of documents."""
+    """Tokenizes every text to an empty row, for the unused side of a store of documents."""
 
     vocab_size = 0
 

@@ -14,7 +14,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-ORDER_VERSION = 2  # of new runs
+ORDER_VERSION = 2  # the version that new runs use
 
 
 class RawDraws:

@@ -1,4 +1,4 @@
-"""Labels as tokens: the target of a text is a single token, its class, so that classification can use token stores.
+"""Labels as tokens: the target of a text is a single token for its class, so that classification can use token stores.
 
 Class c is token c + 1, because token 0 is padding. There is no end symbol.
 """

@@ -35,7 +35,7 @@ from headway.text.base import BOS, EOS, NUM_SPECIAL, TextTokenizer
 from headway.text.words import end_word_bits, start_word_bits
 
 _SPAN_P, _MAX_SPAN = 0.2, 10
-_ANY_WORD = 3  # the bits of every word: parts of a character may belong to any
+_ANY_WORD = 3  # the bits of every kind of word: a token with part of a character may belong to any
 _OVERHEAD = 2  # BOS and EOS
 
 Tokens = NDArray[np.int64]
@@ -137,7 +137,7 @@ def _token_table(tokenizer: TextTokenizer) -> tuple[NDArray[np.bool_], NDArray[n
 
 
 class MaskedBlockDataset(BlockDataset):
-    """Blocks between BOS and EOS: on the source side with hidden tokens, on the target side the original of these.
+    """Blocks between BOS and EOS. The source side has hidden tokens, and the target side their originals.
 
     The target is PAD at all positions that are not predicted. For the other arguments see :class:`BlockDataset`;
     ``block_length`` includes BOS and EOS.
@@ -157,7 +157,7 @@ class MaskedBlockDataset(BlockDataset):
     ) -> None:
         super().__init__(stores, weights, temperature, block_length=block_length - _OVERHEAD, part=part)
         self._masking, self._seed, self._order_version = masking, seed, order_version
-        # Row numbers of epoch e begin at (e + 1) x this. The rows below it are those of validation.
+        # Row numbers of epoch e begin at (e + 1) times this number. Smaller row numbers belong to validation.
         self._rows_per_epoch = max(len(self), 1) * self._block_length
 
     @property

@@ -9,8 +9,8 @@ Let n_tp be the number of texts of class t that were labeled p (the confusion ma
     ECE         sum_b |B_b| / n  |accuracy(B_b) - confidence(B_b)|
 
 ECE is the expected calibration error (Guo et al., "On Calibration of Modern Neural Networks", 2017, equation 3). Texts
-are binned by confidence, the probability of the predicted label, in 15 bins of equal width as in the paper: bin b holds
-the confidences in ((b - 1) / 15, b / 15].
+are binned by confidence, the probability of the predicted label, in 15 bins of equal width as in the paper: bin b
+contains the confidences in ((b - 1) / 15, b / 15].
 """
 
 from __future__ import annotations

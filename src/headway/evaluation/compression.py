@@ -1,7 +1,7 @@
-"""Bits per byte of general compressors, with which those of a language model can be compared.
+"""Bits per byte of general-purpose compressors, for comparison with language models.
 
-A compressor has read another text before, like a trained model: the bits of a text are those by which it makes the
-compressed output longer.
+Like a trained model, the compressor first reads another text. The bits of a text are the increase in compressed size
+when the text is appended.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 The score of a candidate is f_0 + w_1 f_1 + ... + w_n f_n (Och and Ney 2002, "Discriminative Training and Maximum
 Entropy Models for Statistical Machine Translation"; the weight of f_0 is 1, because only the ratios matter). All
-combinations on a grid are compared by the corpus BLEU of the candidates that they rank first. Around the best one, a
-grid of half the step is searched, and one of a quarter. The counts of n-grams of each candidate are computed once, so
-that a combination takes less than a millisecond for a thousand sentences.
+combinations on a grid are compared by the corpus BLEU of the candidates that they rank first. Around the best
+combination, grids with half and with a quarter of the step are searched. The counts of n-grams of each candidate are
+computed once, so that a combination takes less than a millisecond for a thousand sentences.
 
-BLEU is a step function of the weights, and the best value on the tuned sentences is too good: measure the weights on
-other sentences.
+BLEU is a step function of the weights, and the best value on the tuning sentences is too optimistic, so evaluate the
+weights on other sentences.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
     feed-forward    two layers with ReLU, applied to q and k
     hidden          the scaled product of queries and keys that are projected with a hidden layer of ReLU
 
-The same Transformer is trained with each function. The full form has 30 runs, six of which are shared with other
+The same Transformer is trained with each function. The full version has 30 runs, six of which are shared with other
 experiments. The paper (3.2.1) compares additive attention with the unscaled dot product for small and for larger d_k.
 These two functions, and the scaled dot product for comparison, are therefore also trained with one head, which makes
 d_k four times as large as in the common recipe. Each dot is one run. If the shaded bars of two functions overlap a lot,

@@ -1,4 +1,4 @@
-"""Data of the experiments: public corpora in the full form, a made-up language in the quick form.
+"""Data of the experiments: public corpora in the full version, a made-up language in the quick version.
 
 The made-up language is small enough to be learned in a second or two. Still, translating it needs more than a
 word-by-word lookup: adjectives move behind their noun and take the ending of its gender.
@@ -31,7 +31,7 @@ MAX_JOINED_SENTENCES = 3  # maximum number of sentences per row of a joined trai
 MULTI30K = tuple(
     f"multi30k/{name}.{language}" for name in ("train", "val", "test_2016_flickr") for language in ("de", "en")
 )
-"""The corpus files that the full form of the experiments on translation reads."""
+"""The corpus files that the full version of the experiments on translation reads."""
 
 TINYSHAKESPEARE = ("tinyshakespeare/train.txt", "tinyshakespeare/val.txt")
 BOOKS = ("books/train.txt", "books/dev.txt")
@@ -87,7 +87,7 @@ class ExperimentCorpus:
 
 
 def experiment_corpus(settings: Settings, *, join: bool = False) -> ExperimentCorpus:
-    """Return the made-up language (quick form) or Multi30k (full form).
+    """Return the made-up language (quick version) or Multi30k (full version).
 
     With ``join``, sentences of the training and development sets are joined into longer rows.
     """
@@ -118,8 +118,8 @@ def find_data(settings: Settings, files: Sequence[str], name: str) -> Path:
     folder = settings.data_folder / Path(files[0]).parent if settings.data_folder else None
     if folder is None or not all((folder.parent / file).is_file() for file in files):
         raise ConfigError(
-            f"{folder or 'no data'}: the full form trains on {name}; give a folder with {', '.join(files)}, or use the "
-            "quick form, which needs no data"
+            f"{folder or 'no data'}: the full version trains on {name}; give a folder with {', '.join(files)}, or use "
+            "the quick version, which needs no data"
         )
     return folder
 

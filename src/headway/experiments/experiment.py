@@ -91,7 +91,7 @@ class Settings:
     Attributes:
         quick: Whether to use small made-up data, which takes seconds, instead of real data.
         seeds: Random seeds. Experiments that depend on chance are repeated with each seed.
-        data_folder: The folder that contains corpora such as ``multi30k``. The quick form needs none.
+        data_folder: The folder that contains corpora such as ``multi30k``. The quick version needs none.
         work_folder: The folder for trained models and partial results. An interrupted measurement resumes from it.
         say: Function that is called with each progress message, which is a single line.
         model_folder: A model folder, for experiments that examine one trained model instead of training their own.
@@ -137,7 +137,7 @@ class Experiment:
         draw: Function that draws the figure from the numbers. It is called inside :func:`figure_style`.
         explain: Function that returns another paragraph of the report, for results that are not in verdicts, tables or
             figure.
-        data_files: The files below ``settings.data_folder`` that the full form reads. Empty if it needs no data.
+        data_files: The files below ``settings.data_folder`` that the full version reads. Empty if it needs no data.
         takes_model: Whether the experiment can examine the model ``settings.model_folder``.
     """
 

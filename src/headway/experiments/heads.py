@@ -4,9 +4,9 @@ A single head computes one distribution of attention weights per query. Several 
 they share the width, so each head compares queries and keys in fewer dimensions.
 
 The paper varies the number of heads in table 3, rows (A): at d_model = 512, 1, 4, 8, 16 and 32 heads reach 24.9, 25.5,
-25.8, 25.8 and 25.4 BLEU. The full form trains 1, 4 and 32 heads of 128, 32 and 4 dimensions (9 runs; those with 1 and 4
-heads are shared with other experiments). Each dot is one run. If the shaded bars overlap a lot, the difference may be
-due to chance.
+25.8, 25.8 and 25.4 BLEU. The full version trains 1, 4 and 32 heads of 128, 32 and 4 dimensions (9 runs; those with 1
+and 4 heads are shared with other experiments). Each dot is one run. If the shaded bars overlap a lot, the difference
+may be due to chance.
 """
 
 from __future__ import annotations

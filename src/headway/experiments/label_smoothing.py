@@ -7,10 +7,10 @@ With smoothing eps, the target y becomes the distribution q(k) = (1 - eps) [k = 
 H(q) is a constant. The minimum of the cross-entropy is H(q), not 0, and is reached at p = q, so a model is not rewarded
 for being certain. The paper (5.4) uses eps = 0.1 and describes the effects.
 
-The full form trains with eps = 0.1 and with eps = 0 (6 runs; the 3 with smoothing are shared with other experiments).
-Confidence is the probability of the token that the model considers most probable. It is measured at every token of the
-test set, given the reference tokens before it. With smoothing, the loss is minimal at a confidence near 0.9 instead of
-1. A calibrated model is correct as often as it is confident: its accuracy equals its mean confidence.
+The full version trains with eps = 0.1 and with eps = 0 (6 runs; the 3 with smoothing are shared with other
+experiments). Confidence is the probability of the token that the model considers most probable. It is measured at every
+token of the test set, given the reference tokens before it. With smoothing, the loss is minimal at a confidence near
+0.9 instead of 1. A calibrated model is correct as often as it is confident: its accuracy equals its mean confidence.
 
 Perplexity is computed without smoothing for both models, so probability assigned to wrong tokens increases it, while
 BLEU depends only on which tokens are chosen. Dots are seeds, and shaded bars are 95 % intervals of the mean.

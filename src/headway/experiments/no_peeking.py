@@ -34,7 +34,7 @@ from headway.text.base import BOS, EOS
 VOCAB_SIZE, FIRST_WORD = 40, 4  # ids below FIRST_WORD are special tokens
 BATCH_SIZE, SOURCE_LENGTH, TARGET_LENGTH = 4, 9, 10  # batch size and lengths; TARGET_LENGTH includes BOS
 LOGIT_TOLERANCE = 1e-4  # larger than rounding errors (logits are about 1), smaller than any real influence
-TRANSFORMER_VARIANTS = {  # only measured in the full form
+TRANSFORMER_VARIANTS = {  # only measured in the full version
     "Transformer, pre-norm, learned positions": {"norm": "pre", "positions": "learned"},
     "Transformer, pre-norm, rotary positions": {"norm": "pre", "positions": "rotary"},
     "Transformer, additive score": {"score": "additive"},

@@ -9,7 +9,7 @@ lets each position see one more token than the previous position.
 
 Models are trained on rows of one to three joined sentences of Multi30k. Every point of the curves is the BLEU of the
 same test sentences; only the number of sentences per row differs. In the shaded part, rows are longer than in training.
-The full form has 12 runs; the 3 runs with sinusoids are shared with the sentence-length experiment.
+The full version has 12 runs; the 3 runs with sinusoids are shared with the sentence-length experiment.
 
 All models were trained for the same small number of steps. The result shows how fast a model learns to use its
 positions, not which positions are best after long training.

@@ -1,18 +1,18 @@
-"""What pretraining gives a text classifier, with few and with many labeled examples.
+"""What a text classifier gains from pretraining, with few and with many labeled examples.
 
 A masked language model (Devlin et al. 2019, 3.1) with 3.3 million weights is trained once on the news texts of AG News,
 without their labels. A classifier with its encoder is then fine-tuned on 100, 1,000, 10,000 and all 35,436 labeled
 texts. The same classifier is trained from random weights on the same texts, with the same vocabulary, the same number
 of steps and its own learning rate. Each seed draws other labeled texts, the same for both.
 
-Such pretraining on the texts of the task itself needs no other corpus. It is of use where texts are plentiful and
-labels are not. Howard and Ruder 2018 (ULMFiT, 5, low-shot learning) make the same comparison with a recurrent model
-that was pretrained on much more text.
+Such pretraining on the texts of the task itself needs no other corpus. It is useful if texts are plentiful and labels
+are scarce. Howard and Ruder 2018 (ULMFiT, 5, low-shot learning) make the same comparison with a recurrent model that
+was pretrained on much more text.
 
-Accuracy is that of the last weights on 2,000 other texts, which are used for nothing else. Three seeds were chosen
-beforehand; all share one pretrained model, so the differences between seeds do not include those between pretrained
-models. The full form has one pretraining run of 25 minutes and 24 runs of up to 6 minutes. It takes about 80 minutes on
-two cores.
+Accuracy is measured with the final weights on 2,000 other texts, which are used for nothing else. Three seeds were
+chosen beforehand; all share one pretrained model, so the differences between seeds do not include those between
+pretrained models. The full version has one pretraining run of 25 minutes and 24 runs of up to 6 minutes. It takes about
+80 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _counts(runs: Iterable[dict[str, Any]]) -> list[int]:
 def _read(settings: Settings) -> tuple[list[LabeledText], list[LabeledText]]:
     """Return the labeled texts for training and for the test.
 
-    In the quick form, the label is the verb of a sentence of the made-up language.
+    In the quick version, the label is the verb of a sentence of the made-up language.
     """
     if settings.quick:
         random = Random(1)

@@ -7,15 +7,15 @@ context. Kaplan et al. 2020 (3.2.1) compare LSTMs and Transformers in this way. 
 block to block, which this experiment does not measure.
 
 The Transformer is trained for 1,000 steps of 2,048 characters. The LSTM is trained twice: for as many steps, so that it
-reads as much text, and for as many steps as fit into the Transformer's training time. Time is that of the training
-steps on the machine of this report, so keep it idle during the measurement.
+reads as much text, and for as many steps as fit into the Transformer's training time. Time is the duration of the
+training steps on the machine of this report, so keep the machine idle during the measurement.
 
-The loss is the mean over all characters of the development text, in blocks of 256 that do not overlap. To see how each
-model uses its context, models also read windows of 512 characters, twice as long as in training. A character at
-position p of a window is predicted from p characters. The panel in the middle shows the loss over this number: how much
-it falls from left to right is what the model gains from more distant context. The right panel shows the difference.
+The loss is the mean over all characters of the development text, in blocks of 256 that do not overlap. To show how they
+use their context, models also read windows of 512 characters, twice as long as in training. A character at position p
+of a window is predicted from p characters. The panel in the middle shows the loss over this number: how much it falls
+from left to right is what the model gains from more distant context. The right panel shows the difference.
 
-Three seeds were chosen beforehand. The full form has 9 runs. It takes about an hour on two cores, and 17
+Three seeds were chosen beforehand. The full version has 9 runs. It takes about an hour on two cores, and 17
 minutes if they have AMX.
 """
 

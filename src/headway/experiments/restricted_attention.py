@@ -8,8 +8,8 @@ in its neighborhood, which takes r n d operations and no n x n matrix. The layer
 shortest time of each layer counts. Memory is what is saved for the backward pass. Powers of n are fitted to times and
 memory.
 
-The same Transformer is trained with windows of several sizes in encoder and decoder. Each dot is one run. The full form
-has 15 runs, three of which are shared with other experiments. Attention from the decoder to the source is never
+The same Transformer is trained with windows of several sizes in encoder and decoder. Each dot is one run. The full
+version has 15 runs, three of which are shared with other experiments. Attention from the decoder to the source is never
 restricted, so a small window reduces the context within source and target, but not the access to the source. A stack of
 blocks also sees further than one block: each block adds half a window on either side.
 """

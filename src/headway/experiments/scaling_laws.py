@@ -3,8 +3,8 @@
 Decoder-only models of six sizes (8,000 to 560,000 weights) predict the characters of English novels, on two cores. The
 compute of a training run is counted as C = 6 N D floating-point operations, for N weights, with embeddings, and D
 characters of training (Kaplan et al. 2020, 2.1). At each of four amounts of compute, models of three sizes are trained:
-those that read from 8 to 1,000 characters for each weight. A larger model reads less text. Each point is a training run
-of its own, with a learning rate that decays to zero at its end, because a model in the middle of a longer run has a
+the sizes that read 8 to 1,000 characters for each weight. A larger model reads less text. Each point is a separate
+training run, with a learning rate that decays to zero at its end, because a model in the middle of a longer run has a
 higher loss than one that was trained to end there (Hoffmann et al. 2022, 3.1).
 
 At each amount of compute there is a best size: smaller models have too few weights, larger ones see too little text. A
@@ -26,7 +26,7 @@ Models read contexts of 128 characters. The training text has 30 million charact
 run needs small batches, or it has too few steps: 512 characters with the least compute, 2,048 with the most. The peak
 learning rate is 0.16 / width (in inverse proportion, as Yang et al. 2021 derive for Adam). Sizes, batches and rate were
 chosen with single runs of seed 1. With larger models, or with batches of 2,048 and a rate of 0.003 for all, the
-smallest size was always the best. Three seeds were chosen beforehand. The full form has 36 runs. It takes about 75
+smallest size was always the best. Three seeds were chosen beforehand. The full version has 36 runs. It takes about 75
 minutes on two cores.
 """
 
@@ -186,8 +186,8 @@ def fit_power_laws(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _lowest(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Return the lowest point of the parabola through the point with the lowest loss and its two neighbors.
 
-    Points are weights and loss, in the order of the weights. If the lowest one is the first or the last, there is no
-    such parabola, and the point itself is returned.
+    Each point is a pair of weights and loss, and points are sorted by weights. If the point with the lowest loss is the
+    first or the last, no such parabola exists, and this point is returned.
     """
     best = min(range(len(points)), key=lambda index: points[index][1])
     if not 0 < best < len(points) - 1:

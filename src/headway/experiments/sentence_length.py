@@ -7,7 +7,7 @@ long sentences. Their figure 2 shows BLEU against length. The Transformer has at
 All three models are trained on rows of one to three joined sentences of Multi30k for the same number of steps. Every
 point of the curves is the BLEU of the same test sentences; only the number of sentences per row differs. A model that
 translates long rows as well as short ones has a flat line. In the shaded part, rows are longer than in training. The
-full form has 9 runs; the Transformer's 3 are shared with the positions experiment. The models differ in size, as the
+full version has 9 runs; the Transformer's 3 are shared with the positions experiment. The models differ in size, as the
 table shows.
 
 The bars show a model's BLEU on long rows as a share of its BLEU on single sentences, so that a model that is worse at

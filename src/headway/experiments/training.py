@@ -3,7 +3,7 @@
 A *variant* is the common recipe with a few keys changed. The name of its run folder contains a hash of the resolved
 recipe and the data files, so that a second request finds the trained model, and an interrupted training resumes.
 
-The full form's recipe is a Transformer with a million weights (2 + 2 layers, d_model 128) and 600 steps of 2,048
+The full version's recipe is a Transformer with a million weights (2 + 2 layers, d_model 128) and 600 steps of 2,048
 tokens, nearly three epochs of Multi30k. One step takes 13 GFLOP. A core with 70 GFLOP/s in float32 needs 0.3 s for it,
 so a run takes three minutes. Such models are of no practical use, but good enough to show differences between variants,
 and small enough to train three of each variant:
@@ -13,7 +13,7 @@ and small enough to train three of each variant:
     joined sentences    6 variants (sentence length, positions)                     18 runs
     deep, 6 + 6 layers  5 variants (warm-up), 300 steps of 1,024 tokens             15 runs
 
-The quick form's models train in a second or two each.
+The quick version's models train in a second or two each.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def resolve_recipe(settings: Settings, corpus: ExperimentCorpus, seed: int, chan
 
 
 def make_recipe(settings: Settings, seed: int, steps: int, *parts: Changes) -> Recipe:
-    """Return the recipe of a run without the common recipe of the translation models: with the sections of ``parts``.
+    """Return a recipe of the sections in ``parts``, for runs that do not use the common recipe of translation models.
 
     Keys of later parts replace those of earlier parts.
     """
@@ -185,7 +185,7 @@ def sweep(settings: Settings, corpus: ExperimentCorpus, variants: Mapping[str, C
 
 
 def _key(recipe: Recipe, work: Path) -> str:
-    """Hash the recipe and the content of its data files and of the model it starts from, wherever they are."""
+    """Hash the recipe and the contents of its data files and of its starting model, regardless of their paths."""
     sections = recipe.active_options()
     sections["data"].pop("folder", None)
     folder, hashes = Path(recipe.data.folder), ContentHashes(work / "inputs.json")

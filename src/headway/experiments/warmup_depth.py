@@ -14,7 +14,7 @@ Without it, nothing keeps gradients from vanishing or exploding. A gradient that
 useful, so two things are measured: the gradient of the first encoder block at several depths before training, with and
 without layer norm, and the loss after training without residual connections.
 
-The full form has 15 runs of 6 + 6 layers and 300 steps of 1,024 tokens; measuring gradients takes seconds. Post-norm
+The full version has 15 runs of 6 + 6 layers and 300 steps of 1,024 tokens; measuring gradients takes seconds. Post-norm
 and pre-norm have different peak learning rates: at 0.003, the rate of the other experiments, a post-norm model of this
 depth does not learn, with or without warm-up.
 """
@@ -45,7 +45,7 @@ WARM, COLD, BARE = "warm-up", "no warm-up", "warm-up, no residual connections"
 VARIANTS = (("post", WARM), ("post", COLD), ("post", BARE), ("pre", WARM), ("pre", COLD))
 NORMS: tuple[Norm, ...] = ("post", "pre", "none")
 MIN_LOSS_GAP = 0.05  # nats; smaller differences do not count
-_RATES = {"post": 0.001, "pre": 0.003}  # peak learning rates of the full form
+_RATES = {"post": 0.001, "pre": 0.003}  # peak learning rates of the full version
 MIN_DECADES_LOST = 1.0  # a gradient "vanishes" if it shrinks by more than this power of ten
 VOCAB_SIZE = 200  # vocabulary size of random sentences
 NUM_UNTRAINED = 8  # number of untrained models whose gradients are measured; they are cheap, so there are many

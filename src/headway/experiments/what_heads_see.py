@@ -14,7 +14,7 @@ decoder layer finds, and how many the baseline finds. The baseline is the diagon
 source word at the same relative position. Dots are seeds.
 
 A head is removed by setting its weights to zero, and the test sentences are translated again. The loss in BLEU is the
-head's contribution (Michel et al. 2019): if it is near 0, other heads can replace the head. The full form uses the 3
+head's contribution (Michel et al. 2019): if it is near 0, other heads can replace the head. The full version uses the 3
 runs of the common recipe, or the given model (--model), and 200 test sentences for each head.
 """
 

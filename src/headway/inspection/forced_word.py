@@ -1,7 +1,8 @@
-"""Why not this word? Force a word at a place of a translation, and see what it costs.
+"""Why not this word? Force a word at a position in a translation, and measure its cost.
 
-The translation is forced to begin with the words before the place and with the other word, and beam search completes
-it. Both translations are then read with teacher forcing: the difference of their log-probabilities is the cost.
+Beam search is forced to start with the words before the position, followed by the given word, and completes the
+translation. Both translations are then scored with teacher forcing. The cost is the difference of their
+log-probabilities.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from headway.predict.translation.text_translator import PAPER_OPTIONS
 
 @dataclass(frozen=True)
 class ForcedWord:
-    """A translation, and the one that results from forcing a word.
+    """A translation, and the alternative that results from forcing a word.
 
     Attributes:
-        chosen: The translation as it was.
-        forced: The translation with the word.
+        chosen: The original translation.
+        forced: The translation with the forced word.
     """
 
     chosen: Inspection
@@ -46,13 +47,13 @@ def force_word(
     target_language: str | None = None,
     source_language: str | None = None,
 ) -> ForcedWord:
-    """Force a word at a place of a translation.
+    """Force a word at a position in a translation.
 
     Args:
         translator: The translator.
         source: The source, which the model can read at once.
-        prefix: The translation before the place, with the white space before the word.
-        word: The word, or several, or the beginning of one.
+        prefix: The translation before the position, including the white space before the word.
+        word: The text to force: one or several words, or the beginning of a word.
         translation: The translation to compare with. None means the model's own.
         options: The options of the search.
         target_language: The language to translate into, if the model has several.

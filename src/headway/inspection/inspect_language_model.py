@@ -1,8 +1,8 @@
 """Inspect a language model: one pass over a prompt and its continuation, in which the attention is recorded.
 
 Position t reads the tokens before it and predicts the token at t, from BOS on. Row t of the attention is therefore the
-attention with which token t was predicted, as in the decoder of a translation model. BOS is read as in scoring, also
-if the tokenizer of an imported model puts nothing before a prompt.
+attention with which token t was predicted, as in the decoder of a translation model. BOS is read as in scoring, even if
+the tokenizer of an imported model puts nothing before a prompt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The values that a page shows of an inspection, as JSON: of ``headway inspect``, and of the service.
+"""The JSON data of an inspection for the pages of ``headway inspect`` and of the service.
 
 Attention weights are integers from 0 to ``max_weight``, as bytes in base 64: two bytes each, the lower one first, or
 one byte each if ``max_weight`` is at most 255. Tokens are in a visible form; see
@@ -19,14 +19,15 @@ from headway.inspection.results import MAX_DRAWN_TOKENS, AttentionMap, Inspectio
 from headway.inspection.visible_tokens import is_right_to_left, make_visible
 from headway.predict.language_modeling.predicted_tokens import PredictedToken
 
-PAGE_WEIGHT = 65_535  # in files, where size matters little
-SMALL_WEIGHT = 255  # steps of 0.4 %: half the size
+PAGE_WEIGHT = 65_535  # maximum weight in files, whose size matters little
+SMALL_WEIGHT = 255  # maximum weight in replies: steps of 0.4 %, half the size
 
 
 def page_data(inspection: Inspection, max_weight: int = PAGE_WEIGHT) -> dict[str, Any]:
     """Return the values of an inspection.
 
-    Without ``kinds`` if the text is longer than :data:`MAX_DRAWN_TOKENS` tokens; ``omitted`` then says why.
+    If the text is longer than :data:`MAX_DRAWN_TOKENS` tokens, ``kinds`` is missing, and ``omitted`` contains the
+    reason.
 
     Args:
         inspection: The inspection.

@@ -25,7 +25,8 @@ from headway.text.special_tokens import SpecialTokens
 
 ExportFormat = Literal["huggingface", "ctranslate2", "onnx"]
 
-_FORMATS: dict[type[AnyBundle], tuple[str, tuple[ExportFormat, ...]]] = {  # of models that do not translate
+# formats of models other than translation models
+_FORMATS: dict[type[AnyBundle], tuple[str, tuple[ExportFormat, ...]]] = {
     ClassifierBundle: ("a classifier", ("huggingface", "onnx")),
     LanguageModelBundle: ("a language model", ("huggingface", "ctranslate2", "onnx")),
     MaskedLanguageModelBundle: ("a masked language model", ("huggingface", "onnx")),

@@ -7,8 +7,8 @@ pre-tokenizer themselves, from settings in ``tokenizer_config.json`` or their de
     RobertaTokenizer, BartTokenizer, GPT2Tokenizer,
     GPTNeoXTokenizer, Qwen2Tokenizer, LlamaTokenizer  add_prefix_space
 
-``PreTrainedTokenizerFast`` uses ``tokenizer.json`` as it is. What cannot be applied to the form of a ``tokenizer.json``
-is refused.
+``PreTrainedTokenizerFast`` uses ``tokenizer.json`` as it is. Settings that a ``tokenizer.json`` cannot express are
+refused.
 """
 
 from __future__ import annotations

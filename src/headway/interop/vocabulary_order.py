@@ -58,8 +58,8 @@ class VocabularyOrder:
     ) -> VocabularyOrder:
         """Return the order for a language model, which may lack a padding, begin and unknown token.
 
-        Instead of a token that is missing, or that serves two purposes, there is a duplicate of the row of ``end``. Its
-        id occurs in no text (:attr:`duplicates`).
+        A token that is missing or serves two purposes is replaced by a duplicate of the row of ``end``, whose id occurs
+        in no text (:attr:`duplicates`).
 
         Raises:
             BundleError: An id is not in the vocabulary.
@@ -75,7 +75,7 @@ class VocabularyOrder:
 
     @property
     def duplicates(self) -> tuple[int, ...]:
-        """Headway's ids of padding, begin and unknown that duplicate the row of another token, of the first four."""
+        """Those of Headway's ids of padding, begin and unknown whose rows duplicate the row of EOS."""
         return tuple(new for new in (PAD, BOS, UNK) if self.order[new] == self.order[EOS])
 
     def __len__(self) -> int:

@@ -26,7 +26,7 @@ These kernels are built from:
   compiled code on disk.
 - :mod:`headway.kernels.llvm`: functions written as LLVM instructions. :mod:`headway.kernels.float_bits`,
   :mod:`headway.kernels.exp` and :mod:`headway.kernels.reductions` are such functions.
-- :mod:`headway.kernels.probe`: a kernel that tells whether this version of Numba works.
+- :mod:`headway.kernels.probe`: a kernel that tests whether this version of Numba works.
 
 Kernels take and return NumPy arrays, float32 and contiguous unless documented otherwise. They release the GIL, so
 several threads can decode at once, each with its own rows. A kernel uses threads itself only if PyTorch has several in

@@ -1,11 +1,11 @@
-"""The cache of compiled code, which lets only the first call on a machine wait for the compiler.
+"""The cache of compiled code, so that only the first call on a machine waits for the compiler.
 
 Numba writes and reads the files; this module chooses their folders and names. The cache is in ``NUMBA_CACHE_DIR`` if
 that is set, otherwise next to this module if that folder can be written, otherwise in the user's cache folder. Code
 next to this module is also found if its folder cannot be written (a container image, a read-only install).
 
-Numba has no public interface for this, so each private name may be missing in another version of Numba. Kernels then
-run without what the name was for, and :func:`report_lost` says so.
+Numba has no public interface for this, so another version of Numba may lack a private name. Kernels then run without
+the feature that needs the name, and :func:`report_lost` warns.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ def attend(
     ``keys`` (P * G, C, K2) and ``values`` (P * G, C, U2) are contiguous and were written by :func:`write_kv` to these
     ``slots``. Each of their G = ``kv_heads`` heads serves H / G neighboring heads of queries. Queries attend to the
     ``positions`` (B, 2) of their sentence: the first one and the one after the last. ``entries`` (R or 1, T) contains
-    the entry of each position, for each row or the same for all. There must be KEYS_PER_DOT - 1 columns more, with
-    valid but meaningless entry numbers.
+    the entry of each position, for each row or the same for all. KEYS_PER_DOT - 1 additional columns must contain valid
+    but arbitrary entry numbers.
     """
     value_width = out.shape[1] // heads
     key_bytes, value_bytes = 2 * keys.shape[2], 2 * values.shape[2]  # size of an entry

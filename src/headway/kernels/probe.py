@@ -1,4 +1,4 @@
-"""A small kernel that uses what the others use of Numba and llvmlite, to find out whether that works."""
+"""A small kernel that tests whether the features of Numba and llvmlite that kernels need work."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ CATEGORIES: tuple[str, ...] = tuple(_FORMS)
 
 _DEV_PAIRS, _TEST_PAIRS_PER_CATEGORY, _UNSEEN_NAMES = 500, 110, 60
 _PROBES = 36
-_SPARE = 1.03  # factor of pairs to draw, because ambiguous sources are dropped at the end
+_SPARE = 1.03  # draw more pairs by this factor, because ambiguous sources are dropped at the end
 # Raised by Babel if a locale lacks the data of a form, or does not support a field of it.
 _NOT_IN_LOCALE = (LookupError, ValueError, AttributeError, TypeError, NotImplementedError)
 
@@ -165,7 +165,7 @@ def _look(text: str) -> str:
 
 
 class _Builder:
-    """Makes pairs, and remembers all sources, so that no source is ambiguous or in two splits."""
+    """Draws pairs and records all sources, so that no source is ambiguous or in two splits."""
 
     def __init__(self, source: Locale, target: Locale, progress: ProgressCallback) -> None:
         self.source, self.target, self.progress = source, target, progress
@@ -173,7 +173,7 @@ class _Builder:
         self.ambiguous: set[str] = set()
 
     def draw(self, category: str, wanted: int, rng: Random) -> tuple[list[BuiltinPair], list[BuiltinPair]]:
-        """Return the anchors of a category and about ``wanted`` pairs less, from all forms with equal probability."""
+        """Return the anchors of a category, and pairs of equally likely forms, about ``wanted`` in total."""
         forms = self._fair(_FORMS[category][1]())
         anchored = [(form, value) for form in forms for value in form.train_only_values]
         rng.shuffle(anchored)

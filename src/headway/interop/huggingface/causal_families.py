@@ -130,10 +130,11 @@ def _plain_llama_options(checkpoint: Checkpoint[CausalFamily]) -> dict[str, Any]
 
 
 def _rotary_options(checkpoint: Checkpoint[CausalFamily], older: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what GPT-NeoX and Llama have in common.
+    """Return the options that GPT-NeoX and Llama have in common.
 
-    Since version 5, `transformers` stores all settings of rotary positions under ``rope_parameters``; ``older`` has the
-    values of the keys that contained them before. If ``rope_scaling`` is present too, it replaces ``rope_parameters``.
+    Since version 5, `transformers` stores all settings of rotary positions under ``rope_parameters``; ``older``
+    contains the values of the keys that were used before. If ``rope_scaling`` is present too, it replaces
+    ``rope_parameters``.
     """
     scaling = checkpoint["rope_scaling"] or checkpoint["rope_parameters"] or {}
     if not isinstance(scaling, dict):

@@ -20,7 +20,7 @@ from headway.errors import BundleError
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFamily(ABC):
-    """What all model families have.
+    """Base class of the descriptions of model families.
 
     Attributes:
         title: The family's name in messages.
@@ -77,7 +77,7 @@ _WITHOUT_EFFECT = frozenset(
         "gradient_checkpointing",
         "id2label",
         "initializer_range",
-        "is_decoder",  # BERT and RoBERTa support only false: there, true makes attention causal
+        "is_decoder",  # BERT and RoBERTa support only false, because true makes their attention causal
         "is_encoder_decoder",
         "label2id",
         "length_penalty",

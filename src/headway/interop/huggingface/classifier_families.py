@@ -49,7 +49,7 @@ class ClassifierFamily(ModelFamily):
 
     @property
     def base_class(self) -> str:
-        """The same as ``architecture``: without its head, a model does not classify."""
+        """Equal to ``architecture``, because a model without its head does not classify."""
         return self.architecture
 
     @property

@@ -58,7 +58,7 @@ def import_masked(folder: Path, *, pad: int, start: int, end: int, unknown: int)
     config = config.model_copy(update={"tie": "target" if tied else "none"})
     model = cast("MaskedTransformer", build_without_initialization(config, len(vocabulary), len(vocabulary)))
     weights = named_weights(model)
-    own_bias = f"{family.projection}.bias"  # if tied, it is the other one
+    own_bias = f"{family.projection}.bias"  # a tied projection uses ``family.bias`` instead
     bias = own_bias if own_bias in tensors and not tied else family.bias
     tables = {family.embedding: "embedding.weight", bias: "projection.bias"}
     if not tied:

@@ -16,7 +16,7 @@ from headway.interop.huggingface.checkpoint import StoredTensors
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.text.base import NUM_SPECIAL
 
-_ROWS_AT_ONCE = 4096  # of an embedding, so that no second copy of it is in memory
+_ROWS_AT_ONCE = 4096  # rows of an embedding to copy at a time, so that memory never holds two copies
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,9 @@ def permute_heads(order: Int[Tensor, " K"], weight: Float[Tensor, "N *b"]) -> Fl
 
 
 def plain_maps(names: Mapping[str, str]) -> Iterator[TensorMap]:
-    """Yield the tensors of modules that are stored alike; ``names`` maps the family's modules to Headway's."""
+    """Yield the maps of modules that both sides store in the same way. ``names`` maps the family's modules to
+    Headway's.
+    """
     for theirs, ours in names.items():
         for kind in ("weight", "bias"):
             yield TensorMap(f"{theirs}.{kind}", (f"{ours}.{kind}",))
@@ -63,7 +65,7 @@ def copy_tensors(
     ignored: re.Pattern[str],
     title: str,
 ) -> None:
-    """Copy tensors to a model's weights. Only one of them is in memory at a time.
+    """Copy tensors to a model's weights, with only one tensor in memory at a time.
 
     Args:
         tensors: The tensors of the folder.
@@ -92,7 +94,7 @@ def copy_tensors(
             _copy_rows(tensors, theirs, vocabulary.order, weights[ours])
         for tensor_map in present:
             targets = [weights[name] for name in tensor_map.ours]
-            # Small ones. On the meta device, PyTorch would import sympy, which takes 25 MB.
+            # Expanded scalars take no memory. Tensors on the meta device would import sympy, which takes 25 MB.
             shapes = [torch.zeros((), dtype=torch.float16).expand(target.shape) for target in targets]
             _check_shape(tensors, tensor_map.theirs, tuple(tensor_map.to_theirs(shapes).shape))
             for target, source in zip(targets, tensor_map.to_ours(tensors[tensor_map.theirs]), strict=True):
