@@ -147,6 +147,13 @@ def test_search_is_independent_of_the_architecture() -> None:
     assert known <= {"errors", "config", "hardware", "decode"}
 
 
+def test_commands_share_code_only_through_helpers() -> None:
+    prefix = "headway.cli.commands."
+    commands = [path for path in FILES if path.is_relative_to(PACKAGE / "cli" / "commands")]
+    assert len(commands) > 20
+    assert [(path.name, name) for path in commands for name in imports_of(path) if name.startswith(prefix)] == []
+
+
 @pytest.mark.parametrize("library", ALLOWED)
 def test_third_party_libraries_are_imported_only_in_their_places(library: str) -> None:
     users = {

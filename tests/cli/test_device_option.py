@@ -22,7 +22,7 @@ from torch import nn
 import headway
 from headway.bundle import TaskConfig
 from headway.cli import COMMANDS
-from headway.cli.commands.translate import device_for_workers
+from headway.cli.loading import device_for_workers
 from headway.cli.options import Device
 from headway.errors import ConfigError
 from headway.interop.onnx import OnnxModel

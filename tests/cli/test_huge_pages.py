@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.commands.train import use_huge_pages
+from headway.cli.training_runs import use_huge_pages
 
 _SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _PROGRAM = """
-from headway.cli.commands.train import use_huge_pages
+from headway.cli.training_runs import use_huge_pages
 use_huge_pages()
 import torch
 large = torch.ones(16 << 20)

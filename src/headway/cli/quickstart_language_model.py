@@ -20,8 +20,8 @@ _WRITTEN = 400  # characters
 
 def quickstart_language_model(folder: Path, steps: int, device: Device, fresh: bool) -> None:
     """Train on Milton's Paradise Lost, print what the model writes, and its bits per byte on the end of the poem."""
-    from headway.cli.commands.train import command_name, move_previous_run_aside
     from headway.cli.progress import ProgressListener
+    from headway.cli.training_runs import command_name, move_previous_run_aside
     from headway.data.builtin.poem import read_poem
     from headway.evaluation.compression import ppmd_bits_per_byte, xz_bits_per_byte
     from headway.predict import load_language_model

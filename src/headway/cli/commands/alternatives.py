@@ -12,8 +12,8 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.commands.translate import load_ensemble
 from headway.cli.line_io import output_file
+from headway.cli.loading import load_ensemble
 
 GROUP = CommandGroup.RUN
 

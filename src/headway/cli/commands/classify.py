@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
-from pathlib import Path
-from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.line_io import LineReader, LineReport, one_line, process_lines, text_batches
+from headway.cli.labels import format_label_line
+from headway.cli.line_io import LineReader, LineReport, process_lines, text_batches
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
     from headway.predict import Classification, Source
-    from headway.predict.classification.occlusion import Occlusion
 
 GROUP = CommandGroup.RUN
-_MAX_WORDS = 5  # number of words that --explain shows in text output
-_MAX_CHARACTERS = 40  # maximum length of a group of words in text output
 
 
 def classify(
@@ -72,28 +67,3 @@ def classify(
     with closing(lines):
         for sources, results in lines:
             results += classifier.classify_each([each.text for each in sources])
-
-
-def format_label_line(classification: Classification, why: Occlusion | None = None) -> str:
-    """Return a line with the label, its probability and the words with the largest effects, separated by tabs."""
-    cells = [classification.label, f"{classification.probability:.4f}"]
-    if why is not None:
-        effects = [(part.text, why.probability - part.probability) for part in why.parts]
-        strongest = sorted(effects, key=lambda effect: -abs(effect[1]))[:_MAX_WORDS]
-        cells += [f"{shorten(text, _MAX_CHARACTERS, placeholder='…')}:{effect:+.2f}" for text, effect in strongest]
-    return "\t".join(one_line(cell).replace("\t", " ") for cell in cells) + "\n"
-
-
-def read_labeled_file(
-    data: Path, fields: str | None, labels: Sequence[str] | None = None
-) -> tuple[list[str], list[str]]:
-    """Return the texts and labels of a file. ``data`` and ``fields`` are the values of the options --data and --fields.
-
-    If ``labels`` is given, any other label is an error.
-    """
-    from headway.data.labels import read_labeled_texts
-    from headway.data.readers import Corpus
-
-    corpus = Corpus.parse({"files": [str(data)], "fields": fields.split(",") if fields else None}, "--data")
-    examples = list(read_labeled_texts(corpus, Path(), labels))
-    return [text for text, _ in examples], [label for _, label in examples]

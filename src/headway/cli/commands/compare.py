@@ -13,12 +13,12 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.commands.classify import read_labeled_file
-from headway.cli.commands.evaluate import read_text_documents, translate_file
-from headway.cli.commands.generate import open_language_model
-from headway.cli.commands.translate import device_for_workers
 from headway.cli.decoding import DecodingCommand, decoding_options
+from headway.cli.labels import read_labeled_file
 from headway.cli.line_io import convert_all, input_lines, output_file
+from headway.cli.loading import device_for_workers, open_language_model
+from headway.cli.text_documents import read_text_documents
+from headway.cli.translations import translate_file
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.commands.train import (
+from headway.cli.training_runs import (
     move_previous_run_aside,
     print_next_command,
     resume_command,

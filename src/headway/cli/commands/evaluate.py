@@ -5,26 +5,26 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.commands.classify import format_label_line, read_labeled_file
-from headway.cli.commands.generate import open_language_model
-from headway.cli.commands.translate import device_for_workers, load_ensemble, translation_flags
 from headway.cli.decoding import DecodingCommand, decoding_options
+from headway.cli.labels import format_label_line, read_labeled_file
 from headway.cli.line_io import LineReport, convert_all, input_lines, input_name, one_line, output_file
+from headway.cli.loading import device_for_workers, load_ensemble, open_language_model
+from headway.cli.text_documents import read_text_documents
+from headway.cli.translations import translate_file, translation_flags
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from headway.predict import LanguageModel, ScoredText, Translation, Translator
+    from headway.predict import LanguageModel, ScoredText
 
 GROUP = CommandGroup.EVALUATE
 COMMAND_CLASS = DecodingCommand
@@ -146,24 +146,6 @@ def evaluate(
     report.finish()
 
 
-def translate_file(
-    load: Callable[[], Translator], texts: list[str], source: Path, workers: int, languages: dict[str, Any], job: str
-) -> tuple[list[Translation], float]:
-    """Translate the ``texts`` of a file with the command's decoding options.
-
-    ``languages`` are the language arguments of ``Translator.translate_each``. ``job`` is the label of the progress bar.
-    Returns the translations and the time in seconds.
-    """
-    from headway.hardware import keep_freed_memory
-    from headway.predict import TranslatorPool
-
-    keep_freed_memory()
-    with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
-        begin = time.perf_counter()
-        translate = partial(translator.translate_each, options=decoding_options(), **languages)
-        return convert_all(texts, translate, job=job, source=source, workers=workers), time.perf_counter() - begin
-
-
 def _evaluate_classifier(
     model: Path,
     device: options.Device,
@@ -225,14 +207,6 @@ def _evaluate_language_model(
     print(found.signature)
     counts = f"{found.num_texts:,} documents, {found.num_tokens:,} tokens, {found.num_words:,} words"
     typer.echo(f"{counts}, {found.num_bytes:,} bytes", err=True)
-
-
-def read_text_documents(data: Path, fields: str | None, documents: str) -> Iterator[str]:
-    """Yield the documents of the files that the options --data, --fields and --documents name."""
-    from headway.data.documents import TextCorpus, read_whole_documents
-
-    settings = {"files": [str(data)], "fields": fields and [fields], "documents": documents}
-    yield from read_whole_documents(TextCorpus.parse(settings, "--data").expanded(Path()), Path())
 
 
 def _evaluate_pairs(

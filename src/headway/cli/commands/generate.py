@@ -15,6 +15,7 @@ from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.decoding import GenerationCommand, generation_options
 from headway.cli.line_io import input_lines, input_name, one_line, output_file, show_progress
+from headway.cli.loading import open_language_model
 from headway.errors import ConfigError, HeadwayError
 
 if TYPE_CHECKING:
@@ -60,16 +61,6 @@ def generate(
         else:
             found = language_model.generate(prompt or "", **chosen)
             file.write(_format(prompt or "", found, format_, lines=False))
-
-
-def open_language_model(folder: Path, device: options.Device, precision: options.Precision) -> LanguageModel:
-    """Load a language model. If it does not generate in int8 although this would be the fastest, say why."""
-    from headway.predict import load_language_model
-
-    model = load_language_model(folder, device=device, precision=precision)
-    if note := model.precision_note():
-        typer.echo(f"{folder} {note}", err=True)
-    return model
 
 
 def _continue_lines(

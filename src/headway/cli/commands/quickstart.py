@@ -42,8 +42,8 @@ def quickstart(
 
     With --language-model: train on a long poem, let the model write, and compare its bits per byte with compressors.
     """
-    from headway.cli.commands.train import command_name, move_previous_run_aside, use_huge_pages
     from headway.cli.progress import ProgressListener
+    from headway.cli.training_runs import command_name, move_previous_run_aside, use_huge_pages
 
     use_huge_pages()
     from headway.data.builtin import build_corpus, write_corpus

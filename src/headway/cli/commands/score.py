@@ -16,9 +16,8 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.commands.generate import open_language_model
-from headway.cli.commands.translate import load_ensemble
 from headway.cli.line_io import input_lines, output_file, show_progress
+from headway.cli.loading import load_ensemble, open_language_model
 from headway.errors import ConfigError, DataError, HeadwayError
 
 if TYPE_CHECKING:

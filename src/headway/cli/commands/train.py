@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import shutil
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.processes import is_first_start, is_main_process, may_be_restarted
-from headway.errors import HeadwayError
-from headway.storage import lock_run_folder
+from headway.cli.training_runs import move_previous_run_aside, print_next_command, use_huge_pages, with_device
 
 if TYPE_CHECKING:
-    from headway.training.loop import Result
+    pass
 
 GROUP = CommandGroup.TRAIN
 
@@ -46,69 +36,3 @@ def train(
     with ProgressListener(task.throughput_unit) as listener, move_previous_run_aside(folder, fresh, listener.say):
         result = run_training(task, loaded, folder, listener=listener)
     print_next_command(result, task.command)
-
-
-def with_device(assignments: list[str] | None, device: options.Device | None) -> list[str]:
-    """Return the values of the options --set and --device as assignments to the recipe's keys."""
-    return [*(assignments or ()), *([] if device is None else [f"training.device={device}"])]
-
-
-def use_huge_pages() -> None:
-    """Let PyTorch put large tensors into huge pages, unless the user has decided otherwise.
-
-    A training step of a GPT with 11 million weights takes 10 % less time (Zen 4). PyTorch reads the variable before its
-    first allocation, so this comes before the import of torch.
-    """
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-
-
-def print_next_command(result: Result, command: str = "translate") -> None:
-    """Print the command that uses the trained model or, after an interruption, the command that resumes."""
-    if result.interrupted:
-        if is_main_process():
-            print(f"stopped and saved after step {result.step:,}; resume with: {resume_command()}", file=sys.stderr)
-        raise typer.Exit(130)
-    if is_main_process():
-        folder = result.model_folder
-        print(f"model: {folder}\n{command} with: {command_name()} {command} {folder}", file=sys.stderr)
-
-
-def resume_command() -> str:
-    """Return the command that resumes the interrupted run."""
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        return "the same torchrun command"
-    return f"{command_name()} {shlex.join(word for word in sys.argv[1:] if word != '--fresh')}"
-
-
-def command_name() -> str:
-    """Return the command that starts this program: ``headway`` if that is on the PATH, otherwise as it was called."""
-    if shutil.which("headway"):
-        return "headway"
-    return "python -m headway" if sys.argv[0].endswith("__main__.py") else shlex.quote(sys.argv[0])
-
-
-@contextmanager
-def move_previous_run_aside(folder: Path, fresh: bool, say: Callable[[str], None]) -> Iterator[Path | None]:
-    """If ``fresh`` is True, rename the folder of an earlier run; rename it back if the new run cannot begin.
-
-    The new name is the first free one of NAME.1, NAME.2, and so on. In a distributed job only process 0 does this, and
-    only when the job first starts. The earlier run is not renamed back if torchrun may restart the job: the restarted
-    job would otherwise resume the earlier run. Yields the new path of the earlier run, or None if nothing was renamed.
-    """
-    if not (fresh and is_main_process() and is_first_start() and folder.exists()):
-        yield None
-        return
-    number = 1
-    while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
-        number += 1
-    with lock_run_folder(folder):  # raises an error if the run is still training
-        folder.rename(aside)
-    say(f"the earlier run is now {aside}")
-    try:
-        yield aside
-    except HeadwayError:
-        if not may_be_restarted() and not any(folder.glob("checkpoints/step-*")):
-            shutil.rmtree(folder, ignore_errors=True)
-            aside.rename(folder)
-            say(f"the earlier run is {folder} again")
-        raise

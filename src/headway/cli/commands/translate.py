@@ -6,7 +6,7 @@ import gc
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -20,6 +20,8 @@ from headway.cli.command_groups import CommandGroup
 from headway.cli.decoding import DecodingCommand, decoding_options
 from headway.cli.document_io import LINES, document_format_name, refuse_line_options, translate_to_file
 from headway.cli.line_io import LineReader, LineReport, one_line, process_lines, text_batches
+from headway.cli.loading import device_for_workers, load_ensemble
+from headway.cli.translations import translation_flags
 from headway.errors import ConfigError, HeadwayError
 
 if TYPE_CHECKING:
@@ -264,56 +266,12 @@ def _may_use_gpu(device: options.Device, precision: options.Precision) -> bool:
     return device == "cuda"
 
 
-def device_for_workers(device: options.Device, workers: int) -> options.Device:
-    """Return the device for ``workers`` processes that each load the model: the CPU, if there are several.
-
-    Raises:
-        ConfigError: Several processes would share a GPU.
-    """
-    if workers == 1:
-        return device
-    if device == "cuda":
-        raise ConfigError(
-            f"--workers {workers}: several processes would share the GPU; leave out --workers, or use --device cpu"
-        )
-    if device == "auto":
-        from headway.hardware import choose_device
-
-        if choose_device().type == "cuda":
-            print("headway: --workers computes on the CPU; leave it out to use the GPU", file=sys.stderr)
-    return "cpu"
-
-
-def load_ensemble(
-    load: Callable[[], Translator],
-    other_models: Sequence[Path] | None,
-    device: options.Device,
-    precision: options.Precision,
-) -> Translator:
-    """Return the translator that ``load`` loads, or its ensemble with the models in the folders ``other_models``."""
-    from headway.predict import Translator, load_translator
-
-    others = [load_translator(other, device=device, precision=precision) for other in other_models or ()]
-    return Translator.ensemble([load(), *others])
-
-
 def _load_pivot(
     first: Callable[[], Translator], second: Callable[[], Translator], language: str | None, candidates: int
 ) -> TextTranslator:
     from headway.predict import PivotTranslator
 
     return PivotTranslator(first(), second(), pivot_language=language, candidates=candidates)
-
-
-def translation_flags(translation: Translation) -> list[str]:
-    """Return the names of all signs that a translation may be wrong."""
-    best = translation.candidates[0]
-    unmet_terms = any(not term.met for term in best.glossary or ())
-    names = {
-        "include not met": best.unmet, "banned phrase": best.banned, "glossary not met": unmet_terms,
-        "unlikely": translation.unlikely,
-    }  # fmt: skip
-    return [*best.flags, *(name for name, found in names.items() if found)]
 
 
 def _count_terms(terms: Iterable[GlossaryTerm]) -> Counter[tuple[str, bool]]:

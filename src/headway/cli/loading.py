@@ -1,0 +1,59 @@
+"""Loading the models that a command runs, alone or as an ensemble, on the device that fits the number of processes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from headway.cli import options
+from headway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from headway.predict import LanguageModel, Translator
+
+
+def device_for_workers(device: options.Device, workers: int) -> options.Device:
+    """Return the device for ``workers`` processes that each load the model: the CPU, if there are several.
+
+    Raises:
+        ConfigError: Several processes would share a GPU.
+    """
+    if workers == 1:
+        return device
+    if device == "cuda":
+        raise ConfigError(
+            f"--workers {workers}: several processes would share the GPU; leave out --workers, or use --device cpu"
+        )
+    if device == "auto":
+        from headway.hardware import choose_device
+
+        if choose_device().type == "cuda":
+            print("headway: --workers computes on the CPU; leave it out to use the GPU", file=sys.stderr)
+    return "cpu"
+
+
+def load_ensemble(
+    load: Callable[[], Translator],
+    other_models: Sequence[Path] | None,
+    device: options.Device,
+    precision: options.Precision,
+) -> Translator:
+    """Return the translator that ``load`` loads, or its ensemble with the models in the folders ``other_models``."""
+    from headway.predict import Translator, load_translator
+
+    others = [load_translator(other, device=device, precision=precision) for other in other_models or ()]
+    return Translator.ensemble([load(), *others])
+
+
+def open_language_model(folder: Path, device: options.Device, precision: options.Precision) -> LanguageModel:
+    """Load a language model. If it does not generate in int8 although this would be the fastest, say why."""
+    from headway.predict import load_language_model
+
+    model = load_language_model(folder, device=device, precision=precision)
+    if note := model.precision_note():
+        typer.echo(f"{folder} {note}", err=True)
+    return model

@@ -1,0 +1,45 @@
+"""Translating the whole file of a test set, and naming the signs that a translation may be wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.cli.decoding import decoding_options
+from headway.cli.line_io import convert_all
+
+if TYPE_CHECKING:
+    from headway.predict import Translation, Translator
+
+
+def translate_file(
+    load: Callable[[], Translator], texts: list[str], source: Path, workers: int, languages: dict[str, Any], job: str
+) -> tuple[list[Translation], float]:
+    """Translate the ``texts`` of a file with the command's decoding options.
+
+    ``languages`` are the language arguments of ``Translator.translate_each``. ``job`` is the label of the progress bar.
+    Returns the translations and the time in seconds.
+    """
+    from headway.hardware import keep_freed_memory
+    from headway.predict import TranslatorPool
+
+    keep_freed_memory()
+    with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
+        begin = time.perf_counter()
+        translate = partial(translator.translate_each, options=decoding_options(), **languages)
+        return convert_all(texts, translate, job=job, source=source, workers=workers), time.perf_counter() - begin
+
+
+def translation_flags(translation: Translation) -> list[str]:
+    """Return the names of all signs that a translation may be wrong."""
+    best = translation.candidates[0]
+    unmet_terms = any(not term.met for term in best.glossary or ())
+    names = {
+        "include not met": best.unmet, "banned phrase": best.banned, "glossary not met": unmet_terms,
+        "unlikely": translation.unlikely,
+    }  # fmt: skip
+    return [*best.flags, *(name for name, found in names.items() if found)]
