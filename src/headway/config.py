@@ -126,8 +126,8 @@ class Config(BaseModel):
                 return tuple(_keeping_inert(*pair) for pair in zip(ours, theirs, strict=True))
             return _keeping_inert(ours, theirs)
 
-        found = {name: kept(name) for name in type(self).model_fields}
-        changes = {name: value for name, value in found.items() if value != getattr(self, name)}
+        kept_values = {name: kept(name) for name in type(self).model_fields}
+        changes = {name: value for name, value in kept_values.items() if value != getattr(self, name)}
         return self.model_copy(update=changes) if changes else self
 
     def as_dict(self) -> dict[str, Any]:
@@ -140,18 +140,18 @@ _SAVED = object()  # the context in which saved files are validated
 
 def _declared_inert(field: FieldInfo) -> list[Any]:
     """Return the inert value in the annotation of a field, if there is one, in a list."""
-    return [each.value for each in field.metadata if isinstance(each, Inert)]
+    return [entry.value for entry in field.metadata if isinstance(entry, Inert)]
 
 
 def _inert_but_not_default(config: type[Config]) -> dict[str, Any]:
     """Return the inert values that differ from the defaults, also those of nested configs."""
-    found: dict[str, Any] = {}
+    differing: dict[str, Any] = {}
     for name, value in config.inert_values().items():
         if _declared_inert(config.model_fields[name]):
-            found[name] = value
+            differing[name] = value
         elif isinstance(value, Config) and (inner := _inert_but_not_default(type(value))):
-            found[name] = {**{key: getattr(value, key) for key in _kind_keys(type(value))}, **inner}
-    return found
+            differing[name] = {**{key: getattr(value, key) for key in _kind_keys(type(value))}, **inner}
+    return differing
 
 
 def _keeping_inert(ours: Any, theirs: Any) -> Any:
@@ -234,7 +234,7 @@ def _resolve_location(model: type[BaseModel], location: tuple[int | str, ...]) -
     owner, inner = model, [model]
     for part in location:
         if len(inner) > 1:  # a union: this part is the tag
-            inner = [each for each in inner if part in _tags(each)] or inner[:1]
+            inner = [option for option in inner if part in _tags(option)] or inner[:1]
             continue
         keys.append(str(part))
         if isinstance(part, str) and inner:
@@ -247,7 +247,7 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     """Return the model classes in an annotation such as ``tuple[Corpus, ...] | None``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [found for part in get_args(annotation) for found in _models_in(part)]
+    return [model for part in get_args(annotation) for model in _models_in(part)]
 
 
 def _tags(model: type[BaseModel]) -> list[str]:

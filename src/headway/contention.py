@@ -46,8 +46,8 @@ class OtherProcesses:
         self._before = now
         if before is None or now is None or now[0] <= before[0]:
             return 0.0
-        elapsed, busy, own = (end - begin for begin, end in zip(before, now, strict=True))
-        return max(0.0, (busy - own) / elapsed)
+        elapsed, busy, own_busy = (end - begin for begin, end in zip(before, now, strict=True))
+        return max(0.0, (busy - own_busy) / elapsed)
 
 
 def exceeds_processors(threads: int, others: float) -> bool:
@@ -170,7 +170,7 @@ def _times() -> tuple[float, float, float] | None:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
         ticks = [[int(word) for word in words[:8]] for name, *words in map(str.split, lines) if name in processors]
         # Fields: user, nice, system, idle, iowait, irq, softirq, steal.
-        busy = sum(sum(each) - each[3] - each[4] for each in ticks)
+        busy = sum(sum(fields) - fields[3] - fields[4] for fields in ticks)
     except (OSError, ValueError, IndexError):
         return None
     if not busy:  # a sandbox that hides other processes

@@ -98,8 +98,8 @@ def distill(
             pairs = read_examples(recipe.data.dev, folder)
             _write_jsonl(home / "dev.jsonl", ({"source": source, "target": target} for source, target in pairs))
         cache.fill(_chunks(work, folder), missing, listener)
-        for number, each in enumerate(work):
-            _write_jsonl(home / f"train-{number}.jsonl", cache.records(_chunks([each], folder)))
+        for number, entry in enumerate(work):
+            _write_jsonl(home / f"train-{number}.jsonl", cache.records(_chunks([entry], folder)))
         cache.remove_unused()
         about = {"teacher": str(teacher), "fingerprint": cache.teacher_key, "beam_size": beam_size}
         content = {**about, "corpora": [corpus.as_dict() for corpus in corpora]}
@@ -116,13 +116,16 @@ class _Languages(TypedDict):
 
 def _requested_languages(teacher: Path, translator: Translator, task: TaskConfig, corpus: Corpus) -> _Languages:
     """Return the language arguments with which the teacher translates a corpus."""
-    own, target = translator.bundle.task, corpus.target_language or task.target_language
+    teacher_task, target = translator.bundle.task, corpus.target_language or task.target_language
     multilingual = bool(translator.target_languages)
-    if own.source_language != task.source_language or not (multilingual or own.target_language == target):
+    if teacher_task.source_language != task.source_language or not (
+        multilingual or teacher_task.target_language == target
+    ):
         raise ConfigError(
-            f"{teacher} translates {own.source_language} to {own.target_language}, but the recipe asks for "
-            f"{task.source_language} to {target} ({' + '.join(corpus.files)}); choose another teacher, or set "
-            f"task.source_language = {own.source_language!r} and task.target_language = {own.target_language!r}"
+            f"{teacher} translates {teacher_task.source_language} to {teacher_task.target_language}, but the recipe "
+            f"asks for {task.source_language} to {target} ({' + '.join(corpus.files)}); choose another teacher, or set "
+            f"task.source_language = {teacher_task.source_language!r} and "
+            f"task.target_language = {teacher_task.target_language!r}"
         )
     source = corpus.source_language if translator.bundle.token_template.source_languages else None
     return {"source_language": source, "target_language": target if multilingual else None}
@@ -220,8 +223,8 @@ class _TranslationCache:
             limit = min(limit, bundle.model.max_length - bundle.token_template.fill(**chunk.languages).source_overhead)
         lengths = map(len, bundle.source_tokenizer.encode_batch(sources))
         short = [source if length <= limit else "" for source, length in zip(sources, lengths, strict=True)]
-        found = self._translator.translate(short, self._options, **chunk.languages, protect=False)
-        texts = {source: translation.text for source, translation in zip(sources, found, strict=True)}
+        translations = self._translator.translate(short, self._options, **chunk.languages, protect=False)
+        texts = {source: translation.text for source, translation in zip(sources, translations, strict=True)}
         targets = [texts[source] for source in chunk.sources]
         atomic_write_text(self.path(chunk), json.dumps(targets, ensure_ascii=False))
 

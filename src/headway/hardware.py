@@ -41,15 +41,15 @@ def choose_device(device: str | torch.device = "auto", *, needs_cpu: bool = Fals
     if device == "auto":
         return torch.device("cpu" if needs_cpu or not torch.cuda.is_available() else "cuda")
     try:
-        found = torch.device(device)
+        chosen = torch.device(device)
     except RuntimeError:
         raise ConfigError(f"device = {device!r}: expected 'auto', 'cpu' or 'cuda'") from None
-    if found.type == "cuda" and not torch.cuda.is_available():
+    if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device = {str(device)!r}: PyTorch finds no GPU on this machine; use 'auto' or 'cpu'")
-    if found.type == "cuda" and found.index is not None and found.index >= (count := torch.cuda.device_count()):
+    if chosen.type == "cuda" and chosen.index is not None and chosen.index >= (count := torch.cuda.device_count()):
         found_gpus = "1 GPU" if count == 1 else f"{count} GPUs"
         raise ConfigError(f"device = {str(device)!r}: PyTorch finds {found_gpus} on this machine, counted from 0")
-    return found
+    return chosen
 
 
 def set_own_threads(count: int) -> None:
@@ -70,15 +70,15 @@ def _thread_setters() -> tuple[Callable[[int], object], ...]:
 
     If OpenMP's is not found, return PyTorch's own function instead.
     """
-    found: dict[str, Callable[[int], object]] = {}
+    setters: dict[str, Callable[[int], object]] = {}
     # None stands for the libraries that every other finds first, such as preloaded ones, so it takes precedence.
     for library, name in product(
         (getattr(torch._C, "__file__", None), None), ("omp_set_num_threads", "MKL_Set_Num_Threads_Local")
     ):
         # There may be no MKL. On Windows, None is refused, and a library's dependencies are not searched.
         with suppress(OSError, AttributeError, TypeError):
-            found[name] = getattr(ctypes.CDLL(library), name)
-    return tuple(found.values()) if "omp_set_num_threads" in found else (torch.set_num_threads,)
+            setters[name] = getattr(ctypes.CDLL(library), name)
+    return tuple(setters.values()) if "omp_set_num_threads" in setters else (torch.set_num_threads,)
 
 
 def prepare_gpu() -> None:

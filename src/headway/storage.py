@@ -269,10 +269,10 @@ def _remove_tree(folder: Path) -> None:
         with suppress(OSError):
             folder.chmod(stat.S_IRWXU)
         for parent, names, _ in os.walk(folder):  # which reads a folder after it has its mode
-            for found in (Path(parent, name) for name in names):
-                if not found.is_symlink():
+            for child in (Path(parent, name) for name in names):
+                if not child.is_symlink():
                     with suppress(OSError):
-                        found.chmod(stat.S_IRWXU)
+                        child.chmod(stat.S_IRWXU)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -280,10 +280,10 @@ def _recover(path: Path) -> None:
     """Restore ``path`` if a killed writer has moved it, and remove the staging folders of its killed writers."""
     name = _staged_name(path)
     with suppress(OSError):  # the folder may be writable, but not readable
-        for found in path.parent.iterdir():
-            match = _STAGING_NAME.fullmatch(found.name)
+        for sibling in path.parent.iterdir():
+            match = _STAGING_NAME.fullmatch(sibling.name)
             if match and match["target"] == name:
-                _remove_if_abandoned(found, path)
+                _remove_if_abandoned(sibling, path)
 
 
 def _remove_if_abandoned(staging: Path, path: Path | None = None) -> None:
@@ -331,10 +331,10 @@ def _replace_folder(path: Path, new: Path, old: Path) -> None:
     try:
         while True:
             with suppress(FileNotFoundError):
-                found = path.stat().st_mode
-                if not stat.S_ISDIR(found):
+                file_mode = path.stat().st_mode
+                if not stat.S_ISDIR(file_mode):
                     raise NotADirectoryError(errno.ENOTDIR, "it is a file, not a folder")
-                mode = stat.S_IMODE(found)
+                mode = stat.S_IMODE(file_mode)
                 writable = mode | stat.S_IRWXU
                 new.chmod(writable)
                 if writable != mode:

@@ -74,9 +74,9 @@ def _fused_step_divides_and_skips(device: torch.device) -> bool:
         fused_step(optimizer, finite=yes if finite else ~yes, divisor=torch.full_like(weight[0], divisor))
     state = optimizer.state[weight]
     # The second step must have changed nothing. Adam moves each weight by the learning rate in its first step.
-    found = torch.stack([weight, state["exp_avg"], state["exp_avg_sq"], state["step"].expand(2)])
+    actual = torch.stack([weight, state["exp_avg"], state["exp_avg_sq"], state["step"].expand(2)])
     expected = torch.tensor([[0.75, 1.25], [0.5, -1.0], [0.5, 2.0], [1.0, 1.0]], device=device, dtype=torch.float32)
-    return bool(torch.allclose(found, expected))
+    return bool(torch.allclose(actual, expected))
 
 
 def softmax_backward(gradient: Tensor, weights: Tensor) -> Tensor:
@@ -92,8 +92,8 @@ def _softmax_backward_works() -> bool:
     def has_usual_effect() -> bool:
         """Check (1, 0) through the weights (1/4, 3/4): 1/4 (1 - 1/4) and 3/4 (0 - 1/4)."""
         weights = torch.tensor([[0.25, 0.75]])
-        found = torch._softmax_backward_data(torch.tensor([[1.0, 0.0]]), weights, -1, weights.dtype)
-        return torch.allclose(found, torch.tensor([[0.1875, -0.1875]]))
+        actual = torch._softmax_backward_data(torch.tensor([[1.0, 0.0]]), weights, -1, weights.dtype)
+        return torch.allclose(actual, torch.tensor([[0.1875, -0.1875]]))
 
     return _usable("torch._softmax_backward_data", has_usual_effect, "training is slower")
 
@@ -117,10 +117,10 @@ def tanh_backward(gradient: Tensor, output: Tensor, *, out: Tensor) -> Tensor:
 @cache
 def _gate_gradients_work() -> bool:
     def has_usual_effect() -> bool:
-        gradient, output, found = torch.tensor([2.0, 2.0]), torch.tensor([0.5, 0.25]), torch.empty(2, 2)
-        torch.ops.aten.sigmoid_backward(gradient, output, grad_input=found[0])
-        torch.ops.aten.tanh_backward(gradient, output, grad_input=found[1])
-        return torch.allclose(found, torch.tensor([[0.5, 0.375], [1.5, 1.875]]))
+        gradient, output, actual = torch.tensor([2.0, 2.0]), torch.tensor([0.5, 0.25]), torch.empty(2, 2)
+        torch.ops.aten.sigmoid_backward(gradient, output, grad_input=actual[0])
+        torch.ops.aten.tanh_backward(gradient, output, grad_input=actual[1])
+        return torch.allclose(actual, torch.tensor([[0.5, 0.375], [1.5, 1.875]]))
 
     return _usable("aten::sigmoid_backward or aten::tanh_backward", has_usual_effect, "training of an LSTM is slower")
 
@@ -183,8 +183,8 @@ def run_cell_works() -> bool:
             cells = nn.LSTM(2, 2, batch_first=True), nn.GRU(2, 2, batch_first=True)
         for cell, state in zip(cells, ((start, start), (start,)), strict=True):
             expected, _ = cell(x, state if len(state) == 2 else state[0])
-            found, _ = run_cell(x, state, list(cell.parameters()), training=True)
-            if not torch.allclose(found, expected):
+            actual, _ = run_cell(x, state, list(cell.parameters()), training=True)
+            if not torch.allclose(actual, expected):
                 return False
         return True
 
