@@ -112,7 +112,7 @@ def _watch(stop: threading.Event) -> None:
 
 def _torch_threads() -> int:
     """Return PyTorch's number of threads, or 1 before PyTorch is imported."""
-    with suppress(KeyError, AttributeError):  # not imported, or not completely
+    with suppress(KeyError, AttributeError):  # PyTorch is not imported, or not completely
         threads: int = sys.modules["torch"].get_num_threads()
         return threads
     return 1

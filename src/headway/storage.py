@@ -50,7 +50,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
         with _staging_folder(path) as staging:
             new = staging / _NEW
             yield new
-            _flush(new)  # before it has its mode, which may forbid reading
+            _flush(new)  # before the file gets its mode, which may forbid reading
             with suppress(FileNotFoundError):
                 shutil.copymode(path, new)
             new.replace(path)
@@ -164,7 +164,7 @@ def _followed(path: Path) -> Path:
 _NEW, _OLD, _LOCK = "new", "old", "lock"
 _STAGING_NAME = re.compile(r"\.(?P<target>.+)\.[0-9a-f]{8}-[0-9a-f]{8}\.part", re.DOTALL)
 _MAX_NAME_BYTES = 100  # longer names are hashed, so that staging names fit: some file systems allow 143 bytes
-_ABANDONED_AFTER_S = 7 * 24 * 3600  # without a change, if no lock tells whether the writer is alive
+_ABANDONED_AFTER_S = 7 * 24 * 3600  # time without a change, if no lock shows whether the writer is alive
 _MAX_ATTEMPTS = 100
 
 
@@ -181,7 +181,7 @@ def _staging_folder(path: Path) -> Iterator[Path]:
         yield staging
     finally:
         _remove(staging, lock)
-        _remove_tree(staging)  # where locked files cannot be removed
+        _remove_tree(staging)  # needed on systems that cannot remove locked files
 
 
 def _create_staging_folder(path: Path) -> tuple[Path, _Lock]:
@@ -268,7 +268,7 @@ def _remove_tree(folder: Path) -> None:
     if folder.exists() and not folder.is_symlink():
         with suppress(OSError):
             folder.chmod(stat.S_IRWXU)
-        for parent, names, _ in os.walk(folder):  # which reads a folder after it has its mode
+        for parent, names, _ in os.walk(folder):  # os.walk reads a folder after its mode has been changed
             for child in (Path(parent, name) for name in names):
                 if not child.is_symlink():
                     with suppress(OSError):

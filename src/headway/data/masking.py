@@ -193,7 +193,8 @@ class MaskedBlockDataset(BlockDataset):
 
     def _plan(self, order: ComputedOrder, num_rows: int, offset: int) -> EpochPlan:
         plan = super()._plan(order, num_rows, offset)
-        return plan.map_pools(lambda _, pool: replace(pool, is_exact=False))  # which tokens are hidden is not known yet
+        # upper bounds, because hidden tokens are not chosen yet
+        return plan.map_pools(lambda _, pool: replace(pool, is_exact=False))
 
     def _lengths_of_rows(self, rows: RowNumbers) -> NDArray[np.int64]:
         return np.repeat(super()._lengths_of_rows(rows)[:, 1:] + _OVERHEAD, 2, axis=1)

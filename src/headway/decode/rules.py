@@ -65,7 +65,7 @@ class BannedSequences:
     def __init__(self, sequences: Sequence[Sequence[tuple[int, ...]]], device: torch.device) -> None:
         most = max(map(len, sequences), default=0)
         longest = max((len(one) for several in sequences for one in several), default=0)
-        width = max(longest, 2)  # so that each sequence has a head
+        width = max(longest, 2)  # at least 2, so that each sequence has a prefix
         rows = [[[_ANY] * (width - len(one)) + [*one] for one in several] for several in sequences]
         padded = [row + [[_NEVER] * width] * (most - len(row)) for row in rows]
         table = torch.tensor(padded, dtype=torch.long, device=device).view(len(rows), most, width)

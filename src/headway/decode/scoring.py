@@ -94,7 +94,7 @@ def score_by_steps(
 
     Raises:
         BundleError: The model's probabilities are NaN.
-        ConfigError: They are NaN because of the precision.
+        ConfigError: The probabilities are NaN because of the precision.
     """
     found: list[list[float]] = [[] for _ in targets]
     for batch in length_batches(targets, sum(map(len, targets)) + 1, max_sequences):

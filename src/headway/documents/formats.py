@@ -88,7 +88,7 @@ def read_document(
     """Read a document.
 
     Raises:
-        DocumentError: It is too large, damaged, encrypted, or not of this format.
+        DocumentError: The document is too large, damaged, encrypted, or not of this format.
         MissingPackageError: A library is not installed.
     """
     path = Path(path)

@@ -33,7 +33,7 @@ class InlinePart:
 
     Attributes:
         kind: "text", the "open" or "close" tag of a pair, or "object".
-        text: The text of a part of the kind "text".
+        text: The text, if ``kind`` is "text".
         payload: The formatting or object that the tag represents. Both tags of a pair have the same payload.
     """
 

@@ -241,8 +241,8 @@ def attend_by_kernels(
     """Return the concatenated outputs of all heads.
 
     ``projected`` contains queries, keys and values of equal width side by side. If there is a ``memory``, ``projected``
-    contains only the queries, and ``memory`` the keys and values. ``bias`` (float32) is added to all three. ``dropout``
-    applies to the attention weights. Kernels must support the other tensors
+    contains only the queries, and ``memory`` the keys and values. ``bias`` (float32) is added to queries, keys and
+    values. ``dropout`` applies to the attention weights. Kernels must support the other tensors
     (:func:`~headway.engine.arrays.kernels_support`).
     """
     threshold = dropout.threshold if dropout is not None and dropout.p else 0

@@ -58,7 +58,7 @@ NON_LINEAR_VARIANTS = (ADDITIVE, "feed-forward", "hidden projections")
 SOPHISTICATED_VARIANTS = ("general", "cosine", *NON_LINEAR_VARIANTS)
 MIN_TIME_RATIO = 2.0  # "much faster" means at most half the time; 10 % could be reversed on another machine
 MIN_MEMORY_RATIO = 1.1  # "more space-efficient" means at least a tenth less; memory does not vary between runs
-MIN_BLEU_DIFFERENCE = 1.0  # about the difference between seeds; "similarly" means closer, "outperforms" further apart
+MIN_BLEU_DIFFERENCE = 1.0  # about the difference between seeds: "similarly" means less than this, "outperforms" more
 
 CLAIMS = (
     Claim.quote("dot-product attention is much faster and more space-efficient in practice", "paper, 3.2.1"),

@@ -92,7 +92,8 @@ SUPPORTED_HEAD: Supported = {  # options of classifiers on language models, besi
 }
 ExportedModel = Transformer | EncoderClassifier | SequenceClassifier | MaskedTransformer | DecoderOnly
 _LONGEST_HEADER = 100_000_000  # bytes; the limit of the safetensors library
-_TOLERANCE = 1e-3  # of a logit, relative to its size plus the median size; float32 rounding errors are far smaller
+# difference of a logit relative to its size plus the median size; rounding errors in float32 are far smaller
+_TOLERANCE = 1e-3
 
 
 def export(bundle: AnyBundle, folder: str | Path, *, max_length: int = 1024) -> None:

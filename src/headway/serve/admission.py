@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from headway.serve.errors import OverloadedError
 
 _CHARACTERS_PER_TOKEN = 4.0
-_EXTRA_TOKENS = 4  # of each text
+_EXTRA_TOKENS = 4  # added to the estimate of each text
 _WINDOW_S = 10.0  # time constant of the measured speed
-_LEAST_BUSY_S = 1.0  # a shorter time says too little
-_HALF_LIFE_S = 20.0  # of an earlier, higher speed
-_QUIET_S = 0.5  # a queue that is shorter leaves time for other work
+_LEAST_BUSY_S = 1.0  # shorter measurements are too inaccurate
+_HALF_LIFE_S = 20.0  # half-life of an earlier, higher speed
+_QUIET_S = 0.5  # a shorter queue leaves time for other work
 _QUIET_CHECK_S = 0.05
 
 
@@ -87,7 +87,7 @@ class Admission:
     ) -> None:
         self._slots, self._max_tokens, self._max_seconds, self._clock = slots, max_tokens, max_seconds, clock
         self._batch_tokens = batch_tokens
-        self.tokens = 0  # of all jobs that are not finished
+        self.tokens = 0  # tokens of all unfinished jobs
         self.num_jobs = 0
         self._num_outside = 0  # jobs that are not in the queue
         self._num_inside = 0

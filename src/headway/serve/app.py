@@ -39,11 +39,11 @@ from headway.version import __version__
 
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _UPLOAD_PATHS = (DOCUMENTS_PATH, DOCUMENT_PATH, TRANSLATE_FILE_PATH)
-_FORM_BYTES = 65_536  # of a form besides a document
+_FORM_BYTES = 65_536  # maximum size of a form, not counting a document
 _TOO_LARGE = "The body has more than {:,} bytes"
-_MAX_MESSAGE = 500  # characters of an error
-_MAX_PROBLEMS = 10  # of an error
-_ALWAYS_ANSWERED = ("/health", "/ready", "/metrics", "/v2/health/live")  # also while the service ends
+_MAX_MESSAGE = 500  # maximum number of characters of an error message
+_MAX_PROBLEMS = 10  # maximum number of problems that an error lists
+_ALWAYS_ANSWERED = ("/health", "/ready", "/metrics", "/v2/health/live")  # answered even while the service shuts down
 
 
 def make_app(service: Service) -> ASGIApp:
@@ -209,7 +209,7 @@ class _Gateway:
         start, request_id, status, started = time.perf_counter(), secrets.token_hex(16), 0, 0.0
         pivots: list[str] = []
         used_pivots.set(pivots)
-        if scope["path"].startswith(f"{self._root_path}/"):  # by a proxy that does not remove it
+        if scope["path"].startswith(f"{self._root_path}/"):  # a proxy has not removed the prefix
             scope = {**scope, "path": scope["path"].removeprefix(self._root_path)}
         path, api = scope["path"], api_of_head(scope)
         prefix, rest = split_prefix(path, api)

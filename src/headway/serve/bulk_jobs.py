@@ -23,11 +23,11 @@ from headway.serve.config import LimitsConfig
 from headway.serve.errors import JobNotDoneError, JobsFullError, RetryLaterError, UnknownJobError
 
 _log = logging.getLogger("headway.serve")
-_GROUP_TOKENS = 512  # of the texts that are given to a worker together, unless one text is longer
+_GROUP_TOKENS = 512  # maximum number of tokens that a worker receives together, unless one text is longer
 _GROUP_TEXTS = 64
-_RETRY_S = 60  # for a key whose jobs are all unfinished
+_RETRY_S = 60  # Retry-After for a key whose jobs are all unfinished
 _TIME_LIMIT_FACTOR = 20  # a group of texts may take this many times limits.request_seconds
-_RETRIES = 5  # of texts whose model cannot be loaded now
+_RETRIES = 5  # number of retries for texts whose model cannot be loaded
 
 BulkWork = Callable[[Sequence[str]], Awaitable[Sequence[bytes]]]
 """Returns the result of each text, as JSON."""
@@ -82,7 +82,7 @@ class BulkJob:
 
     @property
     def has_waiting_texts(self) -> bool:
-        """Whether there are texts that no worker was given."""
+        """Whether some texts have not been sent to a worker yet."""
         return self.ended is None and self.num_started < self.num_texts
 
     def results(self) -> list[bytes]:
@@ -172,7 +172,7 @@ class BulkJobs:
         """Return a job.
 
         Raises:
-            UnknownJobError: There is none with this id, or it has another owner.
+            UnknownJobError: No job has this id, or the job has another owner.
         """
         found = self._jobs.get(identifier)
         if found is None or found.owner != owner:

@@ -13,7 +13,7 @@ class ResultCache:
     """A cache of results, bounded by their size in pickled form.
 
     Args:
-        max_bytes: The bound. 0 stores nothing.
+        max_bytes: Maximum size of the stored results. 0 disables the cache.
     """
 
     def __init__(self, max_bytes: int) -> None:

@@ -65,7 +65,7 @@ class Clients:
 
     def __init__(self, keys: Callable[[], Sequence[KeyConfig]], usage: Usage) -> None:
         self._keys, self._usage = keys, usage
-        self._request_times: dict[str, list[float]] = {}  # of the last minute, by the name of the key
+        self._request_times: dict[str, list[float]] = {}  # times within the last minute, by key name
 
     def authenticate(self, key: str | None) -> Client:
         """Return the client that has this key, and count a request of it.

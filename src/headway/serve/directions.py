@@ -96,7 +96,7 @@ class Directions:
             direct: Whether a single model must translate the pair.
 
         Raises:
-            UnknownLanguageError: There is none.
+            UnknownLanguageError: No model translates this pair.
         """
         side: Literal["source", "target"] = "source"
         considered = self._models if model is None else [model]

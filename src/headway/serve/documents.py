@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("headway.serve")
 _DETECTED_CHARACTERS = 10_000
-_MAX_PROCESSES = 2  # that read or write documents at a time
+_MAX_PROCESSES = 2  # processes that read or write documents at a time
 _RETRY_S = 60
 _MAX_NAME = 200  # characters
 _MAX_EXAMPLES = 20
 _EXAMPLE_CHARACTERS = 100
 _TAG = re.compile(r"<[^<>]*>")
 _EMPTY_TAG = re.compile(r"<(?:(?:br|img)\b[^<>]*|[^<>]*/)>")
-_SYNTAX_LETTERS = {syntax[0]: syntax for syntax in MARKUP}  # of a job's texts, each of which begins with a letter
+_SYNTAX_LETTERS = {syntax[0]: syntax for syntax in MARKUP}  # each text of a job begins with the letter of its syntax
 
 
 @dataclass
@@ -242,7 +242,7 @@ class ServedDocuments:
         """Return a document.
 
         Raises:
-            UnknownDocumentError: There is none with this id, or it has another owner.
+            UnknownDocumentError: No document has this id, or the document has another owner.
         """
         found = self._documents.get(identifier)
         if found is None or found.owner != owner:

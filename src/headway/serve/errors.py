@@ -56,7 +56,7 @@ class UnknownLanguageError(Exception):
     """No model translates from this language, or into it from the source language.
 
     Attributes:
-        side: Which of the two languages it is.
+        side: Whether the source or the target language is unknown.
     """
 
     def __init__(self, message: str, side: Literal["source", "target"]) -> None:
@@ -109,7 +109,7 @@ class ModelNotReadyError(RetryLaterError):
 
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(max(1, math.ceil(retry_after)))
-        self.args = message, retry_after  # with which it is sent to other processes
+        self.args = message, retry_after  # the arguments with which pickle restores the error in other processes
 
     def __str__(self) -> str:
         return str(self.args[0])

@@ -134,7 +134,7 @@ class StoredGlossary(Config):
         """Return the dictionary for a pair of languages, whose regions do not matter.
 
         Raises:
-            UnknownDictionaryError: There is none.
+            UnknownDictionaryError: No dictionary exists for this pair.
         """
         pair = base_language(source), base_language(target)
         found = next((each for each in self.dictionaries if (each.source, each.target) == pair), None)
@@ -196,7 +196,7 @@ class GlossaryStore:
         """Return a glossary.
 
         Raises:
-            UnknownGlossaryError: There is none with this id, or it has another owner.
+            UnknownGlossaryError: No glossary has this id, or the glossary has another owner.
         """
         found = self._glossaries.get(identifier)
         if found is None or found.owner != owner:
@@ -244,7 +244,7 @@ class GlossaryEditor:
 
     def __init__(self, store: GlossaryStore, check: Callable[[str, Sequence[Dictionary]], Awaitable[None]]) -> None:
         self._store, self._check = store, check
-        self._editing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by owner
+        self._editing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # one lock per owner
         self._storing = asyncio.Lock()
 
     async def create(self, owner: str, name: str, dictionaries: Sequence[Dictionary]) -> StoredGlossary:

@@ -41,7 +41,7 @@ class BoundedHttpConnection(HttpToolsProtocol):
         self._receiving: asyncio.TimerHandle | None = None  # runs while a request is incomplete
         self._sending: asyncio.TimerHandle | None = None  # runs while a reply is not sent
         self._in_head, self._head_bytes = True, 0
-        self.url = b""  # of the request, which the parent class sets
+        self.url = b""  # URL of the request, set by the parent class
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""

@@ -34,7 +34,7 @@ from headway.serve.errors import (
 
 _CLOSED_REQUEST = 499  # the client has gone; no one reads the reply
 
-# The first class that an error is an instance of counts. {} is the error's own message.
+# An error has the status of the first class that it is an instance of. {} is the error's own message.
 STATUSES: dict[type[Exception], tuple[int, str]] = {
     BadRequestError: (400, "{}"),
     TooLargeError: (413, "{}"),

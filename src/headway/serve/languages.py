@@ -56,7 +56,7 @@ _NATIVE_NAMES = {
 }  # fmt: skip
 _RIGHT_TO_LEFT = ("ar", "fa", "he", "ur", "yi")
 _PARTS = re.compile(r"[-_]")
-_MAX_PARTS = 8  # of a code; what follows is one part, which makes the code an unknown one
+_MAX_PARTS = 8  # maximum number of parts of a code; the rest counts as one part, so that the code is unknown
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ class RayFleet(Fleet):
         self._numbers = itertools.count(1)
         self._handle, self._num_replicas = handle, replicas
         self._current: list[_ReplicaState] = []
-        self._last: dict[str, _ReplicaState] = {}  # of all replicas that ever were
+        self._last: dict[str, _ReplicaState] = {}  # the last state of every replica, including ended ones
         self._polling: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

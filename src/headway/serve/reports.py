@@ -19,7 +19,7 @@ from headway.serve.apis.libretranslate import DOWNLOAD_PATH
 from headway.serve.service import Service
 
 _log = logging.getLogger("headway.serve")
-_REPORT_DELAY_S = 0.002  # after the end of a request
+_REPORT_DELAY_S = 0.002  # delay after the end of a request
 _MEASURE_S = 10.0  # time between two measurements of the workers' memory
 
 

@@ -104,7 +104,7 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
         task.cancel()
     await asyncio.gather(watching, preparing, return_exceptions=True)
     usage.save()
-    if service.pool.is_lost:  # so that a supervisor starts the service again
+    if service.pool.is_lost:  # fail, so that a supervisor restarts the service
         raise HeadwayError("the process that loads the models ended unexpectedly; see its messages above")
 
 

@@ -38,7 +38,7 @@ _MODEL_TITLES = {
     "language_model": "language model",
     "masked_language_model": "masked language model",
 }
-_GROUPS_PER_WORKER = 2  # of texts of jobs
+_GROUPS_PER_WORKER = 2  # groups of texts of bulk jobs
 _FIRST_RATE = 1000.0  # estimated tokens per second of a worker, about that of the paper's base model in int8
 _BATCH_TOKENS = 1536  # estimated tokens that fit into a worker's batch: 32 long sentences with four hypotheses each
 
@@ -89,7 +89,7 @@ class Service:
         """Return the model ``name``, or the first one for one of some kinds of tasks.
 
         Raises:
-            UnknownModelError: There is none.
+            UnknownModelError: No such model exists.
         """
         found = [model for model in self.models if model.kind in kinds and name in (None, model.name)]
         if not found:
@@ -200,7 +200,7 @@ class Service:
             readable = plain if markup is None else [text_without_markup(text, markup) for text in plain]
             detected = await self._detect(readable)
         codes = [source] * len(texts) if detected is None else [each.code for each in detected]
-        cache = self.cache  # of the models that are used now
+        cache = self.cache  # the cache of the current models, which may be replaced meanwhile
         results: dict[int, Any] = {}
         for code in dict.fromkeys(codes):
             numbers = [number for number, each in enumerate(codes) if each == code]
@@ -334,7 +334,8 @@ class Service:
         self.clients.check_quota(client, characters)
         request_seconds = self.config.limits.request_seconds
         has_entered, has_room = False, client.admission is AdmissionState.CHECKED
-        if not has_room:  # before a model is loaded for it, and again afterwards: others may have come meanwhile
+        # checked before the model is loaded, and again afterwards, because other requests may have arrived
+        if not has_room:
             self.admission.check_capacity(tokens, client.name, client.priority)
         # Now, so that requests that wait do not exceed the quota together.
         self.clients.count_characters(client, characters)

@@ -38,7 +38,7 @@ from headway.training.task import RunData
 if TYPE_CHECKING:
     from headway.predict import MaskedLanguageModel
 
-_ROWS_AT_ONCE = 1024  # of logits in validation
+_ROWS_AT_ONCE = 1024  # rows of logits to compute at a time in validation
 
 
 class MaskedTextConfig(TextDataConfig):

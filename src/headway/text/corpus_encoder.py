@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from headway.text.base import TextTokenizer
 
 _LINE_BREAKS = re.compile("(\n+)")
-_GROUP_CHARACTERS = 1 << 20  # of texts whose words are in memory at a time
+_GROUP_CHARACTERS = 1 << 20  # characters of the texts whose words are in memory at a time
 _MAX_CACHED = 1 << 17  # chunks in a generation; two generations take about 50 MB
 _MAX_CACHED_LENGTH = 40  # in characters; in scripts without spaces, a chunk is a sentence, which occurs only once
 

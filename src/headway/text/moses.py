@@ -5,7 +5,7 @@ for Statistical Machine Translation", 2007), which the package `sacremoses` impl
 of each word (Sennrich et al., 2016); the last character of a word is marked by ``</w>``. Moses's detokenizer joins the
 words again. Some details are lost: the kind of quotation marks and of spaces, and control characters.
 
-Departure: tabs and line ends become spaces here. `transformers` removes them like other control characters, which joins
+One difference: tabs and line ends become spaces. `transformers` removes them like other control characters, which joins
 the words that they separate.
 """
 

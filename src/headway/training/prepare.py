@@ -377,6 +377,6 @@ def warm_up_kernels(task: Task[Any, Any, Any], recipe: Recipe, prepared: RunData
         with autocast(device, training.precision):
             objective.train()(batch).backward()
         objective.eval()
-        for precision in (training.precision, "float32"):  # for development losses, and for decoding
+        for precision in (training.precision, "float32"):  # the precisions of development losses and of decoding
             with torch.inference_mode(), autocast(device, precision):
                 objective.cross_entropy(batch)

@@ -32,7 +32,7 @@ from headway.errors import BundleError, CheckpointError
 from headway.storage import atomic_write_folder, checksum
 
 FORMAT_VERSION = 1
-_SHARDS_FOLDER = "shards"  # of checkpoints that sharded runs wrote before version 0.1.0
+_SHARDS_FOLDER = "shards"  # folder in checkpoints that sharded runs wrote before version 0.1.0
 _FILES = {
     "weights": "model.safetensors",
     "moments": "optimizer.safetensors",

@@ -24,7 +24,7 @@ from headway.interop.huggingface.masked_families import (
     modernbert_options,
 )
 
-HEAD_ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "tanh": "tanh"}  # of ModernBERT's head
+HEAD_ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "tanh": "tanh"}  # activations of ModernBERT's head
 POOLINGS = {"cls": "first", "mean": "mean"}
 
 

@@ -121,7 +121,7 @@ def _labels(checkpoint: Checkpoint[ClassifierFamily]) -> tuple[str, ...]:
     return labels
 
 
-_DEFAULT_LABELS = 2  # of `transformers`, if config.json does not say how many
+_DEFAULT_LABELS = 2  # default of `transformers` if config.json does not contain the number
 
 
 def _vocabulary(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from headway.predict.classification.classifier import Classifier
 
 MAX_PARTS = 40
-MAX_CHARACTERS = 10_000  # of the text that is considered
+MAX_CHARACTERS = 10_000  # number of characters of a text that are considered
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ MIN_AGREEMENT = 0.96
 """Share of equal tokens that int8 needs: 94 %, and two standard deviations of a share of 512 tokens."""
 
 _SURE_AGREEMENT = 0.98  # if the first quarter of the passages agrees so well, the others are not read
-_TOKENS, _LENGTH = 512, 32  # of the passages together, and of each
-_CHARACTERS = 16 * _TOKENS  # of the text; enough for tokens of many characters
+_TOKENS, _LENGTH = 512, 32  # number of tokens of all passages, and of each passage
+_CHARACTERS = 16 * _TOKENS  # characters to read: enough even if tokens are long
 _MAX_UNKNOWN = 0.2  # share of unknown tokens above which random tokens are read instead
 
 

@@ -58,8 +58,8 @@ Prompt = str | tuple[int, ...]
 """A text, or its token ids without those that the tokenizer puts before every prompt."""
 
 _PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
-_MAX_TOKENS, _MAX_SEQUENCES = 16_384, 64  # of a batch
-_MAX_CHARACTERS = 1 << 20  # of the texts that are measured at a time
+_MAX_TOKENS, _MAX_SEQUENCES = 16_384, 64  # maxima of a batch
+_MAX_CHARACTERS = 1 << 20  # maximum number of characters to measure at a time
 
 
 class GenerationOptions(Sampling):
@@ -643,7 +643,7 @@ def load_language_model(
 
     Raises:
         ConfigError: The model or the machine does not support the device or the precision.
-        BundleError: It is not the folder of a language model, or a file in it is missing, damaged or foreign.
+        BundleError: The folder does not contain a language model, or one of its files is missing, damaged or foreign.
     """
     folder = Path(folder)
     bundle = LanguageModelBundle.load(folder)

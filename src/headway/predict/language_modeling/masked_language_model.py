@@ -29,7 +29,7 @@ from headway.predict.language_modeling.scored_text import ScoredText, refuse_sin
 from headway.predict.shared_weights import with_own_model
 from headway.text.base import BOS, EOS, MASK, NUM_SPECIAL, UNK, refuse_surrogates
 
-_MAX_TOKENS, _MAX_LOGITS = 16_384, 1 << 24  # of a batch
+_MAX_TOKENS, _MAX_LOGITS = 16_384, 1 << 24  # maxima of a batch
 _MAX_MASKS = 20
 _MIN_BEAM = 10  # fillings that are kept after each hidden word
 
@@ -56,7 +56,9 @@ class Filling:
 
 @dataclass(frozen=True)
 class _Partial:
-    """A text of which some masks are filled in: ids with BOS and EOS, and the ids and log-probabilities filled in."""
+    """A text with some of its masks filled in: its ids with BOS and EOS, and the ids and log-probabilities of the
+    fillings.
+    """
 
     ids: tuple[int, ...]
     words: tuple[tuple[int, ...], ...] = ()
@@ -279,7 +281,8 @@ class MaskedLanguageModel:
         self, found: Sequence[_Partial], candidates: Sequence[tuple[int, ...]], beam: int
     ) -> list[_Partial]:
         """Return the ``beam`` best ways to fill in the first mask of ``found`` with a candidate."""
-        queries: dict[int, dict[tuple[tuple[int, ...], int], int]] = defaultdict(dict)  # by length; a row and a place
+        # for each length: index of each (row, position)
+        queries: dict[int, dict[tuple[tuple[int, ...], int], int]] = defaultdict(dict)
         parts = [
             (each, word, [_query(each.ids, each.ids.index(self.mask_id), word, done) for done in range(len(word))])
             for each in found

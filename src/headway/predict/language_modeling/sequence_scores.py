@@ -84,7 +84,7 @@ def score_sequences_by_steps(
 
     Raises:
         BundleError: The model's probabilities are NaN.
-        ConfigError: They are NaN because of the precision.
+        ConfigError: The probabilities are NaN because of the precision.
     """
     targets = [[*ids, EOS] for ids in sequences]
     windows = [each for at, ids in enumerate(targets) for each in _windows(at, len(ids), context, stride)]

@@ -43,7 +43,7 @@ SOURCE_PATTERN = rf"^(?=.*\S)[^{_CONTROL}]+{_END}"
 TARGET_PATTERN = rf"^{_PHRASE}(?:\|{_PHRASE})*{_END}"
 
 _HEADERS = (["source", "target"], ["source", "target", "case"])
-_SHOWN_CHARACTERS = 60  # of a phrase in an error
+_SHOWN_CHARACTERS = 60  # maximum length of a phrase in an error message
 _MAX_TOKENS = 50  # maximum length of an entry; every target may have 50 tokens (section 6.1: source length + 50)
 
 

@@ -34,7 +34,7 @@ from headway.text.base import refuse_surrogates
 Translate = Callable[[Sequence[Source], Sequence[bool]], Sequence[Translation | HeadwayError]]
 
 
-_EMPTY = Candidate("", 0.0, 0.0, (), (), alignment=Alignment((), (), ()))  # of a segment without text
+_EMPTY = Candidate("", 0.0, 0.0, (), (), alignment=Alignment((), (), ()))  # the translation of a segment without text
 
 
 @dataclass

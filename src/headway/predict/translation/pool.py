@@ -194,7 +194,7 @@ def _start_worker(load: bytes, parent: int) -> None:
     from headway.hardware import keep_freed_memory
 
     _waiting = adapt_waiting()
-    _waiting.__enter__()  # until the process ends
+    _waiting.__enter__()  # stays entered until the process ends
     os.dup2(2, 1)  # only the process that owns the pool writes to standard output
     keep_freed_memory()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

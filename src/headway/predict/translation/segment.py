@@ -101,7 +101,8 @@ def _split_position(sentence: str) -> int | None:
     middle = len(sentence) / 2
     clauses, spaces = ([match.end() for match in pattern.finditer(sentence)] for pattern in (_CLAUSE, _SPACE))
     central = [at for at in clauses if abs(at - middle) <= middle / 2]
-    first, last = len(sentence) - len(sentence.lstrip()), len(sentence.rstrip())  # of what is not blank
+    # range without the white space at both ends
+    first, last = len(sentence) - len(sentence.lstrip()), len(sentence.rstrip())
     for positions in (central, spaces, clauses):
         possible = [at for at in positions if first < at < last]
         if possible:

@@ -188,7 +188,7 @@ class _Fields(BaseModel):
 
 class _GlossaryConfig(_Fields):
     glossary: str
-    ignore_case: bool = False  # without effect: an entry applies in any case, unless two entries differ only in it
+    ignore_case: bool = False  # no effect: case is always ignored, unless two entries differ only in case
     contextual_translation_enabled: bool = False
 
 

@@ -303,7 +303,7 @@ class _HuggingFace:
             raise BadRequestError("stream needs best_of = 1")
         options, seed = parameters.generation()
         num_prompt = num_tokens = 0
-        events: list[dict[str, Any]] = []  # at most one, which waits until it is known whether it is the last
+        events: list[dict[str, Any]] = []  # at most one event, kept until it is known whether it is the last
         async with AsyncExitStack() as stack:
             admitted = self._service.admitted(call.client, call.model, [text], new_tokens=parameters.max_new_tokens)
             client = await stack.enter_async_context(admitted)

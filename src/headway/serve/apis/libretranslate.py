@@ -171,7 +171,7 @@ def _text(fields: dict[str, Any], name: str) -> str | None:
 
 
 def _key(fields: dict[str, Any]) -> str | None:
-    return _text(fields, "api_key") or _text(fields, "apiKey")  # as the client of npm calls it
+    return _text(fields, "api_key") or _text(fields, "apiKey")  # the name that the npm client uses
 
 
 def _required(fields: dict[str, Any], name: str) -> str:

@@ -2,7 +2,7 @@
 
 See https://github.com/kserve/open-inference-protocol, and https://github.com/triton-inference-server/server for the
 extensions ``binary_tensor_data`` and ``classification``. Each model reads one tensor of texts, ``text`` (BYTES). The
-tensors that it returns, and the parameters of a request that it knows, are those of its kind of task:
+output tensors and the supported parameters of a request depend on the model's task:
 
 - translation: ``translation``; ``source_language``, ``target_language`` and ``markup`` (html or xml)
 - classification: ``label``, ``probability`` and ``probabilities``, which has one more dimension, of the labels
@@ -236,7 +236,7 @@ async def _fill(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
     top = parse_fields(_FillParameters, call.parameters).top
     async with service.admitted(call.client, call.model, call.texts) as admitted:
         found = [await service.call(admitted, call.model, "fill", (), text, top, None) for text in call.texts]
-    width = min(map(len, found), default=0)  # of a small vocabulary
+    width = min(map(len, found), default=0)  # may be less than ``top`` if the vocabulary is small
     shape = (*call.shape, width)
     best = [each for own in found for each in own[:width]]
     return [

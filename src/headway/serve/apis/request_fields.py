@@ -34,7 +34,7 @@ async def parse_body(request: Request, kind: type[FieldsT]) -> FieldsT:
     """Return the JSON object in the body of a request as an object of the type ``kind``.
 
     Raises:
-        BadRequestError: It does not fit.
+        BadRequestError: The body is not valid JSON, or its fields do not match ``kind``.
     """
     return parse_fields(kind, parse_json_object(await request.body()))
 
@@ -43,7 +43,7 @@ def parse_fields(kind: type[FieldsT], fields: dict[str, Any]) -> FieldsT:
     """Return the fields of a request as an object of the type ``kind``.
 
     Raises:
-        BadRequestError: They do not fit.
+        BadRequestError: The fields do not match ``kind``.
     """
     try:
         return kind.model_validate(fields)
@@ -129,7 +129,7 @@ def parse_json(body: bytes) -> Any:
     """Parse a JSON body.
 
     Raises:
-        BadRequestError: It is not valid, or it is nested too deeply.
+        BadRequestError: The body is not valid JSON, or it is nested too deeply.
     """
     try:
         found = json.loads(body)
@@ -163,7 +163,7 @@ def check_nesting(value: Any, max_fields: int = _MAX_FIELDS) -> None:
     """Check that JSON is not nested too deeply, and that its objects have at most ``max_fields`` fields together.
 
     Raises:
-        BadRequestError: They do.
+        BadRequestError: The value exceeds a limit.
     """
     level, num_fields = [value], 0
     for _ in range(_MAX_DEPTH):
@@ -182,7 +182,7 @@ def parse_json_object(body: bytes) -> dict[str, Any]:
     """Parse a body that must be a JSON object.
 
     Raises:
-        BadRequestError: It is not.
+        BadRequestError: The body is not a JSON object.
     """
     found = parse_json(body)
     if not isinstance(found, dict):

@@ -9,7 +9,7 @@ from typing import Any
 from headway.serve.model_info import ModelInfo, PivotModels
 from headway.serve.workers.messages import Method, Pong
 
-MAX_JOBS = 128  # of a worker at a time
+MAX_JOBS = 128  # maximum number of jobs that a worker has at a time
 
 
 class Fleet(ABC):

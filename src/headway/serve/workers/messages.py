@@ -207,7 +207,7 @@ class MessageReceiver(asyncio.Protocol):
             except Exception as error:
                 self._error = error
                 assert self._transport is not None
-                self._transport.abort()  # at once, although something may not be sent yet
+                self._transport.abort()  # close immediately, even if some data has not been sent
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the end."""

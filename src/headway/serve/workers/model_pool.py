@@ -37,7 +37,7 @@ from headway.serve.workers.messages import Pong
 from headway.serve.workers.process_fleet import ProcessFleet
 
 _log = logging.getLogger("headway.serve")
-_RETRY_S = 10.0  # after a failed load
+_RETRY_S = 10.0  # delay after a failed load
 _DRAIN_CHECK_S = 0.05
 _MEGABYTE = 1_000_000
 
@@ -258,7 +258,7 @@ class ModelPool:
         """Yield processes that have models, which stay loaded inside the context. Load them if that is necessary.
 
         Raises:
-            ModelNotReadyError: They cannot be loaded, or not in time.
+            ModelNotReadyError: The models cannot be loaded, or not in time.
             UnavailableError: There is no such model, because the models have just been replaced.
         """
         if not set(names) <= self.models.keys():

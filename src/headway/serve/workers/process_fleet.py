@@ -52,7 +52,7 @@ _log = logging.getLogger("headway.serve")
 _PING_S = 0.25  # between two pings of a worker
 _CANCEL_S = 5.0  # a worker that has not ended a canceled job after this processor time is replaced
 _YOUNG_S = 5.0  # a worker that ends sooner failed to start, and the next one waits
-_MAX_WAIT_S = 10.0  # before a worker is started again
+_MAX_WAIT_S = 10.0  # maximum delay before a worker is restarted
 _END_S = 2.0  # a loader that has not ended its processes after this time is killed
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class ProcessFleet(Fleet):
         self._workers: list[WorkerProcess | None] = [None] * workers
         self._numbers = itertools.count(1)
         self._waiting: list[PendingJob] = []  # jobs for which no worker is ready
-        self._ended: dict[int, asyncio.Event] = {}  # by process
+        self._ended: dict[int, asyncio.Event] = {}  # keys: process ids
         self._forked: asyncio.Queue[tuple[int, asyncio.Event] | HeadwayError] = asyncio.Queue()
         self._forking = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -196,7 +196,7 @@ class ProcessFleet(Fleet):
     def _fail_to_load(self, error: Exception) -> None:
         assert self._loaded is not None
         self._loaded.set_exception(error)
-        self._loaded.exception()  # so that asyncio does not complain if nobody waits for it
+        self._loaded.exception()  # retrieved, so that asyncio does not warn if no caller awaits the future
 
     async def fork(self, kind: bytes, connection: socket.socket) -> tuple[int, asyncio.Event]:
         """Let the loader fork a process that serves a connection.
@@ -267,7 +267,8 @@ class ProcessFleet(Fleet):
 
         On a busy machine, a worker that gets little processor time answers late, and is not killed for that.
         """
-        used_s: deque[float] = deque(maxlen=max(2, round(self._silence_s / _PING_S) - 1))  # at the last pings
+        # processor time at the last pings
+        used_s: deque[float] = deque(maxlen=max(2, round(self._silence_s / _PING_S) - 1))
         while not worker.ended.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(worker.ended.wait(), _PING_S)

@@ -38,7 +38,7 @@ from headway.decode.request import DecodingOptions, Hypothesis, Request, SearchV
 
 # The part of a batch that requests of low priority may fill: others wait for the end of one step.
 _LOW_PRIORITY_ROWS, _LOW_PRIORITY_TOKENS = 0.5, 0.125
-_LOW_PRIORITY_TIME = 0.1  # of the time while there are others
+_LOW_PRIORITY_TIME = 0.1  # share of the time while requests of normal priority wait
 
 # Encoding several sources together takes hardly longer than encoding one. If the requests that could enter are less
 # than this fraction of the batch, they wait until there are more, but at most for this number of steps.
@@ -55,7 +55,7 @@ class _Call:
     caller: Caller
     key: Any  # calls with the same key can share a batch
     make_search: Callable[[], BeamSearch[Any]]
-    waiting: deque[tuple[int, Request]]  # with their positions in the results
+    waiting: deque[tuple[int, Request]]  # requests with their positions in the results
     results: list[list[Hypothesis]]
     missing: int  # number of results
     progress: deque[list[Hypothesis]] | None  # the open hypotheses after each step, if the call wants them
@@ -121,11 +121,11 @@ class _Batch:
     def __init__(self, make: Callable[[], BeamSearch[Any]], has_low_priority: bool) -> None:
         self.make, self.has_low_priority = make, has_low_priority
         self.search = make()
-        self.active: dict[int, _Sequence] = {}  # by the key in the search
+        self.active: dict[int, _Sequence] = {}  # keys: the sequences' keys in the search
         self.waiting: list[_Call] = []  # in the order of their arrival
-        self.failed: list[_Sequence] = []  # those of a step that has failed, which are decoded again one by one
+        self.failed: list[_Sequence] = []  # sequences of a failed step, which are decoded again one by one
         self.longest = 0  # length of the longest source since the batch was last empty
-        self.delayed_steps = 0  # for which the waiting requests have been delayed
+        self.delayed_steps = 0  # number of steps for which the waiting requests have been delayed
 
     @property
     def calls(self) -> list[_Call]:
@@ -186,7 +186,7 @@ class SharedSearch:
         self._batches: dict[Any, _Batch] = {}
         self._round: list[_Batch] = []  # the batches that have not advanced yet in the current round
         self._served: dict[str, int] = {}  # tokens that each present caller has got
-        self._keys = itertools.count()  # of sequences in their search
+        self._keys = itertools.count()  # keys of the sequences in their search
         self._low_priority_s = 0.0  # time that steps of low priority may take while there are others
         self.num_steps = 0
         self.turn_started: float | None = None  # when the present step, or turn of a greenlet, began (time.monotonic)

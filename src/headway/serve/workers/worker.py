@@ -29,10 +29,10 @@ from headway.serve.workers.messages import Cancel, Done, Job, Part, Ping, Pong, 
 from headway.serve.workers.shared_search import SharedSearch
 
 _IDLE_PINGS = 4  # a worker without jobs for this many pings is idle
-_STARTS_PER_STEP = 8  # so that many jobs that arrive at once do not hold up the others
+_STARTS_PER_STEP = 8  # limited, so that a burst of new jobs does not delay the running ones
 # The methods of short jobs. They must not search, or call give_way(), in PyTorch's inference mode.
 _SEARCHING_METHODS = {"translate_each", "generate", "stream", "stream_tokens"}
-_SHORT_JOB_BYTES = 4096  # of a message: a job with longer texts computes for long
+_SHORT_JOB_BYTES = 4096  # maximum message size of a short job; longer texts take long to compute
 
 
 @runtime_checkable

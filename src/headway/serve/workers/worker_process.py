@@ -34,7 +34,7 @@ class PendingJob:
 
     job: Job
     future: asyncio.Future[Any]
-    parts: asyncio.Queue[Part | None] = field(default_factory=asyncio.Queue)  # at the end, None
+    parts: asyncio.Queue[Part | None] = field(default_factory=asyncio.Queue)  # None marks the end
     was_retried: bool = False
     has_sent: bool = False  # whether a part has arrived, so that the job cannot begin again
 

@@ -11,8 +11,8 @@ from headway.serve.apis.request_fields import authorization, check_nesting
 from headway.serve.clients import Client
 from headway.serve.service import Service
 
-MAX_PHRASES = 200  # to include, to ban or to stop at
-_MAX_FIELDS = 1000  # of all objects in a body
+MAX_PHRASES = 200  # maximum number of phrases to include, to ban or to stop at
+_MAX_FIELDS = 1000  # maximum number of fields of all objects in a body
 
 # A list ends at its first invalid item, because a reply cannot contain a million errors.
 Strings = Annotated[list[str], Field(fail_fast=True)]

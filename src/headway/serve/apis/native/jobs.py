@@ -17,7 +17,7 @@ from headway.serve.errors import UnknownLanguageError
 from headway.serve.service import Service
 
 JOBS_PATH = "/api/v1/jobs"
-_RESULTS_PER_PART = 256  # of a reply
+_RESULTS_PER_PART = 256  # results in each part of a streamed reply
 
 
 class JobBody(TranslationBody):
@@ -43,7 +43,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         async def work(texts: Sequence[str]) -> list[bytes]:
             try:
                 answers = await answer(texts)
-            except UnknownLanguageError as error:  # of a text whose language was detected
+            except UnknownLanguageError as error:  # the detected language of a text is not supported
                 if len(texts) > 1:
                     raise
                 answers = [{"error": str(error)}]

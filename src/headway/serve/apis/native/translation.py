@@ -269,7 +269,7 @@ class DirectTranslation:
             if request.headers.get("content-type") != "application/json":
                 raise ValueError
             body = TranslateBody.model_validate_json(data)
-        except ValueError:  # pydantic's errors are, too
+        except ValueError:  # includes pydantic's ValidationError
             await self._fastapi(scope, replay([{"type": "http.request", "body": data}], receive), send)
         else:
             response = await _translate(self._service, body, request)
@@ -281,7 +281,7 @@ async def _translate(service: Service, body: TranslateBody, request: Request) ->
     if body.stream:
         client = service.checked_client(client, texts)
         if body.source != "auto":
-            service.direction(body.source, body.target, body.model)  # before the reply begins
+            service.direction(body.source, body.target, body.model)  # raises an error before the reply begins
     answer = make_translate_function(service, client, body, len(texts))
     if body.stream:
         return EventStream(_events(answer, texts), error_value)
