@@ -28,8 +28,8 @@ from typing import Any
 
 import torch
 
-from headway.bundle import read_weights
 from headway.training.snapshot import checkpoint_folders, checkpoint_step
+from headway.weights import read_weights
 
 __all__ = ["Killer", "differences"]
 

@@ -19,6 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = [
     {"errors", "cores", "version"},
     {"storage", "config", "contention", "hardware", "torch_internals"},
+    {"weights"},
     {"kernels"},
     {"nn", "text", "decode"},
     {"models", "data", "evaluation"},
@@ -48,7 +49,7 @@ ALLOWED = {
     "cloudpickle": ["predict/translation/pool.py"],
     "rich": ["cli/"],
     "jinja2": ["experiments/report.py"],
-    "safetensors": ["bundle.py", "predict/translation/shortlisting.py"],
+    "safetensors": ["weights.py", "predict/translation/shortlisting.py"],
     "tensorboard": ["training/report.py"],
     "matplotlib": ["inspection/", "experiments/"],
     "sentencepiece": ["text/sentencepiece.py"],
@@ -65,6 +66,7 @@ ALLOWED = {
         *("nn/", "models/", "decode/", "training/", "inspection/", "interop/", "serve/"),
         *(
             "bundle.py",
+            "weights.py",
             "hardware.py",
             "torch_internals.py",
             "engine/",

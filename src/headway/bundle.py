@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,11 +25,8 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import torch
 from pydantic import Field
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
 
-from headway.config import Config, flat_items, spelling_hint
+from headway.config import Config, flat_items
 from headway.errors import BundleError, ConfigError
 from headway.models.masked import MaskedTransformer
 from headway.models.registry import (
@@ -48,6 +45,15 @@ from headway.text.base import BOS, TextTokenizer
 from headway.text.special_tokens import SpecialTokenTemplate
 from headway.text.tokenizer import language_of_tag, load_tokenizer
 from headway.torch_internals import skipped_initialization
+from headway.weights import (
+    check_weights,
+    load_weights,
+    named_weights,
+    read_weights,
+    shapes_of,
+    stored_shapes,
+    write_weights,
+)
 
 FORMAT_VERSION = 2  # newest format version that can be read; Bundle.save writes 1 or 2
 _JOINT, _SOURCE, _TARGET = "tokenizer", "source.tokenizer", "target.tokenizer"
@@ -130,7 +136,7 @@ class _AnyBundle(ABC):
         path = folder / "model.safetensors"
         shapes = stored_shapes(path)
         model = _without_weights(config, source.vocab_size, len(config.labels) or target.vocab_size, len(shapes))
-        _check_weights(_shapes(named_weights(model)), shapes, path)
+        check_weights(shapes_of(named_weights(model)), shapes, path)
         return cast("BundleT", kind.assemble(config, model, source, target))
 
     @abstractmethod
@@ -458,64 +464,6 @@ def _read_json(folder: Path) -> dict[str, Any]:
     return config
 
 
-def named_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return each weight once, keyed by its public name. A tied weight has the name of its first occurrence."""
-    state = model.state_dict(keep_vars=True)  # tied weights are one parameter with several names
-    first_names = {id(tensor): name for name, tensor in reversed(state.items())}
-    return {name: tensor.detach() for name, tensor in state.items() if first_names[id(tensor)] == name}
-
-
-def write_weights(weights: dict[str, Tensor], path: Path) -> None:
-    """Write tensors as safetensors."""
-    path.touch()
-    mode = path.stat().st_mode  # the default mode of new files; safetensors would grant access only to the owner
-    try:
-        save_file({name: tensor.contiguous().cpu() for name, tensor in weights.items()}, path)
-        path.chmod(mode)
-    except SafetensorError as error:
-        raise OSError(f"cannot write {path.name}: {error}") from None
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file.
-
-    Raises:
-        BundleError: The file is missing or damaged.
-    """
-    with _weight_file_errors(path):
-        return load_file(path)
-
-
-def read_weight(path: Path, name: str, rows: slice = slice(None)) -> Tensor:
-    """Read one tensor of a safetensors file, or some of its rows. Its memory is mapped from the file.
-
-    Raises:
-        BundleError: The file is missing or damaged.
-    """
-    with _weight_file_errors(path), safe_open(path, framework="pt") as file:
-        tensor: Tensor = file.get_slice(name)[rows]
-        return tensor
-
-
-def load_weights(model: nn.Module, weights: dict[str, Tensor], origin: Path) -> None:
-    """Load ``weights`` into ``model``.
-
-    Raises:
-        BundleError: A name or shape differs. The message begins with ``origin``, the file of the weights.
-    """
-    expected = named_weights(model)
-    _check_weights(_shapes(expected), _shapes(weights), origin)
-    placed = {name: weights[name].to(tensor.device) for name, tensor in expected.items()}
-    model.load_state_dict(placed, strict=False)  # the other names of tied weights are missing
-
-
-Shape = tuple[int, ...]
-
-
-def _shapes(weights: Mapping[str, Tensor]) -> dict[str, Shape]:
-    return {name: tuple(tensor.shape) for name, tensor in weights.items()}
-
-
 def build_without_initialization(config: AnyConfig, source_size: int, target_size: int) -> Model:
     """Build a model whose weights are not initialized, because they will be loaded.
 
@@ -549,34 +497,3 @@ def _without_weights(config: BundleConfig, source_size: int, target_size: int, s
         raise BundleError(f"{path}: does not fit the tokenizers in this folder ({error})") from None
     except (RuntimeError, TypeError, ValueError, OverflowError):  # sizes that no tensor can have
         raise _config_error(config.folder, ValueError("model: sizes too large for any tensor")) from None
-
-
-def stored_shapes(path: Path) -> dict[str, Shape]:
-    """Return the shape of each tensor in a safetensors file by reading only its header."""
-    with _weight_file_errors(path), safe_open(path, framework="pt") as file:
-        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-
-
-@contextmanager
-def _weight_file_errors(path: Path) -> Iterator[None]:
-    """Convert errors from reading a safetensors file to :class:`BundleError`."""
-    if not path.is_file():
-        raise BundleError(f"{path}: missing, but a model folder needs it; copy the folder again from its source")
-    try:
-        yield
-    except (SafetensorError, OSError, ValueError) as error:
-        raise BundleError(f"{path}: truncated or not a safetensors file ({error}); copy the file again") from None
-
-
-def _check_weights(expected: Mapping[str, Shape], stored: Mapping[str, Shape], origin: Path) -> None:
-    """Raise :class:`BundleError` if names or shapes differ."""
-    if names := sorted(expected.keys() - stored.keys()):
-        raise BundleError(f"{origin}: weight {names[0]!r} is missing ({len(names)} in all); not this model's weights")
-    if foreign := sorted(stored.keys() - expected.keys()):
-        raise BundleError(f"{origin}: unexpected weight {foreign[0]!r} ({spelling_hint(foreign[0], expected)})")
-    for name, shape in expected.items():
-        if shape != stored[name]:
-            raise BundleError(
-                f"{origin}: weight {name!r} has shape {list(stored[name])}; "
-                f"config.json and the tokenizers require {list(shape)}"
-            )

@@ -21,7 +21,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import headway
 from headway import kernels
-from headway.bundle import read_weights
 from headway.data.batching import PaddedBatch
 from headway.decode.request import DecodingOptions
 from headway.engine.accelerate import accelerate
@@ -38,6 +37,7 @@ from headway.tasks.translation import TranslationObjective
 from headway.text.base import EOS, NUM_SPECIAL, PAD
 from headway.training.recipe import Recipe
 from headway.training.stream import to_device
+from headway.weights import read_weights
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU; run with make test-gpu")
 

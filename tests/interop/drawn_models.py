@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from headway.bundle import named_weights
 from headway.interop.huggingface.families import FAMILIES
 from headway.models.transformer import Transformer
+from headway.weights import named_weights
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

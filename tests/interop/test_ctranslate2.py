@@ -23,7 +23,7 @@ import torch
 from foreign import SENTENCES, bart, fsmt, m2m, marian, mbart
 from torch import Tensor
 
-from headway.bundle import Bundle, TaskConfig, named_weights
+from headway.bundle import Bundle, TaskConfig
 from headway.decode import DecodingOptions, Request, SearchVocabulary, search
 from headway.engine import SearchTransformer, Shortlist
 from headway.errors import ConfigError, MissingPackageError
@@ -37,6 +37,7 @@ from headway.models.transformer import TransformerConfig
 from headway.predict import Translator
 from headway.text.base import BOS, EOS, PAD, UNK
 from headway.text.tokenizer import Tokenizer
+from headway.weights import named_weights
 
 SIZES: dict[str, Any] = {"d_model": 32, "num_heads": 4, "d_ff": 48, "encoder_layers": 2, "decoder_layers": 3}
 LIMIT = 25

@@ -9,10 +9,10 @@ import pytest
 import torch
 from drawn_models import assert_same_weights, drawn, padded, saved, transformers
 
-from headway.bundle import named_weights
 from headway.errors import ConfigError
 from headway.interop.huggingface import export_model, import_model
 from headway.models.transformer import Transformer, TransformerConfig
+from headway.weights import named_weights
 
 
 def own(source_size: int = 30, target_size: int = 30, **options: Any) -> Transformer:

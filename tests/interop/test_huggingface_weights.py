@@ -23,11 +23,11 @@ from drawn_models import (
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from headway.bundle import named_weights
 from headway.errors import BundleError, ConfigError
 from headway.interop.huggingface import ImportedModel, import_model
 from headway.interop.huggingface.families import FAMILIES
 from headway.text.base import BOS, EOS, PAD
+from headway.weights import named_weights
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((family, {}) for family in PREFIXES),

@@ -40,7 +40,7 @@ from foreign import (
 from torch import Tensor
 
 from headway import cli
-from headway.bundle import Bundle, TaskConfig, named_weights
+from headway.bundle import Bundle, TaskConfig
 from headway.decode import DecodingOptions
 from headway.errors import BundleError, ConfigError, HeadwayError, MissingPackageError, OutputError
 from headway.interop.exporting import export_to
@@ -50,6 +50,7 @@ from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.predict import Translator
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
+from headway.weights import named_weights
 
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "marian": marian,

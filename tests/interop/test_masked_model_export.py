@@ -14,7 +14,6 @@ from masked_models import published
 from own_masked_models import FORMS, LABELS, LOCAL, MODERN, TEXTS, classifier, made
 from torch import Tensor
 
-from headway.bundle import named_weights
 from headway.cli.commands.export import export
 from headway.errors import ConfigError
 from headway.interop.exporting import export_to
@@ -24,6 +23,7 @@ from headway.nn.embedding import pad_sequences
 from headway.predict import MaskedLanguageModel
 from headway.text.base import BOS, EOS, MASK, PAD
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
+from headway.weights import named_weights
 
 HEADS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("bert", {"pooling": "first", "dense": "tanh"}),

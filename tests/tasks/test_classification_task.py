@@ -13,7 +13,7 @@ import torch
 from listening import Heard, prepare
 from torch.nn import functional as F
 
-from headway.bundle import ClassifierBundle, read_weights
+from headway.bundle import ClassifierBundle
 from headway.data.batching import PaddedBatch
 from headway.errors import ConfigError, DataError
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
@@ -23,6 +23,7 @@ from headway.tasks.classification import ClassificationObjective, Classification
 from headway.training.recipe import Recipe
 from headway.training.report import Listener
 from headway.training.stream import BatchStream, to_device
+from headway.weights import read_weights
 
 SIZES = {"d_model": 16, "num_heads": 2, "d_ff": 16, "dropout": 0.0}
 Sections = dict[str, dict[str, Any]]

@@ -23,7 +23,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from headway.bundle import read_weights
 from headway.config import to_toml
 from headway.errors import CheckpointError, ConfigError, HeadwayError, TrainingError
 from headway.storage import lock_run_folder
@@ -34,6 +33,7 @@ from headway.training.distributed import World, join_world
 from headway.training.loop import Result
 from headway.training.optim import clip_and_step, learning_rate
 from headway.training.recipe import Recipe
+from headway.weights import read_weights
 
 STEPS = 8
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.bundle import named_weights
 from headway.errors import BundleError
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.training.averaging import MovingAverage
+from headway.weights import named_weights
 
 MOVED, STOOD = torch.tensor(True), torch.tensor(False)
 

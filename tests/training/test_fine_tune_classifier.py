@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import headway
-from headway.bundle import load_bundle, named_weights
+from headway.bundle import load_bundle
 from headway.errors import ConfigError
 from headway.models.registry import blocks_of, build_model
 from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig
@@ -20,6 +20,7 @@ from headway.models.transformer import Transformer, TransformerConfig
 from headway.tasks import parse_recipe, train
 from headway.text.base import EOS
 from headway.training.optim import OptimizerConfig, depths, make_optimizer
+from headway.weights import named_weights
 
 SIZES: dict[str, Any] = {"d_model": 16, "num_heads": 2, "d_ff": 24, "max_length": 24}
 BODIES: dict[str, dict[str, Any]] = {

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from headway.bundle import named_weights
 from headway.errors import ConfigError
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.training.fine_tuning import freeze
 from headway.training.optim import OptimizerConfig, clip_and_step, make_optimizer
+from headway.weights import named_weights
 
 SIZES = {"d_model": 4, "num_heads": 1, "d_ff": 4, "encoder_layers": 2, "decoder_layers": 1, "dropout": 0.0}
 

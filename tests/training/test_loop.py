@@ -19,7 +19,7 @@ import pytest
 import torch
 from listening import Heard, prepare
 
-from headway.bundle import Bundle, read_weights
+from headway.bundle import Bundle
 from headway.config import read_toml
 from headway.data.batching import PaddedBatch
 from headway.decode.request import DecodingOptions
@@ -39,6 +39,7 @@ from headway.training.recipe import Recipe
 from headway.training.report import Listener
 from headway.training.stream import BatchStream, StepBatches, to_device
 from headway.training.task import Task
+from headway.weights import read_weights
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
 TIMES = ("target_tokens_per_s", "source_tokens_per_s", "elapsed_s")

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from headway.bundle import named_weights
 from headway.errors import ConfigError
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.nn.blocks import CausalBlock
 from headway.training.muon import Muon, orthogonalize
 from headway.training.optim import OptimizerConfig, make_optimizer
 from headway.training.snapshot import Progress, Snapshot, load_snapshot, optimizer_moments, prefixed_tensors
+from headway.weights import named_weights
 
 SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 16, "decoder_layers": 2, "max_length": 8}
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.bundle import named_weights
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn import TokenEmbedding
@@ -26,6 +25,7 @@ from headway.training.optim import (
     make_optimizer,
 )
 from headway.training.snapshot import Progress, Snapshot, load_snapshot, optimizer_moments, prefixed_tensors
+from headway.weights import named_weights
 
 Kind = Literal["adam", "adafactor", "muon"]
 

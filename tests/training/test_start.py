@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from headway.bundle import Bundle, TaskConfig, named_weights
+from headway.bundle import Bundle, TaskConfig
 from headway.errors import BundleError, ConfigError
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 from headway.training.fine_tuning import load_initial_weights
+from headway.weights import named_weights
 
 SIZES: dict[str, Any] = {"d_model": 16, "num_heads": 2, "d_ff": 32, "encoder_layers": 1, "decoder_layers": 1}
 TOKENIZER = Tokenizer.train(["a b c d"], TokenizerConfig(kind="whitespace"))

@@ -12,14 +12,7 @@ import pytest
 import torch
 
 import headway
-from headway.bundle import (
-    Bundle,
-    LanguageModelBundle,
-    MaskedLanguageModelBundle,
-    TaskConfig,
-    load_bundle,
-    named_weights,
-)
+from headway.bundle import Bundle, LanguageModelBundle, MaskedLanguageModelBundle, TaskConfig, load_bundle
 from headway.errors import ConfigError
 from headway.experiments.training import merge_sections
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
@@ -32,6 +25,7 @@ from headway.text.tokenizer import Tokenizer, TokenizerConfig
 from headway.training.fine_tuning import complete_recipe, load_initial_weights
 from headway.training.recipe import Recipe
 from headway.training.report import Listener
+from headway.weights import named_weights
 
 SIZES: dict[str, Any] = {"d_model": 16, "num_heads": 2, "d_ff": 24, "max_length": 64}
 FORMS: dict[str, dict[str, Any]] = {

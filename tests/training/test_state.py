@@ -22,7 +22,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from headway import storage
-from headway.bundle import named_weights
 from headway.errors import CheckpointError, HeadwayError, OutputError
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
@@ -41,6 +40,7 @@ from headway.training.snapshot import (
     read_snapshot,
     write_snapshot,
 )
+from headway.weights import named_weights
 
 SIZES = {"d_model": 4, "num_heads": 1, "d_ff": 4, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from headway.bundle import Bundle, named_weights, read_weights
+from headway.bundle import Bundle
 from headway.errors import TrainingError
 from headway.models.registry import build_model
 from headway.tasks import parse_recipe, train
@@ -22,6 +22,7 @@ from headway.training.optim import clip_and_step, learning_rate
 from headway.training.recipe import Recipe
 from headway.training.snapshot import checkpoint_folders
 from headway.training.stream import TokenBatch
+from headway.weights import named_weights, read_weights
 
 
 @pytest.fixture(scope="module")

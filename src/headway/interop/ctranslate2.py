@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.bundle import Bundle, LanguageModelBundle, named_weights
+from headway.bundle import Bundle, LanguageModelBundle
 from headway.config import spelling_hint
 from headway.engine import Shortlist
 from headway.errors import ConfigError, MissingPackageError
@@ -27,6 +27,7 @@ from headway.models.decoder_only import DecoderOnly
 from headway.models.transformer import Transformer
 from headway.nn.positions import LearnedPositions
 from headway.text.base import BOS, EOS, PAD, UNK
+from headway.weights import named_weights
 
 _ACTIVATIONS = {
     "relu": "RELU",

@@ -22,10 +22,11 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from headway.bundle import load_bundle, load_weights, named_weights
+from headway.bundle import load_bundle
 from headway.errors import CheckpointError
 from headway.torch_internals import lerp_all
 from headway.training.snapshot import average_weights, averageable_checkpoints
+from headway.weights import load_weights, named_weights
 
 
 class MovingAverage:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from headway.bundle import load_bundle, load_weights, named_weights, read_config
+from headway.bundle import load_bundle, read_config
 from headway.config import flat_items, read_toml, spelling_hint
 from headway.errors import ConfigError
 from headway.models.registry import ARCHITECTURES, Model, Start, architecture_of
@@ -20,6 +20,7 @@ from headway.training.prepare import tokenizer_settings
 from headway.training.recipe import Recipe
 from headway.training.snapshot import checkpoint_folders
 from headway.training.task import Tokenizers
+from headway.weights import load_weights, named_weights
 
 RecipeT = TypeVar("RecipeT", bound=Recipe)
 

@@ -29,7 +29,6 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
-from headway.bundle import load_weights
 from headway.config import to_toml
 from headway.contention import adapt_waiting
 from headway.engine.accelerate import accelerate, compile_blocks
@@ -59,6 +58,7 @@ from headway.training.snapshot import average_weights, averageable_checkpoints, 
 from headway.training.state import TrainingState
 from headway.training.stream import BatchStream, prefetch, to_device
 from headway.training.task import RunData, Task
+from headway.weights import load_weights
 
 RecipeT = TypeVar("RecipeT", bound=Recipe)
 

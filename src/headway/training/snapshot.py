@@ -27,9 +27,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headway.bundle import load_weights, read_weights, write_weights
 from headway.errors import BundleError, CheckpointError
 from headway.storage import atomic_write_folder, checksum
+from headway.weights import load_weights, read_weights, write_weights
 
 FORMAT_VERSION = 1
 _SHARDS_FOLDER = "shards"  # folder in checkpoints that sharded runs wrote before version 0.1.0

@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from headway.bundle import named_weights
 from headway.errors import CheckpointError
 from headway.models.registry import blocks_of
 from headway.training.averaging import MovingAverage
@@ -19,6 +18,7 @@ from headway.training.recipe import Recipe
 from headway.training.snapshot import Progress, Snapshot, load_snapshot, optimizer_moments, prefixed_tensors
 from headway.training.stream import StepBatches
 from headway.training.task import Objective
+from headway.weights import named_weights
 
 
 class TrainingState:

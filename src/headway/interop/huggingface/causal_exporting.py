@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from headway.bundle import LanguageModelBundle, named_weights, write_weights
+from headway.bundle import LanguageModelBundle
 from headway.errors import ConfigError
 from headway.interop.huggingface.causal_families import (
     ACTIVATIONS,
@@ -33,6 +33,7 @@ from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, Supported, refus
 from headway.interop.tokenizer_exporting import prompt_tokenizer_files
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.text.base import BOS, EOS, PAD, UNK
+from headway.weights import named_weights, write_weights
 
 _FORM: Supported = {**COMMON, **dict.fromkeys(("max_length", "tie", "output_bias", "norm_epsilon"), ANY)}
 _LAYER_NORM: Supported = {**_FORM, **EQUAL_HEADS, "activation": tuple(dict.fromkeys(ACTIVATIONS.values()))}

@@ -14,7 +14,7 @@ from typing import cast
 
 import torch
 
-from headway.bundle import build_without_initialization, named_weights
+from headway.bundle import build_without_initialization
 from headway.errors import BundleError
 from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES, CausalFamily
 from headway.interop.huggingface.checkpoint import Checkpoint, StoredTensors, read_checkpoint_config
@@ -22,6 +22,7 @@ from headway.interop.huggingface.importing import NEVER
 from headway.interop.huggingface.tensor_maps import copy_tensors
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
+from headway.weights import named_weights
 
 # Buffers in older files: causal masks, and the frequencies of rotary positions.
 _BUFFERS = r".*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq"

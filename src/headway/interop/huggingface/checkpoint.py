@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from headway.bundle import read_weight, read_weights, stored_shapes
 from headway.errors import BundleError
+from headway.weights import read_weight, read_weights, stored_shapes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from headway.bundle import ClassifierBundle, named_weights, write_weights
+from headway.bundle import ClassifierBundle
 from headway.interop.huggingface.checkpoint import write_json
 from headway.interop.huggingface.families import FAMILIES, OPTION_NAMES, OUTPUT_BIAS, tensor_names
 from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, GATES, Supported, refuse_unsupported
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
 from headway.text.base import BOS, EOS, PAD, UNK
+from headway.weights import named_weights, write_weights
 
 if TYPE_CHECKING:
     from headway.models.classifier import ClassifierConfig

@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headway.bundle import load_weights, named_weights
 from headway.errors import BundleError
 from headway.interop.huggingface.checkpoint import Checkpoint, read_checkpoint_config, read_json, read_tensors
 from headway.interop.huggingface.families import (
@@ -35,6 +34,7 @@ from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
 from headway.text.base import BOS, EOS, PAD
 from headway.text.special_tokens import SpecialTokenTemplate, TemplateItem
+from headway.weights import load_weights, named_weights
 
 _IGNORED = {"model.encoder.version", "model.decoder.version"}  # written by fairseq; they do not affect the model
 NEVER = -1e4  # a bias for probability 0 in every precision; finite, because 0 times infinity would be NaN

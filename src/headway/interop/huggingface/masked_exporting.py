@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.bundle import ClassifierBundle, MaskedLanguageModelBundle, named_weights, write_weights
+from headway.bundle import ClassifierBundle, MaskedLanguageModelBundle
 from headway.errors import ConfigError
 from headway.interop.huggingface.causal_families import ACTIVATIONS, GATED_ACTIVATIONS, activation_name
 from headway.interop.huggingface.checkpoint import write_json
@@ -31,6 +31,7 @@ from headway.interop.tokenizer_exporting import masked_tokenizer_files
 from headway.models.masked import MaskedConfig
 from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig
 from headway.text.base import BOS, EOS, PAD
+from headway.weights import named_weights, write_weights
 
 _FORM: Supported = {
     **COMMON,

@@ -12,7 +12,7 @@ from typing import cast
 
 import torch
 
-from headway.bundle import build_without_initialization, named_weights
+from headway.bundle import build_without_initialization
 from headway.errors import BundleError
 from headway.interop.huggingface.checkpoint import Checkpoint, ModelFamily, StoredTensors, read_checkpoint_config
 from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES, ClassifierFamily
@@ -21,6 +21,7 @@ from headway.interop.huggingface.tensor_maps import copy_tensors, plain_maps
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.masked import MaskedConfig, MaskedTransformer
 from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig
+from headway.weights import named_weights
 
 
 @dataclass(frozen=True)
