@@ -19,7 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = [
     {"errors", "cores", "version"},
     {"storage", "config", "contention", "hardware", "torch_internals"},
-    {"weights"},
+    {"kinds", "weights"},
     {"kernels"},
     {"nn", "text", "decode"},
     {"models", "data", "evaluation"},

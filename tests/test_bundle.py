@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from headway.bundle import Bundle, TaskConfig
 from headway.errors import BundleError, OutputError
 from headway.models.registry import build_model
-from headway.models.transformer import TransformerConfig
+from headway.models.transformer import Transformer, TransformerConfig
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 NOT_OURS = "config.json: not a Headway model's configuration"
@@ -107,6 +107,7 @@ def test_tied_weights_are_stored_once_and_stay_tied(tmp_path: Path, tie: str, st
     assert {name for name in weights if not name.startswith(("encoder.", "decoder."))} == stored
     assert sum(weight.numel() for weight in weights.values()) == sum(p.numel() for p in bundle.model.parameters())
     model = Bundle.load(tmp_path / "model").model
+    assert isinstance(model, Transformer)
     assert (model.projection.weight is model.target_embedding.weight) == (tie != "none")
     assert (model.source_embedding.weight is model.target_embedding.weight) == (tie == "all")
 

@@ -21,25 +21,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 import torch
 from pydantic import Field
 
 from headway.config import Config, flat_items
 from headway.errors import BundleError, ConfigError
-from headway.models.masked import MaskedTransformer
-from headway.models.registry import (
-    AnyConfig,
+from headway.kinds import Capability, KindOf, Kinds
+from headway.models.base import (
+    ArchitectureConfig,
     ClassificationModel,
     ContinuationModel,
+    FillingModel,
     Model,
-    OutputKind,
     TranslationModel,
-    architecture_of,
-    build_model,
-    parse_model_config,
 )
+from headway.models.registry import architecture_of, build_model, parse_model_config
 from headway.storage import atomic_write_folder
 from headway.text.base import BOS, TextTokenizer
 from headway.text.special_tokens import SpecialTokenTemplate
@@ -62,7 +60,7 @@ _JOINT, _SOURCE, _TARGET = "tokenizer", "source.tokenizer", "target.tokenizer"
 class TaskConfig(Config):
     """The task of a model."""
 
-    kind: Literal["translation", "classification", "language_model", "masked_language_model"] = Field(
+    kind: Annotated[str, KindOf(lambda: BUNDLE_TYPES)] = Field(
         "translation",
         description="Whether a model converts one sequence to another, assigns a label to a text, continues it, or "
         "fills in its hidden words.",
@@ -77,10 +75,15 @@ class BundleConfig:
 
     folder: Path
     task: TaskConfig
-    model: AnyConfig
+    model: ArchitectureConfig
     labels: tuple[str, ...]  # empty for translation models
     imported_token_template: SpecialTokenTemplate | None  # None for models that were not imported
     tokenizer_names: tuple[str, str]
+
+    @property
+    def capability(self) -> Capability:
+        """What the model does."""
+        return BUNDLE_TYPES[self.task.kind].capability
 
     def load_tokenizers(self) -> tuple[TextTokenizer, TextTokenizer]:
         """Load the source and target tokenizers, which are one object if the vocabulary is joint."""
@@ -89,15 +92,47 @@ class BundleConfig:
         return source, source if target_name == source_name else load_tokenizer(self.folder, target_name)
 
 
-BundleT = TypeVar("BundleT", bound="_AnyBundle")
+BundleT = TypeVar("BundleT", bound="AnyBundle")
 
 
-class _AnyBundle(ABC):
-    """Base class of the bundles of all tasks."""
+class AnyBundle(ABC):
+    """Base class of the bundles of all tasks. Subclasses are frozen dataclasses.
 
-    purpose: ClassVar[str]  # what the model does, for error messages
+    Attributes:
+        capability: What the models do.
+        purpose: What they do, for error messages.
+        task: The task of the model.
+        model: The model.
+        labels: The names of the classes, in the order of the logits. Empty if the model does not label texts.
+        imported_token_template: The special-token template of an imported model, or of a model with a part of a
+            language model. None for other models that Headway trained.
+    """
+
+    capability: ClassVar[Capability]
+    purpose: ClassVar[str]
     task: TaskConfig
     model: Model
+    labels: tuple[str, ...] = ()
+    imported_token_template: SpecialTokenTemplate | None = None
+
+    @classmethod
+    @abstractmethod
+    def assemble(cls, config: BundleConfig, model: Model, source: TextTokenizer, target: TextTokenizer) -> AnyBundle:
+        """Return the bundle of a model that was loaded from a folder with this ``config``."""
+
+    @property
+    @abstractmethod
+    def tokenizers(self) -> dict[str, TextTokenizer]:
+        """The tokenizers, by side: "source", and "target" if the model has two sides."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return what a service reports about the model: languages, labels, or the length of its context."""
+
+    @property
+    def format_version(self) -> int:
+        """The oldest version of the format that can describe the model."""
+        return 2
 
     @classmethod
     def load(cls: type[BundleT], folder: str | Path) -> BundleT:
@@ -124,10 +159,10 @@ class _AnyBundle(ABC):
         """
         folder = Path(folder)
         config = read_config(folder)
-        kind = _BUNDLES[config.task.kind]
-        if not issubclass(kind, cls):
-            raise BundleError(f"{folder}: a model that {kind.purpose}; expected one that {cls.purpose}")
-        if architecture_of(config.model).output != kind.output:
+        bundle_type = BUNDLE_TYPES[config.task.kind]
+        if not issubclass(bundle_type, cls):
+            raise BundleError(f"{folder}: a model that {bundle_type.purpose}; expected one that {cls.purpose}")
+        if architecture_of(config.model).capability != bundle_type.capability:
             raise _config_error(folder, ValueError(f"a {config.model.kind} model cannot do {config.task.kind}"))
         source, target = config.load_tokenizers()
         if config.imported_token_template is not None:
@@ -137,32 +172,34 @@ class _AnyBundle(ABC):
         shapes = stored_shapes(path)
         model = _without_weights(config, source.vocab_size, len(config.labels) or target.vocab_size, len(shapes))
         check_weights(shapes_of(named_weights(model)), shapes, path)
-        return cast("BundleT", kind.assemble(config, model, source, target))
+        return cast("BundleT", bundle_type.assemble(config, model, source, target))
 
-    @abstractmethod
-    def describe(self) -> dict[str, Any]:
-        """Return what a service reports about the model: languages, labels, or the length of its context."""
-
-    @property
-    @abstractmethod
-    def tokenizers(self) -> dict[str, TextTokenizer]:
-        """The tokenizers, by side."""
-
-    def _save(self, folder: str | Path, card: str, tokenizers: dict[str, TextTokenizer], facts: dict[str, Any]) -> None:
-        about = {"task": self.task.as_dict(), "model": self.model.config.as_dict()}
-        folder = Path(folder)
-        config = {"format": facts["format"], **about, **facts}
-        with atomic_write_folder(folder) as aside:
+    def save(self, folder: str | Path, model_card: str) -> None:
+        """Write the model folder atomically. ``model_card`` is the content of README.md."""
+        source = self.tokenizers["source"]
+        target = self.tokenizers.get("target", source)
+        joint = target is source or target.fingerprint == source.fingerprint
+        names = {"source": _JOINT, "target": _JOINT} if joint else {"source": _SOURCE, "target": _TARGET}
+        config: dict[str, Any] = {
+            "format": self.format_version,
+            "task": self.task.as_dict(),
+            "model": self.model.config.as_dict(),
+            **({"labels": list(self.labels)} if self.labels else {}),
+            "tokenizers": names,
+        }
+        if self.imported_token_template is not None:
+            config["framing"] = self.imported_token_template.as_dict()
+        with atomic_write_folder(Path(folder)) as aside:
             write_weights(named_weights(self.model), aside / "model.safetensors")
-            for name, tokenizer in tokenizers.items():
+            for name, tokenizer in {names["source"]: source, names["target"]: target}.items():
                 tokenizer.save(aside, name)
-            (aside / "README.md").write_text(card, encoding="utf-8")
+            (aside / "README.md").write_text(model_card, encoding="utf-8")
             content = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
             (aside / "config.json").write_text(content, encoding="utf-8")
 
 
 @dataclass(frozen=True)
-class Bundle(_AnyBundle):
+class Bundle(AnyBundle):
     """A translation model with its tokenizers and its task.
 
     ``imported_token_template`` is the special-token template of an imported model, or of a model whose encoder is that
@@ -170,9 +207,8 @@ class Bundle(_AnyBundle):
     (:attr:`token_template`).
     """
 
-    output: ClassVar[OutputKind] = "tokens"
+    capability: ClassVar[Capability] = "translates"
     purpose: ClassVar[str] = "translates"
-    labels: ClassVar[tuple[str, ...]] = ()
 
     task: TaskConfig
     model: TranslationModel
@@ -184,6 +220,11 @@ class Bundle(_AnyBundle):
     def tokenizers(self) -> dict[str, TextTokenizer]:
         """The tokenizers of both sides, by name: "source" and "target"."""
         return {"source": self.source_tokenizer, "target": self.target_tokenizer}
+
+    @property
+    def format_version(self) -> int:
+        """The oldest version of the format that can describe the model."""
+        return 1 if self.imported_token_template is None else 2
 
     @property
     def token_template(self) -> SpecialTokenTemplate:
@@ -200,26 +241,28 @@ class Bundle(_AnyBundle):
             "takes_target_language": bool(targets),
         }
 
-    def save(self, folder: str | Path, model_card: str) -> None:
-        """Write the model folder atomically. ``model_card`` is the content of README.md."""
-        joint = self.source_tokenizer.fingerprint == self.target_tokenizer.fingerprint
-        source, target = (_JOINT, _JOINT) if joint else (_SOURCE, _TARGET)
-        facts: dict[str, Any] = {"format": 1, "tokenizers": {"source": source, "target": target}}
-        if self.imported_token_template is not None:
-            facts |= {"format": 2, "framing": self.imported_token_template.as_dict()}
-        self._save(folder, model_card, {source: self.source_tokenizer, target: self.target_tokenizer}, facts)
-
     @classmethod
     def assemble(cls, config: BundleConfig, model: Model, source: TextTokenizer, target: TextTokenizer) -> Bundle:
         """Return the bundle of a model that was loaded from a folder with this ``config``."""
         return cls(config.task, cast("TranslationModel", model), source, target, config.imported_token_template)
 
 
+class _OneSidedBundle(AnyBundle):
+    """Base class of the bundles of models that read and write texts with one tokenizer."""
+
+    tokenizer: TextTokenizer
+
+    @property
+    def tokenizers(self) -> dict[str, TextTokenizer]:
+        """The tokenizer, under the name "source". There is no other side."""
+        return {"source": self.tokenizer}
+
+
 @dataclass(frozen=True)
-class ClassifierBundle(_AnyBundle):
+class ClassifierBundle(_OneSidedBundle):
     """A classifier with its tokenizer and the names of its classes, in the order of its logits."""
 
-    output: ClassVar[OutputKind] = "label"
+    capability: ClassVar[Capability] = "labels"
     purpose: ClassVar[str] = "classifies texts"
 
     task: TaskConfig
@@ -227,19 +270,9 @@ class ClassifierBundle(_AnyBundle):
     tokenizer: TextTokenizer
     labels: tuple[str, ...]
 
-    @property
-    def tokenizers(self) -> dict[str, TextTokenizer]:
-        """The tokenizer, under the name "source". There is no other side."""
-        return {"source": self.tokenizer}
-
     def describe(self) -> dict[str, Any]:
         """Return the labels of the model."""
         return {"labels": self.labels}
-
-    def save(self, folder: str | Path, model_card: str) -> None:
-        """Write the model folder atomically. ``model_card`` is the content of README.md."""
-        facts = {"format": 2, "labels": list(self.labels), "tokenizers": {"source": _JOINT, "target": _JOINT}}
-        self._save(folder, model_card, {_JOINT: self.tokenizer}, facts)
 
     @classmethod
     def assemble(cls, config: BundleConfig, model: Model, source: TextTokenizer, _: TextTokenizer) -> ClassifierBundle:
@@ -248,26 +281,20 @@ class ClassifierBundle(_AnyBundle):
 
 
 @dataclass(frozen=True)
-class LanguageModelBundle(_AnyBundle):
+class LanguageModelBundle(_OneSidedBundle):
     """A language model with its tokenizer.
 
     ``imported_token_template`` has the special tokens before a prompt of an imported model. It is None for models that
     Headway trained, whose texts all begin with BOS.
     """
 
-    output: ClassVar[OutputKind] = "continuation"
+    capability: ClassVar[Capability] = "continues"
     purpose: ClassVar[str] = "continues texts"
-    labels: ClassVar[tuple[str, ...]] = ()
 
     task: TaskConfig
     model: ContinuationModel
     tokenizer: TextTokenizer
     imported_token_template: SpecialTokenTemplate | None = None
-
-    @property
-    def tokenizers(self) -> dict[str, TextTokenizer]:
-        """The tokenizer of the texts that the model reads and continues."""
-        return {"source": self.tokenizer}
 
     @property
     def prompt_prefix(self) -> tuple[int, ...]:
@@ -293,13 +320,6 @@ class LanguageModelBundle(_AnyBundle):
         """Return the context of the model, in tokens."""
         return {"context_length": self.context_length}
 
-    def save(self, folder: str | Path, card: str) -> None:
-        """Write the folder, whole or not at all. ``card`` becomes README.md."""
-        facts: dict[str, Any] = {"format": 2, "tokenizers": {"source": _JOINT, "target": _JOINT}}
-        if self.imported_token_template is not None:
-            facts["framing"] = self.imported_token_template.as_dict()
-        self._save(folder, card, {_JOINT: self.tokenizer}, facts)
-
     @classmethod
     def assemble(
         cls, config: BundleConfig, model: Model, source: TextTokenizer, _: TextTokenizer
@@ -309,30 +329,19 @@ class LanguageModelBundle(_AnyBundle):
 
 
 @dataclass(frozen=True)
-class MaskedLanguageModelBundle(_AnyBundle):
+class MaskedLanguageModelBundle(_OneSidedBundle):
     """A masked language model with its tokenizer, which has an id for hidden tokens."""
 
-    output: ClassVar[OutputKind] = "filling"
+    capability: ClassVar[Capability] = "fills"
     purpose: ClassVar[str] = "fills in hidden words"
-    labels: ClassVar[tuple[str, ...]] = ()
 
     task: TaskConfig
-    model: MaskedTransformer
+    model: FillingModel
     tokenizer: TextTokenizer
-
-    @property
-    def tokenizers(self) -> dict[str, TextTokenizer]:
-        """The tokenizer, under the name "source". There is no other side."""
-        return {"source": self.tokenizer}
 
     def describe(self) -> dict[str, Any]:
         """Return the length of the longest text that the model was trained on, in tokens with BOS and EOS."""
         return {"context_length": self.model.config.max_length}
-
-    def save(self, folder: str | Path, model_card: str) -> None:
-        """Write the model folder atomically. ``model_card`` is the content of README.md."""
-        facts = {"format": 2, "tokenizers": {"source": _JOINT, "target": _JOINT}}
-        self._save(folder, model_card, {_JOINT: self.tokenizer}, facts)
 
     @classmethod
     def assemble(
@@ -341,21 +350,19 @@ class MaskedLanguageModelBundle(_AnyBundle):
         """Return the bundle of a masked language model that was loaded from a folder with this ``config``."""
         if source.mask_id is None:
             raise _config_error(config.folder, ValueError("the tokenizer has no id for hidden tokens"))
-        return cls(config.task, cast("MaskedTransformer", model), source)
+        return cls(config.task, cast("FillingModel", model), source)
 
 
-AnyBundle = Bundle | ClassifierBundle | LanguageModelBundle | MaskedLanguageModelBundle
-
-# Registry of the bundle class for each kind of task.
-_BUNDLES: dict[
-    str,
-    type[Bundle] | type[ClassifierBundle] | type[LanguageModelBundle] | type[MaskedLanguageModelBundle],
-] = {
+_BUNDLE_TYPES: dict[str, type[AnyBundle]] = {
     "translation": Bundle,
     "classification": ClassifierBundle,
     "language_model": LanguageModelBundle,
     "masked_language_model": MaskedLanguageModelBundle,
 }
+BUNDLE_TYPES: Kinds[type[AnyBundle]] = Kinds("task.kind", _BUNDLE_TYPES)
+"""The class that reads and writes model folders, for each kind of task. Other packages add tasks (:mod:`headway.kinds`)
+with :func:`headway.tasks.register`.
+"""
 
 
 def load_bundle(folder: str | Path) -> AnyBundle:
@@ -364,16 +371,16 @@ def load_bundle(folder: str | Path) -> AnyBundle:
     Raises:
         BundleError: A file is missing, damaged or not from Headway. The message names the file.
     """
-    return cast("AnyBundle", _AnyBundle.load(folder))
+    return AnyBundle.load(folder)
 
 
 def load_outline(folder: str | Path) -> AnyBundle:
-    """Read a model folder of any task without its weights; see :meth:`Bundle.load_outline`.
+    """Read a model folder of any task without its weights; see :meth:`AnyBundle.load_outline`.
 
     Raises:
         BundleError: A file is missing, damaged or not from Headway. The message names the file.
     """
-    return cast("AnyBundle", _AnyBundle.load_outline(folder))
+    return AnyBundle.load_outline(folder)
 
 
 def read_config(folder: str | Path) -> BundleConfig:
@@ -384,7 +391,7 @@ def read_config(folder: str | Path) -> BundleConfig:
         task = TaskConfig.parse_saved(content["task"], "task")
         model = parse_model_config(content["model"], "model")
         template = SpecialTokenTemplate.parse_saved(content["framing"], "framing") if "framing" in content else None
-        labels = _labels(content["labels"]) if _BUNDLES[task.kind].output == "label" else ()
+        labels = _labels(content["labels"]) if BUNDLE_TYPES[task.kind].capability == "labels" else ()
         source, target = (_tokenizer_name(folder, content["tokenizers"][side]) for side in ("source", "target"))
     return BundleConfig(folder, task, model, labels, template, (source, target))
 
@@ -464,7 +471,7 @@ def _read_json(folder: Path) -> dict[str, Any]:
     return config
 
 
-def build_without_initialization(config: AnyConfig, source_size: int, target_size: int) -> Model:
+def build_without_initialization(config: ArchitectureConfig, source_size: int, target_size: int) -> Model:
     """Build a model whose weights are not initialized, because they will be loaded.
 
     Args:

@@ -16,14 +16,22 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
+from pydantic_core import InitErrorDetails, PydanticKnownError, core_schema
 
 from headway.errors import ConfigError
 
@@ -42,6 +50,55 @@ class Inert:
     """
 
     value: Any
+
+
+@dataclass(frozen=True)
+class ByKind:
+    """The values of a field are configs of different classes, which the key ``kind`` selects.
+
+    It is given in the annotation of the field, as ``Field(discriminator="kind")`` is for a fixed union of classes. The
+    classes are asked for at each validation, so that classes can be added after the config with this field is defined.
+
+    Args:
+        classes: Function that returns the class of each kind.
+    """
+
+    classes: Callable[[], Mapping[str, type[Config]]]
+
+    def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        own_serializer = core_schema.simple_ser_schema("any")
+        return core_schema.with_info_plain_validator_function(self._validated, serialization=own_serializer)
+
+    def __get_pydantic_json_schema__(
+        self, _schema: core_schema.CoreSchema, _handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"type": "object"}  # the classes may change
+
+    def _validated(self, value: Any, info: Any) -> Config:
+        classes = self.classes()
+        if isinstance(value, Config) and isinstance(value, tuple(classes.values())):
+            return value
+        if not isinstance(value, Mapping):
+            raise PydanticKnownError("model_attributes_type")
+        if "kind" not in value:
+            raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
+        kind, known = value["kind"], ", ".join(map(repr, classes))
+        if not isinstance(kind, str) or kind not in classes:
+            facts = {"discriminator": "'kind'", "tag": str(kind), "expected_tags": known}
+            raise PydanticKnownError("union_tag_invalid", facts)
+        try:
+            return classes[kind].model_validate(value, context=info.context)
+        except ValidationError as error:  # as for a union, the kind is a part of the location
+            details = [
+                InitErrorDetails(
+                    type=problem["type"],
+                    loc=(kind, *problem["loc"]),
+                    input=problem["input"],
+                    ctx=problem.get("ctx", {}),
+                )
+                for problem in error.errors(include_url=False)
+            ]
+            raise ValidationError.from_exception_data(error.title, details) from None
 
 
 class Config(BaseModel):
@@ -239,8 +296,16 @@ def _resolve_location(model: type[BaseModel], location: tuple[int | str, ...]) -
         keys.append(str(part))
         if isinstance(part, str) and inner:
             owner = inner[0]
-            inner = _models_in(owner.model_fields[part].annotation) if part in owner.model_fields else []
+            inner = _models_of(owner.model_fields[part]) if part in owner.model_fields else []
     return keys, owner
+
+
+def _models_of(field: FieldInfo) -> list[type[BaseModel]]:
+    """Return the model classes that the values of a field may have."""
+    by_kind: list[type[BaseModel]] = [
+        config for item in field.metadata if isinstance(item, ByKind) for config in item.classes().values()
+    ]
+    return by_kind or _models_in(field.annotation)
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -31,7 +31,6 @@ from headway.data.readers import Corpus, read_examples
 from headway.data.store import fingerprint
 from headway.decode.request import DecodingOptions
 from headway.errors import CheckpointError, ConfigError
-from headway.models.registry import architecture_of
 from headway.predict import Translator, load_translator
 from headway.predict.translation.shortlisting import SHORTLIST_FILE
 from headway.storage import atomic_write, atomic_write_text, checksum, lock_file
@@ -74,7 +73,7 @@ def distill(
     teacher = Path(teacher)
     listener = listener or Listener()
     options = DecodingOptions.parse({"beam_size": beam_size}, "options")
-    if architecture_of(read_config(teacher).model).output == "continuation":
+    if read_config(teacher).capability == "continues":
         raise ConfigError(
             f"{teacher}: a language model, which cannot translate; a language model learns from another one during "
             "training: set training.teacher in its recipe, and run headway train"

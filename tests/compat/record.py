@@ -271,12 +271,12 @@ BUNDLES: dict[str, dict[str, Sections]] = {
     "sequence_classifier": SEQUENCE_CLASSIFIERS,
 }
 UNUSED = {"decoder_only": {"encoder_window"}, "masked": {"decoder_window"}, "classifier": {"decoder_window"}}
-# By what the models of an architecture predict.
+# By the capability of an architecture.
 TASK_KINDS = {
-    "tokens": "translation",
-    "label": "classification",
-    "continuation": "language_model",
-    "filling": "masked_language_model",
+    "translates": "translation",
+    "labels": "classification",
+    "continues": "language_model",
+    "fills": "masked_language_model",
 }
 SIZES: dict[str, dict[str, Any]] = {
     "transformer": {**SMALL, **PLAIN},
@@ -414,7 +414,7 @@ def recipe(changes: Sections, *, steps: int) -> Sections:
     """Return a recipe of ``steps`` quick steps on one core, each with a line in the metrics."""
     classifies = changes.get("task", {}).get("kind") == "classification"
     kind = (changes.get("model") or {}).get("kind", "classifier" if classifies else "transformer")
-    task = TASK_KINDS[ARCHITECTURES[kind].output]
+    task = TASK_KINDS[ARCHITECTURES[kind].capability]
     train, dev = {
         "translation": (["train.en", "train.de"], ["dev.en", "dev.de"]),
         "classification": (["train.tsv"], ["dev.tsv"]),
@@ -640,7 +640,7 @@ def _literals(annotation: Any) -> set[Any]:
 
 def with_kind(kind: str) -> Sections:
     """Return the changes of a recipe for an architecture."""
-    task = TASK_KINDS[ARCHITECTURES[kind].output]
+    task = TASK_KINDS[ARCHITECTURES[kind].capability]
     return {"task": {"kind": task} if task == "classification" else {}, "model": {"kind": kind}}
 
 

@@ -105,7 +105,7 @@ def _outcome(model: Any, loss: Any, dtype: torch.dtype) -> _Outcome:
     torch.manual_seed(7)
     with small_blocks(), torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
         if hasattr(model, "hidden"):
-            of_one_text = architecture_of(model.config).output in ("continuation", "filling")
+            of_one_text = architecture_of(model.config).capability in ("continues", "fills")
             hidden = model.hidden(target) if of_one_text else model.hidden(source, target)
             output = hidden.flatten(0, 1)[target.flatten() != 0]
             output = model.head(output) if model.config.kind == "masked" else output

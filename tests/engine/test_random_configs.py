@@ -42,7 +42,7 @@ EACH = [
     for seed, config in enumerate(COMBINATIONS)
 ]
 EACH_COMBINATION = pytest.mark.parametrize("config", EACH)
-DECODING = [architecture_of(config).output in ("tokens", "continuation") for config in COMBINATIONS]
+DECODING = [architecture_of(config).capability in ("translates", "continues") for config in COMBINATIONS]
 EACH_THAT_DECODES = pytest.mark.parametrize(
     "config", [each for each, decodes in zip(EACH, DECODING, strict=True) if decodes]
 )
@@ -121,7 +121,7 @@ def prefixes_and_logits(model: Any, search_model: Any) -> Iterator[tuple[Tensor,
 
 def whole_pass(model: Any, sources: list[list[int]], prefixes: Tensor) -> Any:
     """Return the logits after each row in one pass: of a source and a target, or of a prompt and its continuation."""
-    if architecture_of(model.config).output != "continuation":
+    if architecture_of(model.config).capability != "continues":
         return model(pad_sequences(sources, 0, model.device), prefixes)[:, -1]
     rows = [torch.tensor([[*source, *prefix]]) for source, prefix in zip(sources, prefixes.tolist(), strict=True)]
     return torch.cat([model(row)[:, -1] for row in rows])

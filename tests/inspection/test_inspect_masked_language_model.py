@@ -14,6 +14,7 @@ from headway.errors import ConfigError, DataError, LengthError
 from headway.inspection.html_page import render_html
 from headway.inspection.inspect_text import inspect, write_inspection
 from headway.inspection.results import Inspection
+from headway.models.masked import MaskedTransformer
 from headway.nn import MultiHeadAttention
 from headway.predict import MaskedLanguageModel
 from headway.text.base import BOS, EOS
@@ -66,7 +67,7 @@ def test_the_attention_is_that_of_the_text_as_given(make_masked_language_model: 
         ("encoder", layer, (2, size, size)) for layer in (1, 2)
     ]
     # The first layer's weights by hand: softmax(q k / sqrt(d_key)) of the embeddings.
-    body = model.bundle.model
+    body = cast("MaskedTransformer", model.bundle.model)
     attention = cast("MultiHeadAttention", body.encoder.blocks[0].get_submodule("attention"))
     with torch.inference_mode():
         x = body.embed(torch.tensor([model.encode(text)]))

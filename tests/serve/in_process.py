@@ -38,7 +38,8 @@ class InProcessFleet(Fleet):
         super().__init__(0)
         self._objects = models
         self.models = {
-            name: ModelInfo(name, model.bundle.task.kind, **model.bundle.describe()) for name, model in models.items()
+            name: ModelInfo(name, model.bundle.task.kind, model.bundle.capability, **model.bundle.describe())
+            for name, model in models.items()
         }
 
     @property

@@ -39,7 +39,7 @@ class ImaginedFleet(ProcessFleet):
 
     async def start(self) -> None:
         loaded = [spec for spec in self.specs if not spec.on_demand]
-        self.models = {spec.name: ModelInfo(spec.name, "translation") for spec in self.specs}
+        self.models = {spec.name: ModelInfo(spec.name, "translation", "translates") for spec in self.specs}
         if [spec.name for spec in loaded] != ["stays"]:
             self.started.append("+".join(spec.name for spec in loaded))
             await self.finish.wait()

@@ -34,7 +34,7 @@ class Workers(Fleet):
 
     def __init__(self) -> None:
         super().__init__(2)
-        self.models = {"model": ModelInfo("model", "translation", ("en",), ("de",))}
+        self.models = {"model": ModelInfo("model", "translation", "translates", ("en",), ("de",))}
         self.ready = 2
 
     @property

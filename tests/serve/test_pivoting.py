@@ -22,7 +22,7 @@ def models(*pairs: str) -> list[ModelInfo]:
     found = []
     for pair in pairs:
         source, target = pair.split("-", 1)
-        found.append(ModelInfo(pair, "translation", tuple(source.split(",")), tuple(target.split(","))))
+        found.append(ModelInfo(pair, "translation", "translates", tuple(source.split(",")), tuple(target.split(","))))
     return found
 
 

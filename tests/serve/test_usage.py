@@ -89,7 +89,7 @@ class Workers(Fleet):
 
     def __init__(self) -> None:
         super().__init__(1)
-        self.models = {"model": ModelInfo("model", "translation", ("en",), ("de",))}
+        self.models = {"model": ModelInfo("model", "translation", "translates", ("en",), ("de",))}
 
     async def call(self, *_: Any, **__: Any) -> Any:
         await asyncio.sleep(0.01)

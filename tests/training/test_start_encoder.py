@@ -136,7 +136,7 @@ def test_the_decoder_is_that_of_the_causal_model(home: Path, tmp_path: Path) -> 
     assert prepared.tokenizers.target.fingerprint == causal.tokenizer.fingerprint
     assert model.projection.weight is model.target_embedding.weight
     assert torch.equal(model.projection.bias, causal.model.projection.bias)
-    assert torch.equal(named_weights(model)["source_embedding.weight"], masked.model.embedding.weight)
+    assert torch.equal(named_weights(model)["source_embedding.weight"], masked.model.get_parameter("embedding.weight"))
 
     # Without its attention to the source, the decoder is the causal model.
     source = torch.tensor([[BOS, *masked.tokenizer.encode("ein Haus"), EOS]])
@@ -176,7 +176,7 @@ def test_both_sides_may_have_the_masked_models_vocabulary(home: Path, tmp_path: 
     model, prepared = begin(chosen, tmp_path)
     assert prepared.tokenizers.target.fingerprint == masked.tokenizer.fingerprint
     assert model.projection.weight is model.source_embedding.weight
-    assert torch.equal(model.projection.weight, masked.model.embedding.weight)
+    assert torch.equal(model.projection.weight, masked.model.get_parameter("embedding.weight"))
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ from headway.experiments.training import (
     make_recipe,
     train_recipe,
 )
-from headway.models.registry import ContinuationModel
+from headway.models.base import ContinuationModel
 from headway.text.base import BOS
 
 TRANSFORMER, SAME_TEXT, SAME_TIME = "Transformer", "LSTM, equal text", "LSTM, equal time"

@@ -25,7 +25,7 @@ from headway.predict import Classifier, LanguageModel, MaskedLanguageModel, Tran
 from headway.predict.language_modeling.predicted_tokens import DEFAULT_ALTERNATIVES
 from headway.storage import atomic_write_text
 
-_NAMES = {"label": "a classifier", "continuation": "a language model", "filling": "a masked language model"}
+_NAMES = {"labels": "a classifier", "continues": "a language model", "fills": "a masked language model"}
 
 
 def inspect(
@@ -56,10 +56,10 @@ def inspect(
     Raises:
         HeadwayError: The text is blank or too long, or an argument does not fit the model.
     """
-    output = model.bundle.output
-    if max_new_tokens is not None and output != "continuation":
+    capability = model.bundle.capability
+    if max_new_tokens is not None and capability != "continues":
         raise ConfigError("max_new_tokens is for language models; leave it out (--max-new-tokens)")
-    if output == "tokens":
+    if capability == "translates":
         return inspect_translation(
             cast("Translator", model),
             source,
@@ -70,8 +70,8 @@ def inspect(
             source_language=source_language,
         )
     if target_language is not None or source_language is not None:
-        raise ConfigError(f"{_NAMES[output]} has no languages to choose; leave out --to and --from")
-    if output == "filling":
+        raise ConfigError(f"{_NAMES[capability]} has no languages to choose; leave out --to and --from")
+    if capability == "fills":
         if target is not None:
             raise ConfigError(f"target {target!r}: a masked language model has none; put [MASK] into the text instead")
         return inspect_masked_language_model(
@@ -80,7 +80,7 @@ def inspect(
             name=name,
             alternatives=DEFAULT_ALTERNATIVES if alternatives is None else alternatives,
         )
-    if output == "continuation":
+    if capability == "continues":
         if target is not None and max_new_tokens is not None:
             raise ConfigError("max_new_tokens has no effect on a given continuation; leave one out (--max-new-tokens)")
         return inspect_language_model(

@@ -14,8 +14,9 @@ from headway.config import spelling_hint
 from headway.engine import Shortlist
 from headway.errors import ConfigError
 from headway.interop.model_card import exported_card
-from headway.interop.supported import as_transformer
+from headway.interop.supported import as_transformer, exportable_model
 from headway.interop.tokenizer_exporting import prompt_tokenizer_files, token_names, tokenizer_files
+from headway.kinds import Capability
 from headway.models.sequence_classifier import SequenceClassifier
 from headway.storage import atomic_write_folder
 from headway.text.base import EOS
@@ -26,10 +27,10 @@ from headway.text.special_tokens import SpecialTokens
 ExportFormat = Literal["huggingface", "ctranslate2", "onnx"]
 
 # formats of models other than translation models
-_FORMATS: dict[type[AnyBundle], tuple[str, tuple[ExportFormat, ...]]] = {
-    ClassifierBundle: ("a classifier", ("huggingface", "onnx")),
-    LanguageModelBundle: ("a language model", ("huggingface", "ctranslate2", "onnx")),
-    MaskedLanguageModelBundle: ("a masked language model", ("huggingface", "onnx")),
+_FORMATS: dict[Capability, tuple[str, tuple[ExportFormat, ...]]] = {
+    "labels": ("a classifier", ("huggingface", "onnx")),
+    "continues": ("a language model", ("huggingface", "ctranslate2", "onnx")),
+    "fills": ("a masked language model", ("huggingface", "onnx")),
 }
 
 
@@ -65,8 +66,8 @@ def export_to(
     if quantization is not None and export_format != "ctranslate2":
         raise ConfigError(f"quantization {quantization!r}: only for --to ctranslate2; other formats use float32")
     chooses_language = source_language is not None or target_language is not None
-    if not isinstance(bundle, Bundle):
-        what, formats = _FORMATS[type(bundle)]
+    if bundle.capability in _FORMATS:
+        what, formats = _FORMATS[bundle.capability]
         if chooses_language:
             raise ConfigError(f"{what} has no languages to choose; leave --source-language and --target-language out")
         if export_format not in formats:
@@ -81,6 +82,7 @@ def export_to(
         export(bundle, folder)
         return
     toolkit = "CTranslate2" if export_format == "ctranslate2" else "Hugging Face `transformers`"
+    exportable_model(bundle, toolkit)
     with atomic_write_folder(folder) as aside:
         if isinstance(bundle, MaskedLanguageModelBundle):
             use, files = _write_masked(bundle, aside)
@@ -89,6 +91,7 @@ def export_to(
         elif isinstance(bundle, LanguageModelBundle):
             use, files = _write_language_model(bundle, aside, export_format, quantization)
         else:
+            assert isinstance(bundle, Bundle)
             special = bundle.token_template.fill(source_language=source_language, target_language=target_language)
             languages = (bundle.task.source_language, bundle.task.target_language)
             files = tokenizer_files(bundle.source_tokenizer, bundle.target_tokenizer, special, languages)

@@ -31,7 +31,6 @@ from torch.nn import functional as F
 
 from headway.bundle import (
     AnyBundle,
-    Bundle,
     ClassifierBundle,
     LanguageModelBundle,
     MaskedLanguageModelBundle,
@@ -49,11 +48,18 @@ from headway.interop.onnx_models import (
     masked_graph,
     sequence_classifier_graph,
 )
-from headway.interop.supported import ANY, COMMON, GATES, Supported, as_transformer, refuse_unsupported
+from headway.interop.supported import (
+    ANY,
+    COMMON,
+    GATES,
+    ExportedModel,
+    Supported,
+    exportable_model,
+    refuse_unsupported,
+)
 from headway.models.classifier import EncoderClassifier
 from headway.models.decoder_only import DecoderOnly
 from headway.models.masked import MaskedTransformer
-from headway.models.recurrent_lm import RecurrentLM
 from headway.models.sequence_classifier import SequenceClassifier
 from headway.models.transformer import Transformer
 from headway.nn.embedding import TokenEmbedding, pad_sequences
@@ -90,7 +96,6 @@ SUPPORTED_HEAD: Supported = {  # options of classifiers on language models, besi
     "pooling": SUPPORTED["pooling"],
     "dense": ("none", "tanh", "relu", "gelu"),
 }
-ExportedModel = Transformer | EncoderClassifier | SequenceClassifier | MaskedTransformer | DecoderOnly
 _LONGEST_HEADER = 100_000_000  # bytes; the limit of the safetensors library
 # difference of a logit relative to its size plus the median size; rounding errors in float32 are far smaller
 _TOLERANCE = 1e-3
@@ -113,9 +118,7 @@ def export(bundle: AnyBundle, folder: str | Path, *, max_length: int = 1024) -> 
         BundleError: The logits of the graphs differ from the model's.
     """
     folder = Path(folder)
-    model = as_transformer(bundle, "ONNX") if isinstance(bundle, Bundle) else bundle.model
-    if isinstance(model, RecurrentLM):
-        raise ConfigError(f"model.kind = {model.config.kind!r} cannot be exported to ONNX; supported: decoder_only")
+    model = exportable_model(bundle, "ONNX")
     if isinstance(model, SequenceClassifier):
         refuse_unsupported(model.config.body, "ONNX", SUPPORTED)
         refuse_unsupported(model.config, "ONNX", SUPPORTED_HEAD)

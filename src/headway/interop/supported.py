@@ -8,17 +8,29 @@ that does not list a new option yet therefore refuses all its other values.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
-from headway.bundle import Bundle
+from headway.bundle import AnyBundle, Bundle
 from headway.config import Config
 from headway.errors import ConfigError
+from headway.kinds import Capability
+from headway.models.classifier import EncoderClassifier
+from headway.models.decoder_only import DecoderOnly
+from headway.models.masked import MaskedTransformer
+from headway.models.sequence_classifier import SequenceClassifier
 from headway.models.transformer import Transformer
 from headway.nn.blocks import BlockConfig
 
 Supported = Mapping[str, Sequence[Any] | None]
 """The supported values of each field of a config; None means any value."""
 
+ExportedModel = Transformer | EncoderClassifier | SequenceClassifier | MaskedTransformer | DecoderOnly
+_ARCHITECTURES: Mapping[Capability, tuple[str, ...]] = {
+    "translates": ("transformer",),
+    "labels": ("classifier", "sequence_classifier"),
+    "continues": ("decoder_only",),
+    "fills": ("masked",),
+}
 ANY = None
 _HEAD_WIDTH = "d_model / num_heads"  # represents this quotient in an exporter's list
 SIZES: Supported = dict.fromkeys(("d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers"), ANY)
@@ -50,9 +62,18 @@ def _head_width(config: Config) -> float:
     return config.d_model / config.num_heads
 
 
+def exportable_model(bundle: AnyBundle, toolkit: str) -> ExportedModel:
+    """Return the bundle's model if exporters know its architecture.
+
+    Raises:
+        ConfigError: They do not know it.
+    """
+    kind, known = bundle.model.config.kind, _ARCHITECTURES[bundle.capability]
+    if kind not in known:
+        raise ConfigError(f"model.kind = {kind!r} cannot be exported to {toolkit}; supported: {' or '.join(known)}")
+    return cast("ExportedModel", bundle.model)
+
+
 def as_transformer(bundle: Bundle, toolkit: str) -> Transformer:
     """Return the bundle's model if it is a Transformer; raise :class:`ConfigError` otherwise."""
-    if not isinstance(bundle.model, Transformer):
-        kind = bundle.model.config.kind
-        raise ConfigError(f"model.kind = {kind!r} cannot be exported to {toolkit}; supported: transformer")
-    return bundle.model
+    return cast("Transformer", exportable_model(bundle, toolkit))

@@ -22,6 +22,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from headway.models.base import ArchitectureConfig, ClassificationModel
 from headway.nn.blocks import (
     BlockConfig,
     EncoderBlock,
@@ -41,7 +42,7 @@ from headway.nn.pooling import AttentionPooling, Pooling, PoolingKind
 from headway.nn.positions import make_positions
 
 
-class ClassifierConfig(BlockConfig):
+class ClassifierConfig(BlockConfig, ArchitectureConfig):
     """The sizes and options of a classifier."""
 
     kind: Literal["classifier"] = Field("classifier", description="The architecture.")
@@ -88,10 +89,13 @@ class ClassifierConfig(BlockConfig):
         return self
 
 
-class EncoderClassifier(nn.Module):
+class EncoderClassifier(ClassificationModel):
     """Computes the logits of the classes from the tokens of a text. Sources end with EOS; padding is on the right."""
 
     pad, bos = 0, 1  # PAD and BOS of headway.text.base
+
+    config: ClassifierConfig
+    projection: nn.Linear
 
     def __init__(self, config: ClassifierConfig, vocab_size: int, num_classes: int) -> None:
         super().__init__()

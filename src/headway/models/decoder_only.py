@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from headway.config import apply_preset
 from headway.decode.protocol import Step
+from headway.models.base import ContinuationModel
 from headway.models.language_model_config import LanguageModelConfig, initialize_weights
 from headway.nn.attention import KeysValues
 from headway.nn.blocks import CausalStack, NormPlacement
@@ -107,7 +107,7 @@ class PrefixState:
     prefix_kv: KVCache
 
 
-class DecoderOnly(nn.Module):
+class DecoderOnly(ContinuationModel):
     """Tokens in, logits of the token after each of them out.
 
     Weights are initialized as in GPT-2: from a normal distribution with standard deviation 0.02, which is divided by
@@ -117,6 +117,9 @@ class DecoderOnly(nn.Module):
 
     pad = 0
     carries_state = False
+
+    config: DecoderOnlyConfig
+    projection: nn.Linear
 
     def __init__(self, config: DecoderOnlyConfig, vocab_size: int, output_size: int | None = None) -> None:
         super().__init__()
@@ -133,11 +136,6 @@ class DecoderOnly(nn.Module):
     def max_length(self) -> int | None:
         """The longest sequence that the positions allow, in tokens with BOS; None means no limit."""
         return self.config.max_length if self.config.positions == "learned" else None
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-        return self.projection.weight.device
 
     def embed(self, tokens: Int[Tensor, "B T"], positions: Int[Tensor, "B T"] | None = None) -> Float[Tensor, "B T D"]:
         """Return the input of the first block, before dropout: embeddings with positions.

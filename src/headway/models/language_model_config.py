@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 from torch import nn
 
+from headway.models.base import ArchitectureConfig
 from headway.nn.blocks import (
     ActivationKind,
     BlockConfig,
@@ -25,7 +26,7 @@ from headway.nn.positions import LearnedPositions
 _INITIAL_STD = 0.02
 
 
-class LanguageModelConfig(BlockConfig):
+class LanguageModelConfig(BlockConfig, ArchitectureConfig):
     """The options of a Transformer with one stack of blocks, one embedding and one output projection."""
 
     d_model: ModelWidth = 384

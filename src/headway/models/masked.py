@@ -25,6 +25,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from headway.config import apply_preset
+from headway.models.base import FillingModel
 from headway.models.language_model_config import LanguageModelConfig, initialize_weights
 from headway.nn.blocks import (
     BlockConfig,
@@ -141,7 +142,7 @@ class PredictionHead(nn.Module):
         return normed
 
 
-class MaskedTransformer(nn.Module):
+class MaskedTransformer(FillingModel):
     """Tokens in, some of them hidden; logits of the original token at each position out.
 
     Weights are initialized from a normal distribution with standard deviation 0.02, as in BERT. In pre-norm models the
@@ -150,6 +151,10 @@ class MaskedTransformer(nn.Module):
     """
 
     pad = 0
+
+    config: MaskedConfig
+    projection: nn.Linear
+    head: PredictionHead
 
     def __init__(self, config: MaskedConfig, vocab_size: int, output_size: int | None = None) -> None:
         super().__init__()
@@ -171,11 +176,6 @@ class MaskedTransformer(nn.Module):
     def max_length(self) -> int | None:
         """The longest sequence that the positions allow, in tokens with BOS and EOS; None means no limit."""
         return self.config.max_length if self.config.positions == "learned" else None
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-        return self.projection.weight.device
 
     def embed(self, tokens: Int[Tensor, "B S"], segments: Int[Tensor, "B S"] | None = None) -> Float[Tensor, "B S D"]:
         """Return the input of the encoder, before dropout: the sum of the embeddings, normed.

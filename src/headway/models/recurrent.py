@@ -34,8 +34,9 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from headway.config import Config, apply_preset
+from headway.config import apply_preset
 from headway.decode.protocol import Step
+from headway.models.base import ArchitectureConfig, TranslationModel
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import Tie, output_projection, pad_sequences, token_embeddings
 from headway.nn.recurrent import Cell, EncoderOutput, RecurrentEncoder, Summary
@@ -57,7 +58,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 _WITH_HIDDEN_LAYER: tuple[ScoreKind, ...] = ("additive", "feed_forward")
 
 
-class RecurrentConfig(Config):
+class RecurrentConfig(ArchitectureConfig):
     """The sizes and options of a recurrent model. The defaults are a small version of Bahdanau et al.'s model."""
 
     kind: Literal["recurrent"] = Field("recurrent", description="The architecture.")
@@ -163,7 +164,7 @@ class RecurrentConfig(Config):
         return cls.parse({"preset": name, **changes}, f"preset {name}")
 
 
-class RecurrentModel(nn.Module):
+class RecurrentModel(TranslationModel):
     """A recurrent encoder and decoder. Computes the logits of each next target token from the source and the target so
     far.
 
@@ -171,6 +172,9 @@ class RecurrentModel(nn.Module):
     """
 
     pad = 0
+
+    config: RecurrentConfig
+    projection: nn.Linear
 
     def __init__(self, config: RecurrentConfig, source_vocab_size: int, target_vocab_size: int) -> None:
         super().__init__()
@@ -198,11 +202,6 @@ class RecurrentModel(nn.Module):
     def max_length(self) -> None:
         """None, because the length of sequences is not limited."""
         return None
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-        return self.projection.weight.device
 
     def encode(self, source: Int[Tensor, "B S"]) -> EncoderOutput:
         """Return the encoder's states and z, the vector that summarizes them."""

@@ -30,8 +30,9 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.config import Config, apply_preset
+from headway.config import apply_preset
 from headway.decode.protocol import Step
+from headway.models.base import ArchitectureConfig, ContinuationModel
 from headway.nn.dropout import Dropout, LockedDropout
 from headway.nn.embedding import TokenEmbedding, output_projection, pad_sequences
 from headway.nn.recurrent import Cell, LayerState, RecurrentLayer, as_recurrent_layers
@@ -49,7 +50,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 TextState = tuple[LayerState, ...]  # the state of each layer
 
 
-class RecurrentLMConfig(Config):
+class RecurrentLMConfig(ArchitectureConfig):
     """The sizes and options of a recurrent language model."""
 
     kind: Literal["recurrent_lm"] = Field("recurrent_lm", description="The architecture.")
@@ -113,7 +114,7 @@ class SearchState:
     beams: int
 
 
-class RecurrentLM(nn.Module):
+class RecurrentLM(ContinuationModel):
     """Tokens in, logits of the token after each of them out.
 
     Embeddings have unit variance, an untied projection is Xavier-uniform, and the initialization of the layers is
@@ -122,6 +123,9 @@ class RecurrentLM(nn.Module):
     """
 
     pad = 0
+
+    config: RecurrentLMConfig
+    projection: nn.Linear
 
     def __init__(self, config: RecurrentLMConfig, vocab_size: int, output_size: int | None = None) -> None:
         super().__init__()
@@ -151,11 +155,6 @@ class RecurrentLM(nn.Module):
     def carries_state(self) -> bool:
         """Whether the model was trained to continue from the state after the text before a block."""
         return self.config.carry_state
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-        return self.projection.weight.device
 
     def initial_state(self, rows: int) -> TextState:
         """Return the state of ``rows`` texts before their first token: zeros."""

@@ -1,20 +1,22 @@
-"""The registry of architectures: configuration, model class, and the properties that other packages need.
+"""The table of architectures: configuration, model class, and the properties that other packages need.
 
-To add an architecture, create a file in this package, and add it to the unions below and to :data:`ARCHITECTURES`.
+To add an architecture, create a file in this package and add it to :data:`ARCHITECTURES`. Another package calls
+:func:`register` (:mod:`headway.kinds`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, cast, overload
+from typing import Annotated, Any, cast, overload
 
-from pydantic import Field
 from torch import Tensor, nn
 
-from headway.config import spelling_hint
+from headway.config import ByKind, spelling_hint
 from headway.errors import ConfigError
+from headway.kinds import Capability, Kinds
 from headway.models import decoder_only, masked, recurrent, recurrent_lm, sequence_classifier, transformer
+from headway.models.base import ArchitectureConfig, Model
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.models.masked import MaskedConfig, MaskedTransformer
@@ -23,22 +25,11 @@ from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
 from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig
 from headway.models.transformer import PRESETS, Transformer, TransformerConfig
 
-AnyConfig = (
-    TransformerConfig
-    | RecurrentConfig
-    | ClassifierConfig
-    | DecoderOnlyConfig
-    | RecurrentLMConfig
-    | MaskedConfig
-    | SequenceClassifierConfig
-)
-ModelConfig = Annotated[AnyConfig, Field(discriminator="kind")]
-TranslationModel = Transformer | RecurrentModel
-ContinuationModel = DecoderOnly | RecurrentLM
-ClassificationModel = EncoderClassifier | SequenceClassifier
-Model = TranslationModel | ClassificationModel | ContinuationModel | MaskedTransformer
-
-OutputKind = Literal["tokens", "label", "continuation", "filling"]
+ModelConfig = Annotated[
+    ArchitectureConfig,
+    ByKind(lambda: {kind: architecture.config_class for kind, architecture in ARCHITECTURES.items()}),
+]
+"""The type of fields with the configuration of any architecture in the table."""
 
 
 @dataclass(frozen=True)
@@ -63,25 +54,24 @@ class Architecture:
     Attributes:
         config_class: The configuration class; its ``kind`` is the key in :data:`ARCHITECTURES`.
         model_class: The model class, called with the configuration, the source vocabulary size and the output size.
-        output: What the model predicts: the tokens of a target sequence, one label for the whole source, the
-            continuation of its own input, or the hidden tokens of its input (filling).
+        capability: What the models can be trained to do.
         compilable: Whether ``torch.compile`` suits the model. It would unroll the time steps of a recurrent model.
         blocks: Function that returns the blocks of a model from its input to its output. None if it has none.
         cross_attentions: Function that returns the decoder's attention layers over the source, one per block. The list
             is empty if the model has none.
         presets: Named settings of the configuration, for the documentation.
-        starts: For each other task that can start training from this model, by what its models predict: how it does.
+        starts: How training of models with other capabilities starts from this model, for each of these capabilities.
         decoder_start: How the decoder of an encoder-decoder starts from this model. None if it cannot.
     """
 
-    config_class: type[AnyConfig]
+    config_class: type[ArchitectureConfig]
     model_class: Callable[..., Model]
-    output: OutputKind
+    capability: Capability
     compilable: bool = True
     blocks: Callable[[Model], list[nn.Module]] | None = None
     cross_attentions: Callable[[Model], list[nn.Module]] = lambda _model: []
     presets: dict[str, dict[str, Any]] | None = None
-    starts: Mapping[OutputKind, Start] = field(default_factory=dict)
+    starts: Mapping[Capability, Start] = field(default_factory=dict)
     decoder_start: Start | None = None
 
 
@@ -113,11 +103,11 @@ def _recurrent_attention(model: Model) -> list[nn.Module]:
 
 _CLASSIFIER_START = Start(sequence_classifier.with_body, sequence_classifier.body_weights)
 
-ARCHITECTURES: dict[str, Architecture] = {
+_ARCHITECTURES: dict[str, Architecture] = {
     "transformer": Architecture(
         TransformerConfig,
         Transformer,
-        "tokens",
+        "translates",
         blocks=_transformer_blocks,
         cross_attentions=_transformer_cross_attentions,
         presets=PRESETS,
@@ -125,38 +115,55 @@ ARCHITECTURES: dict[str, Architecture] = {
     "recurrent": Architecture(
         RecurrentConfig,
         RecurrentModel,
-        "tokens",
+        "translates",
         compilable=False,
         cross_attentions=_recurrent_attention,
         presets=recurrent.PRESETS,
     ),
-    "classifier": Architecture(ClassifierConfig, EncoderClassifier, "label"),
+    "classifier": Architecture(ClassifierConfig, EncoderClassifier, "labels"),
     "decoder_only": Architecture(
         DecoderOnlyConfig,
         DecoderOnly,
-        "continuation",
+        "continues",
         blocks=_decoder_only_blocks,
         presets=decoder_only.PRESETS,
-        starts={"label": _CLASSIFIER_START},
+        starts={"labels": _CLASSIFIER_START},
         decoder_start=Start(transformer.with_decoder, transformer.decoder_weights),
     ),
     "recurrent_lm": Architecture(
-        RecurrentLMConfig, RecurrentLM, "continuation", compilable=False, presets=recurrent_lm.PRESETS
+        RecurrentLMConfig, RecurrentLM, "continues", compilable=False, presets=recurrent_lm.PRESETS
     ),
     "masked": Architecture(
         MaskedConfig,
         MaskedTransformer,
-        "filling",
+        "fills",
         blocks=_masked_blocks,
         presets=masked.PRESETS,
-        starts={"label": _CLASSIFIER_START, "tokens": Start(transformer.with_encoder, transformer.encoder_weights)},
+        starts={
+            "labels": _CLASSIFIER_START,
+            "translates": Start(transformer.with_encoder, transformer.encoder_weights),
+        },
     ),
-    "sequence_classifier": Architecture(SequenceClassifierConfig, SequenceClassifier, "label", blocks=_body_blocks),
+    "sequence_classifier": Architecture(SequenceClassifierConfig, SequenceClassifier, "labels", blocks=_body_blocks),
 }
 
 
-def architecture_of(config: AnyConfig) -> Architecture:
-    """Return the registry entry of a model configuration."""
+ARCHITECTURES: Kinds[Architecture] = Kinds("model.kind", _ARCHITECTURES)
+
+
+def register(architecture: Architecture) -> None:
+    """Add an architecture, which recipes and model folders can then have as ``model.kind``.
+
+    Its classes derive from those of :mod:`headway.models.base`, which say what they need.
+
+    Raises:
+        ConfigError: The kind is registered already.
+    """
+    ARCHITECTURES.register(architecture.config_class.model_fields["kind"].default, architecture)
+
+
+def architecture_of(config: ArchitectureConfig) -> Architecture:
+    """Return the table entry of a model configuration."""
     return ARCHITECTURES[config.kind]
 
 
@@ -166,12 +173,12 @@ def blocks_of(model: Model) -> list[nn.Module]:
     return [] if blocks is None else blocks(model)
 
 
-def architectures_for(output: OutputKind) -> list[str]:
-    """Return the kinds of all architectures that predict ``output``."""
-    return [kind for kind, each in ARCHITECTURES.items() if each.output == output]
+def architectures_that(capability: Capability) -> list[str]:
+    """Return the kinds of all architectures with a capability."""
+    return [kind for kind, architecture in ARCHITECTURES.items() if architecture.capability == capability]
 
 
-def parse_model_config(data: Any, origin: str) -> AnyConfig:
+def parse_model_config(data: Any, origin: str) -> ArchitectureConfig:
     """Validate a saved model configuration, whose ``kind`` selects the architecture.
 
     Error messages name ``origin``.
@@ -197,8 +204,8 @@ def build_model(config: MaskedConfig, source_vocab_size: int, output_size: int) 
 @overload
 def build_model(config: SequenceClassifierConfig, source_vocab_size: int, output_size: int) -> SequenceClassifier: ...
 @overload
-def build_model(config: AnyConfig, source_vocab_size: int, output_size: int) -> Model: ...
-def build_model(config: AnyConfig, source_vocab_size: int, output_size: int) -> Model:
+def build_model(config: ArchitectureConfig, source_vocab_size: int, output_size: int) -> Model: ...
+def build_model(config: ArchitectureConfig, source_vocab_size: int, output_size: int) -> Model:
     """Build a model with fresh weights drawn from PyTorch's current random state.
 
     ``output_size`` is the size of the target vocabulary, or the number of classes.

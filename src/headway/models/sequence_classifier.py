@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.config import Config
+from headway.models.base import ArchitectureConfig, ClassificationModel
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.models.masked import MaskedConfig, MaskedTransformer
 from headway.nn.blocks import make_norm, xavier_linear
@@ -32,7 +32,7 @@ BodyConfig = Annotated[MaskedConfig | DecoderOnlyConfig, Field(discriminator="ki
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": F.relu, "gelu": F.gelu}
 
 
-class SequenceClassifierConfig(Config):
+class SequenceClassifierConfig(ArchitectureConfig):
     """The body and the options of a classifier on a language model."""
 
     kind: Literal["sequence_classifier"] = Field("sequence_classifier", description="The architecture.")
@@ -84,10 +84,13 @@ class SequenceClassifierConfig(Config):
         return False
 
 
-class SequenceClassifier(nn.Module):
+class SequenceClassifier(ClassificationModel):
     """Computes the logits of the classes from the tokens of a text. Sources end with EOS; padding is on the right."""
 
     pad, bos = 0, 1  # PAD and BOS of headway.text.base
+
+    config: SequenceClassifierConfig
+    projection: nn.Linear
 
     def __init__(self, config: SequenceClassifierConfig, vocab_size: int, num_classes: int) -> None:
         super().__init__()

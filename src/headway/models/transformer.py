@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -27,6 +26,7 @@ from torch import Tensor, nn
 from headway.config import apply_preset
 from headway.decode.protocol import Step
 from headway.errors import ConfigError
+from headway.models.base import ArchitectureConfig, TranslationModel
 from headway.nn.attention import KeysValues, record_attention
 from headway.nn.blocks import (
     BlockConfig,
@@ -53,7 +53,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-class TransformerConfig(BlockConfig):
+class TransformerConfig(BlockConfig, ArchitectureConfig):
     """The sizes and options of a Transformer. The defaults are the paper's base model."""
 
     kind: Literal["transformer"] = Field("transformer", description="The architecture.")
@@ -113,7 +113,7 @@ class TransformerState:
     memory_kv: KVCache
 
 
-class Transformer(nn.Module):
+class Transformer(TranslationModel):
     """The Transformer. Computes the logits of each next target token from the source and the target so far.
 
     Sources end with EOS; targets start with BOS. Token 0 is padding on both sides. Weights have Xavier-uniform
@@ -121,6 +121,9 @@ class Transformer(nn.Module):
     """
 
     pad = 0
+
+    config: TransformerConfig
+    projection: nn.Linear
 
     def __init__(self, config: TransformerConfig, source_vocab_size: int, target_vocab_size: int) -> None:
         super().__init__()
@@ -186,11 +189,6 @@ class Transformer(nn.Module):
         """Return the logits of the token that follows each target position."""
         logits: Tensor = self.projection(self.hidden(source, target))
         return logits
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-        return self.projection.weight.device
 
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> TransformerState:
         """Encode the sources and start decoding, with ``beams`` rows per source."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headway.kinds import Capability
+
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -36,6 +38,7 @@ class ModelInfo:
     Attributes:
         name: The name in the service.
         kind: The kind of its task, such as "translation".
+        capability: What it does.
         source_languages: The languages that it translates from; empty if unknown or if it does not translate.
         target_languages: The languages that it translates into.
         takes_target_language: Whether each call must name the target language.
@@ -46,6 +49,7 @@ class ModelInfo:
 
     name: str
     kind: str
+    capability: Capability
     source_languages: tuple[str, ...] = ()
     target_languages: tuple[str, ...] = ()
     takes_target_language: bool = False

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from headway.kinds import Capability
 from headway.predict import Candidate, Translation
 from headway.predict.markup.html import MarkupOptions, text_without_markup
 from headway.serve.admission import Admission, estimated_tokens
@@ -32,11 +33,11 @@ from headway.serve.workers.fleet import MAX_JOBS, Fleet
 from headway.serve.workers.messages import Method
 from headway.serve.workers.model_pool import ModelPool
 
-_MODEL_TITLES = {
-    "translation": "translation model",
-    "classification": "classifier",
-    "language_model": "language model",
-    "masked_language_model": "masked language model",
+_MODEL_TITLES: dict[Capability, str] = {
+    "translates": "translation model",
+    "labels": "classifier",
+    "continues": "language model",
+    "fills": "masked language model",
 }
 _GROUPS_PER_WORKER = 2  # groups of texts of bulk jobs
 _FIRST_RATE = 1000.0  # estimated tokens per second of a worker, about that of the paper's base model in int8
@@ -73,7 +74,7 @@ class Service:
         """Serve the models of ``pool`` from now on, with the keys and limits of ``config`` for single requests."""
         self.config, self.pool = config, pool
         self.models = [_configured(pool.models[model_name(own)], own) for own in config.models]
-        translating = self.models_of_kind("translation")
+        translating = self.models_that("translates")
         self.directions = Directions(translating, pivot_candidates=config.pivot_candidates if config.pivot else 0)
         self.pairs = self.directions.pairs()
         self.source_languages = sorted({code for each in translating for code in each.source_languages})
@@ -81,20 +82,21 @@ class Service:
         self.languages = sorted({*self.source_languages, *self.target_languages})
         self.cache = ResultCache(round(config.limits.cache_mb * 1e6))
 
-    def models_of_kind(self, kind: str) -> list[ModelInfo]:
-        """Return the models for a kind of task."""
-        return [model for model in self.models if model.kind == kind]
+    def models_that(self, capability: Capability) -> list[ModelInfo]:
+        """Return the models with a capability."""
+        return [model for model in self.models if model.capability == capability]
 
-    def model(self, name: str | None, *kinds: str) -> ModelInfo:
-        """Return the model ``name``, or the first one for one of some kinds of tasks.
+    def model(self, name: str | None, *capabilities: Capability) -> ModelInfo:
+        """Return the model ``name`` if it has one of these capabilities, or the first model that has one.
 
         Raises:
             UnknownModelError: No such model exists.
         """
-        found = [model for model in self.models if model.kind in kinds and name in (None, model.name)]
-        if not found:
-            raise UnknownModelError(f"There is no model {name}" if name else f"There is no {_model_titles(kinds)}")
-        return found[0]
+        fitting = [model for model in self.models if model.capability in capabilities and name in (None, model.name)]
+        if not fitting:
+            missing = f"model {name}" if name else " or ".join(_MODEL_TITLES[name] for name in capabilities)
+            raise UnknownModelError(f"There is no {missing}")
+        return fitting[0]
 
     @property
     def unavailable_reason(self) -> str | None:
@@ -112,7 +114,7 @@ class Service:
             UnknownLanguageError: None do.
             UnknownModelError: There is no translation model of this name.
         """
-        named = None if model is None else self.model(model, "translation")
+        named = None if model is None else self.model(model, "translates")
         found = self.directions.find(source, target, named, direct=direct)
         pivots = used_pivots.get(None)
         if pivots is not None and found.pivot is not None and found.pivot not in pivots:
@@ -370,11 +372,6 @@ def open_stores(config: ServeConfig) -> tuple[GlossaryStore, Usage]:
     usage = Usage(None if file is None else Path(file))
     usage.save()
     return glossaries, usage
-
-
-def _model_titles(kinds: Sequence[str]) -> str:
-    """Return what models for some kinds of tasks are called."""
-    return " or ".join(_MODEL_TITLES[kind] for kind in kinds)
 
 
 def _called(model: ModelInfo | PivotModels) -> str | PivotModels:

@@ -1,6 +1,7 @@
 """The tasks that Headway trains models for, one file each.
 
-To add a task, implement :class:`headway.training.task.Task` in a file here, and add it to :data:`TASKS`.
+To add a task, implement :class:`headway.training.task.Task` in a file here, and add it to :data:`TASKS` and to
+:data:`headway.bundle.BUNDLE_TYPES`. Another package calls :func:`register` (:mod:`headway.kinds`).
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.bundle import read_config
+from headway.bundle import BUNDLE_TYPES, read_config
 from headway.config import apply_overrides, read_toml
+from headway.errors import ConfigError
+from headway.kinds import Kinds
 from headway.tasks.classification import ClassificationTask
 from headway.tasks.language_model import LanguageModelTask
 from headway.tasks.masked_language_model import MaskedLanguageModelTask
@@ -22,12 +25,28 @@ if TYPE_CHECKING:
     from headway.training.loop import Result
     from headway.training.report import Listener
 
-__all__ = ["TASKS", "load", "load_recipe", "parse_recipe", "task_of", "train"]
+__all__ = ["TASKS", "load", "load_recipe", "parse_recipe", "register", "task_of", "train"]
 
-TASKS: dict[str, Task[Any, Any, Any]] = {
-    task.kind: task
-    for task in (TranslationTask(), ClassificationTask(), LanguageModelTask(), MaskedLanguageModelTask())
-}
+_TASKS = (TranslationTask(), ClassificationTask(), LanguageModelTask(), MaskedLanguageModelTask())
+TASKS: Kinds[Task[Any, Any, Any]] = Kinds("task.kind", {task.kind: task for task in _TASKS})
+
+
+def register(task: Task[Any, Any, Any]) -> None:
+    """Add a task, which recipes and model folders can then have as ``task.kind``.
+
+    Its models are trained by ``headway train``, loaded by :func:`load`, and used by all commands and routes of the
+    service that ask for the capability of its recipes.
+
+    Raises:
+        ConfigError: The kind is registered already, or the classes of recipes and bundles have different capabilities.
+    """
+    if task.recipe_type.capability != task.bundle_type.capability:
+        raise ConfigError(
+            f"task.kind = {task.kind!r}: its recipe is for a model that {task.recipe_type.capability}, but its bundle "
+            f"for one that {task.bundle_type.capability}; choose one capability"
+        )
+    TASKS.register(task.kind, task)
+    BUNDLE_TYPES.register(task.kind, task.bundle_type)
 
 
 def task_of(recipe: Recipe) -> Task[Any, Any, Any]:
@@ -62,6 +81,8 @@ def train(recipe: Recipe, run: str | Path, *, listener: Listener | None = None) 
 
 def load(folder: str | Path, **settings: Any) -> Any:
     """Load the model in ``folder``, and return a Translator, Classifier, LanguageModel or MaskedLanguageModel.
+
+    A model for a task of another package may be an object of another class.
 
     Args:
         folder: The model folder.

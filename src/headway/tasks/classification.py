@@ -26,8 +26,10 @@ from headway.data.store import FilterConfig, fingerprint
 from headway.data.store_builder import Shard
 from headway.errors import ConfigError, DataError
 from headway.evaluation import Score, evaluate_classes
+from headway.kinds import Capability
+from headway.models.base import ClassificationModel
 from headway.models.classifier import ClassifierConfig
-from headway.models.registry import ClassificationModel, ModelConfig, OutputKind, build_model
+from headway.models.registry import ModelConfig, build_model
 from headway.nn.loss import label_smoothed_cross_entropy, r_drop_loss
 from headway.storage import atomic_write_text
 from headway.text.base import EOS, TextTokenizer
@@ -39,7 +41,7 @@ from headway.training.recipe import Recipe, ValidationConfig
 from headway.training.report import Listener
 from headway.training.snapshot import checkpoint_folders
 from headway.training.stream import TokenBatch
-from headway.training.task import Objective, RunData
+from headway.training.task import Objective, RunData, Task
 
 if TYPE_CHECKING:
     from headway.predict import Classifier
@@ -60,7 +62,7 @@ class ClassificationValidation(ValidationConfig):
 class ClassificationRecipe(Recipe):
     """The recipe of a text classifier."""
 
-    output: ClassVar[OutputKind] = "label"
+    capability: ClassVar[Capability] = "labels"
     default_model: ClassVar[str] = "classifier"
 
     model: ModelConfig = Field(default_factory=ClassifierConfig)
@@ -149,13 +151,14 @@ def balanced_weights(class_counts: Mapping[str, int]) -> list[float]:
     return [total / (len(class_counts) * count) for count in class_counts.values()]
 
 
-class ClassificationTask:
+class ClassificationTask(Task[ClassificationRecipe, ClassificationData, ClassificationModel]):
     """The classification task."""
 
     kind: ClassVar[str] = "classification"
     recipe_type = ClassificationRecipe
+    bundle_type = ClassifierBundle
     command: ClassVar[str] = "classify"
-    throughput_unit: ClassVar[Literal["tokens", "texts"]] = "texts"
+    throughput_unit = "texts"
 
     def prepare(
         self, recipe: ClassificationRecipe, run: Path, listener: Listener, shard: Shard | None = None
@@ -206,9 +209,6 @@ class ClassificationTask:
     ) -> ClassifierBundle:
         """Return the content of the model folder."""
         return ClassifierBundle(recipe.task, model, prepared.tokenizers.source, tuple(prepared.label_counts))
-
-    def calibrate_unlikely_flag(self, folder: Path, recipe: ClassificationRecipe) -> None:
-        """Do nothing, because classifiers do not flag text of other domains."""
 
     def describe_for_model_card(self, recipe: ClassificationRecipe, prepared: ClassificationData) -> tuple[str, str]:
         """Return the model card's title and the size of the training data."""

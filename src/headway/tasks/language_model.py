@@ -42,10 +42,11 @@ from headway.data.store_builder import Shard
 from headway.engine.accelerate import accelerate
 from headway.engine.loss import projected_distillation_loss
 from headway.errors import ConfigError, TrainingError
-from headway.evaluation import Score
+from headway.kinds import Capability
+from headway.models.base import ContinuationModel
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
-from headway.models.registry import ContinuationModel, ModelConfig, OutputKind, architecture_of, build_model
+from headway.models.registry import ModelConfig, build_model
 from headway.nn.masks import DocumentMask
 from headway.tasks.translation import TranslationObjective
 from headway.text.base import BOS, EOS, UNK, TextTokenizer
@@ -54,7 +55,7 @@ from headway.training.prepare import BpeSampling, CorpusEncoding, Preparation
 from headway.training.recipe import DataConfig, Recipe, TrainingConfig, ValidationConfig
 from headway.training.report import Listener
 from headway.training.stream import TokenBatch
-from headway.training.task import RunData, Tokenizers
+from headway.training.task import RunData, Task, Tokenizers
 
 if TYPE_CHECKING:
     from headway.predict import LanguageModel
@@ -111,7 +112,7 @@ class LanguageModelValidation(ValidationConfig):
 class LanguageModelRecipe(Recipe):
     """The recipe of a language model."""
 
-    output: ClassVar[OutputKind] = "continuation"
+    capability: ClassVar[Capability] = "continues"
     default_model: ClassVar[str] = "decoder_only"
 
     data: TextDataConfig
@@ -141,7 +142,7 @@ class LanguageModelRecipe(Recipe):
                 raise ValueError(f"training.{key}: has no effect without training.teacher; leave the key out")
         if training.teacher is not None and training.r_drop:
             raise ValueError("training.r_drop and training.teacher exclude each other; leave one out")
-        if training.teacher is not None and self.output != "continuation":
+        if training.teacher is not None and self.capability != "continues":
             raise ValueError("training.teacher: has no effect on this task; leave the key out")
         self._check_documents()
         if self.carries_state and any(corpus.weight != 1 for corpus in self.data.train):
@@ -168,7 +169,7 @@ class LanguageModelRecipe(Recipe):
         if not isinstance(model, DecoderOnlyConfig):
             reason = (
                 "a recurrent model has no attention, and its state runs through all documents of a block"
-                if self.output == "continuation"
+                if self.capability == "continues"
                 else "a masked language model attends to whole blocks"
             )
             raise ValueError(f"data.attend_within_documents = true needs a decoder_only model: {reason}; leave it out")
@@ -325,13 +326,13 @@ class CarriedStateObjective(LanguageModelObjective):
         return hidden
 
 
-class LanguageModelTask:
+class LanguageModelTask(Task[LanguageModelRecipe, RunData, ContinuationModel]):
     """The language modeling task."""
 
     kind: ClassVar[str] = "language_model"
     recipe_type = LanguageModelRecipe
+    bundle_type = LanguageModelBundle
     command: ClassVar[str] = "generate"
-    throughput_unit: ClassVar[Literal["tokens", "texts"]] = "tokens"
 
     def prepare(
         self, recipe: LanguageModelRecipe, run: Path, listener: Listener, shard: Shard | None = None
@@ -378,18 +379,11 @@ class LanguageModelTask:
             objective.soft_targets = SoftTargets(*teacher)
         return objective
 
-    def dev_scores(self, bundle: LanguageModelBundle, recipe: LanguageModelRecipe) -> Sequence[Score]:
-        """Return no scores: the loss, the perplexity and the bits per byte are computed for every language model."""
-        return ()
-
     def build_bundle(
         self, model: ContinuationModel, recipe: LanguageModelRecipe, prepared: RunData
     ) -> LanguageModelBundle:
         """Return the content of the model folder."""
         return LanguageModelBundle(recipe.task, model, prepared.tokenizers.source)
-
-    def calibrate_unlikely_flag(self, folder: Path, recipe: LanguageModelRecipe) -> None:
-        """Do nothing, because language models do not flag text of other domains."""
 
     def describe_for_model_card(self, recipe: LanguageModelRecipe, prepared: RunData) -> tuple[str, str]:
         """Return the model card's title and the size of the training data."""
@@ -405,7 +399,7 @@ class LanguageModelTask:
 def _check_teacher(folder: Path, tokenizer: TextTokenizer, block_length: int, data: TextDataConfig) -> None:
     """Refuse a teacher that is no language model, has another tokenizer, or has too few positions."""
     config = read_config(folder)
-    if architecture_of(config.model).output != "continuation":
+    if config.capability != "continues":
         raise ConfigError(f"training.teacher = {str(folder)!r}: not a language model")
     if config.load_tokenizers()[0].fingerprint != tokenizer.fingerprint:
         raise ConfigError(

@@ -11,10 +11,10 @@ Validation reports the loss per hidden token, in nats, and the share of hidden t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from jaxtyping import Float
@@ -25,15 +25,15 @@ from torch.nn import functional as F
 from headway.bundle import MaskedLanguageModelBundle
 from headway.data.masking import MaskedBlockDataset, Masking, MaskingConfig
 from headway.data.store_builder import Shard
-from headway.evaluation import Score
+from headway.kinds import Capability
 from headway.models.masked import MaskedConfig, MaskedTransformer
-from headway.models.registry import ModelConfig, OutputKind, build_model
+from headway.models.registry import ModelConfig, build_model
 from headway.tasks.language_model import LanguageModelRecipe, TextDataConfig, prepare_blocks
 from headway.tasks.translation import TranslationObjective
 from headway.text.base import MASK, TextTokenizer
 from headway.training.report import Listener
 from headway.training.stream import TokenBatch
-from headway.training.task import RunData
+from headway.training.task import RunData, Task
 
 if TYPE_CHECKING:
     from headway.predict import MaskedLanguageModel
@@ -50,7 +50,7 @@ class MaskedTextConfig(TextDataConfig):
 class MaskedLanguageModelRecipe(LanguageModelRecipe):
     """The recipe of a masked language model."""
 
-    output: ClassVar[OutputKind] = "filling"
+    capability: ClassVar[Capability] = "fills"
     default_model: ClassVar[str] = "masked"
 
     data: MaskedTextConfig
@@ -85,13 +85,13 @@ class MaskedLanguageModelObjective(TranslationObjective):
         return {"loss": loss, "masked_accuracy": correct}
 
 
-class MaskedLanguageModelTask:
+class MaskedLanguageModelTask(Task[MaskedLanguageModelRecipe, RunData, MaskedTransformer]):
     """The masked language modeling task."""
 
     kind: ClassVar[str] = "masked_language_model"
     recipe_type = MaskedLanguageModelRecipe
+    bundle_type = MaskedLanguageModelBundle
     command: ClassVar[str] = "fill"
-    throughput_unit: ClassVar[Literal["tokens", "texts"]] = "tokens"
 
     def prepare(
         self, recipe: MaskedLanguageModelRecipe, run: Path, listener: Listener, shard: Shard | None = None
@@ -117,18 +117,11 @@ class MaskedLanguageModelTask:
         """Return the cross-entropy with the recipe's settings."""
         return MaskedLanguageModelObjective(model, recipe.training.label_smoothing, recipe.training.r_drop)
 
-    def dev_scores(self, bundle: MaskedLanguageModelBundle, recipe: MaskedLanguageModelRecipe) -> Sequence[Score]:
-        """Return no scores: the objective computes the loss and the accuracy."""
-        return ()
-
     def build_bundle(
         self, model: MaskedTransformer, recipe: MaskedLanguageModelRecipe, prepared: RunData
     ) -> MaskedLanguageModelBundle:
         """Return the content of the model folder."""
         return MaskedLanguageModelBundle(recipe.task, model, prepared.tokenizers.source)
-
-    def calibrate_unlikely_flag(self, folder: Path, recipe: MaskedLanguageModelRecipe) -> None:
-        """Do nothing, because language models do not flag text of other domains."""
 
     def describe_for_model_card(self, recipe: MaskedLanguageModelRecipe, prepared: RunData) -> tuple[str, str]:
         """Return the model card's title and the size of the training data."""

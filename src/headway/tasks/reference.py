@@ -5,6 +5,7 @@ Run it with ``python -m headway.tasks.reference``.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -13,6 +14,7 @@ from pydantic_core import PydanticUndefined
 from headway.data.masking import MaskingConfig
 from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
+from headway.kinds import KindOf
 from headway.models.registry import ARCHITECTURES
 from headway.tasks import TASKS
 from headway.training.recipe import Recipe
@@ -55,16 +57,20 @@ def table_of_keys(name: str, model: type[BaseModel]) -> list[str]:
     for key, field in model.model_fields.items():
         default = field.get_default(call_default_factory=True, validated_data={})
         shown = "(required)" if default is PydanticUndefined else "none" if default is None else f"`{_toml(default)}`"
-        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        tables = [item.table() for item in field.metadata if isinstance(item, KindOf)]
+        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else [*chain(*tables)]
         accepted = f" One of: {', '.join(choices)}." if len(choices) > 1 else ""
         lines.append(f"| `{key}` | {shown} | {field.description or ''}{accepted} |")
     return lines
 
 
 def _toml(value: object) -> str:
+    """Return a default as TOML. Of a table with a kind, the page has a section, so only the kind is shown."""
     match value:
         case BaseModel():
-            return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.model_dump().items()) + " }"
+            plain = value.model_dump(exclude_none=True)
+            shown = {"kind": plain["kind"]} if "kind" in plain else plain
+            return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in shown.items()) + " }"
         case bool():
             return str(value).lower()
         case str():

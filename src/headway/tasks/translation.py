@@ -26,8 +26,9 @@ from headway.decode.request import DecodingOptions
 from headway.engine.loss import projected_cross_entropy, projected_r_drop
 from headway.errors import LengthError
 from headway.evaluation import Score, bleu
+from headway.models.base import ContinuationModel, TranslationModel
 from headway.models.masked import MaskedTransformer
-from headway.models.registry import ContinuationModel, TranslationModel, build_model
+from headway.models.registry import build_model
 from headway.text.base import EOS, TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
@@ -35,7 +36,7 @@ from headway.training.prepare import BpeSampling, CorpusEncoding, Preparation
 from headway.training.recipe import Recipe, ValidationConfig
 from headway.training.report import Listener
 from headway.training.stream import TokenBatch
-from headway.training.task import Objective, RunData, Tokenizers
+from headway.training.task import Objective, RunData, Task, Tokenizers
 
 if TYPE_CHECKING:
     from headway.predict import Translator
@@ -117,13 +118,13 @@ class TranslationObjective(Objective):
         return projected_cross_entropy(hidden, projection.weight, batch.targets, smoothing, bias=projection.bias)
 
 
-class TranslationTask:
+class TranslationTask(Task[TranslationRecipe, RunData, TranslationModel]):
     """The translation task."""
 
     kind: ClassVar[str] = "translation"
     recipe_type = TranslationRecipe
+    bundle_type = Bundle
     command: ClassVar[str] = "translate"
-    throughput_unit: ClassVar[Literal["tokens", "texts"]] = "tokens"
 
     def prepare(
         self, recipe: TranslationRecipe, run: Path, listener: Listener, shard: Shard | None = None
@@ -181,7 +182,7 @@ class TranslationTask:
         tokenizers = prepared.tokenizers
         return Bundle(recipe.task, model, tokenizers.source, tokenizers.target, tokenizers.imported_token_template)
 
-    def calibrate_unlikely_flag(self, folder: Path, recipe: TranslationRecipe) -> None:
+    def complete_model_folder(self, folder: Path, recipe: TranslationRecipe) -> None:
         """Calibrate the flag ``unlikely`` on the development set, if the set is large enough."""
         from headway.predict import load_translator
         from headway.predict.translation.calibration import MIN_TEXTS, calibrate, write_calibration

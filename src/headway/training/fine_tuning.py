@@ -15,7 +15,8 @@ from torch import nn
 from headway.bundle import load_bundle, read_config
 from headway.config import flat_items, read_toml, spelling_hint
 from headway.errors import ConfigError
-from headway.models.registry import ARCHITECTURES, Model, Start, architecture_of
+from headway.models.base import Model
+from headway.models.registry import ARCHITECTURES, Start, architecture_of
 from headway.training.prepare import tokenizer_settings
 from headway.training.recipe import Recipe
 from headway.training.snapshot import checkpoint_folders
@@ -61,7 +62,7 @@ def complete_recipe(recipe: RecipeT, run: Path) -> RecipeT:
     if given["model"].keys() == {"kind"}:  # the parser sets it in every recipe
         given["model"] = {}
     task, found = theirs["task"]["kind"], theirs["model"]["kind"]
-    other = ARCHITECTURES[found].starts.get(recipe.output)
+    other = ARCHITECTURES[found].starts.get(recipe.capability)
     if task != recipe.task.kind and other is not None:
         model = other.config(theirs["model"])
         theirs = {**theirs, "task": {**theirs["task"], "kind": recipe.task.kind}, "model": model}
@@ -134,7 +135,7 @@ def load_initial_weights(model: Model, folder: Path, decoder_folder: Path | None
     start = load_bundle(folder).model
     other = None
     if model.config.kind != start.config.kind:
-        other = architecture_of(start.config).starts[architecture_of(model.config).output]
+        other = architecture_of(start.config).starts[architecture_of(model.config).capability]
     _load_part(model, start, other, folder, "start_from")
     if decoder_folder is not None:
         decoder = load_bundle(decoder_folder).model

@@ -320,7 +320,7 @@ class _Trainer(Generic[RecipeT]):
         newest = averageable_checkpoints(self.run / "checkpoints")[: self.recipe.checkpoints.average]
         if len(newest) > 1:
             averages["average"] = average_weights(newest)
-        self.task.calibrate_unlikely_flag(folder, self.recipe)
+        self.task.complete_model_folder(folder, self.recipe)
         for name, weights in averages.items():
             load_weights(self.model, weights, self.run / name)
             record = self._dev_scores()
@@ -329,7 +329,7 @@ class _Trainer(Generic[RecipeT]):
                 self.listener.say(f"the {_AVERAGES[name]}:")
                 self.listener.validation(self.state.step, record)
             self._write_model(name, record)
-            self.task.calibrate_unlikely_flag(self.run / name, self.recipe)
+            self.task.complete_model_folder(self.run / name, self.recipe)
             if best is None or not record or self._selection_score(record) >= best:
                 folder, scores = self.run / name, record
                 best = self._selection_score(record) if record else None

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from headway.config import to_toml
-from headway.models.registry import Model
+from headway.models.base import Model
 from headway.training.recipe import Recipe
 from headway.training.report import Scores
 from headway.training.snapshot import Progress

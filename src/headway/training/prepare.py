@@ -25,7 +25,6 @@ from headway.data.store_builder import Shard, open_or_build_store
 from headway.engine.accelerate import accelerate
 from headway.errors import BundleError, CheckpointError, ConfigError, TrainingError
 from headway.hardware import autocast, choose_device, return_freed_memory
-from headway.models.registry import architecture_of
 from headway.storage import atomic_write_folder, lock_file
 from headway.text.base import BOS, MASK, TextTokenizer
 from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
@@ -242,7 +241,7 @@ class Preparation:
         model = read_config(start)
         template = model.imported_token_template and self._with_default_languages(model.imported_token_template)
         found = Tokenizers(*model.load_tokenizers(), template)
-        is_one_sided = self.recipe.output == "tokens" and architecture_of(model.model).output != "tokens"
+        is_one_sided = self.recipe.capability == "translates" and model.capability != "translates"
         for name, value in tokenizer_settings(found).items():
             if getattr(config, name) != value and not (is_one_sided and name == "joint"):
                 raise ConfigError(

@@ -17,7 +17,8 @@ from headway.data.draws import ORDER_VERSION
 from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
 from headway.errors import CheckpointError, ConfigError
-from headway.models.registry import ModelConfig, OutputKind, architecture_of, architectures_for
+from headway.kinds import Capability
+from headway.models.registry import ModelConfig, architecture_of, architectures_that
 from headway.models.transformer import TransformerConfig
 from headway.text.tokenizer import TokenizerConfig
 from headway.training.optim import OptimizerConfig, depends_on_total_steps
@@ -168,7 +169,7 @@ class CheckpointConfig(Config):
 class Recipe(Config):
     """The complete specification of a training run."""
 
-    output: ClassVar[OutputKind] = "tokens"  # what the task's models predict
+    capability: ClassVar[Capability] = "translates"  # what the task's models do
     default_model: ClassVar[str] = "transformer"
 
     task: TaskConfig = Field(default_factory=TaskConfig)
@@ -190,12 +191,12 @@ class Recipe(Config):
     @model_validator(mode="after")
     def _check_architecture(self) -> Recipe:
         architecture, training = architecture_of(self.model), self.training
-        if architecture.output != self.output:
+        if architecture.capability != self.capability:
             raise ValueError(
                 f"model.kind = {self.model.kind!r} does not fit task.kind = {self.task.kind!r}; expected "
-                f"{' or '.join(architectures_for(self.output))}"
+                f"{' or '.join(architectures_that(self.capability))}"
             )
-        if training.start_decoder_from is not None and (training.start_from is None or self.output != "tokens"):
+        if training.start_decoder_from is not None and (training.start_from is None or self.capability != "translates"):
             raise ValueError(
                 "training.start_decoder_from: has no effect without training.start_from, a masked language model that "
                 "becomes the encoder of a translation model; leave the key out"

@@ -1,4 +1,4 @@
-"""The protocol between training and tasks.
+"""The interface between training and tasks.
 
 :mod:`headway.training` contains no code for particular tasks or architectures. It calls a :class:`Task` for everything
 that differs between translation, classification and other tasks: how examples become batches, which model to build,
@@ -8,10 +8,11 @@ what to minimize, how to score the development set, and what a model folder cont
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from headway.bundle import AnyBundle, default_token_template
 from headway.data.batching import TokenDataset
 from headway.data.store_builder import Shard
 from headway.evaluation import Score
-from headway.models.registry import Model
+from headway.models.base import Model
 from headway.text.base import TextTokenizer
 from headway.text.special_tokens import SpecialTokenTemplate
 from headway.training.recipe import Recipe
@@ -99,25 +100,28 @@ class Objective(nn.Module):
 
 RecipeT = TypeVar("RecipeT", bound=Recipe)
 PreparedT = TypeVar("PreparedT", bound=RunData)
-ModelT = TypeVar("ModelT", bound=Model)
+ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
-@runtime_checkable
-class Task(Protocol[RecipeT, PreparedT, ModelT]):
-    """A kind of task for which models are trained.
+class Task(ABC, Generic[RecipeT, PreparedT, ModelT]):
+    """A kind of task for which models are trained. :func:`headway.tasks.register` adds one.
 
     Attributes:
         kind: The task's name, as in ``task.kind`` of recipes and model folders.
-        recipe_type: The recipe class, which adds the task's defaults and checks.
+        recipe_type: The recipe class, which adds the task's defaults and checks. Its ``capability`` says what the
+            models do, and so which architectures, commands and routes of the service fit them.
+        bundle_type: The class that reads and writes model folders.
         command: The ``headway`` command that uses a trained model.
         throughput_unit: Unit of throughput in progress reports.
     """
 
     kind: ClassVar[str]
     recipe_type: type[RecipeT]
+    bundle_type: ClassVar[type[AnyBundle]]
     command: ClassVar[str]
-    throughput_unit: ClassVar[Literal["tokens", "texts"]]
+    throughput_unit: ClassVar[Literal["tokens", "texts"]] = "tokens"
 
+    @abstractmethod
     def prepare(self, recipe: RecipeT, run: Path, listener: Listener, shard: Shard | None = None) -> PreparedT | None:
         """Build the tokenizers and token stores in the folder ``run``, or load them from there.
 
@@ -125,23 +129,32 @@ class Task(Protocol[RecipeT, PreparedT, ModelT]):
         shards are missing; this cannot happen if ``shard`` is None.
         """
 
+    @abstractmethod
     def build_model(self, recipe: RecipeT, prepared: PreparedT) -> ModelT:
         """Build the recipe's model with random weights. Raises :class:`ConfigError` if it does not fit the data."""
 
+    @abstractmethod
     def build_objective(self, model: ModelT, recipe: RecipeT, prepared: PreparedT) -> Objective:
         """Return the training objective of ``model``."""
 
     def dev_scores(self, bundle: Any, recipe: RecipeT) -> Sequence[Score]:
-        """Return a model's scores on the development set; empty if the recipe asks only for the loss."""
+        """Return a model's scores on the development set, in addition to what the objective computes.
 
+        The result is empty if the recipe asks only for the loss, and by default.
+        """
+        return ()
+
+    @abstractmethod
     def build_bundle(self, model: ModelT, recipe: RecipeT, prepared: PreparedT) -> AnyBundle:
         """Return the content of the model folder."""
 
-    def calibrate_unlikely_flag(self, folder: Path, recipe: RecipeT) -> None:
-        """Add to the model folder of a finished run what its predictor needs for flagging text of other domains."""
+    def complete_model_folder(self, folder: Path, recipe: RecipeT) -> None:
+        """Add to the model folder of a finished run what its predictor needs beside the bundle; nothing by default."""
 
+    @abstractmethod
     def describe_for_model_card(self, recipe: RecipeT, prepared: PreparedT) -> tuple[str, str]:
         """Return the model card's title, and a phrase that states the size of the training data."""
 
+    @abstractmethod
     def load_predictor(self, folder: Path, **settings: Any) -> Any:
         """Load the object that applies the model in ``folder`` to text."""

@@ -198,7 +198,7 @@ class TestTraining:
         bundle = make_translator().bundle
         bundle.save(tmp_path / "model", "# Card")
         recipe = self.recipe(tmp_path, sentences(count, 5))
-        TranslationTask().calibrate_unlikely_flag(tmp_path / "model", recipe)
+        TranslationTask().complete_model_folder(tmp_path / "model", recipe)
         assert (tmp_path / "model" / CALIBRATION_FILE).exists() is calibrates
         if calibrates:
             found = read_calibration(bundle, tmp_path / "model")

@@ -70,7 +70,6 @@ def compare(
     from headway.bundle import read_config
     from headway.decode.request import DecodingOptions
     from headway.evaluation import compare_labels, compare_translations
-    from headway.models.registry import architecture_of
     from headway.predict import load_translator
 
     if (reference is None) == (data is None):
@@ -85,13 +84,13 @@ def compare(
     tests = {"samples": samples, "seed": test_seed}
     given = [name for name, value in of_models.items() if value]
     folders = [system for system in systems if (system / "config.json").exists()]
-    outputs_of = {folder: architecture_of(read_config(folder).model).output for folder in folders}
-    kinds = set(outputs_of.values())
+    capabilities = {folder: read_config(folder).capability for folder in folders}
+    kinds = set(capabilities.values())
     of_documents = {"--documents": documents, "--stride": stride}
-    if "continuation" not in kinds and (wrong := [name for name, value in of_documents.items() if value is not None]):
+    if "continues" not in kinds and (wrong := [name for name, value in of_documents.items() if value is not None]):
         raise ConfigError(f"{wrong[0]} is for language models; leave it out")
-    if "continuation" in kinds:
-        if others := [system for system in systems if outputs_of.get(system) != "continuation"]:
+    if "continues" in kinds:
+        if others := [system for system in systems if capabilities.get(system) != "continues"]:
             raise ConfigError(f"{others[0]}: not a language model; language models are compared only with each other")
         if data is None:
             raise ConfigError("language models are compared on text; give it with --data F")

@@ -74,7 +74,6 @@ def evaluate(
     from headway.bundle import read_config
     from headway.decode.request import DecodingOptions
     from headway.evaluation import evaluate as score
-    from headway.models.registry import architecture_of
     from headway.predict import load_translator
     from headway.tasks import load
 
@@ -86,32 +85,32 @@ def evaluate(
     of_text = {"--data", "--fields", "--pairs", "--documents", "--stride"}
     of_labels = {"--data", "--fields", "--confusion", "--output"}
     of_translation = given.keys() - (of_text | of_labels) | {"--output"}
-    predicts = architecture_of(read_config(model).model).output
+    capability = read_config(model).capability
     does, wants, accepted = {
-        "tokens": ("translates", "--source F --reference F", of_translation),
-        "label": ("classifies texts", "--data F.tsv", of_labels),
-        "continuation": ("continues texts", "--data F, or --pairs F for minimal pairs", of_text),
-        "filling": ("fills in hidden words", "--pairs F for minimal pairs", {"--pairs", "--fields"}),
-    }[predicts]
+        "translates": ("translates", "--source F --reference F", of_translation),
+        "labels": ("classifies texts", "--data F.tsv", of_labels),
+        "continues": ("continues texts", "--data F, or --pairs F for minimal pairs", of_text),
+        "fills": ("fills in hidden words", "--pairs F for minimal pairs", {"--pairs", "--fields"}),
+    }[capability]
     if wrong := [name for name, value in given.items() if value and name not in accepted]:
         raise ConfigError(f"{wrong[0]} does not apply: {model} is a model that {does}; evaluate it with {wants}")
     search = decoding_options()  # refuses invalid options before a model is loaded
-    if predicts != "tokens":
-        if search != DecodingOptions() or (precision != "float32" and predicts != "continuation"):
+    if capability != "translates":
+        if search != DecodingOptions() or (precision != "float32" and capability != "continues"):
             raise ConfigError(f"{model} is a model that {does}, without a search; leave out search options")
         if data is None and pairs is None:
             raise ConfigError(f"{model} is a model that {does}; evaluate it with {wants}")
     if pairs is not None:
         if other := [name for name in ("--data", "--documents", "--stride") if given[name]]:
             raise ConfigError(f"{other[0]} does not apply to --pairs; leave one out")
-        if predicts == "continuation":
+        if capability == "continues":
             opened = open_language_model(model, device, precision)
             _evaluate_pairs(partial(opened.score, precision="auto"), opened.precision, pairs, fields, format_)
         else:
             _evaluate_pairs(load(model, device=device).score, "float32", pairs, fields, format_)
         return
     if data is not None:
-        if predicts == "label":
+        if capability == "labels":
             _evaluate_classifier(model, device, data, fields, confusion, output, format_)
         else:
             _evaluate_language_model(

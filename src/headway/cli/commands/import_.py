@@ -41,7 +41,7 @@ def import_(
     found = import_from(source, source_language=source_language, target_language=target_language)
     found.bundle.save(folder, found.card)
     print(f"{folder}: {found.bundle.tokenizers['source'].vocab_size:,} tokens, from {source}")
-    if found.bundle.output == "continuation":
+    if found.bundle.capability == "continues":
         _check_int8(cast("LanguageModelBundle", found.bundle), folder)
 
 

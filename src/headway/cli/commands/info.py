@@ -25,7 +25,7 @@ def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> 
 
     bundle = load_bundle(model)
     task = bundle.task.as_dict()
-    if bundle.output != "tokens":
+    if bundle.capability != "translates":
         del task["source_language"], task["target_language"]
     facts: dict[str, object] = {
         "folder": str(model),
@@ -38,11 +38,11 @@ def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> 
         name = f"{side} tokenizer" if len(bundle.tokenizers) > 1 else "tokenizer"
         facts[name] = f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens"
     facts["forward pass"] = describe_forward_form(bundle.model)
-    if bundle.output in ("tokens", "continuation"):
+    if bundle.capability in ("translates", "continues"):
         facts["search"] = describe_search_form(bundle.model)
-    if bundle.output == "continuation":
+    if bundle.capability == "continues":
         facts["precision on a CPU"] = _cpu_precision(cast("LanguageModelBundle", bundle), read_int8_check(model))
-    if bundle.output == "tokens":
+    if bundle.capability == "translates":
         found = read_calibration(bundle, model)
         facts["unlikely flag"] = f"calibrated on {found.texts:,} texts" if found else "not calibrated"
     facts["weights"] = sum(parameter.numel() for parameter in bundle.model.parameters())

@@ -162,7 +162,6 @@ def _check_noisy_channel(
 ) -> None:
     """Refuse options that do not fit together."""
     from headway.bundle import read_config
-    from headway.models.registry import architecture_of
 
     given = [name for name, value in {**noisy, **weights, "--tune": tune}.items() if value is not None]
     if not any(noisy.values()):
@@ -182,7 +181,7 @@ def _check_noisy_channel(
     if tune is not None and weights["--length-weight"] is not None:
         raise ConfigError("--length-weight: --tune finds this weight; leave it out")
     folder = noisy["--language-model"]
-    if folder is not None and architecture_of(read_config(folder).model).output in ("tokens", "label"):
+    if folder is not None and read_config(folder).capability in ("translates", "labels"):
         raise ConfigError(f"--language-model: {folder} is not a language model")
 
 

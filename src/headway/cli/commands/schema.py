@@ -45,7 +45,7 @@ def recipe_schema() -> JsonSchema:
     whole = _schema_of(Recipe, "Headway recipe", nullable=False)
     for task in TASKS.values():
         own = _cleaned(task.recipe_type.model_json_schema(), nullable=False)
-        whole["$defs"] = {**own["$defs"], **whole["$defs"]}
+        whole["$defs"] = dict(sorted({**own["$defs"], **whole["$defs"]}.items()))
         sections = {name: node for name, node in own["properties"].items() if name != "model"}
         _add_keys(whole, {"properties": sections}, whole["$defs"])
     while unused := [name for name in whole["$defs"] if f'"#/$defs/{name}"' not in json.dumps(whole)]:
@@ -123,10 +123,14 @@ def _schema_of(config: type[BaseModel], title: str, *, nullable: bool) -> JsonSc
     ``kind`` may be omitted for an architecture that is the default of a task. As in the parser, ``preset`` may replace
     the options of the model's size.
     """
+    from pydantic.json_schema import models_json_schema
+
     from headway.models.registry import ARCHITECTURES
     from headway.tasks import TASKS
 
     whole = _cleaned(config.model_json_schema(), nullable=nullable)
+    _, schemas = models_json_schema([(entry.config_class, "validation") for entry in ARCHITECTURES.values()])
+    whole["$defs"] = dict(sorted({**_cleaned(schemas["$defs"], nullable=nullable), **whole["$defs"]}.items()))
     defaults = {task.recipe_type.default_model for task in TASKS.values()}
     options: list[JsonSchema] = []
     for kind, architecture in ARCHITECTURES.items():

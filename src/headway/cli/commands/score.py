@@ -63,15 +63,14 @@ def score(
     and does not predict EOS: the sum over the tokens is the pseudo-log-likelihood of the text.
     """
     from headway.bundle import read_config
-    from headway.models.registry import architecture_of
     from headway.tasks import load
 
     of_texts = {"TEXT": text, "--input": input_}
     of_pairs = {"--source": source, "--target": target, "--to": to, "--from": from_, "--with": other_models}
-    predicts = architecture_of(read_config(model).model).output
-    if predicts == "label":
+    capability = read_config(model).capability
+    if capability == "labels":
         raise ConfigError(f"{model} is a classifier, which assigns no probability to texts; use headway classify")
-    translates = predicts == "tokens"
+    translates = capability == "translates"
     wants = "--source F --target F" if translates else "TEXT or --input F"
     if wrong := [name for name, value in (of_texts if translates else of_pairs).items() if value is not None]:
         raise ConfigError(f"{wrong[0]} does not apply to {model}; score with {wants}")
@@ -83,7 +82,7 @@ def score(
         if text is not None and input_ is not None:
             raise ConfigError("TEXT and --input cannot be combined; give one of them")
         texts = [text] if text is not None else input_lines(input_)
-        if predicts == "continuation":
+        if capability == "continues":
             opened = open_language_model(model, device, precision)
             used, scorer = opened.precision, partial(opened.score, precision="auto")
         elif precision in ("auto", "float32"):
@@ -105,8 +104,8 @@ def score(
             count_lines(1, len(line.encode(errors="replace")) + 1)
     perplexity = math.exp(min(-total / max(counted, 1), 700.0))
     unit = "pairs" if translates else "texts"
-    which = "pseudo-perplexity" if predicts == "filling" else "perplexity"
-    ends = "" if predicts == "filling" else ", EOS included"
+    which = "pseudo-perplexity" if capability == "fills" else "perplexity"
+    ends = "" if capability == "fills" else ", EOS included"
     print(f"{done:,} {unit}, {which} {perplexity:.4g} over {counted:,} tokens{ends}, in {used}", file=sys.stderr)
 
 

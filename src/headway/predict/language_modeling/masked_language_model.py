@@ -99,7 +99,8 @@ class MaskedLanguageModel:
     @property
     def context_length(self) -> int:
         """The length of the longest text that the model was trained on, in tokens with BOS and EOS."""
-        return self._model.config.max_length
+        length: int = self._model.config.max_length
+        return length
 
     def warm_up(self) -> None:
         """Score a short text, so that the model's kernels are compiled."""

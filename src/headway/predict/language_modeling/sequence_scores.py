@@ -24,7 +24,7 @@ from headway.decode.scoring import score_by_steps
 from headway.engine import SearchDecoderOnly
 from headway.engine.loss import projected_log_probs
 from headway.errors import BundleError
-from headway.models.decoder_only import DecoderOnly
+from headway.models.base import ContinuationModel
 from headway.models.recurrent_lm import RecurrentLM
 from headway.nn.embedding import pad_sequences
 from headway.text.base import BOS, EOS, PAD
@@ -41,7 +41,7 @@ class _Window(NamedTuple):
 
 @torch.inference_mode()
 def score_sequences(
-    model: DecoderOnly | RecurrentLM, sequences: Sequence[Sequence[int]], *, context: int, stride: int
+    model: ContinuationModel, sequences: Sequence[Sequence[int]], *, context: int, stride: int
 ) -> list[Float[Tensor, " _"]]:
     """Return the log-probability, in nats, of each token of each sequence, and of EOS after them.
 
@@ -127,7 +127,7 @@ def score_sequences_with_state(
 
 
 def _log_probs(
-    model: DecoderOnly | RecurrentLM, hidden: Float[Tensor, "N D"], targets: Int[Tensor, " N"]
+    model: ContinuationModel, hidden: Float[Tensor, "N D"], targets: Int[Tensor, " N"]
 ) -> Float[Tensor, " N"]:
     log_probs = projected_log_probs(hidden, model.projection, targets.to(model.device)).cpu()
     if math.isnan(float(log_probs.sum())):

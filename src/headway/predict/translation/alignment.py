@@ -17,7 +17,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headway.errors import ConfigError
-from headway.models.registry import TranslationModel, architecture_of
+from headway.models.base import TranslationModel
+from headway.models.registry import architecture_of
 from headway.nn.attention import record_attention
 from headway.nn.embedding import pad_sequences
 from headway.predict.results import Alignment, Candidate, WordAlignment

@@ -28,7 +28,8 @@ from headway.engine import Precision, Shortlist, choose_precision, to_search_mod
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.hardware import choose_device
 from headway.interop.onnx import STEP_FILE, OnnxModel
-from headway.models.registry import TranslationModel, architecture_of
+from headway.models.base import TranslationModel
+from headway.models.registry import architecture_of
 from headway.nn.attention import attention_is_observed
 from headway.predict.markup.html import MarkupKind, MarkupOptions
 from headway.predict.once import once

@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.decode.request import DecodingOptions
+from headway.kinds import Capability
 from headway.predict import Continuation, StreamPart
 from headway.predict.results import raise_first_error
 from headway.serve.apis.disconnect import unless_disconnected
@@ -181,11 +182,11 @@ class _TaskCall:
 class _HuggingFace:
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._tasks: dict[str, tuple[str, Callable[[_TaskCall], Awaitable[Any]]]] = {
-            "translation": ("translation", self._translate),
-            "classification": ("text-classification", self._classify),
-            "masked_language_model": ("fill-mask", self._fill),
-            "language_model": ("text-generation", self._generate),
+        self._tasks: dict[Capability, tuple[str, Callable[[_TaskCall], Awaitable[Any]]]] = {
+            "translates": ("translation", self._translate),
+            "labels": ("text-classification", self._classify),
+            "fills": ("fill-mask", self._fill),
+            "continues": ("text-generation", self._generate),
         }
 
     async def run(self, request: Request) -> Response:
@@ -193,7 +194,7 @@ class _HuggingFace:
         client, model = self._client(request), self._model(request)
         call = _TaskCall(client, model, await parse_body(request, _HuggingFaceFields))
         self._service.sizes.check_texts(call.fields.texts)
-        task, run = self._tasks[model.kind]
+        task, run = self._tasks[model.capability]
         if call.fields.stream:
             if task != "text-generation" or not isinstance(call.fields.inputs, str):
                 raise BadRequestError("stream needs a language model and one text")
@@ -207,7 +208,7 @@ class _HuggingFace:
         return JSONResponse(
             {
                 "model_id": model.name,
-                "model_pipeline_tag": self._tasks[model.kind][0],
+                "model_pipeline_tag": self._tasks[model.capability][0],
                 "max_total_tokens": model.context_length,
                 "max_client_batch_size": self._service.config.limits.texts,
                 "version": __version__,

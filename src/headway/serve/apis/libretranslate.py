@@ -136,7 +136,7 @@ class _LibreTranslate:
         )
 
     async def settings(self, _: Request) -> Response:
-        limits, models = self._service.config.limits, self._service.models_of_kind("translation")
+        limits, models = self._service.config.limits, self._service.models_that("translates")
         first = models[0] if models else None
         return JSONResponse(
             {

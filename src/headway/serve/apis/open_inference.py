@@ -30,6 +30,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from headway.kinds import Capability
 from headway.predict import GenerationOptions
 from headway.predict.markup.html import MarkupKind
 from headway.predict.results import raise_first_error
@@ -245,13 +246,13 @@ async def _fill(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
     ]
 
 
-_TASKS = {
-    "translation": _InferenceTask((("translation", "BYTES", False),), _translate),
-    "classification": _InferenceTask(
+_TASKS: dict[Capability, _InferenceTask] = {
+    "translates": _InferenceTask((("translation", "BYTES", False),), _translate),
+    "labels": _InferenceTask(
         (("label", "BYTES", False), ("probability", "FP32", False), ("probabilities", "FP32", True)), _classify
     ),
-    "language_model": _InferenceTask((("continuation", "BYTES", False), ("finish_reason", "BYTES", False)), _generate),
-    "masked_language_model": _InferenceTask((("filled", "BYTES", True), ("probability", "FP32", True)), _fill),
+    "continues": _InferenceTask((("continuation", "BYTES", False), ("finish_reason", "BYTES", False)), _generate),
+    "fills": _InferenceTask((("filled", "BYTES", True), ("probability", "FP32", True)), _fill),
 }
 
 
@@ -283,7 +284,7 @@ class _OpenInference:
         model = self._model(request)
         outputs = [
             {"name": name, "datatype": datatype, "shape": [-1, -1] if is_wider else [-1]}
-            for name, datatype, is_wider in _TASKS[model.kind].outputs
+            for name, datatype, is_wider in _TASKS[model.capability].outputs
         ]
         return JSONResponse(
             {
@@ -303,7 +304,7 @@ class _OpenInference:
         self._service.sizes.check_texts(texts)
         parameters = {name: value for name, value in fields.parameters.items() if name not in _WITHOUT_EFFECT}
         call = _InferenceCall(client, model, texts, tuple(fields.inputs[0].shape), parameters)
-        found = await unless_disconnected(request, _TASKS[model.kind].run(self._service, call))
+        found = await unless_disconnected(request, _TASKS[model.capability].run(self._service, call))
         own = {"model_name": model.name, "model_version": _VERSION} | ({"id": fields.id} if fields.id else {})
         return _reply(own, fields, found)
 
@@ -395,7 +396,7 @@ def _read_elements(data: bytes) -> list[str]:
 
 def _check_outputs(fields: _InferenceFields, model: ModelInfo) -> None:
     """Refuse outputs that a model does not have."""
-    has_classes = {name: is_wider and bool(model.labels) for name, _, is_wider in _TASKS[model.kind].outputs}
+    has_classes = {name: is_wider and bool(model.labels) for name, _, is_wider in _TASKS[model.capability].outputs}
     for wanted in fields.outputs:
         if wanted.name not in has_classes:
             raise BadRequestError(f"unexpected inference output '{wanted.name}'; expected {', '.join(has_classes)}")

@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.decode.request import DecodingOptions
+from headway.kinds import Capability
 from headway.predict import Continuation, Prompt
 from headway.predict.language_modeling.predicted_tokens import PredictedToken
 from headway.predict.results import raise_first_error
@@ -33,8 +34,8 @@ from headway.serve.model_info import ModelInfo
 from headway.serve.service import Service
 from headway.text.base import BOS, EOS
 
-_TRANSLATION, _LANGUAGE_MODEL = "translation", "language_model"
 _MAX_ALTERNATIVES = 20
+_CAPABILITIES: tuple[Capability, ...] = ("continues", "translates")  # of the models that are offered
 _COMPLETION_TOKENS, _CHAT_TOKENS = 16, 256  # default numbers of new tokens
 _NOTHING = Continuation("", (), (), "length", ())
 
@@ -201,7 +202,7 @@ class _OpenAI:
             raise BadRequestError("best_of: only the value of n is supported")
         reply = _Reply("cmpl", "text_completion", "text_completion", model.name)
         usage = None
-        if model.kind == _TRANSLATION:
+        if model.capability == "translates":
             texts = [each for each in prompts if isinstance(each, str)]
             if len(texts) < len(prompts):
                 raise BadRequestError("prompt: a translation model takes texts, not token ids")
@@ -221,7 +222,7 @@ class _OpenAI:
         self._service.sizes.check_search(hypotheses=body.count)
         reply = _Reply("chatcmpl", "chat.completion", "chat.completion.chunk", model.name)
         usage = None
-        if model.kind == _TRANSLATION:
+        if model.capability == "translates":
             texts = [each.text for each in body.messages if each.role == "user"]
             if not texts:
                 raise BadRequestError("messages: there is no message of the user to translate")
@@ -244,7 +245,7 @@ class _OpenAI:
         return self._service.clients.authenticate(authorization(request, "bearer"))
 
     def _models(self) -> list[ModelInfo]:
-        return [model for kind in (_LANGUAGE_MODEL, _TRANSLATION) for model in self._service.models_of_kind(kind)]
+        return [model for capability in _CAPABILITIES for model in self._service.models_that(capability)]
 
     def _find_model(self, name: str | None) -> ModelInfo:
         found = [model for model in self._models() if name in (None, model.name)]

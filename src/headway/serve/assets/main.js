@@ -37,7 +37,7 @@ const mounted = new Map(); // name of a view -> its container and what its mount
 
 // ---- views
 
-const offered = () => VIEWS.filter((view) => context.models.some((model) => view.kinds.includes(model.kind)));
+const offered = () => VIEWS.filter((view) => context.models.some((model) => view.capability === model.capability));
 
 function offers(name) {
   return offered().some((view) => view.name === name);

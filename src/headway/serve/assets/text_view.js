@@ -11,7 +11,7 @@ export class TextView {
   /**
    * @param {object} options
    * @param {string} options.name The name of the view, with which the keys of its texts begin.
-   * @param {string} options.kind The kind of its models.
+   * @param {string} options.capability What its models do.
    * @param {number} options.rows The height of the field, in lines.
    * @param {object} options.values The values in the texts of the view.
    * @param {Node[]} options.controls Elements below the field.
@@ -19,9 +19,9 @@ export class TextView {
    * @param {(text: string, signal: AbortSignal) => Promise<void>} options.show Shows the results for a text.
    * @param {() => void} options.clear Removes the results.
    */
-  constructor(container, context, state, { name, kind, rows, values = {}, controls = [], results, show, clear }) {
+  constructor(container, context, state, { name, capability, rows, values = {}, controls = [], results, show, clear }) {
     Object.assign(this, { context, show, clear });
-    const { t } = context, models = context.models.filter((model) => model.kind === kind);
+    const { t } = context, models = context.models.filter((model) => model.capability === capability);
     this.input = make("textarea", { dir: "auto", rows, placeholder: t(`${name}.placeholder`, values) });
     this.input.value = state.text ?? "";
     this.select = make("select", {});

@@ -30,7 +30,7 @@ from headway.serve.workers.worker import run_worker
 if TYPE_CHECKING:
     from headway.bundle import AnyBundle
 
-_DECODING_KINDS = ("translation", "language_model")  # models of other kinds have no precision of decoding
+_DECODES = ("translates", "continues")  # models with other capabilities have no precision of decoding
 
 
 def main() -> None:
@@ -101,7 +101,7 @@ def _load(spec: ModelSpec) -> Any:
     from headway.hardware import keep_freed_memory
     from headway.tasks import load
 
-    decodes = read_config(Path(spec.folder)).task.kind in _DECODING_KINDS
+    decodes = read_config(Path(spec.folder)).capability in _DECODES
     model = load(spec.folder, device="cpu", **(spec.settings if decodes else {}))
     if decodes:
         keep_freed_memory()  # the workers inherit it
@@ -122,7 +122,7 @@ def _precision_note(spec: ModelSpec, model: Any) -> str | None:
 
 
 def _describe(name: str, bundle: AnyBundle) -> ModelInfo:
-    return ModelInfo(name, bundle.task.kind, **bundle.describe())
+    return ModelInfo(name, bundle.task.kind, bundle.capability, **bundle.describe())
 
 
 def _sendable(error: Exception) -> Exception:

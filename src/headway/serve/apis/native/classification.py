@@ -45,14 +45,14 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def classify(body: ClassifyBody, request: Request) -> JSONResponse:
         """Return the label of each text, and the probability of every label."""
         client = client_of(service, request)
-        texts, model = listed(body.text), service.model(body.model, "classification")
+        texts, model = listed(body.text), service.model(body.model, "labels")
         found = await unless_disconnected(request, service.call(client, model, "classify_each", texts, texts))
         return JSONResponse({"classifications": [or_error(each, asdict) for each in found]})
 
     @api.post("/explain")
     async def explain(body: ExplainBody, request: Request) -> JSONResponse:
         """Return how much each token and word of a text contributes to its label."""
-        client, model = client_of(service, request), service.model(body.model, "classification")
+        client, model = client_of(service, request), service.model(body.model, "labels")
         work = service.call(client, model, "explain", [body.text], body.text, body.label)
         return JSONResponse(asdict(await unless_disconnected(request, work)))
 
@@ -62,7 +62,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
         Only the first 10,000 characters are considered.
         """
-        client, model = client_of(service, request), service.model(body.model, "classification")
+        client, model = client_of(service, request), service.model(body.model, "labels")
         tokens = min(MAX_PARTS * estimated_tokens(body.text[:MAX_CHARACTERS]), service.config.limits.new_tokens)
         work = service.call(client, model, occlude, [body.text], body.text, body.label, new_tokens=tokens)
         return JSONResponse(asdict(await unless_disconnected(request, work)))

@@ -71,7 +71,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         """Return the log-probability of each token of texts, given the tokens before it or, by a masked language model,
         given all other tokens."""
         client = client_of(service, request)
-        texts, model = listed(body.text), service.model(body.model, "language_model", "masked_language_model")
+        texts, model = listed(body.text), service.model(body.model, "continues", "fills")
         found = await unless_disconnected(request, service.call(client, model, "score", texts, texts))
         scores = [asdict(each) | {"log_probability": each.log_probability} for each in found]
         return JSONResponse({"scores": scores})
@@ -80,7 +80,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def perplexity(body: PerplexityBody, request: Request) -> JSONResponse:
         """Return how well a language model predicts texts, as perplexity and in bits per byte."""
         client = client_of(service, request)
-        texts, model = listed(body.text), service.model(body.model, "language_model")
+        texts, model = listed(body.text), service.model(body.model, "continues")
         if body.stride is not None and model.context_length is not None:
             times, characters = -(-model.context_length // body.stride), sum(map(len, texts))
             if characters * times > _DEFAULT_TIMES * service.config.limits.characters:
@@ -95,7 +95,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def generate(body: GenerateBody, request: Request) -> Response:
         """Continue prompts."""
         client = client_of(service, request)
-        prompts, model = listed(body.prompt), service.model(body.model, "language_model")
+        prompts, model = listed(body.prompt), service.model(body.model, "continues")
         options = GenerationOptions.parse(body.options, "options")
         service.sizes.check_search(hypotheses=max(options.beam_size, options.n))
         new_tokens = len(prompts) * options.n * options.max_new_tokens

@@ -36,7 +36,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def fill(body: FillBody, request: Request) -> JSONResponse:
         """Return the best fillings of each mask of a text."""
         client = client_of(service, request)
-        model = service.model(body.model, "masked_language_model")
+        model = service.model(body.model, "fills")
         work = service.call(client, model, "fill", [body.text], body.text, body.top, body.candidates)
         found = await unless_disconnected(request, work)
         return JSONResponse({"fillings": [asdict(each) for each in found]})

@@ -32,7 +32,7 @@ class Classify {
     for (const type of ["pointerover", "focusin"]) this.words.addEventListener(type, (event) => this.#point(event.target));
     this.words.addEventListener("keydown", (event) => this.#key(event));
     this.view = new TextView(container, context, state, {
-      name: "classify", kind: "classification", rows: 4, controls: [this.named], results: [this.status, this.labels, this.reasons],
+      name: "classify", capability: "labels", rows: 4, controls: [this.named], results: [this.status, this.labels, this.reasons],
       show: (text, signal) => this.#show(text, signal), clear: () => this.#clear(),
     });
     this.view.select.addEventListener("change", () => this.#nameLabels());

@@ -23,7 +23,7 @@ class Fill {
     this.status = make("p", { class: "quiet", role: "status" });
     this.list = make("ol", { class: "fillings", "aria-label": t("fill.result") });
     this.view = new TextView(container, context, state, {
-      name: "fill", kind: "masked_language_model", rows: 3, values: { mask: MASK },
+      name: "fill", capability: "fills", rows: 3, values: { mask: MASK },
       controls: [make("div", { class: "row" }, this.hide, this.undo, this.problem)], results: [this.status, this.list],
       show: (text, signal) => this.#show(text, signal), clear: () => this.#clear(""),
     });

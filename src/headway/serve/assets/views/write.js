@@ -19,7 +19,7 @@ export function mount(container, context, state = {}) {
 class WriteView {
   constructor(container, context, state) {
     this.context = context;
-    this.models = context.models.filter((model) => model.kind === "language_model");
+    this.models = context.models.filter((model) => model.capability === "continues");
     this.history = [...(state.history ?? [])]; // what was there before: { begun, pieces, said }
     this.said = state.said ?? null; // key of the text that is shown as the status
     this.#build(container, state);

@@ -1,0 +1,142 @@
+"""Tables of kinds: the tasks and the architectures that Headway has, and those that other packages add.
+
+A kind is the name of a task (``task.kind``) or of an architecture (``model.kind``) in recipes and model folders. Each
+table maps the names to what the rest of Headway needs to know:
+
+- :data:`headway.models.registry.ARCHITECTURES`: configuration, model class, and properties of the architecture;
+- :data:`headway.bundle.BUNDLE_TYPES`: for each task, the class that reads and writes its model folders;
+- :data:`headway.tasks.TASKS`: how models for each task are trained, scored and loaded.
+
+Commands, the service, inspection and exports do not ask for a kind but for a capability: what a model can do with a
+text. A task declares the capability of its models, an architecture the capability that its models can be trained for.
+
+    translates    turns one sequence into another
+    labels        assigns one of several labels to a text
+    continues     continues a text, and assigns it a probability
+    fills         fills in the hidden tokens of a text
+
+So a new kind of task with one of these capabilities has the commands, the routes of the service and the functions of
+:mod:`headway.predict` that ask for it.
+
+:func:`headway.models.registry.register` and :func:`headway.tasks.register` add kinds. A package that is installed
+beside Headway declares an entry point in the group ``headway.kinds``, which names a module that calls them:
+
+    [project.entry-points."headway.kinds"]
+    my_package = "my_package.kinds"
+
+These modules are imported when a table is listed, or asked for a kind that it does not have. So commands, processes
+that serve a model, and ``headway.load`` find the kinds, and models of Headway's own kinds load as fast as without the
+package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import core_schema
+
+from headway.config import spelling_hint
+from headway.errors import ConfigError
+
+Capability = Literal["translates", "labels", "continues", "fills"]
+
+ENTRY_POINTS = "headway.kinds"
+
+EntryT = TypeVar("EntryT")
+
+
+class Kinds(Mapping[str, EntryT], Generic[EntryT]):
+    """A table of kinds, which grows when other packages register theirs.
+
+    Args:
+        key: The key that selects a kind in recipes and model folders, for messages: "task.kind" or "model.kind".
+        entries: The kinds of Headway.
+    """
+
+    def __init__(self, key: str, entries: Mapping[str, EntryT]) -> None:
+        self.key, self._entries = key, dict(entries)
+
+    def register(self, kind: str, entry: EntryT) -> None:
+        """Add a kind. Adding the same entry again does nothing.
+
+        Raises:
+            ConfigError: The table has another entry of this name.
+        """
+        if self._entries.setdefault(kind, entry) is not entry:
+            raise ConfigError(f"{self.key} = {kind!r} is already registered; choose another name")
+
+    def __getitem__(self, kind: str) -> EntryT:
+        if kind not in self._entries:
+            _import_packages()
+        return self._entries[kind]
+
+    def __contains__(self, kind: object) -> bool:
+        if kind not in self._entries:
+            _import_packages()
+        return kind in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        _import_packages()
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        _import_packages()
+        return len(self._entries)
+
+
+@dataclass(frozen=True)
+class KindOf:
+    """The values of a field are kinds of a table. It is given in the annotation of the field, whose type is ``str``.
+
+    Args:
+        table: Function that returns the table.
+    """
+
+    table: Callable[[], Kinds[Any]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, _schema: core_schema.CoreSchema, _handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"enum": list(self.table()), "type": "string"}
+
+    def _checked(self, kind: str) -> str:
+        if kind not in self.table():
+            raise ValueError(spelling_hint(kind, self.table()))
+        return kind
+
+
+_begun: set[str] = set()  # the modules whose import has begun
+
+
+@cache
+def _modules() -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=ENTRY_POINTS))
+
+
+def _import_packages() -> None:
+    """Import the modules of other packages that register kinds, unless they have been imported.
+
+    Raises:
+        ConfigError: A module cannot be imported. The message names its package.
+    """
+    for module in _modules():
+        if module.value in _begun:  # also while it is being imported, when it may ask for kinds itself
+            continue
+        _begun.add(module.value)
+        try:
+            module.load()
+        except Exception as error:
+            _begun.remove(module.value)
+            package = module.dist.name if module.dist else module.name
+            raise ConfigError(
+                f"the package {package} registers kinds of models, but {module.value} cannot be imported "
+                f"({type(error).__name__}: {error}); repair or uninstall it"
+            ) from error

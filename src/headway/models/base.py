@@ -1,0 +1,141 @@
+"""Base classes of the configurations and models of all architectures: what the rest of Headway needs of them.
+
+:mod:`headway.models.registry` lists the architectures. A model has one of the four capabilities of
+:mod:`headway.kinds`, each with a base class here. An architecture of another package derives its classes from these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from headway.config import Config
+
+if TYPE_CHECKING:
+    from headway.decode.protocol import Step
+
+
+class ArchitectureConfig(Config):
+    """Base class of the configurations of all architectures.
+
+    Each has the fields ``kind``, with a single literal value, and ``d_model``, on which the learning rate may depend.
+    Configurations of models that continue, fill or label also have ``max_length``, the maximum length of a text in
+    tokens, and those of classifiers ``pad_to_max_length`` and ``pooling``.
+    """
+
+    if TYPE_CHECKING:  # the subclasses declare the fields, in their order
+
+        @property
+        def kind(self) -> str:
+            """The architecture."""
+
+        @property
+        def d_model(self) -> int:
+            """Width of the model."""
+
+
+class Model(nn.Module):
+    """Base class of the models of all architectures.
+
+    Attributes:
+        config: The configuration.
+        projection: The layer that computes the logits.
+    """
+
+    config: Any
+    projection: Any
+
+    @property
+    def max_length(self) -> int | None:
+        """Maximum length of a sequence in tokens, EOS included. None means no limit."""
+        raise NotImplementedError
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        device: torch.device = self.projection.weight.device
+        return device
+
+
+class _SearchedModel(Model):
+    """Base class of the models that a search decodes. See :class:`headway.decode.protocol.SearchModel`."""
+
+    def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> Any:
+        """Encode the sources and begin decoding, with ``beams`` rows per source."""
+        raise NotImplementedError
+
+    def admit(self, state: Any, sources: Sequence[Sequence[int]]) -> None:
+        """Encode more sources and append them to ``state``, with as many rows each as the sequences before them."""
+        raise NotImplementedError
+
+    def step(self, state: Any, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
+        """Append one token to each row and predict the next."""
+        raise NotImplementedError
+
+    def select(self, state: Any, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
+        """Reorder the rows, and keep only the given ``sequences``. None keeps all."""
+        raise NotImplementedError
+
+
+class TranslationModel(_SearchedModel):
+    """Base class of models that translate: encoder and decoder of any kind."""
+
+    def hidden(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        """Return the states from which :attr:`projection` computes the logits of the token after each target token."""
+        raise NotImplementedError
+
+
+class ContinuationModel(_SearchedModel):
+    """Base class of models that continue texts."""
+
+    @property
+    def carries_state(self) -> bool:
+        """Whether the model reads texts of any length, with a state in place of the tokens before a block."""
+        return False
+
+    def hidden(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        """Return the states from which :attr:`projection` computes the logits of the token after each token."""
+        raise NotImplementedError
+
+
+class ClassificationModel(Model):
+    """Base class of models that label texts. ``forward`` returns the logits (B, C) of sources (B, S) that end with EOS.
+
+    :meth:`embed_source` and :meth:`logits_from` are for explanations, which need gradients with respect to the vectors
+    that the model reads.
+    """
+
+    @property
+    def max_length(self) -> int:
+        """Maximum length of a text in tokens, EOS included."""
+        raise NotImplementedError
+
+    def embed_source(self, source: Int[Tensor, "B S"]) -> Float[Tensor, "B S2 D"]:
+        """Return the vectors that the model reads, before element-wise dropout."""
+        raise NotImplementedError
+
+    def encoder_tokens(self, source: Int[Tensor, "B S"]) -> Int[Tensor, "B S2"]:
+        """Return the token of each vector of :meth:`embed_source`, with BOS if the model adds it."""
+        raise NotImplementedError
+
+    def logits_from(self, embedded: Float[Tensor, "B S2 D"], source: Int[Tensor, "B S"]) -> Float[Tensor, "B C"]:
+        """Return the logits, given the output of :meth:`embed_source`."""
+        raise NotImplementedError
+
+
+class FillingModel(Model):
+    """Base class of models that fill in hidden tokens.
+
+    Attributes:
+        head: The layer that converts states to the input of the projection.
+    """
+
+    head: Any
+
+    def hidden(self, tokens: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
+        """Return the state of each position, which :attr:`head` reads."""
+        raise NotImplementedError
