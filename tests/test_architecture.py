@@ -223,7 +223,7 @@ _KIND_NAMES = {
 # hasattr, and getattr with a default, may ask for an attribute that some versions of a library lack, or for an optional
 # attribute of a protocol. Other uses could distinguish architectures or tasks.
 _ALLOWED_ATTRIBUTES = {
-    "get_capabilities",  # PyTorch
+    *("get_capabilities", "__file__"),  # PyTorch
     *("sched_getaffinity", "pthread_kill", "register_at_fork"),  # Python: not on every system
     "threads",  # of a thread-local object
     *("func", "__module__", "__name__"),  # of a callable
