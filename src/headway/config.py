@@ -201,7 +201,7 @@ def _declared_inert(field: FieldInfo) -> list[Any]:
 
 
 def _inert_but_not_default(config: type[Config]) -> dict[str, Any]:
-    """Return the inert values that differ from the defaults, also those of nested configs."""
+    """Return the inert values that differ from the defaults, including values of nested configs."""
     differing: dict[str, Any] = {}
     for name, value in config.inert_values().items():
         if _declared_inert(config.model_fields[name]):
@@ -216,7 +216,7 @@ def _keeping_inert(ours: Any, theirs: Any) -> Any:
 
 
 def _kind_keys(config: type[BaseModel]) -> list[str]:
-    """Return the fields that accept only one string, which tell one class of configs from another."""
+    """Return the fields that accept only one string, which distinguish the classes of configs."""
     return [name for name, field in config.model_fields.items() if _only_value(field) is not None]
 
 

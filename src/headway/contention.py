@@ -1,9 +1,9 @@
-"""How the threads of matrix products wait for each other while other processes use the same processors.
+"""Controls how the threads of matrix products wait for each other while other processes use the same processors.
 
 PyTorch and Numba divide products among the threads of GNU OpenMP, which wait for each other hundreds of times per
 training step. A thread that waits repeats a test for several milliseconds before it sleeps. This is fastest on an idle
-machine: waking a sleeping thread takes longer than most of these waits. Beside a busy process, however, a waiting
-thread occupies the processor that the thread it waits for needs, and training becomes up to ten times slower.
+machine: waking a sleeping thread takes longer than most of these waits. While another process is busy, however, a
+waiting thread occupies the processor that the thread it waits for needs, and training becomes up to ten times slower.
 
 OpenMP reads the environment variables that shorten waiting (OMP_WAIT_POLICY, GOMP_SPINCOUNT) only when it is loaded,
 and no one setting is right for both cases. But as its manual describes (under GOMP_SPINCOUNT), threads also sleep
@@ -26,7 +26,7 @@ from headway.cores import num_cores
 
 _INTERVAL_S = 0.5
 _MIN_OTHERS = 0.3  # processors; the measurement of half a second has an error of about 0.1
-_QUIET_INTERVALS = 2  # waiting is active again after so many intervals without contention
+_QUIET_INTERVALS = 2  # waiting becomes active again after this many intervals without contention
 _POLICIES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _adapting = threading.Lock()
 
@@ -78,7 +78,7 @@ def waiting_advice() -> str:
 
 @contextmanager
 def adapt_waiting() -> Iterator[None]:
-    """Let OpenMP's threads wait passively inside the block whenever other processes need the same processors.
+    """Make OpenMP's threads wait passively inside the block whenever other processes need the same processors.
 
     Does nothing if the user has set a policy, or where other processes cannot be measured. At the end of the block,
     threads wait as before.

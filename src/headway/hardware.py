@@ -71,7 +71,7 @@ def _thread_setters() -> tuple[Callable[[int], object], ...]:
     If OpenMP's is not found, return PyTorch's own function instead.
     """
     setters: dict[str, Callable[[int], object]] = {}
-    # None stands for the libraries that every other finds first, such as preloaded ones, so it takes precedence.
+    # None means the libraries that all others resolve first, such as preloaded ones, so it takes precedence.
     for library, name in product(
         (getattr(torch._C, "__file__", None), None), ("omp_set_num_threads", "MKL_Set_Num_Threads_Local")
     ):
@@ -110,7 +110,7 @@ def has_fast_bfloat16(device: torch.device) -> bool:
 @functools.cache
 def _processor_has_bfloat16() -> bool:
     features: Mapping[str, object] = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    if "avx512_bf16" not in features:  # PyTorch is too old to tell
+    if "avx512_bf16" not in features:  # this PyTorch version does not report the feature
         with suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8") as file:
             flags = next((line for line in file if line.startswith("flags")), "")
             features = dict.fromkeys(flags.split(), True)

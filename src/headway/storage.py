@@ -1,7 +1,7 @@
 """Atomic writes of files and folders, checksums and file locks.
 
 An atomic write fills a staging folder beside the target, flushes it to disk and renames it to its final name. Each
-writer has a staging folder of its own, which it keeps locked. What killed writers have left is recognized by the lock,
+writer has a separate staging folder, which it keeps locked. What killed writers have left is recognized by the lock,
 which the system has released, and removed by the next writer of the same target.
 """
 
@@ -170,7 +170,7 @@ _MAX_ATTEMPTS = 100
 
 @contextmanager
 def _staging_folder(path: Path) -> Iterator[Path]:
-    """Yield a new, locked folder beside ``path`` that only this user can read. Remove those of killed writers."""
+    """Yield a new, locked folder beside ``path`` that only this user can read. Remove the folders of killed writers."""
     missing = [folder for folder in path.parents if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     for folder in missing:
@@ -205,7 +205,7 @@ def _create_staging_folder(path: Path) -> tuple[Path, _Lock]:
 
 
 def _staged_name(path: Path) -> str:
-    """Return what stands for the name of ``path`` in the name of a staging folder."""
+    """Return the part of a staging folder's name that represents the name of ``path``."""
     name = os.fsencode(path.name)
     return path.name if len(name) <= _MAX_NAME_BYTES else hashlib.blake2b(name, digest_size=16).hexdigest()
 

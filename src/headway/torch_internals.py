@@ -152,7 +152,7 @@ def run_cell(
     May be called only if :func:`run_cell_works`.
 
     Args:
-        x: The inputs.
+        x: Input sequence.
         state: The initial states, (1, R, D) each.
         weights: The two matrices and the two biases, in the order of ``nn.LSTM``.
         training: Whether gradients are needed.

@@ -131,7 +131,7 @@ def _token_table(tokenizer: TextTokenizer) -> tuple[NDArray[np.bool_], NDArray[n
     is_text[:NUM_SPECIAL] = False  # UNK has a text
     broken = "\N{REPLACEMENT CHARACTER}"
     starts = [_ANY_WORD if text.startswith(broken) else start_word_bits(text) for text in texts]
-    # A space belongs to the word after it, also as a token of its own.
+    # A space belongs to the word after it, even as a separate token.
     ends = [_ANY_WORD if text == " " or text.endswith(broken) else end_word_bits(text) for text in texts]
     return is_text, np.array(starts, np.int8), np.array(ends, np.int8)
 

@@ -46,7 +46,7 @@ def current_caller() -> Caller:
 
 
 def give_way() -> None:
-    """Let other computations run if they wait. Call this before each batch, and before each of many texts.
+    """Give waiting computations a chance to run. Call this before each batch, and before each of many texts.
 
     Raises:
         CancelledError: The caller was canceled.

@@ -204,7 +204,7 @@ class Constraints:
         return phrase.start_bits | self._starts[phrase.tokens[0]]
 
     def _lost(self, node: int, token: int) -> int:
-        """Return the number of tokens needed to meet again what ``token`` makes unmet by continuing a phrase's word."""
+        """Return the number of tokens needed to meet again the phrases that ``token`` breaks by continuing a word."""
         if not self.undoing_start_bits(node) & self._starts[token]:
             return 0
         before, after = self.unmet(node), self.unmet(self.step(node, token))

@@ -1,4 +1,4 @@
-"""What a search is given and returns: options, special tokens, source sequences, and the hypotheses found for them."""
+"""Inputs and results of a search: options, special tokens, source sequences, and their hypotheses."""
 
 from __future__ import annotations
 

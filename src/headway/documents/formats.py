@@ -24,7 +24,7 @@ class DocumentFormat:
     """A format.
 
     Attributes:
-        name: The name, which is also its first extension.
+        name: Name of the format, which is also the first extension.
         extensions: The extensions of files, in lower case.
         media_type: The media type (MIME type) of these files.
         read: Reads a file of this format.

@@ -26,7 +26,7 @@ class StepRows:
     Attributes:
         num_sequences: Number of sequences, B.
         beams: Number of beams of each sequence, W.
-        num_new: Number of sequences with one row each. They are the last ones.
+        num_new: Number of sequences with one row each, which are the last sequences.
     """
 
     num_sequences: int

@@ -20,7 +20,7 @@ Indices = npt.NDArray[np.int64]
 
 
 class Entries(NamedTuple):
-    """Which entries of a cache attention reads.
+    """The entries of a cache that attention reads.
 
     Attributes:
         slots: Slot of each sequence (B,).

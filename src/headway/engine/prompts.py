@@ -26,14 +26,14 @@ _QUERIES = 32  # neighboring positions whose attention is computed together
 
 @dataclass(frozen=True)
 class PromptSpan:
-    """The rows of a prompt: its first ones belong to an earlier span, the others are its own.
+    """The rows of a prompt. The first rows may belong to an earlier span.
 
     Attributes:
         prompt: Index of the prompt.
         length: Number of its tokens.
-        shared: Number of tokens at its beginning whose rows belong to earlier spans.
+        shared: Number of tokens at the beginning of the prompt whose rows belong to earlier spans.
         like: Index of the prompt that begins with the same ``shared`` tokens. It has the span before this one.
-        first_row: First row of its own.
+        first_row: The first row that belongs to this span.
     """
 
     prompt: int
@@ -48,7 +48,7 @@ class PromptSpan:
 
     @property
     def own_rows(self) -> slice:
-        """All rows of its own."""
+        """All rows that belong to this span."""
         return self.rows(self.shared, self.length)
 
 
@@ -157,7 +157,7 @@ def prompt_attention(
 
 def _block_at(position: int) -> tuple[int, int]:
     """Return the first position of the block of queries that contains ``position``, and the position after its end."""
-    size = _QUERIES // 2 if position < _QUERIES else _QUERIES  # smaller ones at first, for short prompts
+    size = _QUERIES // 2 if position < _QUERIES else _QUERIES  # smaller blocks at first, for short prompts
     start = position // size * size
     return start, start + size
 

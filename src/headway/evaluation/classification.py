@@ -79,7 +79,7 @@ def evaluate_classes(
     bootstrap: int = 1000,
     seed: int = DEFAULT_SEED,
 ) -> ClassificationReport:
-    """Score predicted labels against the true ones.
+    """Score predicted labels against the true labels.
 
     Args:
         predicted: The predicted label of each text.

@@ -141,7 +141,7 @@ def _train_once(settings: Settings, recipe: Recipe, run: Path) -> TrainedRun:
         if result.interrupted:
             raise KeyboardInterrupt
         assert result.model_folder is not None
-        for folder in ("checkpoints", "tokens"):  # no longer needed; those of all runs would take gigabytes
+        for folder in ("checkpoints", "tokens"):  # no longer needed; the folders of all runs would take gigabytes
             shutil.rmtree(run / folder)
         dev, last = (read_metrics(run, kind)[-1] for kind in ("dev", "train"))
         return {"folder": result.model_folder.name, "loss": dev["loss"], "seconds": last["elapsed_s"]}

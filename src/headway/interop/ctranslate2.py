@@ -73,7 +73,7 @@ LANGUAGE_MODEL: Supported = {
     "bias": ("all", "qkv", "none"),
     "positions": ("sinusoidal", "learned", "rotary"),
 }
-"""What :func:`write_generator` supports."""
+"""The option values that :func:`write_generator` supports."""
 
 
 def quantization_types() -> tuple[str, ...]:

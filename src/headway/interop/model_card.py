@@ -54,7 +54,7 @@ def imported_classifier_card(bundle: ClassifierBundle, name: str, family: str, l
 
 @dataclass(frozen=True)
 class _Origin:
-    """Where an imported model comes from."""
+    """The origin of an imported model."""
 
     name: str
     family: str

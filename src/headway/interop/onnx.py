@@ -142,7 +142,7 @@ def export(bundle: AnyBundle, folder: str | Path, *, max_length: int = 1024) -> 
 
 
 def _limit(model: ExportedModel, max_length: int) -> int:
-    """Return the maximum length of a sequence in tokens; ``max_length`` is that of Transformers without a limit."""
+    """Return the maximum length of a sequence in tokens. ``max_length`` applies to Transformers without a limit."""
     if isinstance(model, Transformer):
         return model.max_length or max_length
     return model.config.max_length

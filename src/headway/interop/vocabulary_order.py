@@ -75,7 +75,7 @@ class VocabularyOrder:
 
     @property
     def duplicates(self) -> tuple[int, ...]:
-        """Those of Headway's ids of padding, begin and unknown whose rows duplicate the row of EOS."""
+        """The special ids (padding, begin, unknown) whose rows duplicate the row of EOS."""
         return tuple(new for new in (PAD, BOS, UNK) if self.order[new] == self.order[EOS])
 
     def __len__(self) -> int:

@@ -159,7 +159,7 @@ def unavailable_reason() -> str | None:
 
 @dataclass(frozen=True)
 class _Obstacle:
-    """Why the kernels cannot run, and whether that is a failure of Numba, not of the machine or the user's choice."""
+    """The reason why the kernels cannot run, and whether it is a failure of Numba, not of the machine or a setting."""
 
     reason: str
     is_failure: bool = False

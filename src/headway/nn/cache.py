@@ -69,7 +69,7 @@ class KVCache:
         newest: The entry of each beam's last position (B, W), after :meth:`advance`.
         num_entries: C, the number of entries that attention over whole slots reads.
         is_unmasked: Whether every beam may attend to every entry, so that no mask is needed.
-        num_new: Number of sequences without a step so far, whose beams are equal. They are the last ones.
+        num_new: Number of sequences without a step so far, whose beams are equal. They are the last sequences.
     """
 
     def __init__(

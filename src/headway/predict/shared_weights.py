@@ -1,7 +1,7 @@
 """The model of a predictor: a copy that shares its weights with the model that the predictor was given.
 
-Predictors replace the layers of a model by fast ones, turn off dropout, and may compute on another device. None of this
-may change the caller's model, which may be in the middle of training. So each predictor has a copy of every module
+Predictors replace the layers of a model with fast layers, turn off dropout, and may compute on another device. None of
+this may change the caller's model, which may be in the middle of training. So each predictor has a copy of every module
 object. Parameters and buffers are the same objects in both. Hooks are the same functions, but each has its own list of
 them, so that a hook that is added to one or removed from it later does not change the other.
 """
@@ -41,7 +41,7 @@ def copy_to(model: ModuleT, device: torch.device | None) -> ModuleT:
     copied = share_weights(model)
     if device is None or all(_is_on(parameter, device) for parameter in model.parameters()):
         return copied
-    # Module.to would change the caller's parameters in place, so they are replaced first. Tied ones stay tied.
+    # Module.to would change the caller's parameters in place, so they are replaced first. Tied parameters stay tied.
     moved = {
         parameter: nn.Parameter(parameter.detach().to(device), parameter.requires_grad)
         for parameter in model.parameters()
@@ -57,7 +57,7 @@ def _is_on(tensor: torch.Tensor, device: torch.device) -> bool:
 
 
 def share_weights(model: ModuleT) -> ModuleT:
-    """Return a copy of ``model`` with modules of its own, whose parameters and buffers are the same objects."""
+    """Return a copy of ``model`` with new modules, which share the model's parameters and buffers."""
     if not loading_hooks_are_visible() or not parts_are_visible():
         return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
     return cast("ModuleT", _copied(model, {}))

@@ -4,8 +4,8 @@ The size of a text is estimated from its characters, and the speed of the servic
 request is refused before any work is done. What the workers can decode at once is never refused for the time that it
 takes: a slow model takes long for a few texts, but hardly longer for as many as fit into its batches. At most ``slots``
 jobs are with the workers at a time; the others wait. Interactive requests enter before bulk ones, and among these each
-key gets the same number of tokens. So a key with little work of its own waits only briefly, and is not refused because
-another one has much. Work that nobody waits for stays outside of the queue, and starts when the queue is short.
+key gets the same number of tokens. So a key with little work waits only briefly, and is not refused because another one
+has much. Work that nobody waits for stays outside of the queue, and starts when the queue is short.
 """
 
 from __future__ import annotations

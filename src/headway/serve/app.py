@@ -84,7 +84,7 @@ def make_app(service: Service) -> ASGIApp:
     direct = Route("/api/v1/translate", translation.DirectTranslation(service, native), methods=["POST"])
     before_native = Starlette(routes=[direct], exception_handlers=_HANDLERS, lifespan=lifespan)
     before_native.router.default = native
-    # Each API has an application of its own, so that a request is compared with the routes of its API only.
+    # Each API is a separate application, so that a request is compared only with the routes of its API.
     apps: dict[str, ASGIApp] = {NATIVE: before_native}
     for name, api in _APIS.items():
         if api.routes is not None:

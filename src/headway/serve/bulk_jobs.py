@@ -70,7 +70,7 @@ class BulkJob:
 
     @property
     def status(self) -> str:
-        """What the job does: waiting, running, done or failed."""
+        """The status of the job: waiting, running, done or failed."""
         if self.ended is not None:
             return "done" if self.error is None else "failed"
         return "running" if self.num_started else "waiting"

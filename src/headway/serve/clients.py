@@ -21,7 +21,7 @@ _MINUTE_S = 60.0
 
 
 class AdmissionState(Enum):
-    """Which limits a call has passed already, as a part of a request or of a background job."""
+    """The limits that a call has passed already, as part of a request or of a background job."""
 
     NEW = auto()  # none
     CHECKED = auto()  # the queue has room for the whole request, but the call must still wait for its place
@@ -95,7 +95,7 @@ class Clients:
         return self._usage.characters(client.name)
 
     def check_quota(self, client: Client, characters: int) -> None:
-        """Raise :class:`QuotaExceededError` if a client may not send so many more characters in this month."""
+        """Raise :class:`QuotaExceededError` if a client may not send this many more characters this month."""
         quota = None if client.key is None else client.key.characters_per_month
         if quota is not None and self.characters_used(client) + characters > quota:
             raise QuotaExceededError

@@ -33,7 +33,7 @@ class LanguagePair:
 
 @dataclass(frozen=True)
 class Direction:
-    """What translates, and the languages that it is called with.
+    """The model or models that translate, and the languages to call them with.
 
     Attributes:
         model: The model, or two.

@@ -1,7 +1,7 @@
 """Route each request to its API or to the page. The query, headers or body decide between APIs that share a path.
 
 This is the only place that decides it: routes, errors, metrics and the refusals before a route use its result. Every
-API but the native one also has a prefix of its own, such as ``/deepl/v2/translate``, which its routes do not contain.
+API but the native one also has its own prefix, such as ``/deepl/v2/translate``, which its routes do not contain.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _DEEPLX_FIELDS = {"text", "source_lang", "target_lang"}
 async def api_of_request(scope: Scope, receive: Receive, api: str) -> tuple[str, Receive]:
     """Return the name of the API that a request is meant for, and a function that receives its body.
 
-    ``api`` is that of its head (:func:`api_of_head`). Only the bodies of requests that LibreTranslate and DeepLX might
-    share are read here.
+    ``api`` is the API that the head indicates (:func:`api_of_head`). Only the bodies of requests that LibreTranslate
+    and DeepLX might share are read here.
     """
     if (api, scope["method"], scope["path"]) != (_DEFAULT, "POST", "/translate"):
         return api, receive
@@ -102,7 +102,7 @@ def _is_deeplx(body: bytes) -> bool:
 
 
 def split_prefix(path: str, api: str) -> tuple[str, str]:
-    """Return the prefix of its API with which a path begins, or "", and the rest, which the API's routes know."""
+    """Return the prefix of its API with which a path begins, or "", and the rest, which the API's routes match."""
     prefix = f"/{api}"
     return (prefix, path[len(prefix) :] or "/") if f"{path}/".startswith(f"{prefix}/") else ("", path)
 

@@ -1,6 +1,6 @@
 """Documents that clients upload: they are translated as jobs for bulk texts, and their results are fetched later.
 
-A document is read and written by a process of its own, which a broken document can end without consequences. Documents
+A document is read and written by a separate process, so that a broken document can crash only this process. Documents
 are in a temporary folder, belong to the key that uploaded them, and are deleted after a while.
 """
 
@@ -81,7 +81,7 @@ class ServedDocument:
         secret: Known to the client that uploaded it, for APIs that need one.
         owner: The name of the key that uploaded it.
         name: The name of the file.
-        format: Its format.
+        format: The document's format.
         folder: The folder with the source and the target.
         num_bytes: The size of the source.
         seconds: Time for which the result is kept.
@@ -117,7 +117,7 @@ class ServedDocument:
 
     @property
     def status(self) -> str:
-        """What happens to the document: waiting, running, done or failed."""
+        """The status of the document: waiting, running, done or failed."""
         if self.ended is not None:
             return "done" if self.error is None else "failed"
         return "running" if self.num_done or (self.job is not None and self.job.num_started) else "waiting"

@@ -25,7 +25,7 @@ class BadRequestError(Exception):
 
 
 class RefusedError(Exception):
-    """The request gets a reply that only its API has, such as an error with a code of its own."""
+    """The request gets a reply that only its API has, such as an error with a special code."""
 
     def __init__(self, response: Response) -> None:
         super().__init__()

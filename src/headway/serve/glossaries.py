@@ -106,7 +106,7 @@ class StoredGlossary(Config):
         owner: The name of the key that created it. Only this key can use it.
         name: The name that the client gave it. Several glossaries may have the same name.
         created: The time of its creation (ISO 8601, UTC).
-        dictionaries: Its dictionaries, one for each pair of languages.
+        dictionaries: The glossary's dictionaries, one for each pair of languages.
     """
 
     id: str
@@ -235,7 +235,7 @@ class GlossaryStore:
 
 
 class GlossaryEditor:
-    """Creates, changes and deletes glossaries, of each owner one at a time.
+    """Creates, changes and deletes glossaries, one at a time for each owner.
 
     Args:
         store: The glossaries.

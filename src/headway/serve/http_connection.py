@@ -75,7 +75,7 @@ class BoundedHttpConnection(HttpToolsProtocol):
             self._receiving = None
 
     def pause_writing(self) -> None:
-        """Begin to wait until the client has received what was sent."""
+        """Start the timeout for the client to receive the data that has been sent."""
         super().pause_writing()
         self._sending = self.loop.call_later(self._limits().receive_seconds, self.transport.abort)
 

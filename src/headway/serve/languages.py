@@ -138,7 +138,7 @@ def _identifier_of_all() -> Any:
 
 @cache
 def _identifier(codes: frozenset[str]) -> Any:
-    """Return an identifier of these languages: of those that it knows, and of all if it knows none of them."""
+    """Return an identifier restricted to those of these languages that it supports, or to all if it supports none."""
     identifier = copy.copy(_identifier_of_all())
     known = codes & set(identifier.labels)
     if known:

@@ -40,7 +40,7 @@ _HEADERS = {
 
 
 def routes(_: Service) -> list[Route]:
-    """Return the route of the files; the empty path is that of ``index.html``."""
+    """Return the route of the files; the empty path returns ``index.html``."""
     files = StaticFiles(directory=Path(__file__).parent / "assets", html=True)
     inspection = StaticFiles(directory=Path(headway.inspection.__file__).parent / "assets")
 

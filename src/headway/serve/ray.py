@@ -60,10 +60,10 @@ class RayArguments(Config):
 
 @dataclass(frozen=True)
 class _ReplicaState:
-    """What a replica of the models reports.
+    """The state that a replica of the models reports.
 
     Attributes:
-        replica: Its id.
+        replica: The replica's id.
         num_ready: The number of its workers that can take jobs.
         workers: The last answers of its workers.
         restarts: How many of its workers were replaced.
@@ -166,7 +166,7 @@ class RayFleet(Fleet):
                 self._current = [each for each in found if isinstance(each, _ReplicaState)]
             except DeploymentUnavailableError:
                 self._current = []
-            except TimeoutError:  # a replica hangs; until Ray ends it, the others do their work
+            except TimeoutError:  # the replica hangs; the other replicas do its work until Ray ends it
                 pass
             self._last |= {each.replica: each for each in self._current}
             self.restarts = sum(each.restarts for each in self._last.values())

@@ -45,7 +45,7 @@ def run(config: ServeConfig, path: Path | None, reread: Callable[[], ServeConfig
 
     Args:
         config: The configuration.
-        path: Its file.
+        path: Path of the configuration file.
         reread: Returns the configuration as it is when it is called.
 
     Raises:
@@ -164,7 +164,7 @@ class _Reloader:
             self._loading = asyncio.ensure_future(self._load())
 
     async def _load(self) -> None:
-        """Load the models, and use them when they are ready. If that fails, the service goes on with the old ones."""
+        """Load the models, and use them when they are ready. If loading fails, the service keeps the old models."""
         _log.info("loading the models again")
         try:
             config = self._reread()
@@ -181,7 +181,7 @@ class _Reloader:
         ending.add_done_callback(self._ending.discard)
 
     async def watch(self) -> None:
-        """Take over the keys and limits when the file changes."""
+        """Apply the file's keys and limits whenever the file changes."""
         while True:
             await asyncio.sleep(_WATCH_S)
             changed_ns = self._file_time()

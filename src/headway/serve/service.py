@@ -100,7 +100,7 @@ class Service:
 
     @property
     def unavailable_reason(self) -> str | None:
-        """Why the service takes no requests now. None means that it does."""
+        """The reason why the service accepts no requests now. None means that it accepts requests."""
         if self.is_draining:
             return "the service is ending"
         return None if self.pool.is_available else "no worker is ready"
@@ -271,7 +271,7 @@ class Service:
     async def admitted(
         self, client: Client, model: ModelInfo, texts: Sequence[str], *, new_tokens: int = 0
     ) -> AsyncIterator[Client]:
-        """Let a request that makes several calls, one after another, pass all limits and wait for its place once.
+        """Check all limits and wait in the queue once for a request that makes several calls, one after another.
 
         Yields the client for these calls. Raises the errors of :meth:`translate`.
         """
@@ -375,7 +375,7 @@ def open_stores(config: ServeConfig) -> tuple[GlossaryStore, Usage]:
 
 
 def _called(model: ModelInfo | PivotModels) -> str | PivotModels:
-    """Return what the workers know models as."""
+    """Return the value by which the workers identify a model or a pair of models."""
     return model if isinstance(model, PivotModels) else model.name
 
 

@@ -104,7 +104,7 @@ class LanguageModelTraining(TrainingConfig):
 
 
 class LanguageModelValidation(ValidationConfig):
-    """Use of the development set in language modeling."""
+    """How language modeling uses the development set."""
 
     metric: Literal["loss"] = Field("loss", description="The score that decides which model is the best.")
 

@@ -46,7 +46,7 @@ _COUNTED_EXAMPLES = 100_000  # maximum number of examples of each corpus whose t
 
 
 class TranslationValidation(ValidationConfig):
-    """Use of the development set in translation."""
+    """How translation uses the development set."""
 
     metric: Literal["bleu", "loss"] = Field("bleu", description="The score by which the best model is selected.")
 

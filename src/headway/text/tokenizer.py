@@ -320,7 +320,7 @@ def readable_piece(token: str) -> str:
 
 
 def piece_bytes(token: str) -> bytes:
-    """Return the bytes of a token that is spelled in the byte alphabet, and those of other tokens in UTF-8."""
+    """Return the bytes of a token: decoded if it is spelled in the byte alphabet, otherwise its UTF-8 encoding."""
     return _unspell(token) if _BYTES.keys() >= set(token) else token.encode()
 
 

@@ -158,7 +158,7 @@ def _started(
     with join_world(recipe.training.device) as world, adapt_waiting(), ExitStack() as stack:
         world.on_main(lambda: stack.enter_context(lock_run_folder(run)))
         recipe = world.on_main(lambda: _resolved(recipe, run))
-        # Dropout is seeded anew in each step; the caller's random numbers do not depend on it.
+        # Dropout is seeded in each step; the caller's random numbers do not depend on it.
         on_gpu = world.device.type == "cuda"
         stack.enter_context(torch.random.fork_rng(devices=[world.device] if on_gpu else []))
         if on_gpu:
@@ -254,7 +254,7 @@ class _Trainer(Generic[RecipeT]):
         return patience is not None and self.state.progress.stale >= patience
 
     def unfreeze(self) -> None:
-        """Let the weights train that gradual unfreezing has reached, and no others."""
+        """Train exactly the weights that gradual unfreezing has reached."""
         every = self.recipe.training.unfreeze_every
         if every is not None:
             first = min(self._depths.values(), default=0)  # a model may have no weights above its last block

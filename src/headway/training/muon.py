@@ -6,7 +6,7 @@ root mean square 1, which is that of a typical update of Adam (Liu et al. 2025, 
 equation 4), so learning rates and weight decays that suit AdamW suit Muon, too.
 
 Queries, keys and values are three linear maps that share one matrix (see
-:class:`~headway.nn.attention.MultiHeadAttention`), and each gets an orthogonal update of its own, except in runs that
+:class:`~headway.nn.attention.MultiHeadAttention`), and each gets a separate orthogonal update, except in runs that
 began before that was so.
 """
 
@@ -35,7 +35,7 @@ class Muon(torch.optim.Optimizer):
 
     Args:
         groups: Parameter groups, each with ``orthogonal`` and ``weight_decay``. A group with ``heights`` contains
-            matrices of several parts, one below the other, each of which gets an orthogonal update of its own.
+            matrices of several parts, one below the other, each of which gets a separate orthogonal update.
         momentum: Muon: decay rate of the momentum, which is Nesterov's.
         betas: AdamW: decay rates of the two moments.
         epsilon: AdamW: constant added to the square root of the second moment.

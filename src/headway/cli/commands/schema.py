@@ -54,7 +54,7 @@ def recipe_schema() -> JsonSchema:
 
 
 def _add_keys(node: JsonSchema, own: JsonSchema, definitions: Mapping[str, JsonSchema]) -> None:
-    """Add the keys that only one task has: those of ``own`` that ``node`` lacks, also in tables inside."""
+    """Add the keys that only one task has: keys of ``own`` that ``node`` lacks, including keys of nested tables."""
     node, own = (definitions[each["$ref"].removeprefix("#/$defs/")] if "$ref" in each else each for each in (node, own))
     for key, schema in own.get("properties", {}).items():
         _add_keys(node["properties"].setdefault(key, schema), schema, definitions)

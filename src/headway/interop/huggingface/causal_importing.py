@@ -1,8 +1,8 @@
 """Import a decoder-only model of `transformers`: its weights and the order of its vocabulary.
 
 Every tensor and every key of config.json must be known. Tensors are read one by one and copied to the model, so the
-peak memory is that of the model and one tensor, whatever the number of files. Weights of any floating-point type become
-float32. Settings of ``generate()`` and of initialization are ignored.
+peak memory is the size of the model and one tensor, regardless of the number of files. Weights of any floating-point
+type become float32. Settings of ``generate()`` and of initialization are ignored.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _vocabulary(checkpoint: Checkpoint[CausalFamily], end: int, unknown_id: int 
 def _is_tied(checkpoint: Checkpoint[CausalFamily], tensors: StoredTensors) -> bool:
     """Return whether embedding and output projection are one matrix.
 
-    If config.json says so but the file contains two different ones, they are two (as in `transformers` since 5.0).
+    If the file contains two different matrices, the setting in config.json is ignored (as in `transformers` since 5.0).
     """
     family = checkpoint.family
     projection = next((name for name in _projections(family) if name in tensors), None)

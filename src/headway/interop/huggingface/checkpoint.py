@@ -264,7 +264,7 @@ def read_tensors(folder: Path, prefix: str = "model.") -> tuple[Path, dict[str, 
 
 
 class StoredTensors(Mapping[str, Tensor]):
-    """The tensors of a folder with one or several weight files. Each is read when it is asked for.
+    """The tensors of a folder with one or several weight files. Each tensor is read when it is accessed.
 
     Args:
         folder: The folder.

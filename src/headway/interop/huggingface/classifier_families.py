@@ -37,7 +37,7 @@ class ClassifierFamily(ModelFamily):
         fixed: Keys of config.json that affect the result, and the only value that is supported. Default: those of the
             body.
         options: Returns the options of :class:`SequenceClassifierConfig` for a checkpoint.
-        head: Headway's modules of the head, by their names in the family.
+        head: For each module of the head, the family's name and Headway's name.
         ignored: Pattern of names of tensors that are not needed.
     """
 

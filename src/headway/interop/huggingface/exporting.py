@@ -1,5 +1,5 @@
 """Export to `transformers`: a post-norm Transformer becomes MarianMT, a pre-norm Transformer becomes Pegasus, and a
-classifier has a class of its own.
+classifier has a custom class.
 
 Marian and Pegasus compute the same as our Transformer with sinusoidal positions, except that all sines come before all
 cosines. The paper's interleaved sinusoids are exported exactly, too: the order of the d_model dimensions of the

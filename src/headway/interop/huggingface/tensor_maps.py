@@ -1,4 +1,4 @@
-"""How the tensors of a `transformers` folder correspond to Headway's weights, and how they are copied one by one."""
+"""The correspondence between tensors of a `transformers` folder and Headway's weights, and copying one by one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROWS_AT_ONCE = 4096  # rows of an embedding to copy at a time, so that memory n
 
 @dataclass(frozen=True)
 class TensorMap:
-    """How one tensor of a family corresponds to one or several weights of Headway.
+    """The correspondence between one tensor of a family and one or several of Headway's weights.
 
     Attributes:
         theirs: Name of the family's tensor.
@@ -37,7 +37,7 @@ class TensorMap:
 
 
 def rotated_order(width: int, fraction: float) -> Int[Tensor, " K"]:
-    """Return the family's index of each of Headway's units of a head: units i and i + K/2 become neighbors."""
+    """Return, for each unit of a head in Headway's order, the family's index: units i and i + K/2 become neighbors."""
     rotated = round(width * fraction)
     return torch.cat([torch.arange(rotated).view(2, -1).T.flatten(), torch.arange(rotated, width)])
 

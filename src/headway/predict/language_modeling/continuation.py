@@ -38,9 +38,9 @@ class GeneratedToken:
 
     Attributes:
         token: The token as displayed.
-        log_probability: Its log-probability in nats, as the model predicts it, whatever the options.
+        log_probability: The token's log-probability under the model in nats, regardless of the options.
         alternatives: The most probable tokens at its place, best first. The token may be one of them.
-        id: Its id.
+        id: The token's id.
     """
 
     token: str

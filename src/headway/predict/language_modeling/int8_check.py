@@ -38,14 +38,14 @@ INT8_CHECK_FILE = "int8_check.json"
 MIN_AGREEMENT = 0.96
 """Share of equal tokens that int8 needs: 94 %, and two standard deviations of a share of 512 tokens."""
 
-_SURE_AGREEMENT = 0.98  # if the first quarter of the passages agrees so well, the others are not read
+_SURE_AGREEMENT = 0.98  # if the first quarter of the passages reaches this agreement, the others are not read
 _TOKENS, _LENGTH = 512, 32  # number of tokens of all passages, and of each passage
 _CHARACTERS = 16 * _TOKENS  # characters to read: enough even if tokens are long
 _MAX_UNKNOWN = 0.2  # share of unknown tokens above which random tokens are read instead
 
 
 class Int8Check(Config):
-    """How well the int8 form of a language model agrees with float32.
+    """The agreement of a language model in int8 with float32.
 
     Attributes:
         format: Version of the file's format and of the check.
@@ -116,7 +116,7 @@ def _count_equal(
 
 
 def _test_tokens(tokenizer: TextTokenizer) -> list[int]:
-    """Return the tokens of the beginning of a poem, or random ones if the vocabulary has few of its words."""
+    """Return the tokens of the beginning of a poem, or random tokens if the vocabulary has few of its words."""
     found = tokenizer.encode(read_poem()[:_CHARACTERS])[:_TOKENS]
     if len(found) == _TOKENS and found.count(UNK) <= _MAX_UNKNOWN * _TOKENS:
         return found

@@ -126,7 +126,7 @@ class GenerationOptions(Sampling):
 
 @dataclass(frozen=True)
 class Perplexity:
-    """How well a model predicts texts.
+    """A model's prediction quality on texts.
 
     Attributes:
         loss: Mean negative log-probability of a token, in nats.
@@ -198,7 +198,7 @@ class LanguageModel:
         self._vocabulary = SearchVocabulary(BOS, EOS, banned=(PAD, BOS, UNK), other_ends=bundle.other_ends)
 
     def share_search(self, search: SearchFunction, steps: StepsFunction) -> None:
-        """Let all calls search with these functions, so that they can share batches."""
+        """Make all calls search with these functions, so that they can share batches."""
         self._search_all, self._search_steps = search, steps
 
     @property
@@ -223,7 +223,7 @@ class LanguageModel:
 
     @property
     def int8_check(self) -> Int8Check | None:
-        """How well int8 agrees with float32, which is checked if it is not known.
+        """The agreement of int8 with float32, which is measured if it is not known.
 
         None if the model or the machine does not support int8, and for models that were not imported, unless the result
         was given.

@@ -11,7 +11,7 @@ White space between words becomes one space, as a browser shows it. Known entiti
 and the characters with a meaning in markup are replaced by entities in the result.
 
 The detection of separating tags in XML follows the DeepL API (``outline_detection``): a tag is an inline tag if at
-least one of its elements stands beside text.
+least one of its elements is next to text.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _XML_ENTITIES = ("amp", "lt", "gt", "quot", "apos")
 
 
 class MarkupOptions(Config):
-    """How texts with markup are translated. The options have the names and the effect of those of the DeepL API."""
+    """Options of the translation of texts with markup. Names and effects equal those in the DeepL API."""
 
     kind: MarkupKind = Field(description="The syntax of the texts.")
     splitting_tags: tuple[str, ...] = Field((), description="Tags that separate segments, besides the usual ones.")
@@ -275,7 +275,7 @@ def _splitting(tokens: Sequence[_Token], options: MarkupOptions) -> list[bool]:
 
 
 def _outline(tokens: Sequence[_Token]) -> set[str]:
-    """Return the names of all tags that never occur beside text."""
+    """Return the names of all tags that never occur next to text."""
     names: set[str] = set()
     inline: set[str] = set()
     children: list[set[str]] = [set()]  # for each open element, the names of the tags directly inside

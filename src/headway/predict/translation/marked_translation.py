@@ -1,4 +1,4 @@
-"""Translate texts with markup or placeholders: their segments are translated like texts of their own.
+"""Translate texts with markup or placeholders: their segments are translated like separate texts.
 
 Texts that contain nothing to keep are passed on unchanged, so their translations do not depend on this module. The
 steps for the others:

@@ -11,9 +11,9 @@ which some pivots are easier or clearer than others, have a say (Utiyama and Isa
 Methods for Phrase-Based Statistical Machine Translation", call them n-best sentence translations). If several pivots
 lead to the same y, the most probable pair stands for it.
 
-Each sentence of a text that is split has pivots of its own. Requirements on the translation (prefix, phrases, the
-targets of a glossary) concern the second step; the entries of a glossary are found in x. Alignments compose: y's
-attention to z, times z's attention to x.
+Each sentence of a text that is split has its own pivots. Requirements on the translation (prefix, phrases, the targets
+of a glossary) concern the second step; the entries of a glossary are found in x. Alignments compose: y's attention to
+z, times z's attention to x.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class PivotTranslator(TextTranslator):
         self._from = from_ if second.source_languages else None
 
     def share_search(self, search: SearchFunction, steps: StepsFunction) -> None:
-        """Let all calls search with these functions, so that they can share batches."""
+        """Make all calls search with these functions, so that they can share batches."""
         self.first.share_search(search, steps)
         self.second.share_search(search, steps)
 
@@ -147,7 +147,7 @@ class PivotTranslator(TextTranslator):
         target_language: str | None,
         glossary: Glossary | None,
     ) -> list[Translation | HeadwayError]:
-        """Translate texts without markup and placeholders. ``aligned`` tells which ones need an alignment."""
+        """Translate texts without markup and placeholders. ``aligned`` marks the texts that need an alignment."""
         plans = [self._plan(source, source_language) for source in sources]
         parts = [
             _PivotedPart(each, tuple(glossary.matches(each.text)) if glossary else (), glossary is not None)
@@ -193,7 +193,7 @@ class PivotTranslator(TextTranslator):
         return _merged(plans, iter(results), aligned)
 
     def _plan(self, source: Source, source_language: str | None) -> tuple[TranslationPlan, list[Source]] | HeadwayError:
-        """Split a text into the parts that have pivots of their own."""
+        """Split a text into the parts that have separate pivots."""
         if not source.text.strip():
             return TranslationPlan(source), []
         first = self.first

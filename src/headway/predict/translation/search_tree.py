@@ -36,7 +36,7 @@ class SearchEnd:
 
     Attributes:
         node: The index of its last node.
-        text: Its text.
+        text: The token's text.
         score: What it is ranked by: its log-probability divided by the length penalty.
     """
 
@@ -47,7 +47,7 @@ class SearchEnd:
 
 @dataclass(frozen=True)
 class SearchTree:
-    """What a beam search has considered.
+    """The hypotheses that a beam search has considered.
 
     Attributes:
         beam_size: The number of hypotheses that are kept at each step.

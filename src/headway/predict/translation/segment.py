@@ -69,7 +69,7 @@ def split_sentences(text: str, language: str) -> list[str]:
 
     Args:
         text: The text.
-        language: Its language, as a BCP 47 tag.
+        language: The language of the text, as a BCP 47 tag.
     """
     import sentencex
 

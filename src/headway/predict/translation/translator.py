@@ -214,7 +214,7 @@ class Translator(TextTranslator):
         return len(self.bundle.source_tokenizer.encode(text)) + special
 
     def share_search(self, search: SearchFunction, steps: StepsFunction) -> None:
-        """Let all calls search with these functions, so that they can share batches.
+        """Make all calls search with these functions, so that they can share batches.
 
         Other batches, which hold up the steps of these searches, become small.
         """

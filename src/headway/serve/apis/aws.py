@@ -76,7 +76,7 @@ class _JsonReply(JSONResponse):
 
 
 class _AwsFields(BaseModel):
-    """The fields of an operation. Unknown ones are ignored, as in the original."""
+    """The fields of an operation. Unknown fields are ignored, as in the original."""
 
     model_config = ConfigDict(alias_generator=to_pascal)
 
@@ -161,7 +161,7 @@ class _Aws:
             raise BadRequestError("The document is not text in UTF-8 that is encoded in Base64") from None
         try:
             translated, answer = await self._translate(request, client, text, _MARKUPS[kind], fields)
-        except TooLargeError as large:  # the limit of a document has an error of its own
+        except TooLargeError as large:  # the size limit of documents has a separate error
             raise RefusedError(_error("LimitExceededException", str(large))) from None
         return {"TranslatedDocument": {"Content": base64.b64encode(translated.encode()).decode()}} | answer
 

@@ -21,7 +21,7 @@ _log = logging.getLogger("headway.serve")
 class EventStream(Response):
     """A reply with one event for each value.
 
-    An error before the first value is raised, so that it gets a status of its own. Later ones become the last event.
+    An error before the first value is raised, so that it determines the status. Later errors become the last event.
 
     Args:
         values: The values, which are sent as JSON.

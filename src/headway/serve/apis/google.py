@@ -83,7 +83,7 @@ class _Translated:
 
 
 class _Google:
-    """What both versions share."""
+    """Common code of both versions."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

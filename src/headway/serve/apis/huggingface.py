@@ -172,7 +172,7 @@ class _HuggingFaceFields(BaseModel):
 
 @dataclass(frozen=True)
 class _TaskCall:
-    """What a request asks of a model."""
+    """A parsed request, with its model and client."""
 
     client: Client
     model: ModelInfo

@@ -135,10 +135,10 @@ class _OutputTensor:
     """A tensor of a reply.
 
     Attributes:
-        name: Its name.
+        name: The tensor's name.
         datatype: BYTES, or FP32.
-        shape: Its shape.
-        data: Its elements in row-major order.
+        shape: The tensor's shape.
+        data: The elements in row-major order.
         labels: With one label for each element of the last dimension, the tensor may be sent as classifications.
     """
 
@@ -172,7 +172,7 @@ class _OutputTensor:
 
 @dataclass(frozen=True)
 class _InferenceCall:
-    """What a request asks of a model."""
+    """A parsed request, with its model and client."""
 
     client: Client
     model: ModelInfo
@@ -187,7 +187,7 @@ class _InferenceCall:
 
 @dataclass(frozen=True)
 class _InferenceTask:
-    """How models of a kind are called.
+    """How to call models of one kind of task.
 
     Attributes:
         outputs: The names and types of the tensors that they return, and whether these have one more dimension.

@@ -84,10 +84,10 @@ class Fleet(ABC):
         Args:
             model: The name of the model, or two models.
             method: The method, or a function whose first argument is the model.
-            arguments: Its other arguments.
+            arguments: The method's other arguments.
             caller: Who calls. Callers get equal shares of the workers' time.
             priority: Jobs with lower numbers come first.
-            keywords: Its keyword arguments.
+            keywords: The method's keyword arguments.
 
         Raises:
             HeadwayError: The method has raised it.

@@ -29,8 +29,8 @@ class Job:
         number: Identifies the job.
         model: The name of the model, or two models.
         method: The name of the method, or a function whose first argument is the model.
-        arguments: Its positional arguments.
-        keywords: Its keyword arguments.
+        arguments: The method's positional arguments.
+        keywords: The method's keyword arguments.
         caller: Jobs with the same caller share one caller's share of the batches.
         priority: Jobs with a lower number enter batches first.
         has_parts: Whether the method returns a stream of parts, each of which is sent as soon as it is there.

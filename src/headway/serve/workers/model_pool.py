@@ -1,7 +1,7 @@
 """The models of a service: some stay loaded, and the others are loaded on demand within a budget of memory.
 
 The models that stay share one :class:`~headway.serve.workers.process_fleet.ProcessFleet`, a loader with its workers. A
-model that is loaded on demand has a fleet of its own, whose loader is forked from the first one: it starts with all
+model that is loaded on demand has a separate fleet, whose loader is forked from the first one: it starts with all
 modules imported and with the models that stay, and unloading the model means ending its processes, which frees its
 memory for certain. So other models neither wait for a load nor notice one that fails. Work that needs two models at
 once is done by processes that have both: if both are loaded on demand, these are a further fleet, which loads the two.
@@ -54,9 +54,9 @@ class _Group:
 
     Attributes:
         specs: The models.
-        num_bytes: Their memory, measured or estimated.
-        loading: Their load, while it runs.
-        fleet: Their processes, if they are loaded.
+        num_bytes: Memory of the models in bytes, measured or estimated.
+        loading: The task that loads the models, while it runs.
+        fleet: The processes of the models, if they are loaded.
         users: The number of requests that use them, or wait for them.
         last_used: When the last one ended.
         failure: Why the last load has failed.
@@ -375,7 +375,7 @@ class ModelPool:
         await fleet.close()
 
     async def _on_idle(self) -> None:
-        """Keep the budget, and let a load go on that waits for room."""
+        """Enforce the memory budget, and resume a load that waits for memory."""
         while self._budget is not None and self.num_bytes > self._budget and self._idle():
             await self._unload(self._idle()[0])
         async with self._changed:

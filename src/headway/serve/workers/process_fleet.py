@@ -199,7 +199,7 @@ class ProcessFleet(Fleet):
         self._loaded.exception()  # retrieved, so that asyncio does not warn if no caller awaits the future
 
     async def fork(self, kind: bytes, connection: socket.socket) -> tuple[int, asyncio.Event]:
-        """Let the loader fork a process that serves a connection.
+        """Make the loader fork a process that serves a connection.
 
         Args:
             kind: What the process is: WORKER or LOADER.

@@ -9,10 +9,10 @@ microseconds to go from one to another, much less than between threads. Calls of
 
 Waiting requests enter by priority, and within a priority so that each caller gets the same number of tokens: a caller
 with one sentence does not wait for all sentences of another one. If only a few can enter a large batch, they wait for
-others for up to two steps. Requests of a lower priority than 0 have batches of their own. These are small, so that
-their steps are short, and get a tenth of the time while there are others. A call can be canceled, which takes effect
-before the next step. If a step fails, its sequences are decoded again one after the other, so that only the ones that
-cause the error fail.
+others for up to two steps. Requests of a lower priority than 0 have separate batches. These are small, so that their
+steps are short, and get a tenth of the time while there are others. A call can be canceled, which takes effect before
+the next step. If a step fails, its sequences are decoded again one after the other, so that only the ones that cause
+the error fail.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LOW_PRIORITY_TIME = 0.1  # share of the time while requests of normal priority 
 _MIN_ENTERING_FRACTION = 0.25
 _MAX_DELAYED_STEPS = 2
 
-_MAX_TURN_S = 0.005  # after this time, a greenlet gives way before its next batch or text
+_MAX_TURN_S = 0.005  # after this time, a greenlet pauses before its next batch or text
 
 
 @dataclass(eq=False)
@@ -76,7 +76,7 @@ class _Call:
         return self.has_ended or bool(self.progress)
 
     def fail(self, error: BaseException) -> None:
-        """Let the call raise ``error``."""
+        """Make the call raise ``error``."""
         self.error = self.error or error
         self._end()
 
@@ -182,7 +182,7 @@ class SharedSearch:
         self.on_call, self.max_rows, self.max_batch_tokens, self._clock = on_call, max_rows, max_batch_tokens, clock
         self._loop, self._thread = getcurrent(), threading.get_ident()
         self._arrived = deque[_Call]()  # calls that have no batch yet
-        self._ready: dict[greenlet, None] = {}  # the greenlets that can go on, in order
+        self._ready: dict[greenlet, None] = {}  # the greenlets that can continue, in order
         self._batches: dict[Any, _Batch] = {}
         self._round: list[_Batch] = []  # the batches that have not advanced yet in the current round
         self._served: dict[str, int] = {}  # tokens that each present caller has got
@@ -298,7 +298,7 @@ class SharedSearch:
         self._resume(greenlet(job), *arguments)
 
     def give_way(self) -> None:
-        """If the current greenlet has computed for some time, let the loop and others run before it goes on."""
+        """If the current greenlet has computed for some time, pause it so that the loop and other greenlets can run."""
         assert self.turn_started is not None
         if time.monotonic() - self.turn_started > _MAX_TURN_S:
             self._ready[getcurrent()] = None
@@ -328,7 +328,7 @@ class SharedSearch:
         return arrived + sum(batch.num_waiting for batch in list(self._batches.values()))
 
     def advance(self) -> None:
-        """Let waiting requests enter the next batch, advance it by one step, and resume the greenlets that can go on.
+        """Admit waiting requests to the next batch, advance it by one step, and resume the greenlets that can continue.
 
         If a step raises an exception that no single request has caused, all calls raise it. KeyboardInterrupt and other
         exceptions that do not derive from :class:`Exception` are raised here, and all calls are canceled.
@@ -359,7 +359,7 @@ class SharedSearch:
         batch, started = self._round.pop(0), self._clock()
         try:
             self._advance(batch, self._choose(batch))
-        except BaseException as error:  # no batch can go on from the middle of a step
+        except BaseException as error:  # no batch can continue from the middle of a step
             self._fail_all(error)
             if not isinstance(error, Exception):
                 raise
@@ -377,7 +377,9 @@ class SharedSearch:
             self._served[call.caller.name] = min(self._served.values(), default=0)
 
     def _fail_all(self, error: BaseException) -> None:
-        """Let all calls raise ``error``. KeyboardInterrupt and the like are for the loop only: cancel the calls."""
+        """Make all calls raise ``error``. KeyboardInterrupt and similar exceptions are for the loop only and cancel the
+        calls.
+        """
         shared = error if isinstance(error, Exception) else CancelledError()
         for batch in self._batches.values():
             for call in batch.calls:

@@ -2,7 +2,7 @@
 
 Short jobs that do little besides searching run in greenlets of the main thread, whose loop computes the steps of all
 searches (see :mod:`headway.serve.workers.shared_search`). Most jobs are of this kind, and a thread for each would cost
-as much time as the search of a small model. Jobs that may compute for long without a pause run in threads of their own.
+as much time as the search of a small model. Jobs that may compute for long without a pause run in separate threads.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SearchSharer(Protocol):
     """A model whose calls can share their batches."""
 
     def share_search(self, search: SearchFunction, steps: StepsFunction) -> None:
-        """Let all calls search with these functions."""
+        """Make all calls search with these functions."""
 
 
 def run_worker(connection: socket.socket, models: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ _STATUSES = (400, 403, 404, 405, 408, 409, 413, 421, 422, 429, 431, 503, 504)
 
 
 class ErrorDetail(BaseModel):
-    """What was wrong."""
+    """Description of the error."""
 
     status: int = Field(description="The status of the reply.")
     message: str

@@ -1,4 +1,4 @@
-"""What the bodies of requests have in common."""
+"""Fields that the bodies of several requests have in common."""
 
 from __future__ import annotations
 

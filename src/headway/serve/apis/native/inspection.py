@@ -96,7 +96,7 @@ class InspectReply(BaseModel):
 
 
 class SearchTreeReply(BaseModel):
-    """What a beam search has considered."""
+    """The hypotheses that a beam search has considered."""
 
     beam_size: int
     nodes: list[SearchNode] = Field(description="The tokens that were kept, each after its parent.")
@@ -112,7 +112,7 @@ class TargetItem(BaseModel):
 
 
 class ForceWordReply(BaseModel):
-    """What the word costs."""
+    """The cost of a forced word."""
 
     cost: float = Field(description="The difference of the log-probabilities in nats.")
     chosen: TargetItem

@@ -39,7 +39,7 @@ from headway.serve.service import Service
 
 
 class TranslationBody(Body):
-    """How to translate texts."""
+    """Options of a translation request."""
 
     source: str = Field("auto", description="The language of the texts; auto detects that of each text.")
     target: str = Field(description="The language to translate into.")
