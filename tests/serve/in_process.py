@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from headway.serve.app import error_for_url, make_app
 from headway.serve.clients import Client
 from headway.serve.config import KeyConfig, LimitsConfig, ModelConfig, ServeConfig
+from headway.serve.documents import ServedDocuments
 from headway.serve.errors import OverloadedError
 from headway.serve.glossaries import GlossaryLines, GlossaryStore
 from headway.serve.http_connection import BoundedHttpConnection
@@ -79,11 +80,16 @@ def make_service(models: Mapping[str, Any], **settings: Any) -> Service:
     return Service(config, ModelPool.of_fleet(InProcessFleet(models)), 1, store, Usage(None))
 
 
+def make_test_app(service: Service) -> ASGIApp:
+    """Return the application of a service."""
+    return make_app(service, ServedDocuments(service))
+
+
 def application(models: Mapping[str, Any] | Path, **settings: Any) -> TestClient:
     """Return a client of an application that serves these models, by name, or the one in a folder as "model"."""
     if isinstance(models, Path):
         models = {"model": load(models, precision="int8")}
-    app = make_app(make_service(models, **settings))
+    app = make_test_app(make_service(models, **settings))
     return TestClient(app, "http://localhost", raise_server_exceptions=False)
 
 

@@ -11,11 +11,10 @@ import httpx
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
-from in_process import RefusingOnce, application, key_config, listening, make_service
+from in_process import RefusingOnce, application, key_config, listening, make_service, make_test_app
 from starlette.testclient import TestClient
 
 from headway.predict import Translator
-from headway.serve.app import make_app
 
 pytest_plugins = ["small_model"]  # the fixtures of that file
 
@@ -105,7 +104,7 @@ def test_keys(translator: Translator) -> None:
 @pytest.fixture(scope="module")
 def url(translator: Translator) -> Iterator[str]:
     """The URL of a service with keys."""
-    with listening(make_app(make_service({"model": translator}, keys=KEYS))) as found:
+    with listening(make_test_app(make_service({"model": translator}, keys=KEYS))) as found:
         yield found
 
 
@@ -187,7 +186,7 @@ def test_errors_are_exceptions_of_the_client(url: str) -> None:
 
 def test_a_limit_and_the_retry_of_the_client(translator: Translator) -> None:
     service = make_service({"model": translator}, keys=KEYS)
-    with listening(make_app(service)) as url:
+    with listening(make_test_app(service)) as url:
         limited = client(url, "k2")
         limited.translate_text(Text="a", **LANGUAGES)
         with pytest.raises(limited.exceptions.TooManyRequestsException) as caught:

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import BadRequestError, HfHubHTTPError, OverloadedError, ValidationError
-from in_process import RefusingOnce, application, key_config, listening, make_service
+from in_process import RefusingOnce, application, key_config, listening, make_service, make_test_app
 from starlette.testclient import TestClient
 
 from headway.decode import DecodingOptions
 from headway.predict import LanguageModel
-from headway.serve.app import make_app
 
 pytest_plugins = ["small_model"]  # the fixtures of that file
 
@@ -35,7 +34,7 @@ def http(models: dict[str, Any]) -> TestClient:
 
 @pytest.fixture(scope="module")
 def url(models: dict[str, Any]) -> Iterator[str]:
-    with listening(make_app(make_service(models, keys=KEYS))) as found:
+    with listening(make_test_app(make_service(models, keys=KEYS))) as found:
         yield found
 
 
@@ -246,7 +245,7 @@ def test_errors_are_exceptions_of_the_client(url: str) -> None:
 def test_a_limit_and_a_request_after_it(models: dict[str, Any]) -> None:
     """This client leaves it to its caller to send a request again."""
     service = make_service(models, keys=KEYS)
-    with listening(make_app(service)) as url:
+    with listening(make_test_app(service)) as url:
         limited = client(url, key="k2")
         limited.translation("a")
         with pytest.raises(HfHubHTTPError, match="Too Many Requests") as caught:

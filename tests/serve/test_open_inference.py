@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from in_process import RefusingOnce, application, key_config, listening, make_service
+from in_process import RefusingOnce, application, key_config, listening, make_service, make_test_app
 from starlette.testclient import TestClient
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException
-
-from headway.serve.app import make_app
 
 pytest_plugins = ["small_model"]  # the fixtures of that file
 
@@ -37,7 +35,7 @@ def http(models: dict[str, Any]) -> TestClient:
 
 @pytest.fixture(scope="module")
 def url(models: dict[str, Any]) -> Iterator[str]:
-    with listening(make_app(make_service(models, keys=KEYS))) as found:
+    with listening(make_test_app(make_service(models, keys=KEYS))) as found:
         yield found
 
 
@@ -311,7 +309,7 @@ def test_errors_are_exceptions_of_the_client(client: Callable[..., InferenceServ
 def test_a_limit_and_a_request_after_it(models: dict[str, Any]) -> None:
     """This client leaves it to its caller to send a request again."""
     service = make_service(models, keys=KEYS)
-    with listening(make_app(service)) as url, InferenceServerClient(url.removeprefix("http://")) as own:
+    with listening(make_test_app(service)) as url, InferenceServerClient(url.removeprefix("http://")) as own:
         infer(own, ["a"], headers={"Authorization": "Bearer k2"})
         with pytest.raises(InferenceServerException, match="Too many requests") as caught:
             infer(own, ["a"], headers={"Authorization": "Bearer k2"})

@@ -13,11 +13,10 @@ from typing import Any
 
 import httpx
 import pytest
-from in_process import key_config
+from in_process import key_config, make_test_app
 from prometheus_client.parser import text_string_to_metric_families
 from running_service import running, unpack_model, wait_until
 
-from headway.serve.app import make_app
 from headway.serve.config import LimitsConfig, ModelConfig, ServeConfig
 from headway.serve.glossaries import GlossaryStore
 from headway.serve.model_info import ModelInfo
@@ -64,7 +63,7 @@ def check(test: Callable[[httpx.AsyncClient, Service, Workers], Awaitable[None]]
         workers = Workers()
         glossaries = GlossaryStore(None, max_glossaries=0, max_characters=0)
         service = Service(config, ModelPool.of_fleet(workers), 2, glossaries, Usage(None))
-        transport = httpx.ASGITransport(make_app(service), raise_app_exceptions=False)
+        transport = httpx.ASGITransport(make_test_app(service), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             await test(http, service, workers)
 

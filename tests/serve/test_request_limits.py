@@ -10,13 +10,12 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
 import pytest
-from in_process import InProcessFleet, application, key_config, make_service
+from in_process import InProcessFleet, application, key_config, make_service, make_test_app
 from running_service import unpack_model
 from starlette.testclient import TestClient
 
 from headway.predict import LanguageModel, MaskedLanguageModel, Translator, load_translator
 from headway.serve.apis.deepl import _WHITE_SPACE, _without_newlines
-from headway.serve.app import make_app
 from headway.serve.config import LimitsConfig
 from headway.serve.workers.model_pool import ModelPool
 
@@ -167,7 +166,7 @@ def test_an_error_in_the_middle_of_a_stream_has_its_status(writer: LanguageModel
 
     service = make_service({"writer": writer})
     service.replace_models(service.config, ModelPool.of_fleet(Late({"writer": writer})))
-    http = TestClient(make_app(service), "http://localhost")
+    http = TestClient(make_test_app(service), "http://localhost")
     reply = http.post("/api/v1/generate", json={"prompt": "ein", "stream": True, "options": {"max_new_tokens": 5}})
     *_, last = (json.loads(event.removeprefix("data: ")) for event in reply.text.split("\n\n") if event)
     assert last == {"error": {"status": 504, "message": "The time limit of a request has passed"}}
@@ -240,7 +239,7 @@ def test_messages_say_what_is_missing(translator: Translator) -> None:
 
 def test_a_limit_of_bodies_changes_with_the_configuration(translator: Translator) -> None:
     service = make_service({"model": translator})
-    http = TestClient(make_app(service), "http://localhost")
+    http = TestClient(make_test_app(service), "http://localhost")
     body = {"q": "Ein Hund" + " " * 2000, "source": "en", "target": "de"}
     assert http.post("/translate", json=body).status_code == 200
     limits = service.config.limits.model_copy(update={"body_bytes": 1024})

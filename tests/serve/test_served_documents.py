@@ -388,7 +388,7 @@ def test_a_document_that_was_fetched_makes_room(http: UploadingClient) -> None:
 
 def served_documents(translator: Translator, **limits: int) -> tuple[ServedDocuments, Client]:
     service = make_service({"model": translator}, limits=LimitsConfig(**limits))
-    return service.documents, service.clients.authenticate(None)
+    return ServedDocuments(service), service.clients.authenticate(None)
 
 
 def test_an_upload_that_is_canceled_leaves_nothing(translator: Translator) -> None:

@@ -22,7 +22,18 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headway.serve import page
-from headway.serve.apis import aws, azure, deepl, deeplx, google, huggingface, libretranslate, open_inference, openai
+from headway.serve.apis import (
+    aws,
+    azure,
+    deepl,
+    deepl_documents,
+    deeplx,
+    google,
+    huggingface,
+    libretranslate,
+    open_inference,
+    openai,
+)
 from headway.serve.apis.deepl_documents import DOCUMENT_PATH
 from headway.serve.apis.libretranslate import TRANSLATE_FILE_PATH
 from headway.serve.apis.native import translation
@@ -31,6 +42,7 @@ from headway.serve.apis.native.errors import error as native_error
 from headway.serve.apis.native.jobs import JOBS_PATH
 from headway.serve.apis.native.router import router as native_router
 from headway.serve.dispatch import NATIVE, PAGE, api_of_head, api_of_request, split_prefix
+from headway.serve.documents import ServedDocuments
 from headway.serve.errors import BadKeyError, OverloadedError, QuotaExceededError, RefusedError, UnknownDictionaryError
 from headway.serve.http_errors import STATUSES, http_error
 from headway.serve.reports import EndedRequest, RequestReports
@@ -46,15 +58,15 @@ _MAX_PROBLEMS = 10  # maximum number of problems that an error lists
 _ALWAYS_ANSWERED = ("/health", "/ready", "/metrics", "/v2/health/live")  # answered even while the service shuts down
 
 
-def make_app(service: Service) -> ASGIApp:
-    """Return the application."""
+def make_app(service: Service, documents: ServedDocuments) -> ASGIApp:
+    """Return the application. The documents are deleted when it ends."""
     reports = RequestReports(service)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         reports.flush()
-        service.documents.close()
+        documents.close()
         await service.pool.close()
 
     native = FastAPI(
@@ -65,7 +77,7 @@ def make_app(service: Service) -> ASGIApp:
         redoc_url=None,
         exception_handlers=dict(_HANDLERS),
     )
-    native.include_router(native_router(service))
+    native.include_router(native_router(service, documents))
 
     @native.api_route("/ready", methods=["GET", "HEAD"], include_in_schema=False)
     async def ready() -> JSONResponse:
@@ -88,7 +100,10 @@ def make_app(service: Service) -> ASGIApp:
     apps: dict[str, ASGIApp] = {NATIVE: before_native}
     for name, api in _APIS.items():
         if api.routes is not None:
-            apps[name] = Starlette(routes=api.routes(service), exception_handlers=_HANDLERS)
+            routes = list(api.routes(service))
+            if api.document_routes is not None:
+                routes += api.document_routes(service, documents)
+            apps[name] = Starlette(routes=routes, exception_handlers=_HANDLERS)
     guarded: ASGIApp = _Gateway(apps, service, reports)
     if service.config.allowed_origins:
         guarded = CORSMiddleware(
@@ -106,15 +121,21 @@ def make_app(service: Service) -> ASGIApp:
 
 @dataclass(frozen=True)
 class _Api:
-    """An API: the form of its errors, its routes unless FastAPI has them, and its own statuses for some errors.
+    """An API.
 
-    While the queue is full, requests to the ``queued`` paths are refused before their bodies are read.
+    Attributes:
+        error: Returns an error in the form of the API.
+        routes: Returns its routes. None means that FastAPI has them.
+        statuses: Its own HTTP statuses for some errors.
+        queued: While the queue is full, requests to these paths are refused before their bodies are read.
+        document_routes: Returns its routes for documents, if it has any.
     """
 
     error: Callable[[str, int, dict[str, str] | None], Response]
     routes: Callable[[Service], Sequence[Route]] | None
     statuses: Mapping[type[Exception], int] = field(default_factory=dict)
     queued: tuple[str, ...] = ()
+    document_routes: Callable[[Service, ServedDocuments], Sequence[Route]] | None = None
 
 
 _APIS = {
@@ -130,6 +151,7 @@ _APIS = {
         deepl.routes,
         {QuotaExceededError: 456, UnknownDictionaryError: 404},
         queued=("/v2/translate",),
+        document_routes=deepl_documents.routes,
     ),
     "aws": _Api(aws.error, aws.routes),
     "azure": _Api(azure.error, azure.routes, {BadKeyError: 401, QuotaExceededError: 403}, queued=("/translate",)),
@@ -137,7 +159,12 @@ _APIS = {
     "google": _Api(google.error, google.routes),
     "huggingface": _Api(huggingface.error, huggingface.routes, {BadKeyError: 401}),
     "open-inference": _Api(open_inference.error, open_inference.routes, {BadKeyError: 401}),
-    "libretranslate": _Api(libretranslate.error, libretranslate.routes, queued=("/translate",)),
+    "libretranslate": _Api(
+        libretranslate.error,
+        libretranslate.routes,
+        queued=("/translate",),
+        document_routes=libretranslate.document_routes,
+    ),
 }
 
 

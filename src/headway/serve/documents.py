@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headway.documents import DocumentError, DocumentLimits, DocumentText, document_format
 from headway.documents.formats import DocumentFormat
@@ -39,9 +39,7 @@ from headway.serve.errors import (
 )
 from headway.serve.glossaries import StoredGlossary
 from headway.serve.languages import base_language
-
-if TYPE_CHECKING:
-    from headway.serve.service import Service
+from headway.serve.service import Service
 
 _log = logging.getLogger("headway.serve")
 _DETECTED_CHARACTERS = 10_000
@@ -150,7 +148,7 @@ class ServedDocument:
 
 
 class ServedDocuments:
-    """The documents of a service."""
+    """The documents that clients of a service have uploaded."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

@@ -33,6 +33,7 @@ from headway.config import Config
 from headway.errors import HeadwayError
 from headway.serve.app import make_app
 from headway.serve.config import ServeConfig, read_config
+from headway.serve.documents import ServedDocuments
 from headway.serve.errors import ModelNotReadyError, UnavailableError, WorkerError
 from headway.serve.model_info import ModelInfo, PivotModels
 from headway.serve.run import save_regularly
@@ -268,7 +269,8 @@ class Frontend:
         glossaries, usage = open_stores(config)
         fleet = RayFleet(models, replicas, workers)
         await fleet.start()
-        self._app = make_app(Service(config, ModelPool.of_fleet(fleet), replicas * workers, glossaries, usage))
+        service = Service(config, ModelPool.of_fleet(fleet), replicas * workers, glossaries, usage)
+        self._app = make_app(service, ServedDocuments(service))
         self._saving = asyncio.ensure_future(save_regularly(usage))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:

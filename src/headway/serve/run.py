@@ -26,6 +26,7 @@ from headway.serve.usage import Usage
 from headway.serve.workers.model_pool import ModelPool
 
 if TYPE_CHECKING:
+    from headway.serve.documents import ServedDocuments
     from headway.serve.service import Service
 
 _log = logging.getLogger("headway.serve")
@@ -64,6 +65,7 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
     # These imports take about as long as loading a model, which another process does meanwhile.
     from headway.hardware import move_to_huge_pages
     from headway.serve.app import error_for_url, make_app
+    from headway.serve.documents import ServedDocuments
     from headway.serve.http_connection import BoundedHttpConnection
     from headway.serve.languages import prepare_detection
     from headway.serve.service import Service, open_stores
@@ -72,9 +74,10 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
     preparing = asyncio.ensure_future(asyncio.to_thread(prepare_detection))
     await pool.start()
     service = Service(config, pool, workers, glossaries, usage)
+    documents = ServedDocuments(service)
     connection = partial(BoundedHttpConnection, limits=lambda: service.config.limits, error=error_for_url)
     settings = uvicorn.Config(
-        make_app(service),
+        make_app(service, documents),
         http=connection,  # type: ignore[arg-type]  # uvicorn calls it as it would call the class
         ws="none",
         log_config=None,
@@ -88,7 +91,7 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
     move_to_huge_pages()
-    server = _Server(settings, service, usage)
+    server = _Server(settings, service, documents, usage)
     reloader = _Reloader(service, workers, path, reread)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.reload)
     watching = asyncio.gather(reloader.watch(), save_regularly(usage))
@@ -121,9 +124,9 @@ async def save_regularly(usage: Usage) -> None:
 class _Server(uvicorn.Server):
     """uvicorn's server, which answers new requests with 503 while it ends."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, usage: Usage) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, documents: ServedDocuments, usage: Usage) -> None:
         super().__init__(config)
-        self._service, self._usage = service, usage
+        self._service, self._documents, self._usage = service, documents, usage
         self._draining: asyncio.Task[None] | None = None
 
     def handle_exit(self, sig: int, frame: object) -> None:
@@ -133,7 +136,7 @@ class _Server(uvicorn.Server):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(OutputError, OSError):
-                self._service.documents.delete_files()
+                self._documents.delete_files()
                 self._usage.save()
             logging.shutdown()  # writes the lines that wait for the event loop
             os._exit(1)

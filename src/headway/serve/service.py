@@ -19,7 +19,6 @@ from headway.serve.cache import ResultCache
 from headway.serve.clients import AdmissionState, Client, Clients, RequestSizes
 from headway.serve.config import ModelConfig, ServeConfig, model_name
 from headway.serve.directions import Direction, Directions
-from headway.serve.documents import ServedDocuments
 from headway.serve.errors import (
     TimedOutError,
     UnknownLanguageError,
@@ -66,7 +65,6 @@ class Service:
             first_rate=workers * _FIRST_RATE,
         )
         self.jobs = BulkJobs(self.admission, workers * _GROUPS_PER_WORKER)
-        self.documents = ServedDocuments(self)
         self.is_draining = False
         self.replace_models(config, pool)
 

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from headway.predict import MarkupOptions, Source
 from headway.predict.results import raise_first_error
-from headway.serve.apis import deepl_documents, deepl_glossaries
+from headway.serve.apis import deepl_glossaries
 from headway.serve.apis.deepl_fields import (
     authorized_client,
     check_formality,
@@ -53,7 +53,6 @@ def routes(service: Service) -> list[Route]:
         Route("/v2/languages", api.languages, methods=["GET", "POST"]),
         Route("/v2/usage", api.usage, methods=["GET", "POST"]),
         Route("/v2/write/rephrase", api.rephrase, methods=["POST"]),
-        *deepl_documents.routes(service),
         *deepl_glossaries.routes(service),
     ]
 

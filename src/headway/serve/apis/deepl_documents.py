@@ -23,7 +23,7 @@ from headway.serve.apis.deepl_fields import (
 )
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.request_fields import read_fields, read_upload
-from headway.serve.documents import ServedDocument
+from headway.serve.documents import ServedDocument, ServedDocuments
 from headway.serve.errors import (
     BadRequestError,
     DocumentNotDoneError,
@@ -38,9 +38,9 @@ _STATUSES = {"waiting": "queued", "running": "translating", "done": "done", "fai
 _CHARACTERS_PER_SECOND = 200.0  # a guess; clients do not rely on the time that is left
 
 
-def routes(service: Service) -> list[Route]:
+def routes(service: Service, documents: ServedDocuments) -> list[Route]:
     """Return the routes of documents."""
-    api = _Documents(service)
+    api = _Documents(service, documents)
     return [
         Route(DOCUMENT_PATH, api.upload, methods=["POST"]),
         Route(f"{DOCUMENT_PATH}/{{identifier}}", api.status, methods=["GET", "POST"]),
@@ -71,8 +71,8 @@ class _DeletingFileResponse(FileResponse):
 
 
 class _Documents:
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, service: Service, documents: ServedDocuments) -> None:
+        self._service, self._documents = service, documents
 
     async def upload(self, request: Request) -> Response:
         fields, file = await read_upload(request)
@@ -92,9 +92,7 @@ class _Documents:
                 raise BadRequestError("Use of a glossary requires the source_lang parameter to be specified")
             glossary = self._service.glossaries.get(client.name, identifier)
         try:
-            adding = self._service.documents.add(
-                client, name, file.content, source or "auto", target, glossary=glossary
-            )
+            adding = self._documents.add(client, name, file.content, source or "auto", target, glossary=glossary)
             document = await unless_disconnected(request, adding)
         except UnknownLanguageError as error:
             raise BadRequestError(f"Value for '{error.side}_lang' not supported.") from None
@@ -120,14 +118,14 @@ class _Documents:
         except DocumentNotDoneError:
             raise RefusedError(JSONResponse({"message": "Document not ready"}, 503)) from None
 
-        delete = partial(self._service.documents.remove, document)
+        delete = partial(self._documents.remove, document)
         return _DeletingFileResponse(path, delete, media_type=document.format.media_type, filename=document.name)
 
     async def _document(self, request: Request) -> ServedDocument:
         fields = await read_fields(request)
         client = authorized_client(self._service, request, fields)
         key = required_text(fields, "document_key")
-        found = self._service.documents.get(client.name, request.path_params["identifier"])
+        found = self._documents.get(client.name, request.path_params["identifier"])
         if not hmac.compare_digest(found.secret.encode(), key.encode("utf-8", "surrogatepass")):
             raise UnknownDocumentError(found.id)
         return found

@@ -17,7 +17,7 @@ from headway.documents import document_extensions
 from headway.predict.results import raise_first_error
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.request_fields import read_fields, read_upload
-from headway.serve.documents import ServedDocument
+from headway.serve.documents import ServedDocument, ServedDocuments
 from headway.serve.errors import BadRequestError, UnavailableError, UnknownDocumentError
 from headway.serve.languages import english_name
 from headway.serve.service import Service
@@ -33,13 +33,20 @@ def routes(service: Service) -> list[Route]:
     api = _LibreTranslate(service)
     return [
         Route("/translate", api.translate, methods=["POST"]),
-        Route(TRANSLATE_FILE_PATH, api.translate_file, methods=["POST"]),
-        Route(DOWNLOAD_PATH + "{name}", api.download_file, methods=["GET"]),
         Route("/detect", api.detect, methods=["POST"]),
         Route("/languages", api.languages, methods=["GET"]),
         Route("/frontend/settings", api.settings, methods=["GET"]),
         Route("/suggest", api.suggest, methods=["POST"]),
         Route("/health", api.health, methods=["GET"]),
+    ]
+
+
+def document_routes(service: Service, documents: ServedDocuments) -> list[Route]:
+    """Return the routes of documents."""
+    api = _LibreTranslateDocuments(service, documents)
+    return [
+        Route(TRANSLATE_FILE_PATH, api.translate_file, methods=["POST"]),
+        Route(DOWNLOAD_PATH + "{name}", api.download_file, methods=["GET"]),
     ]
 
 
@@ -78,44 +85,6 @@ class _LibreTranslate:
         if detected is not None:
             answer["detectedLanguage"] = _one_or_list([_confidence(each) for each in detected], is_list)
         return JSONResponse(answer)
-
-    async def translate_file(self, request: Request) -> Response:
-        """Translate a file, and return the address of the result when it is there."""
-        fields, file = await read_upload(request)
-        client = self._service.clients.authenticate(_key(fields))
-        source, target = _required(fields, "source"), _required(fields, "target")
-        if file is None:
-            raise BadRequestError("Invalid request: missing file parameter")
-        if not file.name:
-            raise BadRequestError("Invalid request: empty file")
-        adding = self._service.documents.add(client, file.name, file.content, source, target)
-        document = await unless_disconnected(request, adding)
-        try:
-            await unless_disconnected(request, self._finished(document))
-        except BaseException:
-            self._service.documents.remove(document)
-            raise
-        if document.error is not None:
-            self._service.documents.remove(document)
-            raise BadRequestError(document.error)
-        address = f"{str(request.base_url).removesuffix('/')}{DOWNLOAD_PATH}{document.secret}.{quote(document.name)}"
-        return JSONResponse({"translatedFileUrl": address})
-
-    async def _finished(self, document: ServedDocument) -> None:
-        """Wait until a document is translated, or the service ends."""
-        while not document.finished.is_set():
-            if self._service.is_draining:
-                raise UnavailableError
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(document.finished.wait(), _CHECK_S)
-
-    async def download_file(self, request: Request) -> Response:
-        """Return a translated file to everyone who knows its address."""
-        secret, _, name = request.path_params["name"].partition(".")
-        document = self._service.documents.with_secret(secret)
-        if name != document.name:
-            raise UnknownDocumentError(name)
-        return FileResponse(document.fetch(), media_type=document.format.media_type, filename=document.name)
 
     async def detect(self, request: Request) -> Response:
         fields = await read_fields(request)
@@ -163,6 +132,49 @@ class _LibreTranslate:
 
     async def health(self, _: Request) -> Response:
         return JSONResponse({"status": "ok"})
+
+
+class _LibreTranslateDocuments:
+    def __init__(self, service: Service, documents: ServedDocuments) -> None:
+        self._service, self._documents = service, documents
+
+    async def translate_file(self, request: Request) -> Response:
+        """Translate a file, and return the address of the result when it is there."""
+        fields, file = await read_upload(request)
+        client = self._service.clients.authenticate(_key(fields))
+        source, target = _required(fields, "source"), _required(fields, "target")
+        if file is None:
+            raise BadRequestError("Invalid request: missing file parameter")
+        if not file.name:
+            raise BadRequestError("Invalid request: empty file")
+        adding = self._documents.add(client, file.name, file.content, source, target)
+        document = await unless_disconnected(request, adding)
+        try:
+            await unless_disconnected(request, self._finished(document))
+        except BaseException:
+            self._documents.remove(document)
+            raise
+        if document.error is not None:
+            self._documents.remove(document)
+            raise BadRequestError(document.error)
+        address = f"{str(request.base_url).removesuffix('/')}{DOWNLOAD_PATH}{document.secret}.{quote(document.name)}"
+        return JSONResponse({"translatedFileUrl": address})
+
+    async def _finished(self, document: ServedDocument) -> None:
+        """Wait until a document is translated, or the service ends."""
+        while not document.finished.is_set():
+            if self._service.is_draining:
+                raise UnavailableError
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(document.finished.wait(), _CHECK_S)
+
+    async def download_file(self, request: Request) -> Response:
+        """Return a translated file to everyone who knows its address."""
+        secret, _, name = request.path_params["name"].partition(".")
+        document = self._documents.with_secret(secret)
+        if name != document.name:
+            raise UnknownDocumentError(name)
+        return FileResponse(document.fetch(), media_type=document.format.media_type, filename=document.name)
 
 
 def _text(fields: dict[str, Any], name: str) -> str | None:

@@ -15,7 +15,7 @@ from headway.serve.apis.native.glossaries import GlossaryBody
 from headway.serve.apis.native.jobs import iso_time
 from headway.serve.apis.request_fields import optional_text, parse_fields, parse_json, read_upload
 from headway.serve.clients import Client
-from headway.serve.documents import ServedDocument
+from headway.serve.documents import ServedDocument, ServedDocuments
 from headway.serve.errors import BadRequestError
 from headway.serve.glossaries import StoredGlossary
 from headway.serve.service import Service
@@ -43,7 +43,7 @@ _FORM = {
 _UPLOAD = {"requestBody": {"content": {"multipart/form-data": {"schema": _FORM}}, "required": True}}
 
 
-def add_routes(api: APIRouter, service: Service) -> None:
+def add_routes(api: APIRouter, service: Service, documents: ServedDocuments) -> None:
     """Add the routes of documents."""
 
     @api.post("/documents", status_code=201, openapi_extra=_UPLOAD)
@@ -61,7 +61,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
             raise BadRequestError("target: Field required")
         glossary = _chosen_glossary(service, client, fields)
         model = _text(fields, "model")
-        adding = service.documents.add(client, file.name, file.content, source, target, model, glossary)
+        adding = documents.add(client, file.name, file.content, source, target, model, glossary)
         return _document(await unless_disconnected(request, adding))
 
     @api.get("/documents/{identifier}")
@@ -72,18 +72,18 @@ def add_routes(api: APIRouter, service: Service) -> None:
         "unlikely", "glossary" (an entry is not met) or "failed" (the text is not translated). ``num_texts`` is the
         number of texts that it applies to, and ``examples`` are the beginnings of some of them.
         """
-        return _document(service.documents.get(client_of(service, request).name, identifier))
+        return _document(documents.get(client_of(service, request).name, identifier))
 
     @api.get("/documents/{identifier}/result", response_model=None, response_class=FileResponse)
     async def document_result(identifier: str, request: Request) -> Response:
         """Return a translated document."""
-        found = service.documents.get(client_of(service, request).name, identifier)
+        found = documents.get(client_of(service, request).name, identifier)
         return FileResponse(found.fetch(), media_type=found.format.media_type, filename=found.name)
 
     @api.delete("/documents/{identifier}", status_code=204)
     async def delete_document(identifier: str, request: Request) -> None:
         """Cancel the translation of a document, and delete it."""
-        service.documents.remove(service.documents.get(client_of(service, request).name, identifier))
+        documents.remove(documents.get(client_of(service, request).name, identifier))
 
 
 def _chosen_glossary(service: Service, client: Client, fields: dict[str, Any]) -> StoredGlossary | None:

@@ -19,10 +19,11 @@ from headway.serve.apis.native import (
 )
 from headway.serve.apis.native.errors import ERRORS
 from headway.serve.apis.native.fields import client_of
+from headway.serve.documents import ServedDocuments
 from headway.serve.service import Service
 
 
-def router(service: Service) -> APIRouter:
+def router(service: Service, served_documents: ServedDocuments) -> APIRouter:
     """Return the routes of the API."""
     api = APIRouter(prefix="/api/v1", responses=ERRORS)
 
@@ -45,15 +46,9 @@ def router(service: Service) -> APIRouter:
             for model in service.models
         ]
 
-    for part in (
-        translation,
-        inspection,
-        jobs,
-        documents,
-        glossaries,
-        language_model,
-        classification,
-        masked_language_model,
-    ):
+    for part in (translation, inspection, jobs):
+        part.add_routes(api, service)
+    documents.add_routes(api, service, served_documents)
+    for part in (glossaries, language_model, classification, masked_language_model):
         part.add_routes(api, service)
     return api
