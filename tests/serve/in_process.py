@@ -23,11 +23,11 @@ from headway.serve.documents import ServedDocuments
 from headway.serve.errors import OverloadedError
 from headway.serve.glossaries import GlossaryLines, GlossaryStore
 from headway.serve.http_connection import BoundedHttpConnection
-from headway.serve.model_info import ModelInfo, PivotModels
+from headway.serve.model_info import ModelInfo
 from headway.serve.service import Service
 from headway.serve.usage import Usage
 from headway.serve.workers.fleet import Fleet
-from headway.serve.workers.messages import Job, Method
+from headway.serve.workers.messages import Job
 from headway.serve.workers.model_pool import ModelPool
 from headway.tasks import load
 
@@ -47,30 +47,20 @@ class InProcessFleet(Fleet):
     def num_ready(self) -> int:
         return 1
 
-    async def call(
-        self,
-        model: str | PivotModels,
-        method: Method,
-        *arguments: Any,
-        caller: str = "",
-        priority: int = 0,
-        **keywords: Any,
-    ) -> Any:
-        assert isinstance(model, str)
+    async def call(self, job: Job) -> Any:
+        assert isinstance(job.model, str)
         await asyncio.sleep(0)  # so that calls overlap
-        return Job(0, model, method).bind(self._objects[model])(*arguments, **_built(keywords))
+        keywords = {
+            name: value.build() if isinstance(value, GlossaryLines) else value for name, value in job.keywords.items()
+        }
+        return job.bind(self._objects[job.model])(*job.arguments, **keywords)
 
-    async def stream(
-        self, model: str, method: Method, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
-    ) -> AsyncGenerator[Any]:
-        parts = Job(0, model, method).bind(self._objects[model])(*arguments, **keywords)
+    async def stream(self, job: Job) -> AsyncGenerator[Any]:
+        assert isinstance(job.model, str)
+        parts = job.bind(self._objects[job.model])(*job.arguments, **job.keywords)
         for part in parts:
             yield part
         yield parts.continuation
-
-
-def _built(keywords: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.build() if isinstance(value, GlossaryLines) else value for name, value in keywords.items()}
 
 
 def make_service(models: Mapping[str, Any], **settings: Any) -> Service:

@@ -14,9 +14,11 @@ from running_service import unpack_model
 from headway.errors import HeadwayError
 from headway.serve.errors import UnavailableError
 from headway.serve.model_info import ModelSpec
+from headway.serve.workers.messages import Job
 from headway.serve.workers.process_fleet import ProcessFleet
 
 _PATIENCE_S = 60.0
+JOB = Job("model", "translate_each", (["Good morning"],))
 
 
 def make_fleet(folder: Path) -> ProcessFleet:
@@ -86,7 +88,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
 
         fleet._start_worker = start_at_last  # type: ignore[method-assign]
         os.kill(fleet.pids[0], signal.SIGKILL)
-        found = await asyncio.wait_for(fleet.call("model", "translate_each", ["Good morning"]), _PATIENCE_S)
+        found = await asyncio.wait_for(fleet.call(JOB), _PATIENCE_S)
         assert len(found) == 1
         assert next(failures, None) is None
         await fleet.close()
@@ -101,14 +103,14 @@ def test_jobs_fail_at_once_when_no_worker_can_be_started_again(tmp_path: Path) -
         assert fleet._loader is not None
         worker = fleet.pids[0]
         os.kill(worker, signal.SIGSTOP)
-        waiting = asyncio.ensure_future(fleet.call("model", "translate_each", ["Good morning"]))
+        waiting = asyncio.ensure_future(fleet.call(JOB))
         await asyncio.sleep(0)
         os.kill(fleet._loader.pid, signal.SIGKILL)
         os.kill(worker, signal.SIGKILL)
         with pytest.raises(UnavailableError):
             await asyncio.wait_for(waiting, 10)
         with pytest.raises(UnavailableError):
-            await asyncio.wait_for(fleet.call("model", "translate_each", ["Good morning"]), 10)
+            await asyncio.wait_for(fleet.call(JOB), 10)
         await fleet.close()
 
     asyncio.run(check())

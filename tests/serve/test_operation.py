@@ -24,7 +24,7 @@ from headway.serve.reports import EndedRequest, RequestReports
 from headway.serve.service import Service
 from headway.serve.usage import Usage
 from headway.serve.workers.fleet import Fleet
-from headway.serve.workers.messages import Pong
+from headway.serve.workers.messages import Job, Pong
 from headway.serve.workers.model_pool import ModelPool
 
 
@@ -47,10 +47,10 @@ class Workers(Fleet):
     def private_bytes(self) -> int:
         return 1000
 
-    async def call(self, *_: Any, **__: Any) -> Any:
+    async def call(self, _: Job) -> Any:
         raise RuntimeError("a defect that the reply does not describe")
 
-    def stream(self, *_: Any, **__: Any) -> AsyncGenerator[Any]:
+    def stream(self, _: Job) -> AsyncGenerator[Any]:
         raise NotImplementedError
 
 

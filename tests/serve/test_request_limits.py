@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 from headway.predict import LanguageModel, MaskedLanguageModel, Translator, load_translator
 from headway.serve.apis.deepl import _WHITE_SPACE, _without_newlines
 from headway.serve.config import LimitsConfig
+from headway.serve.workers.messages import Job
 from headway.serve.workers.model_pool import ModelPool
 
 _AZURE = "/translate?api-version=3.0&from=en"
@@ -159,8 +160,8 @@ class TestCounting:
 
 def test_an_error_in_the_middle_of_a_stream_has_its_status(writer: LanguageModel) -> None:
     class Late(InProcessFleet):
-        async def stream(self, *arguments: Any, **keywords: Any) -> AsyncGenerator[Any]:
-            async for part in super().stream(*arguments, **keywords):
+        async def stream(self, job: Job) -> AsyncGenerator[Any]:
+            async for part in super().stream(job):
                 yield part
                 raise TimeoutError
 
@@ -177,9 +178,9 @@ def test_the_cache_of_new_models_has_no_results_of_the_old_ones(translator: Tran
     service = make_service({"model": translator}, limits=LimitsConfig(cache_mb=1.0))
 
     class Slow(InProcessFleet):
-        async def call(self, *arguments: Any, **keywords: Any) -> Any:
+        async def call(self, job: Job) -> Any:
             service.replace_models(service.config, ModelPool.of_fleet(InProcessFleet({"model": translator})))
-            return await super().call(*arguments, **keywords)
+            return await super().call(job)
 
     service.replace_models(service.config, ModelPool.of_fleet(Slow({"model": translator})))
     before = service.cache

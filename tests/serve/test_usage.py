@@ -24,6 +24,7 @@ from headway.serve.model_info import ModelInfo
 from headway.serve.service import Service
 from headway.serve.usage import Usage
 from headway.serve.workers.fleet import Fleet
+from headway.serve.workers.messages import Job
 from headway.serve.workers.model_pool import ModelPool
 
 
@@ -91,10 +92,10 @@ class Workers(Fleet):
         super().__init__(1)
         self.models = {"model": ModelInfo("model", "translation", "translates", ("en",), ("de",))}
 
-    async def call(self, *_: Any, **__: Any) -> Any:
+    async def call(self, _: Job) -> Any:
         await asyncio.sleep(0.01)
 
-    def stream(self, *_: Any, **__: Any) -> AsyncGenerator[Any]:
+    def stream(self, _: Job) -> AsyncGenerator[Any]:
         raise NotImplementedError
 
 

@@ -11,20 +11,20 @@ import pytest
 
 from headway.serve.errors import WorkerError
 from headway.serve.glossaries import GlossaryLines
-from headway.serve.workers.messages import Done, Job, Ping, Pong, encode, receive
+from headway.serve.workers.messages import Done, Job, Ping, Pong, Start, encode, receive
 from headway.serve.workers.worker import _is_short, run_worker
 
 
 @pytest.mark.parametrize(
     ("job", "short"),
     [
-        (Job(1, "m", "translate_each", (["a"],)), True),
-        (Job(1, "m", "stream", ("a",), has_parts=True), True),
-        (Job(1, "m", "translate_each", (["a"],), {"alignment": True}), False),
-        (Job(1, "m", "translate_each", (["a"],), {"glossary": GlossaryLines("a\tb")}), False),
-        (Job(1, "m", "translate_each", (["a"],), priority=1), False),
-        (Job(1, "m", "score", (["a"],)), False),
-        (Job(1, "m", len, ([1],)), False),
+        (Job("m", "translate_each", (["a"],)), True),
+        (Job("m", "stream", ("a",)), True),
+        (Job("m", "translate_each", (["a"],), {"alignment": True}), False),
+        (Job("m", "translate_each", (["a"],), {"glossary": GlossaryLines("a\tb")}), False),
+        (Job("m", "translate_each", (["a"],), priority=1), False),
+        (Job("m", "score", (["a"],)), False),
+        (Job("m", len, ([1],)), False),
     ],
 )
 def test_short_jobs_search_and_do_little_else(job: Job, short: bool) -> None:
@@ -60,12 +60,12 @@ def test_a_worker_answers_while_a_job_computes() -> None:
         process.start()
         theirs.close()
         ours.settimeout(60)
-        for job in (
-            Job(1, "m", "translate_each", (["wait"],)),
-            Job(2, "m", "score", (["a"],)),
-            Job(3, "m", "translate_each", (["a" * 5000],)),
+        for start in (
+            Start(1, Job("m", "translate_each", (["wait"],))),
+            Start(2, Job("m", "score", (["a"],))),
+            Start(3, Job("m", "translate_each", (["a" * 5000],))),
         ):
-            ours.sendall(encode(job))
+            ours.sendall(encode(start))
         found = sorted((receive(ours) for _ in range(2)), key=lambda done: int(done.number))
         assert [done.number for done in found] == [2, 3]
         assert all(done.result.startswith("job") for done in found)
@@ -77,10 +77,10 @@ def test_a_worker_answers_while_a_job_computes() -> None:
             stalled = pong.stalled_s
         permitted.set()
         assert receive(ours) == Done(1, "MainThread")
-        ours.sendall(encode(Job(4, "m", "generate", ("a",))))
+        ours.sendall(encode(Start(4, Job("m", "generate", ("a",)))))
         failed = receive(ours)
         assert (failed.number, type(failed.error)) == (4, WorkerError)
-        ours.sendall(encode(Job(5, "m", "translate_each", (["a"],))))
+        ours.sendall(encode(Start(5, Job("m", "translate_each", (["a"],)))))
         assert receive(ours) == Done(5, "MainThread")
     process.join(30)  # it ends when its connection is closed
     assert process.exitcode == 0

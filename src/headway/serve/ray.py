@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import sys
 import time
@@ -35,11 +34,11 @@ from headway.serve.app import make_app
 from headway.serve.config import ServeConfig, read_config
 from headway.serve.documents import ServedDocuments
 from headway.serve.errors import ModelNotReadyError, UnavailableError, WorkerError
-from headway.serve.model_info import ModelInfo, PivotModels
+from headway.serve.model_info import ModelInfo
 from headway.serve.run import save_regularly
 from headway.serve.service import Service, open_stores
 from headway.serve.workers.fleet import MAX_JOBS, Fleet
-from headway.serve.workers.messages import Done, Job, Method, Pong
+from headway.serve.workers.messages import Job, Pong
 from headway.serve.workers.model_pool import ModelPool
 
 _POLL_S = 0.25  # time between two questions for the states of the replicas
@@ -78,6 +77,20 @@ class _ReplicaState:
     private_bytes: int
 
 
+@dataclass(frozen=True)
+class _Outcome:
+    """What a replica sends back: the result of a job or a part of it, or the job's error."""
+
+    value: Any = None
+    error: Exception | None = None
+
+    def get(self) -> Any:
+        """Return the value, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
 class Models:
     """A replica: models in worker processes.
 
@@ -103,33 +116,25 @@ class Models:
         replica = serve.get_replica_context().replica_id.unique_id
         return _ReplicaState(replica, pool.num_ready, pool.states, pool.restarts, self._private_bytes)
 
-    async def call(self, job: Job) -> Done:
+    async def call(self, job: Job) -> _Outcome:
         """Return the result of a job."""
         try:
             async with self._pool.using(*job.models) as fleet:
-                return Done(job.number, await fleet.call(*_positional(job), **_named(job)))
+                return _Outcome(await fleet.call(job))
         except _ERRORS as error:
-            return Done(job.number, error=error)
+            return _Outcome(error=error)
 
-    async def stream(self, job: Job) -> AsyncGenerator[Done]:
+    async def stream(self, job: Job) -> AsyncGenerator[_Outcome]:
         """Yield the parts of the result of a job, and then its result."""
         try:
             async with (
                 self._pool.using(*job.models) as fleet,
-                aclosing(fleet.stream(*_positional(job), **_named(job))) as parts,
+                aclosing(fleet.stream(job)) as parts,
             ):
                 async for part in parts:
-                    yield Done(job.number, part)
+                    yield _Outcome(part)
         except _ERRORS as error:
-            yield Done(job.number, error=error)
-
-
-def _positional(job: Job) -> tuple[Any, ...]:
-    return (job.model, job.method, *job.arguments)
-
-
-def _named(job: Job) -> dict[str, Any]:
-    return {"caller": job.caller, "priority": job.priority, **job.keywords}
+            yield _Outcome(error=error)
 
 
 class RayFleet(Fleet):
@@ -143,7 +148,6 @@ class RayFleet(Fleet):
 
     def __init__(self, handle: DeploymentHandle, replicas: int, workers: int) -> None:
         super().__init__(replicas * workers)
-        self._numbers = itertools.count(1)
         self._handle, self._num_replicas = handle, replicas
         self._current: list[_ReplicaState] = []
         self._last: dict[str, _ReplicaState] = {}  # the last state of every replica, including ended ones
@@ -188,54 +192,30 @@ class RayFleet(Fleet):
         """Return the memory of the workers that they do not share with others."""
         return sum(each.private_bytes for each in self._current)
 
-    async def call(
-        self,
-        model: str | PivotModels,
-        method: Method,
-        *arguments: Any,
-        caller: str = "",
-        priority: int = 0,
-        **keywords: Any,
-    ) -> Any:
-        """Call a method of a model and return its result. Canceling this task ends the job before its next step.
-
-        Raises:
-            HeadwayError: The method has raised it.
-            WorkerError: The job failed because of a defect.
-            UnavailableError: The job lost two replicas, or two workers of one.
-        """
-        job = Job(next(self._numbers), model, method, arguments, keywords, caller, priority)
+    async def call(self, job: Job) -> Any:
+        """See :meth:`Fleet.call`. It raises UnavailableError if the job lost two replicas, or two workers of one."""
         for _ in range(2):
             response = self._handle.call.remote(job)
             with contextlib.suppress(*_LOST):
                 try:
-                    return _result(await response)
+                    return (await response).get()
                 except asyncio.CancelledError:
                     response.cancel()
                     raise
         raise UnavailableError
 
-    async def stream(
-        self,
-        model: str,
-        method: Method,
-        *arguments: Any,
-        caller: str = "",
-        priority: int = 0,
-        **keywords: Any,
-    ) -> AsyncGenerator[Any]:
-        """Call a method that returns a stream, and yield its parts and then its result.
+    async def stream(self, job: Job) -> AsyncGenerator[Any]:
+        """Yield the parts of the result of a job, and then its result.
 
         Raises the errors of :meth:`call`. A stream that has lost its replica after its first part does not begin again.
         """
-        job = Job(next(self._numbers), model, method, arguments, keywords, caller, priority, True)
         has_sent = False
         for _ in range(2):
             response = self._handle.options(stream=True).stream.remote(job)
             try:
-                async for each in response:
+                async for outcome in response:
                     has_sent = True
-                    yield _result(each)
+                    yield outcome.get()
                 return
             except (asyncio.CancelledError, GeneratorExit):
                 response.cancel()
@@ -244,12 +224,6 @@ class RayFleet(Fleet):
                 if has_sent:
                     break
         raise UnavailableError
-
-
-def _result(done: Done) -> Any:
-    if done.error is not None:
-        raise done.error
-    return done.result
 
 
 class Frontend:

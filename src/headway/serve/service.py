@@ -29,7 +29,7 @@ from headway.serve.languages import DetectedLanguage, base_language, detect_lang
 from headway.serve.model_info import ModelInfo, PivotModels
 from headway.serve.usage import Usage
 from headway.serve.workers.fleet import MAX_JOBS, Fleet
-from headway.serve.workers.messages import Method
+from headway.serve.workers.messages import Job, ModelFunction
 from headway.serve.workers.model_pool import ModelPool
 
 _MODEL_TITLES: dict[Capability, str] = {
@@ -152,9 +152,9 @@ class Service:
         try:
             async with asyncio.timeout(self.config.limits.request_seconds):
                 for dictionary, model in dictionaries:
-                    lines = GlossaryLines(dictionary.lines)
+                    keywords = {"glossary": GlossaryLines(dictionary.lines)}
                     async with self.pool.using(*_names(model)) as fleet:
-                        await fleet.call(_called(model), "check_glossary", glossary=lines, caller=owner)
+                        await fleet.call(Job(_called(model), "check_glossary", (), keywords, owner))
         except TimeoutError:
             raise TimedOutError from None
 
@@ -230,7 +230,7 @@ class Service:
         self,
         client: Client,
         model: ModelInfo | PivotModels,
-        method: Method,
+        function: ModelFunction,
         texts: Sequence[str],
         *arguments: Any,
         new_tokens: int = 0,
@@ -241,15 +241,13 @@ class Service:
         Raises the errors of :meth:`translate`.
         """
         async with self._admitted(client, model, texts, new_tokens) as fleet:
-            return await fleet.call(
-                _called(model), method, *arguments, caller=client.name, priority=client.priority, **keywords
-            )
+            return await fleet.call(Job(_called(model), function, arguments, keywords, client.name, client.priority))
 
     async def stream(
         self,
         client: Client,
         model: ModelInfo,
-        method: Method,
+        function: ModelFunction,
         texts: Sequence[str],
         *arguments: Any,
         new_tokens: int = 0,
@@ -259,7 +257,7 @@ class Service:
         async with (
             self._admitted(client, model, texts, new_tokens) as fleet,
             aclosing(
-                fleet.stream(model.name, method, *arguments, caller=client.name, priority=client.priority, **keywords)
+                fleet.stream(Job(model.name, function, arguments, keywords, client.name, client.priority))
             ) as parts,
         ):
             async for part in parts:

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from headway.serve.model_info import ModelInfo, PivotModels
-from headway.serve.workers.messages import Method, Pong
+from headway.serve.model_info import ModelInfo
+from headway.serve.workers.messages import Job, Pong
 
 MAX_JOBS = 128  # maximum number of jobs that a worker has at a time
 
@@ -68,38 +68,18 @@ class Fleet(ABC):
         return 0
 
     @abstractmethod
-    async def call(
-        self,
-        model: str | PivotModels,
-        method: Method,
-        *arguments: Any,
-        caller: str = "",
-        priority: int = 0,
-        **keywords: Any,
-    ) -> Any:
-        """Call a method of a model, or a function of it, and return its result.
-
-        Canceling this task ends the job before its next step.
-
-        Args:
-            model: The name of the model, or two models.
-            method: The method, or a function whose first argument is the model.
-            arguments: The method's other arguments.
-            caller: Who calls. Callers get equal shares of the workers' time.
-            priority: Jobs with lower numbers come first.
-            keywords: The method's keyword arguments.
+    async def call(self, job: Job) -> Any:
+        """Return the result of a job. Canceling this task ends the job before its next step.
 
         Raises:
-            HeadwayError: The method has raised it.
+            HeadwayError: The job's function has raised it.
             WorkerError: The job failed because of a defect.
             UnavailableError: No worker could do it.
         """
 
     @abstractmethod
-    def stream(
-        self, model: str, method: Method, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
-    ) -> AsyncGenerator[Any]:
-        """Call a method that returns a stream, and yield its parts and then its result.
+    def stream(self, job: Job) -> AsyncGenerator[Any]:
+        """Yield the parts of the result of a job, whose function returns a stream, and then the result.
 
         Raises the errors of :meth:`call`.
         """

@@ -17,7 +17,7 @@ _LENGTH = struct.Struct("!Q")
 # Sent to a loader with the socket of a new process. These are the only messages that are not pickled.
 WORKER, LOADER = b"W", b"L"
 
-Method = str | Callable[..., Any]
+ModelFunction = str | Callable[..., Any]
 """The name of a method of a model, or a function whose first argument is the model."""
 
 
@@ -26,24 +26,20 @@ class Job:
     """A call of a model's method, or of a function that takes the model.
 
     Attributes:
-        number: Identifies the job.
         model: The name of the model, or two models.
-        method: The name of the method, or a function whose first argument is the model.
-        arguments: The method's positional arguments.
-        keywords: The method's keyword arguments.
-        caller: Jobs with the same caller share one caller's share of the batches.
+        function: The name of the method, or a function whose first argument is the model.
+        arguments: The function's positional arguments.
+        keywords: The function's keyword arguments.
+        caller: Who calls. Callers get equal shares of the batches.
         priority: Jobs with a lower number enter batches first.
-        has_parts: Whether the method returns a stream of parts, each of which is sent as soon as it is there.
     """
 
-    number: int
     model: str | PivotModels
-    method: Method
+    function: ModelFunction
     arguments: tuple[Any, ...] = ()
     keywords: dict[str, Any] = field(default_factory=dict)
     caller: str = ""
     priority: int = 0
-    has_parts: bool = False
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -52,7 +48,22 @@ class Job:
 
     def bind(self, model: Any) -> Callable[..., Any]:
         """Return the method of ``model``, or the function with it as its first argument."""
-        return getattr(model, self.method) if isinstance(self.method, str) else partial(self.method, model)
+        return getattr(model, self.function) if isinstance(self.function, str) else partial(self.function, model)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Begin a job.
+
+    Attributes:
+        number: Identifies the job in all messages about it.
+        job: The job.
+        has_parts: Whether its function returns a stream of parts, each of which is sent as soon as it is there.
+    """
+
+    number: int
+    job: Job
+    has_parts: bool = False
 
 
 @dataclass(frozen=True)

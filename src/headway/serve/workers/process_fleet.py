@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from headway.errors import HeadwayError
 from headway.serve.errors import UnavailableError
-from headway.serve.model_info import ModelSpec, PivotModels
+from headway.serve.model_info import ModelSpec
 from headway.serve.workers.fleet import Fleet
 from headway.serve.workers.messages import (
     LOADER,
@@ -34,10 +34,10 @@ from headway.serve.workers.messages import (
     Loaded,
     LoadFailed,
     MessageReceiver,
-    Method,
     Part,
     Ping,
     Pong,
+    Start,
     encode,
 )
 from headway.serve.workers.worker_process import (
@@ -331,31 +331,21 @@ class ProcessFleet(Fleet):
                 total += 1024 * sum(map(int, found))
         return total
 
-    async def call(
-        self,
-        model: str | PivotModels,
-        method: Method,
-        *arguments: Any,
-        caller: str = "",
-        priority: int = 0,
-        **keywords: Any,
-    ) -> Any:
+    async def call(self, job: Job) -> Any:
         """See :meth:`Fleet.call`. It raises UnavailableError if the job lost two workers, or the service has ended."""
-        pending = self._submit(Job(next(self._numbers), model, method, arguments, keywords, caller, priority))
+        pending = self._submit(Start(next(self._numbers), job))
         try:
             return await pending.future
         except asyncio.CancelledError:
             self._cancel(pending)
             raise
 
-    async def stream(
-        self, model: str, method: Method, *arguments: Any, caller: str = "", priority: int = 0, **keywords: Any
-    ) -> AsyncGenerator[Any]:
-        """Call a method that returns a stream, and yield its parts and then its result.
+    async def stream(self, job: Job) -> AsyncGenerator[Any]:
+        """Yield the parts of the result of a job, and then its result.
 
         Raises the errors of :meth:`call`. A stream that has lost its worker after its first part does not begin again.
         """
-        pending = self._submit(Job(next(self._numbers), model, method, arguments, keywords, caller, priority, True))
+        pending = self._submit(Start(next(self._numbers), job, has_parts=True))
         pending.future.add_done_callback(lambda _: pending.parts.put_nowait(None))
         try:
             while (part := await pending.parts.get()) is not None:
@@ -366,10 +356,10 @@ class ProcessFleet(Fleet):
                 pending.future.cancel()
                 self._cancel(pending)
 
-    def _submit(self, job: Job) -> PendingJob:
+    def _submit(self, start: Start) -> PendingJob:
         if self._closing:
             raise UnavailableError
-        pending = PendingJob(job, asyncio.get_running_loop().create_future())
+        pending = PendingJob(start, asyncio.get_running_loop().create_future())
         self._assign_job(pending)
         return pending
 
@@ -383,8 +373,8 @@ class ProcessFleet(Fleet):
                 self._waiting.append(pending)
             return
         worker = min(ready, key=lambda each: len(each.pending))
-        worker.pending[pending.job.number] = pending
-        worker.send(pending.job)
+        worker.pending[pending.start.number] = pending
+        worker.send(pending.start)
 
     def _assign_waiting_jobs(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -423,7 +413,7 @@ class ProcessFleet(Fleet):
             pending.future.set_exception(done.error)
 
     def _cancel(self, pending: PendingJob) -> None:
-        number = pending.job.number
+        number = pending.start.number
         for worker in filter(None, self._workers):
             if number in worker.pending:
                 worker.send(Cancel(number))

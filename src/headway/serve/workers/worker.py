@@ -25,7 +25,7 @@ from headway.serve.errors import WorkerError
 from headway.serve.glossaries import GlossaryLines
 from headway.serve.model_info import PivotModels
 from headway.serve.workers.fleet import MAX_JOBS
-from headway.serve.workers.messages import Cancel, Done, Job, Part, Ping, Pong, encode, receive_with_size
+from headway.serve.workers.messages import Cancel, Done, Job, Part, Ping, Pong, Start, encode, receive_with_size
 from headway.serve.workers.shared_search import SharedSearch
 
 _IDLE_PINGS = 4  # a worker without jobs for this many pings is idle
@@ -52,7 +52,8 @@ def run_worker(connection: socket.socket, models: dict[str, Any]) -> None:
 class _Worker:
     def __init__(self, connection: socket.socket, models: dict[str, Any]) -> None:
         self._connection, self._models = connection, models
-        self._short_jobs: SimpleQueue[tuple[Job, Caller] | None] = SimpleQueue()  # None: a thread has called the search
+        # None means that a thread has called the search.
+        self._short_jobs: SimpleQueue[tuple[Start, Caller] | None] = SimpleQueue()
         self._pool = ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="job")
         self._search = SharedSearch(on_call=lambda: self._short_jobs.put(None))
         for model in models.values():
@@ -80,10 +81,10 @@ class _Worker:
                 self._send_unsent()
             elif self._short_jobs.empty():
                 return
-            job = self._short_jobs.get()
-            if job is None:
+            short_job = self._short_jobs.get()
+            if short_job is None:
                 return
-            self._search.start(self._run_job, *job)
+            self._search.start(self._run_job, *short_job)
 
     def _receive(self) -> None:
         """Handle the messages that arrive, also while the main thread computes."""
@@ -98,10 +99,10 @@ class _Worker:
                     self._return_memory()
                 case Cancel():
                     self._cancel(message.number)
-                case Job():
-                    caller = self._callers[message.number] = Caller(message.caller, message.priority)
+                case Start(number, job):
+                    caller = self._callers[number] = Caller(job.caller, job.priority)
                     self._idle_pings = 0
-                    if num_bytes <= _SHORT_JOB_BYTES and _is_short(message):
+                    if num_bytes <= _SHORT_JOB_BYTES and _is_short(job):
                         caller.give_way = self._search.give_way
                         self._short_jobs.put((message, caller))
                     else:
@@ -112,26 +113,27 @@ class _Worker:
         if caller is not None:
             caller.canceled.set()
 
-    def _run_job(self, job: Job, caller: Caller) -> None:
+    def _run_job(self, start: Start, caller: Caller) -> None:
+        number, job = start.number, start.job
         try:
             if caller.canceled.is_set():
                 raise CancelledError
             with search_as(caller):
-                method = job.bind(self._model(job.model))
+                function = job.bind(self._model(job.model))
                 keywords = {
                     name: value.build() if isinstance(value, GlossaryLines) else value
                     for name, value in job.keywords.items()
                 }
-                result = method(*job.arguments, **keywords)
-                if job.has_parts:
-                    result = self._send_parts(job.number, result)
-                reply = encode(Done(job.number, result))
+                result = function(*job.arguments, **keywords)
+                if start.has_parts:
+                    result = self._send_parts(number, result)
+                reply = encode(Done(number, result))
         except (HeadwayError, CancelledError) as error:
-            reply = encode(Done(job.number, error=error))
+            reply = encode(Done(number, error=error))
         except Exception:
             traceback.print_exc()
-            reply = encode(Done(job.number, error=WorkerError()))
-        self._callers.pop(job.number, None)
+            reply = encode(Done(number, error=WorkerError()))
+        self._callers.pop(number, None)
         self._send(reply)
 
     def _model(self, model: str | PivotModels) -> Any:
@@ -181,4 +183,4 @@ def _is_short(job: Job) -> bool:
     """Return whether a job has the highest priority and does little besides searching."""
     builds_glossary = any(isinstance(value, GlossaryLines) for value in job.keywords.values())
     needs_forward_pass = job.keywords.get("alignment", False)
-    return job.method in _SEARCHING_METHODS and job.priority == 0 and not (builds_glossary or needs_forward_pass)
+    return job.function in _SEARCHING_METHODS and job.priority == 0 and not (builds_glossary or needs_forward_pass)

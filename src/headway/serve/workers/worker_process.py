@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headway.errors import HeadwayError
-from headway.serve.workers.messages import Job, Part, Pong, encode
+from headway.serve.workers.messages import Part, Pong, Start, encode
 
 _PROCESS_CLOCK = 2  # CPUCLOCK_SCHED: a clock's number is ~pid << 3 | 2 (Linux, clock_getcpuclockid)
 _ENVIRONMENT = {
@@ -32,7 +32,7 @@ _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # a value that the u
 class PendingJob:
     """A job that has no result yet."""
 
-    job: Job
+    start: Start
     future: asyncio.Future[Any]
     parts: asyncio.Queue[Part | None] = field(default_factory=asyncio.Queue)  # None marks the end
     was_retried: bool = False

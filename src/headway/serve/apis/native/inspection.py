@@ -14,7 +14,7 @@ from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.native.fields import Body, client_of
 from headway.serve.inspections import force_word_in_translation, inspect_sentence, search_tree
 from headway.serve.service import Service
-from headway.serve.workers.messages import Method
+from headway.serve.workers.messages import ModelFunction
 
 _MAX_BEAM_SIZE = 10  # a larger tree is not legible
 
@@ -122,7 +122,9 @@ class ForceWordReply(BaseModel):
 def add_routes(api: APIRouter, service: Service) -> None:
     """Add the routes of inspections."""
 
-    async def answer(request: Request, body: SentenceBody, function: Method, texts: list[str], *given: Any) -> Response:
+    async def answer(
+        request: Request, body: SentenceBody, function: ModelFunction, texts: list[str], *given: Any
+    ) -> Response:
         client = client_of(service, request)
         direction = service.direction(body.source, body.target, body.model, direct=True)
         work = service.call(client, direction.model, function, texts, *given, **direction.arguments)
