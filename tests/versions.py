@@ -24,7 +24,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".versions"
-EXTRAS = ("ctranslate2", "onnx", "quickstart", "tensorboard")
+EXTRAS = ("ctranslate2", "onnx", "plots", "quickstart", "tensorboard")
 TOOLS = ("beartype", "hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 # Layers, models, tokenizers, data, decoding, kernels, ONNX, bundles, Translator, and training with exact resume.
 CORE = (

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from threading import Lock
 from typing import Any
 
 
-def once(make: Callable[[], Any], lock: Lock | None = None) -> Callable[[], Any]:
+def once(make: Callable[[], Any], lock: AbstractContextManager[Any] | None = None) -> Callable[[], Any]:
     """Return a function that calls ``make`` on its first call and then returns that result, in all threads.
 
     ``lock`` is held during a call of ``make``.
