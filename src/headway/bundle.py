@@ -82,7 +82,7 @@ class BundleConfig:
 
     @property
     def capability(self) -> Capability:
-        """What the model does."""
+        """The capability of the model."""
         return BUNDLE_TYPES[self.task.kind].capability
 
     def load_tokenizers(self) -> tuple[TextTokenizer, TextTokenizer]:

@@ -344,7 +344,7 @@ class BeamSearch(Generic[StateT]):
         return without_ends if all(short) else self._merged(short, without_ends, step.top_k(count, banned, eos))
 
     def _merged(self, where: Sequence[bool], one: NextTokens, other: NextTokens) -> NextTokens:
-        """Return the rows of ``one`` for the sequences that ``where`` marks, and those of ``other`` for the rest."""
+        """Return the rows of ``one`` for the sequences that ``where`` marks, and the rows of ``other`` for the rest."""
         return merge_rows(self._tensor(where).repeat_interleave(len(one.tokens) // len(where)), one, other)
 
     def _extend_with_rules(

@@ -47,7 +47,7 @@ class StepRows:
         return of_rows[_rows_of_beams(self)] if self._has_single_rows else of_rows
 
     def expand_tokens(self, found: NextTokens) -> NextTokens:
-        """Return the next tokens of each beam, given those of each row."""
+        """Return the next tokens of each beam, given the next tokens of each row."""
         if not self._has_single_rows:
             return found
         return NextTokens(*(self.expand(part) for part in (found.tokens, found.log_probs, found.eos_log_prob)))

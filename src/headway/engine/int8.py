@@ -264,7 +264,7 @@ class _Int8OutputProjection:
 
 
 class _Int8ShortlistProjection:
-    """The output projection to shortlists. Each logit equals the one that :class:`_Int8OutputProjection` computes."""
+    """The output projection to shortlists. Each logit equals the logit that :class:`_Int8OutputProjection` computes."""
 
     def __init__(self, projection: nn.Linear) -> None:
         self._levels, self._scale = quantize_weight(_array(projection.weight))

@@ -210,7 +210,7 @@ class TorchBackend:
     def memory_entries(self, cache: KVCache) -> Any:
         """Return the entries to which each beam may attend, in the form that :meth:`cross_attention` takes.
 
-        Here this is the mask to add to scores: 0 or -inf for each beam, or None if nothing is masked.
+        In this class, the result is the mask to add to scores: 0 or -inf for each beam, or None if nothing is masked.
         """
         mask = cache.mask
         if mask is None:

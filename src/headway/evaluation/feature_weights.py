@@ -37,7 +37,7 @@ def tune_feature_weights(
         candidates: The candidates of each sentence.
         references: One reference for each sentence.
         grids: The values to try for each weight, evenly spaced. A grid of one value is a fixed weight. If several
-            combinations are equally good, the one with the smallest absolute weights is returned.
+            combinations are equally good, the combination with the smallest absolute weights is returned.
 
     Raises:
         DataError: There are no sentences, or their numbers differ.

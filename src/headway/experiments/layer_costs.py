@@ -5,10 +5,11 @@ longest path is the number of layers (recurrent: steps) after which the last out
 first input. It matters for learning: a gradient passes through all of them between the last position and the first.
 Time covers a forward and a backward pass. Memory is what autograd saves for the backward pass.
 
-The paper concludes that "in terms of computational complexity" self-attention is faster than recurrence if n < d. That
-is a claim about the operations of table 1's layer: the products of queries with keys and of weights with values, 2 n^2
-d multiplications, against the two matrices of a recurrent layer, 2 n d^2. We add two questions. Does that layer also
-take less time? And what about the layer that models use, whose four projections need another 4 n d^2 multiplications?
+The paper concludes that "in terms of computational complexity" self-attention is faster than recurrence if n < d. The
+claim concerns the operations of the layer in table 1: products of queries with keys and of weights with values take 2
+n^2 d multiplications, and the two matrices of a recurrent layer take 2 n d^2. We add two questions. Does that layer
+also take less time? And what about the layer that models use, whose four projections need another 4 n d^2
+multiplications?
 
 The number of operations does not show that a recurrent layer must compute its steps one after another: it computes n
 small products in sequence, while self-attention computes a few large ones. The length n at which the two are equally

@@ -170,7 +170,7 @@ def import_huggingface(
 
     Args:
         folder: A folder with config.json, weights and tokenizer files.
-        source_language: Code of the default source language. None means the one that the folder defines.
+        source_language: Code of the default source language. None means the language that the folder defines.
         target_language: Code of the default target language. For an mBART model whose config.json does not define the
             first decoder token, this is the only target language.
 

@@ -60,7 +60,7 @@ class Architecture:
         cross_attentions: Function that returns the decoder's attention layers over the source, one per block. The list
             is empty if the model has none.
         presets: Named settings of the configuration, for the documentation.
-        starts: How training of models with other capabilities starts from this model, for each of these capabilities.
+        starts: For each other capability, how training of a model with this capability starts from this architecture.
         decoder_start: How the decoder of an encoder-decoder starts from this model. None if it cannot.
     """
 

@@ -56,7 +56,7 @@ class WordPhrase:
 
 
 def alternatives_to_include(source: Source) -> list[tuple[str, ...]]:
-    """Return the alternatives of each phrase to include. A phrase without alternatives is the only one."""
+    """Return the alternatives of each phrase to include. A phrase without alternatives is its only alternative."""
     return [(each,) if isinstance(each, str) else tuple(each) for each in source.include]
 
 
@@ -78,7 +78,7 @@ def prefix_ids(tokenizer: TextTokenizer, source: Source) -> TokenIds:
 
 
 def phrases_to_include(tokenizer: TextTokenizer, source: Source) -> tuple[tuple[Phrase, ...], ...]:
-    """For each phrase to include, return its alternative token sequences.
+    """Return the alternative token sequences of each phrase to include.
 
     The target must contain at least one sequence of each phrase.
     """

@@ -210,7 +210,7 @@ class BulkJobs:
         """Return the oldest job with waiting texts, of the key that has got the fewest tokens."""
         waiting = [job for job in self._jobs.values() if job.has_waiting_texts]
         owners = {job.owner for job in waiting}
-        # A new key has no claim on the time before it came.
+        # A new key gets no credit for the time before its first job.
         least = min((tokens for owner, tokens in self._served.items() if owner in owners), default=0)
         self._served = {owner: self._served.get(owner, least) for owner in owners}
         return min(waiting, key=lambda job: self._served[job.owner], default=None)

@@ -24,8 +24,8 @@ class AdmissionState(Enum):
     """The limits that a call has passed already, as part of a request or of a background job."""
 
     NEW = auto()  # none
-    CHECKED = auto()  # the queue has room for the whole request, but the call must still wait for its place
-    ADMITTED = auto()  # the request has passed all limits and has its place
+    CHECKED = auto()  # the queue has room for the whole request, but the call must still wait in the queue
+    ADMITTED = auto()  # the request has passed all limits and has left the queue
     BACKGROUND = auto()  # the background job has passed all limits
 
 

@@ -93,7 +93,7 @@ def _is_azure(query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def _is_deeplx(body: bytes) -> bool:
-    """Return whether a body has fields of DeepLX, and not the one that LibreTranslate requires."""
+    """Return whether a body has fields of DeepLX, and lacks the field that LibreTranslate requires."""
     try:
         fields = parse_json_object(body)
     except BadRequestError:

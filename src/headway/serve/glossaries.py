@@ -208,7 +208,7 @@ class GlossaryStore:
         return [each for each in list(self._glossaries.values()) if each.owner == owner]
 
     def put(self, glossary: StoredGlossary) -> None:
-        """Add a glossary, or replace the one with its id.
+        """Add a glossary, or replace the glossary with the same id.
 
         Raises:
             GlossariesFullError: The glossaries would be too many or too large.
@@ -256,7 +256,7 @@ class GlossaryEditor:
     async def edit(
         self, owner: str, identifier: str, edit: Callable[[StoredGlossary], StoredGlossary]
     ) -> StoredGlossary:
-        """Replace a glossary by the one that ``edit`` makes of it, and return the new one.
+        """Replace a glossary with the result of ``edit``, and return the new glossary.
 
         Raises:
             UnknownGlossaryError: The owner has no glossary with this id.

@@ -34,7 +34,7 @@ def search_tree(translator: Translator, text: str, options: DecodingOptions, **l
 def force_word_in_translation(
     translator: Translator, text: str, prefix: str, word: str, translation: str | None, **languages: Any
 ) -> bytes:
-    """Return what a word at a place of a translation costs."""
+    """Return the cost of a word at a position in a translation."""
     _check_length(translator, text, translation, prefix + word)
     found = force_word(translator, text, prefix, word, translation=translation, **languages)
     return _json({"cost": found.cost, "chosen": _target(found.chosen), "forced": _target(found.forced)})

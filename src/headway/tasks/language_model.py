@@ -184,7 +184,7 @@ class LanguageModelRecipe(Recipe):
 
     @property
     def tokenizer_source(self) -> str | None:
-        """The model folder whose tokenizer is used: the one that training starts from, or the teacher's."""
+        """The model folder whose tokenizer is used: the folder that training starts from, or the teacher's."""
         return super().tokenizer_source or self.training.teacher
 
     @property

@@ -54,7 +54,7 @@ class CorpusEncoding:
             there is no store yet.
         side_cache_keys: Values that identify the encoding of the source and of the target side, for JSON.
         side_changes: What a message says if one of them has changed.
-        other_cache_keys: Other values that the store depends on, for JSON, by name.
+        other_cache_keys: Other values that the store depends on, by name. JSON must be able to represent them.
     """
 
     read_examples: Callable[[], Iterator[tuple[str, ...]]]

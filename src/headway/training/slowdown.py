@@ -32,7 +32,7 @@ class SlowdownNotice:
         self._start, self._waited, self._others = time.monotonic(), seconds_waited(), OtherProcesses()
 
     def check(self) -> None:
-        """Report if it is necessary. Measures every ten seconds, and costs nothing in between."""
+        """Report a slowdown if one is detected. Measures every ten seconds, and costs nothing in between."""
         elapsed = time.monotonic() - self._start
         if self._is_done or elapsed < _INTERVAL_S:
             return

@@ -65,7 +65,9 @@ def _options(
     dense: str,
     dropout: tuple[str, ...] = ("classifier_dropout", "hidden_dropout_prob"),
 ) -> dict[str, Any]:
-    """Return the options of a classifier that reads the first position; ``dropout`` lists keys, the first one set."""
+    """Return the options of a classifier that reads the first position. The first of the keys ``dropout`` that is set
+    is used.
+    """
     return {
         "body": {"kind": "masked", **body(checkpoint)},
         "pooling": "first",

@@ -65,7 +65,7 @@ def import_model(
 
     Args:
         folder: The folder.
-        decoder_start_id: Id of the first decoder token. None means the one that config.json defines. (Some mBART models
+        decoder_start_id: Id of the first decoder token. None means the id that config.json defines. (Some mBART models
             define none: they start with the target language's code.)
         unknown_ids: Ids of the unknown tokens of source and target. None means the ones that the folder or the family
             defines.

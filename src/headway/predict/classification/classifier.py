@@ -115,7 +115,7 @@ class Classifier:
         return [self._classification(*next(found)) if problem is None else problem for problem in problems]
 
     def explain(self, text: str, label: str | None = None) -> Explanation:
-        """Return how much each token and word of ``text`` contributes to ``label``, by default the most probable one.
+        """Return how much each token and word of ``text`` contributes to ``label``, by default the most probable label.
 
         Raises:
             ConfigError: The label does not exist.
@@ -141,7 +141,8 @@ class Classifier:
     def _probabilities(self, packed: PackedIds) -> NDArray[np.float32]:
         """Return the probabilities (N, C) of all labels, computed in batches of similar length."""
         model, limit = self.bundle.model, self.max_batch_tokens
-        shortest = model.max_length if model.config.pad_to_max_length else 0  # such a model pads to its maximum
+        # this model pads every text to its maximum length
+        shortest = model.max_length if model.config.pad_to_max_length else 0
         lengths = np.clip(packed.lengths + 1, shortest, model.max_length).tolist()
         found = np.empty((len(lengths), len(self.labels)), np.float32)
         for batch in length_batches([range(length) for length in lengths], limit, limit):

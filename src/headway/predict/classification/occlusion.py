@@ -41,7 +41,7 @@ class Occlusion:
 
 
 def occlude(classifier: Classifier, text: str, label: str | None = None) -> Occlusion:
-    """Return how probable ``label``, by default the most probable one, is without each part of ``text``.
+    """Return the probability of ``label``, by default the most probable label, without each part of ``text``.
 
     Only the first :data:`MAX_CHARACTERS` characters from the first word on are considered, in at most :data:`MAX_PARTS`
     parts, and of these only what the model reads.

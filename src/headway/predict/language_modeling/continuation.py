@@ -39,7 +39,7 @@ class GeneratedToken:
     Attributes:
         token: The token as displayed.
         log_probability: The token's log-probability under the model in nats, regardless of the options.
-        alternatives: The most probable tokens at its place, best first. The token may be one of them.
+        alternatives: The most probable tokens at the token's position, best first. The token may be one of them.
         id: The token's id.
     """
 

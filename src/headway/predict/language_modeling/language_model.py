@@ -132,7 +132,7 @@ class Perplexity:
         loss: Mean negative log-probability of a token, in nats.
         perplexity: exp(loss).
         word_perplexity: The same per word, where a word is what white space separates.
-        bits_per_byte: Bits per byte of UTF-8, the only one of these that can be compared between tokenizers.
+        bits_per_byte: Bits per byte of UTF-8, the only one of these measures that can be compared between tokenizers.
         num_texts: Number of texts.
         num_tokens: Number of predicted tokens: those of the texts and one EOS for each.
         num_words: Number of words.
@@ -330,7 +330,7 @@ class LanguageModel:
 
         Args:
             prompt: The beginning of a text.
-            alternatives: Number of most probable tokens to list at the place of each token.
+            alternatives: Number of most probable tokens to list at each position.
             options: The fields of :class:`GenerationOptions`.
 
         Raises the errors of :meth:`stream`.
@@ -433,7 +433,7 @@ class LanguageModel:
         return prompt if isinstance(prompt, str) else self._tokenizer.decode(ids), len(ids)
 
     def predict_tokens(self, text: Prompt, continuation: tuple[int, ...] = (), *, count: int) -> list[PredictedToken]:
-        """Return the probability of each token of a text and of the ``count`` most probable tokens at its place.
+        """Return the probability of each token of a text and of the ``count`` most probable tokens at its position.
 
         Args:
             text: The text. Its first token is predicted from BOS.

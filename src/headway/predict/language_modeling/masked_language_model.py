@@ -40,7 +40,7 @@ class Filling:
 
     Attributes:
         text: The whole text.
-        words: What was filled in for each mask, without white space around it.
+        words: The text filled in for each mask, without surrounding white space.
         probability: The probability of all filled-in tokens; see
             :mod:`headway.predict.language_modeling.masked_language_model`.
         token_log_probabilities: Log-probability of each filled-in token, in nats.

@@ -21,7 +21,7 @@ _LOGITS_IN_MEMORY = 1 << 24  # 64 MiB in float32
 
 @dataclass(frozen=True)
 class PredictedToken:
-    """The probability of a token at its place in a text, and of the other tokens there.
+    """The probability of a token at its position in a text, and of other tokens at this position.
 
     Attributes:
         token: The token in readable form.

@@ -115,7 +115,7 @@ def expected_chrf(texts: Sequence[str], weights: Sequence[float]) -> list[float]
 
 
 def minimum_bayes_risk(translation: Translation, *, sampled: bool) -> Translation:
-    """Order the candidates by their expected chrF, so that the one that agrees most with the others comes first.
+    """Order the candidates by their expected chrF, so that the candidate that agrees most with the others comes first.
 
     This is minimum Bayes risk decoding (Kumar and Byrne 2004, "Minimum Bayes-Risk Decoding for Statistical Machine
     Translation"; Eikema and Aziz 2020, "Is MAP Decoding All You Need?", section 7).

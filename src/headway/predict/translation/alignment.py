@@ -92,7 +92,8 @@ def compose_alignments(first: Alignment, pivot_tokens: Sequence[str], second: Al
     """Return the alignment of a text that was translated in two steps.
 
     Its attention is the product of target x pivot and pivot x source. The tokens of the pivot may differ between the
-    models: a source token of the second one attends like the first one's target tokens with which it shares characters,
+    models: a source token of the second model attends like the first model's target tokens with which it shares
+        characters,
     in proportion to their number.
 
     Args:

@@ -149,7 +149,7 @@ class CandidateFinder:
         return request if found else None
 
     def _choose(self, part: PartRequest, hypotheses: Sequence[Hypothesis]) -> list[Candidate]:
-        """Return the best candidates. With ``avoid_flagged``, the most probable one without flags comes first."""
+        """Return the best candidates. With ``avoid_flagged``, the most probable candidate without flags comes first."""
         n_best = self.options.n_best
         if not hypotheses:
             return []
@@ -158,7 +158,7 @@ class CandidateFinder:
         best = self._candidate(part, hypotheses[0])
         if not (self.avoid_flagged and best.flags):
             return [best, *(self._candidate(part, each) for each in hypotheses[1:n_best])]
-        # Hypotheses that were cut off get a flag, and only a candidate without flags can replace the best one.
+        # Hypotheses that were cut off get a flag, and only a candidate without flags can replace the best candidate.
         needed = [each for at, each in enumerate(hypotheses) if at < n_best or each.finished]
         every = [best, *(self._candidate(part, each) for each in needed[1:])]
         # The most probable candidate that has no flags, and only violations that the best candidate also has.

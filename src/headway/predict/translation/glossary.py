@@ -235,7 +235,7 @@ def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | 
         prepared = _PREPARED.setdefault(tokenizer, {})
         prepared[key] = found = prepared.pop(key, None) or ModelGlossary(glossary, tokenizer, key[1])
         if len(prepared) > _MAX_PREPARED:
-            del prepared[next(iter(prepared))]  # the one that has not been used for the longest time
+            del prepared[next(iter(prepared))]  # the least recently used entry
         return found
 
 

@@ -1,7 +1,7 @@
 """Translation through a third language, where no model translates the pair directly.
 
 Let x be a text, z its translation into the third language (the pivot) and y the translation of z. The first model finds
-the ``candidates`` best pivots z, the second one translates each of them, and the pairs are ranked by their joint
+the ``candidates`` best pivots z, the second model translates each of them, and the pairs are ranked by their joint
 probability
 
     log p(y, z | x) = log p(z | x) + log p(y | z),
@@ -65,7 +65,8 @@ class PivotTranslator(TextTranslator):
         first: Translates into the pivot language.
         second: Translates from the pivot language.
         pivot_language: The pivot language, as both models call it, or the names that the first and the second model
-            have for it. None means the one that the first model translates into and the second one from.
+            have for it. None means the language that the first model translates into and the second model translates
+            from.
         candidates: The number of pivots of each text. At most the beam size of a search are used, and one when
             sampling.
 
@@ -277,7 +278,7 @@ class PivotTranslator(TextTranslator):
 
 
 def _common_language(first: Translator, second: Translator) -> str:
-    """Return the language that one model translates into and the other one from."""
+    """Return the language that one model translates into and the other model translates from."""
     into = first.target_languages or (first.bundle.task.target_language,)
     from_ = second.source_languages or (second.bundle.task.source_language,)
     common = [each for each in into if each in from_]

@@ -77,7 +77,7 @@ class SearchTree:
         places: dict[tuple[int, ...], int | None] = {(): None}
 
         def add(hypothesis: Hypothesis, tokens: tuple[int, ...]) -> None:
-            """Add the tokens that are missing: of a hypothesis after a step, the last one."""
+            """Add the missing tokens: of each hypothesis after a step, its last token."""
             values = hypothesis.token_log_probabilities[start:]
             for length in range(1, len(tokens) + 1):
                 path = tokens[:length]

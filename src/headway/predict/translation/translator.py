@@ -137,7 +137,7 @@ class Translator(TextTranslator):
     def ensemble(cls, translators: Sequence[Translator]) -> Translator:
         """Return a translator that averages the probabilities of several translators.
 
-        The device and settings of the first one are used.
+        The device and settings of the first model are used.
 
         Raises:
             ConfigError: The list is empty, or the tokenizers or languages differ.

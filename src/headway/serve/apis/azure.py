@@ -4,7 +4,7 @@ See https://learn.microsoft.com/azure/ai-services/translator/text-translation. T
 the versions apart. Version 3.0 has its options in the query and a list of texts in the body; in version 2026-06-06 each
 text has its own language, options and targets.
 
-Options that models here do not have are refused if they would change the translation (scripts, tone, gender,
+Options that Headway's models do not support are refused if they would change the translation (scripts, tone, gender,
 profanities, example translations), and accepted if a general model may stand in for them, as in the original
 (``category``, ``deploymentName`` unless ``allowFallback`` is false).
 """
@@ -97,7 +97,7 @@ class _Target(_CamelCase):
     reference_text_pairs: list[Any] | None = None
 
     def check(self) -> None:
-        """Refuse what no model here can do."""
+        """Refuse options that no model supports."""
         _check_profanity(self.profanity_action)
         _check_model(self.deployment_name, self.allow_fallback)
         for name, value in (

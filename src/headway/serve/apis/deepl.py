@@ -1,7 +1,8 @@
 """The API of DeepL: texts, languages and usage (https://developers.deepl.com/api-reference).
 
-Options that models here do not have are refused if they would change the translation (formality, styles, translation
-memories), and accepted if they may only improve it (context, model_type) or are met anyway (preserve_formatting).
+Options that Headway's models do not support are refused if they would change the translation (formality, styles,
+translation memories), and accepted if they may only improve it (context, model_type) or are met anyway
+(preserve_formatting).
 """
 
 from __future__ import annotations

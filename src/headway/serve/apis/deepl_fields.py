@@ -92,7 +92,7 @@ def check_formality(fields: dict[str, Any]) -> None:
 
 
 def check_supported(fields: dict[str, Any]) -> None:
-    """Refuse fields that would change the translation in a way that no model here can."""
+    """Refuse fields that would change the translation in a way that no model supports."""
     for name in _NOT_SUPPORTED:
         if fields.get(name):
             raise BadRequestError(f"Parameter '{name}' is not supported.")

@@ -1,7 +1,7 @@
 """The API of DeepLX (https://github.com/OwO-Network/DeepLX): one text, and alternatives to its translation.
 
-It is not the one of DeepL, although its fields have the same names. Programs such as Immersive Translate and plugins of
-Zotero send it.
+It differs from DeepL's API, although its fields have the same names. Programs such as Immersive Translate and plugins
+of Zotero use it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 See https://huggingface.co/docs/inference-providers, and for text generation, its details and its streams
 https://huggingface.github.io/text-generation-inference. An endpoint has one model: a request to ``/`` is for the first
 one of the service, and one to ``/models/NAME`` for the model NAME, whose kind decides about the task. ``inputs`` may
-also be a list. Options that models here do not have are refused.
+also be a list. Options that Headway's models do not support are refused.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _ParametersT = TypeVar("_ParametersT", bound=_Parameters)
 
 
 class _GenerateParameters(_Parameters):
-    """The options of the search for a translation that have the same meaning here."""
+    """The options of the search for a translation that Headway has, too."""
 
     num_beams: int | None = Field(None, ge=1)
     length_penalty: float | None = Field(None, ge=0, le=10)

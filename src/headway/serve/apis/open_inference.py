@@ -50,8 +50,8 @@ _LENGTH = struct.Struct("<I")
 _MAX_DIMENSIONS = 8
 _MAX_FILLINGS = 100
 _MAX_DIGITS = 20
-# Parameters of Triton that describe how a request is scheduled; models here have no sequences.
-# Parameters of Triton and, the last one, of MLServer that have no effect on the result.
+# Parameters of Triton that describe how a request is scheduled. Headway's models have no sequences. Parameters of
+# Triton and, the last one, of MLServer that have no effect on the result.
 _WITHOUT_EFFECT = {
     "sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output", "content_type",
 }  # fmt: skip

@@ -50,17 +50,17 @@ class _TooLargeError(Exception):
 
 @dataclass(eq=False)
 class _Group:
-    """Models that are loaded on demand and together. Nearly always it is one.
+    """Models that are loaded on demand and together, usually a single model.
 
     Attributes:
         specs: The models.
         num_bytes: Memory of the models in bytes, measured or estimated.
         loading: The task that loads the models, while it runs.
         fleet: The processes of the models, if they are loaded.
-        users: The number of requests that use them, or wait for them.
-        last_used: When the last one ended.
-        failure: Why the last load has failed.
-        failed_at: When it has.
+        users: The number of requests that use the models, or wait for them.
+        last_used: Time when the last request ended.
+        failure: The error of the last load, if it failed.
+        failed_at: Time of this failure.
     """
 
     specs: tuple[ModelSpec, ...]

@@ -27,7 +27,7 @@ class ErrorReply(BaseModel):
 
 
 class ItemError(BaseModel):
-    """An error in the place of a result, if other texts of the request have results."""
+    """An error instead of a result, if other texts of the request have results."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -48,5 +48,5 @@ def error_value(message: str, status: int) -> dict[str, Any]:
 
 
 def or_error(result: Any, convert: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-    """Return the converted result, or the error in its place, as JSON."""
+    """Return the converted result, or the error, as JSON."""
     return {"error": str(result)} if isinstance(result, HeadwayError) else convert(result)

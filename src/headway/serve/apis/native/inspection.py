@@ -41,14 +41,14 @@ class SearchTreeBody(SentenceBody):
 
 
 class ForceWordBody(InspectBody):
-    """A word to force at a place of a translation."""
+    """A word to force at a position in a translation."""
 
     prefix: str = Field("", description="The translation before the place, with the white space before the word.")
     word: str = Field(description="The word, or several, or the beginning of one.")
 
 
 class PredictedTokenItem(BaseModel):
-    """A token of a translation, and what the model predicted at its place."""
+    """A token of a translation, and the model's prediction at its position."""
 
     token: str
     probability: float
@@ -132,7 +132,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
     @api.post("/inspect", response_model=None, responses={200: {"model": InspectReply}})
     async def inspect(body: InspectBody, request: Request) -> Response:
-        """Return the attention of a translation by layer and head, and what was predicted at each place."""
+        """Return the attention of a translation by layer and head, and the prediction at each position."""
         name = service.direction(body.source, body.target, body.model, direct=True).name
         texts = [body.text, body.translation or ""]
         return await answer(request, body, inspect_sentence, texts, body.text, body.translation, name)
@@ -145,7 +145,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
     @api.post("/force-word", response_model=None, responses={200: {"model": ForceWordReply}})
     async def force_word(body: ForceWordBody, request: Request) -> Response:
-        """Return the translation that results from a word at a place, and what the word costs."""
+        """Return the translation that results from forcing a word at a position, and the cost of the word."""
         given = body.text, body.prefix, body.word, body.translation
         texts = [body.text, body.prefix, body.word, body.translation or ""]
         return await answer(request, body, force_word_in_translation, texts, *given)

@@ -33,7 +33,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def create_job(body: JobBody, request: Request) -> dict[str, Any]:
         """Translate many texts later, while the service has little else to do.
 
-        A text that cannot be translated has an error in its place. Only the key that created a job sees it.
+        A text that cannot be translated has an error instead. Only the key that created a job can access it.
         """
         client = client_of(service, request)
         if body.source != "auto":

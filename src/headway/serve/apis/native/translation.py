@@ -1,4 +1,4 @@
-"""Translation models: translate, detect languages, score, and list the alternatives at a place."""
+"""Translation models: translate, detect languages, score, and list the alternatives at a position."""
 
 from __future__ import annotations
 
