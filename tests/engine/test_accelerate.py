@@ -21,7 +21,8 @@ from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn import attention as plain_attention
 from headway.nn.attention import MultiHeadAttention, observe_attention, record_attention
-from headway.nn.blocks import BlockConfig, EncoderBlock, FeedForward, PostNorm
+from headway.nn.block_config import BlockConfig
+from headway.nn.blocks import EncoderBlock, FeedForward, PostNorm
 from headway.nn.dropout import Dropout
 
 NAMED = [(f"{config.__name__}-{name}", each) for config in CONFIGS for name, each in variants(config)]

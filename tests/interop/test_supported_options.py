@@ -34,7 +34,7 @@ from headway.models.decoder_only import DecoderOnlyConfig
 from headway.models.masked import MaskedConfig
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
-from headway.nn.blocks import BlockConfig
+from headway.nn.block_config import BlockConfig
 from headway.text.base import BOS, EOS, MASK, PAD
 from headway.text.tokenizer import Tokenizer
 

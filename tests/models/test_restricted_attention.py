@@ -24,7 +24,8 @@ from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn import MultiHeadAttention, record_attention
-from headway.nn.blocks import BlockConfig, DecoderBlock, EncoderBlock
+from headway.nn.block_config import BlockConfig
+from headway.nn.blocks import DecoderBlock, EncoderBlock
 from headway.nn.masks import causal_mask
 from headway.text.tokenizer import Tokenizer
 

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from headway.bundle import Bundle, TaskConfig
 from headway.decode import DecodingOptions, Request, SearchVocabulary, search
 from headway.models.transformer import Transformer, TransformerConfig
-from headway.nn.blocks import Norm, Projection
+from headway.nn.block_config import Norm, Projection
 from headway.nn.scores import ScoreKind
 from headway.text.base import BOS, EOS
 from headway.text.tokenizer import Tokenizer

@@ -21,7 +21,8 @@ from headway.nn import (
     causal_mask,
     padding_mask,
 )
-from headway.nn.blocks import Activation, NoNorm, Norm
+from headway.nn.block_config import Activation, Norm
+from headway.nn.blocks import NoNorm
 from headway.nn.norms import RMSNorm
 from headway.nn.positions import RotaryPositions
 from headway.nn.scores import ScoreFunction

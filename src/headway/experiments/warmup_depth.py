@@ -38,7 +38,7 @@ from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Set
 from headway.experiments.figures import label, subplots
 from headway.experiments.training import read_metrics, train_variant, vocabulary_size
 from headway.models.transformer import Transformer, TransformerConfig
-from headway.nn.blocks import Norm
+from headway.nn.block_config import Norm
 from headway.nn.loss import label_smoothed_cross_entropy
 
 WARM, COLD, BARE = "warm-up", "no warm-up", "warm-up, no residual connections"

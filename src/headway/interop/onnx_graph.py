@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.nn.attention import MultiHeadAttention
-from headway.nn.blocks import BlockConfig
+from headway.nn.block_config import BlockConfig
 
 if TYPE_CHECKING:
     import onnx

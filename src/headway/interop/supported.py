@@ -19,7 +19,7 @@ from headway.models.decoder_only import DecoderOnly
 from headway.models.masked import MaskedTransformer
 from headway.models.sequence_classifier import SequenceClassifier
 from headway.models.transformer import Transformer
-from headway.nn.blocks import BlockConfig
+from headway.nn.block_config import BlockConfig
 
 Supported = Mapping[str, Sequence[Any] | None]
 """The supported values of each field of a config; None means any value."""

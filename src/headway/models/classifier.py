@@ -23,18 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.models.base import ArchitectureConfig, ClassificationModel
-from headway.nn.blocks import (
-    BlockConfig,
-    EncoderBlock,
-    EncoderStack,
-    InnerWidth,
-    ModelWidth,
-    NormPlacement,
-    NumHeads,
-    PreNorm,
-    SublayerDropout,
-    xavier_linear,
-)
+from headway.nn.block_config import BlockConfig, InnerWidth, ModelWidth, NormPlacement, NumHeads, SublayerDropout
+from headway.nn.blocks import EncoderBlock, EncoderStack, PreNorm, xavier_linear
 from headway.nn.convolution import ResidualConvolution
 from headway.nn.dropout import Dropout, LockedDropout
 from headway.nn.embedding import TokenEmbedding

@@ -25,7 +25,8 @@ from headway.decode.protocol import Step
 from headway.models.base import ContinuationModel
 from headway.models.language_model_config import LanguageModelConfig, initialize_weights
 from headway.nn.attention import KeysValues
-from headway.nn.blocks import CausalStack, NormPlacement
+from headway.nn.block_config import NormPlacement
+from headway.nn.blocks import CausalStack
 from headway.nn.cache import KVCache
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding, output_projection, pad_sequences

@@ -9,17 +9,16 @@ from pydantic import Field
 from torch import nn
 
 from headway.models.base import ArchitectureConfig
-from headway.nn.blocks import (
+from headway.nn.block_config import (
     ActivationKind,
     BlockConfig,
-    CausalBlock,
-    EncoderBlock,
     InnerWidth,
     ModelWidth,
     NumHeads,
     PositionKind,
     SublayerDropout,
 )
+from headway.nn.blocks import CausalBlock, EncoderBlock
 from headway.nn.embedding import TokenEmbedding
 from headway.nn.positions import LearnedPositions
 

@@ -27,13 +27,8 @@ from torch import Tensor, nn
 from headway.config import apply_preset
 from headway.models.base import FillingModel
 from headway.models.language_model_config import LanguageModelConfig, initialize_weights
-from headway.nn.blocks import (
-    BlockConfig,
-    EncoderStack,
-    NoNorm,
-    activation_function,
-    make_norm,
-)
+from headway.nn.block_config import BlockConfig
+from headway.nn.blocks import EncoderStack, NoNorm, activation_function, make_norm
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding, output_projection
 from headway.nn.masks import padding_mask

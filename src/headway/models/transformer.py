@@ -28,16 +28,8 @@ from headway.decode.protocol import Step
 from headway.errors import ConfigError
 from headway.models.base import ArchitectureConfig, TranslationModel
 from headway.nn.attention import KeysValues, record_attention
-from headway.nn.blocks import (
-    BlockConfig,
-    DecoderStack,
-    EncoderStack,
-    InnerWidth,
-    ModelWidth,
-    NumHeads,
-    SublayerDropout,
-    make_norm,
-)
+from headway.nn.block_config import BlockConfig, InnerWidth, ModelWidth, NumHeads, SublayerDropout
+from headway.nn.blocks import DecoderStack, EncoderStack, make_norm
 from headway.nn.cache import KVCache
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import Tie, output_projection, pad_sequences, token_embeddings

@@ -12,8 +12,8 @@ from headway.nn.attention import (
     record_attention,
     scaled_dot_product_attention,
 )
+from headway.nn.block_config import BlockConfig
 from headway.nn.blocks import (
-    BlockConfig,
     DecoderBlock,
     DecoderStack,
     EncoderBlock,

@@ -23,7 +23,7 @@ from typing import Any
 
 from headway.interop.huggingface.checkpoint import ModelFamily
 from headway.models.transformer import TransformerConfig
-from headway.nn.blocks import Activation
+from headway.nn.block_config import Activation
 
 ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 OUTPUT_BIAS = "final_logits_bias"

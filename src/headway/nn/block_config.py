@@ -1,0 +1,155 @@
+"""The configuration of encoder and decoder blocks, which the configs of all models with such blocks inherit."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from headway.config import Config
+from headway.nn.positions import RotaryScaling
+from headway.nn.scores import ScoreKind
+
+Norm = Literal["post", "pre", "none"]
+Projection = Literal["linear", "hidden"]
+Positions = Literal["sinusoidal", "learned", "rotary", "none"]
+PlainActivation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+Gate = Literal["glu", "reglu", "geglu", "swiglu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "glu", "reglu", "geglu", "swiglu"]
+
+# Fields whose defaults differ between models.
+ModelWidth = Annotated[int, Field(ge=1, description="Width of the residual stream, in units.")]
+NumHeads = Annotated[int, Field(ge=1, description="Number of attention heads.")]
+InnerWidth = Annotated[int, Field(ge=1, description="Inner width of the feed-forward layers, in units.")]
+SublayerDropout = Annotated[
+    float,
+    Field(ge=0, lt=1, description="Dropout probability on sub-layer outputs, and on embeddings with their positions."),
+]
+NormPlacement = Annotated[
+    Norm,
+    Field(description="Place of the norm: after each residual connection (paper), before each sub-layer, or none."),
+]
+NormKind = Annotated[
+    Literal["layer", "rms"],
+    Field(description="Kind of norm: layer norm (paper), or RMSNorm, which subtracts no mean and has no bias."),
+]
+BiasKind = Annotated[
+    Literal["all", "qkv", "none"],
+    Field(
+        description="Biases in blocks: in all linear layers and layer norms, only in the projections to queries, keys "
+        "and values, or nowhere."
+    ),
+]
+ActivationKind = Annotated[
+    Activation, Field(description="Activation of the feed-forward layers. glu, reglu, geglu and swiglu are gated.")
+]
+PositionKind = Annotated[
+    Positions,
+    Field(
+        description="Encoding of positions: vectors added to embeddings (sinusoidal, learned), rotation of the queries "
+        "and keys of self-attention (rotary; dot-product and cosine scores then depend on distances only), or none."
+    ),
+]
+
+
+class BlockConfig(Config):
+    """The sizes and options of encoder and decoder blocks. The configs of models with such blocks inherit them."""
+
+    d_model: ModelWidth
+    num_heads: NumHeads
+    num_kv_heads: int | None = Field(
+        None,
+        ge=1,
+        description="Number of heads of keys and values, each shared by num_heads / num_kv_heads heads of queries "
+        "(grouped-query attention; 1: multi-query attention). Default: num_heads.",
+    )
+    d_key: int | None = Field(
+        None, ge=1, description="Width of a head's queries and keys. Default: d_model / num_heads."
+    )
+    d_value: int | None = Field(None, ge=1, description="Width of a head's values. Default: d_model / num_heads.")
+    d_ff: InnerWidth
+    dropout: SublayerDropout = 0.0
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout probability on attention weights.")
+    feed_forward_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout probability inside feed-forward layers.")
+    layer_dropout: float = Field(
+        0.0, ge=0, lt=1, description="Probability of skipping a whole block in training (LayerDrop)."
+    )
+    activation: ActivationKind = "relu"
+    norm: NormPlacement = "post"
+    norm_kind: NormKind = "layer"
+    norm_epsilon: float = Field(1e-5, gt=0, description="Added to the variance or mean square by norms.")
+    bias: BiasKind = "all"
+    residual: bool = Field(
+        True, description="Whether each sub-layer's output is added to its input (paper) or replaces it."
+    )
+    score: ScoreKind = Field(
+        "scaled_dot",
+        description="Score of a query and a key: their dot product over sqrt(d_key) (paper), the dot product itself, a "
+        "bilinear form (general), one hidden layer of tanh (additive) or ReLU (feed_forward), or their cosine.",
+    )
+    qk_projection: Projection = Field(
+        "linear", description="Projections of queries and keys: linear (paper), or with one hidden ReLU layer."
+    )
+    qk_norm: bool = Field(
+        False, description="Whether each head's queries and keys pass through an RMSNorm before they are compared."
+    )
+    positions: PositionKind = "sinusoidal"
+    rotary_base: float = Field(
+        10000.0, gt=1, description="Base of the wavelengths of rotary positions: unit pair i turns by base^(-2i/K)."
+    )
+    rotary_fraction: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of a head's units that rotary positions rotate; the others stay as they are.",
+    )
+    rotary_scaling: RotaryScaling | None = Field(
+        None, description="Change of the wavelengths of rotary positions for contexts longer than the trained ones."
+    )
+    encoder_window: int | None = Field(
+        None,
+        ge=1,
+        description="Number of positions, r, that each encoder position attends to (restricted self-attention; paper, "
+        "section 4), centered on itself: r // 2 before and (r - 1) // 2 after it. Default: all positions.",
+    )
+    decoder_window: int | None = Field(
+        None,
+        ge=1,
+        description="Number of latest target positions, including itself, that each decoder position attends to. "
+        "Decoding stores no other positions. Default: all target positions up to itself.",
+    )
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> BlockConfig:
+        if (self.d_key is None or self.d_value is None) and self.d_model % self.num_heads:
+            raise ValueError(
+                f"num_heads = {self.num_heads} does not divide d_model = {self.d_model}; "
+                "choose a divisor, or set d_key and d_value"
+            )
+        width = self.d_key or self.d_model // self.num_heads
+        if self.positions == "rotary" and width % 2:
+            raise ValueError(
+                f"positions = 'rotary' rotates pairs of units, but the queries and keys of a head have {width} units; "
+                "set d_key to an even number (by default it is d_model / num_heads)"
+            )
+        if self.positions == "rotary" and width * self.rotary_fraction % 2:
+            raise ValueError(
+                f"rotary_fraction = {self.rotary_fraction} of the {width} units of a head's queries and keys is "
+                f"{width * self.rotary_fraction:g}; expected an even number, because pairs of units are rotated"
+            )
+        if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_kv_heads = {self.num_kv_heads} does not divide num_heads = {self.num_heads}; choose a divisor"
+            )
+        if self.num_kv_heads not in (None, self.num_heads) and self.score != "scaled_dot":
+            raise ValueError(
+                f"num_kv_heads = {self.num_kv_heads} needs score = 'scaled_dot': other scores have weights for each "
+                "head; leave one of them out"
+            )
+        for name in ("rotary_base", "rotary_fraction", "rotary_scaling"):
+            if self.positions != "rotary" and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name} has no effect with positions = {self.positions!r}; leave it out, or set positions to "
+                    "'rotary'"
+                )
+        return self
