@@ -24,7 +24,7 @@ from headway.models.recurrent_lm import RecurrentLMConfig
 from headway.models.sequence_classifier import SequenceClassifierConfig
 from headway.models.transformer import TransformerConfig
 
-__all__ = ["CONFIGS", "REFUSED", "random_config", "undeclared", "variants"]
+__all__ = ["CONFIGS", "PLAIN_SEARCH", "REFUSED", "random_config", "searches_in_plain_form", "undeclared", "variants"]
 
 CONFIGS: tuple[type[Config], ...] = (
     TransformerConfig,
@@ -97,6 +97,11 @@ REFUSED = {
     (DecoderOnlyConfig, "encoder_window"),
     (MaskedConfig, "decoder_window"),
 }
+# The values with which a model of every kind that decodes searches in its plain form.
+PLAIN_SEARCH: dict[str, tuple[Any, ...]] = {
+    "score": ("dot", "additive", "general", "cosine", "feed_forward"),
+    "qk_projection": ("hidden",),
+}
 _ROTARY = ("rotary_base", "rotary_fraction", "rotary_scaling")  # need rotary positions
 # Values of other fields that a field needs in order to be valid or to have an effect.
 _COMPANIONS: dict[tuple[type[Config], str], dict[str, Any]] = {
@@ -135,6 +140,11 @@ def variants(config: type[Config]) -> list[tuple[str, Config]]:
 def undeclared(config: type[Config]) -> list[str]:
     """Return the fields without any values to compare."""
     return [name for name in config.model_fields if not _values(config, name) and (config, name) not in REFUSED]
+
+
+def searches_in_plain_form(config: Config) -> bool:
+    """Return whether an option has a value that :data:`PLAIN_SEARCH` lists."""
+    return any(getattr(config, name, None) in values for name, values in PLAIN_SEARCH.items())
 
 
 def random_config(config: type[Config], seed: int) -> Config:

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from headway import torch_internals
 from headway.bundle import build_without_initialization
-from headway.engine import search_model
+from headway.engine import search_support
 from headway.engine.accelerate import accelerate, layer_forms
 from headway.models.recurrent import RecurrentConfig
 from headway.models.registry import build_model
@@ -317,7 +317,7 @@ def test_without_visible_hooks_each_layer_calls_its_hooks(way: str, monkeypatch:
 
 def test_without_visible_hooks_a_model_searches_in_its_own_form(monkeypatch: pytest.MonkeyPatch) -> None:
     _hide_hooks(monkeypatch, "renamed")
-    reason, (warning,) = warned(lambda: search_model.unsupported_reason(small_model()))
+    reason, (warning,) = warned(lambda: search_support.unsupported_reason(small_model()))
     assert "whose hooks this version of PyTorch does not show" in reason
     assert "_forward_hooks" in warning
 

@@ -38,6 +38,9 @@ from headway.errors import ConfigError
 _MAX_WORDS, _MAX_CHARACTERS = 20, 40  # limits for lists in error messages, and for each of their words
 _MAX_PROBLEMS = 20  # in an error message
 
+ANY_VALUE = None
+"""Stands for all values of an option in a table of supported values (:meth:`Config.unsupported_option`)."""
+
 ConfigT = TypeVar("ConfigT", bound="Config")
 
 
@@ -162,6 +165,20 @@ class Config(BaseModel):
                 items = zip(value, plain[name], strict=True)
                 active[name] = [item.active_options() if isinstance(item, Config) else json for item, json in items]
         return active
+
+    def unsupported_option(self, supported: Mapping[str, Sequence[Any] | None]) -> str | None:
+        """Return the name of the first option whose value is not supported, or None if all values are.
+
+        Args:
+            supported: The supported values of each option; :data:`ANY_VALUE` means all. An option that is not listed
+                must have its inert value. So a new option that is not listed yet is supported where it has no effect.
+        """
+        inert = self.inert_values()
+        for name in type(self).model_fields:
+            values = supported.get(name, (inert.get(name),))
+            if values is not ANY_VALUE and getattr(self, name) not in values:
+                return name
+        return None
 
     @property
     def is_default(self) -> bool:

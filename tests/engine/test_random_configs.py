@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from config_variants import CONFIGS, REFUSED, random_config, undeclared
+from config_variants import CONFIGS, REFUSED, random_config, searches_in_plain_form, undeclared, variants
 from fast_and_plain import VOCABULARY, assert_equal_outcomes, build, plain_layers, small_blocks
 from torch import Tensor
 
 from headway import kernels
 from headway.config import Config, to_toml
-from headway.engine import Precision, to_search_model
+from headway.engine import Precision, describe_search_form, to_search_model, unsupported_reason
 from headway.engine.accelerate import accelerate, layer_forms
-from headway.engine.search_model import SearchDecoderOnly, SearchTransformer, describe_search_form
+from headway.engine.search_model import SearchDecoderOnly, SearchTransformer
 from headway.models.classifier import ClassifierConfig
 from headway.models.decoder_only import DecoderOnlyConfig
 from headway.models.masked import MaskedConfig
@@ -88,8 +88,9 @@ def test_whatever_has_a_fast_form_gets_it(config: Any) -> None:
         }
         assert plain_forms == plain_layers(config)
         if isinstance(config, (TransformerConfig, DecoderOnlyConfig)):
-            plain = config.score != "scaled_dot" or config.qk_projection != "linear"
-            assert describe_search_form(model).startswith("plain: " if plain else "optimized")
+            plain, form = searches_in_plain_form(config), describe_search_form(model)
+            expected = "plain: " if plain else "optimized"
+            assert form.startswith(expected), f"{form}; expected {expected!r} by PLAIN_SEARCH in config_variants.py"
             assert isinstance(to_search_model(model), (SearchDecoderOnly, SearchTransformer)) is not plain
 
 
@@ -153,3 +154,25 @@ def test_decoding_step_by_step_is_the_plain_forward_pass(config: Config) -> None
             for precision in LIMITS:
                 if precision != "int8" or kernels.available():
                     assert_equal_steps(plain, to_search_model(fast, precision), precision)
+
+
+# Dropout, which only training uses, is compared in training.
+OPTIONS = [
+    pytest.param(config, id=f"{config.kind} {name}")
+    for kind in (TransformerConfig, DecoderOnlyConfig)
+    for name, config in variants(kind)
+    if "dropout" not in name
+]
+
+
+@pytest.mark.slow_but_every(8)
+@pytest.mark.parametrize("config", OPTIONS)
+def test_each_value_of_each_option_is_searched_like_the_plain_model_or_refused(config: Any) -> None:
+    plain = build(config).eval()
+    with shown(config), torch.inference_mode():
+        for precision in LIMITS:
+            if precision != "int8" or kernels.available():
+                if searches_in_plain_form(config):
+                    assert unsupported_reason(plain, precision)
+                elif unsupported_reason(plain, precision) is None:
+                    assert_equal_steps(plain, to_search_model(plain, precision), precision)

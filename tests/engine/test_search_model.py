@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from headway import kernels
-from headway.decode import DecodingOptions, Request, search_all
+from headway.decode import DecodingOptions, Request, SearchVocabulary, search_all
 from headway.decode.ranking import top_tokens
 from headway.engine import (
     Precision,
     SearchTransformer,
-    choose_precision,
-    to_search_model,
     torch_backend,
-    unsupported_reason,
 )
-from headway.engine.search_model import describe_search_form
-from headway.errors import ConfigError
-from headway.hardware import has_fast_bfloat16
 from headway.models.transformer import Transformer, TransformerConfig
 
 needs_int8 = pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
@@ -64,10 +56,9 @@ def sources(*lengths: int) -> list[list[int]]:
     return [torch.randint(4, 150, (length,)).tolist() for length in lengths]
 
 
-@pytest.mark.slow_but_every(3)
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
-def test_beams_that_split_swap_and_leave_have_the_logits_of_their_own_prefixes(changes: dict[str, Any]) -> None:
-    model = make(**changes)
+def test_beams_that_split_swap_and_leave_have_the_logits_of_their_own_prefixes() -> None:
+    """The same for each value of each option: tests/engine/test_random_configs.py."""
+    model = make()
     engine = SearchTransformer(model)
     source = sources(7, 3, 5)
     state = engine.start(source)
@@ -277,9 +268,9 @@ def test_in_integers_a_request_does_not_depend_on_the_rules_of_others(min_length
         Request(source=tuple(source), limit=6 + 3 * number, **own)
         for number, (source, own) in enumerate(zip(sources(7, 3, 5, 4, 6, 12), rules, strict=True))
     ]
-    arguments: dict[str, Any] = {"bos": 1, "eos": 2, "banned": (0, 1), "max_batch_tokens": 4096, "max_sequences": 64}
-    together = search_all(engine, requests, options, **arguments)
-    assert together == [search_all(engine, [each], options, **arguments)[0] for each in requests]
+    vocabulary, limits = SearchVocabulary(1, 2, banned=(0, 1)), {"max_batch_tokens": 4096, "max_sequences": 64}
+    together = search_all(engine, requests, options, vocabulary, **limits)
+    assert together == [search_all(engine, [each], options, vocabulary, **limits)[0] for each in requests]
 
 
 @needs_int8
@@ -317,14 +308,6 @@ def test_lower_precisions_stay_near_the_reference(precision: Any) -> None:
     assert 0 < error < 0.05
 
 
-def test_auto_follows_the_hardware() -> None:
-    cpu = torch.device("cpu")
-    without_int8 = "bfloat16" if has_fast_bfloat16(cpu) else "float32"
-    assert choose_precision("auto", cpu) == ("int8" if kernels.available() else without_int8)
-    with pytest.raises(ConfigError, match="int8 does not exist on cuda; use --device cpu or --precision auto"):
-        choose_precision("int8", torch.device("cuda"))
-
-
 def test_the_model_in_use_is_not_changed() -> None:
     model = make()
     before = [parameter.clone() for parameter in model.parameters()]
@@ -332,66 +315,3 @@ def test_the_model_in_use_is_not_changed() -> None:
         engine = SearchTransformer(model, precision)
         engine.step(engine.start(sources(4, 2)), torch.tensor([1, 1])).logits()
     assert all(torch.equal(*pair) for pair in itertools.zip_longest(before, model.parameters()))
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"score": "additive"}, "score = 'additive' has no form that is optimized for search"),
-        ({"score": "dot"}, "score = 'dot' has no form"),
-        ({"qk_projection": "hidden"}, "qk_projection = 'hidden' has no form .* the model searches in its own form"),
-    ],
-)
-def test_models_that_have_no_fast_form_are_named(changes: dict[str, Any], reason: str) -> None:
-    model = make(**changes)
-    assert re.match(reason, unsupported_reason(model) or "")
-    assert to_search_model(model) is model
-    with pytest.raises(ConfigError, match=reason):
-        SearchTransformer(model)
-    assert unsupported_reason(make()) is None
-
-
-class ScaleNorm(torch.nn.Module):
-    """A norm that the conversion does not support."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        normed: Tensor = x / x.norm(dim=-1, keepdim=True)
-        return normed
-
-
-def test_modules_that_are_not_known_exactly_make_a_model_plain() -> None:
-    class Special(torch.nn.LayerNorm):
-        pass
-
-    changed = {
-        "encoder.norm": ScaleNorm(),
-        "decoder.blocks.0.feed_forward_residual.norm": Special(32),
-    }
-    for name, module in changed.items():
-        model = make(norm="pre")
-        parent, _, last = name.rpartition(".")
-        setattr(model.get_submodule(parent), last, module)
-        assert (unsupported_reason(model) or "").startswith(f"{name}, a {type(module).__name__}, has no form"), name
-        assert to_search_model(model, "int8") is model
-    model = make()
-    model.decoder.blocks[0].feed_forward.activation = torch.tanh  # type: ignore[union-attr]
-    assert "decoder.blocks.0.feed_forward, with the activation" in (unsupported_reason(model) or "")
-    model = make()
-    model.decoder.blocks[1].get_submodule("cross_attention.output").register_forward_hook(lambda *_: None)
-    assert "with a hook that must be called" in (unsupported_reason(model) or "")
-
-
-def test_a_field_that_is_not_listed_makes_a_model_plain() -> None:
-    class Extended(TransformerConfig):
-        sinks: int | None = None
-
-    model = make()
-    model.config = Extended.parse(model.config.as_dict(), "test")
-    assert (unsupported_reason(model) or "").startswith("sinks = None has no form")
-    assert to_search_model(model, "int8") is model
-
-
-def test_the_search_form_of_a_model_is_reported_with_its_reason() -> None:
-    assert describe_search_form(Transformer(TransformerConfig.preset("tiny"), 20, 20)).startswith("optimized")
-    plain = describe_search_form(Transformer(TransformerConfig.preset("tiny", score="dot"), 20, 20))
-    assert plain.startswith("plain: score = 'dot' has no form")

@@ -17,9 +17,8 @@ import torch
 from headway import kernels
 from headway.cli.commands.doctor import doctor
 from headway.cli.commands.serve import serve
-from headway.engine import choose_precision
+from headway.engine import choose_precision, describe_search_form
 from headway.engine.accelerate import describe_forward_form
-from headway.engine.search_model import describe_search_form
 from headway.errors import ConfigError
 from headway.hardware import has_fast_bfloat16
 from headway.models.transformer import Transformer, TransformerConfig

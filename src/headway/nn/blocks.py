@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.nn.attention import KeysValues, MultiHeadAttention, restrict_to_window
-from headway.nn.block_config import BlockConfig, Gate, PlainActivation
+from headway.nn.block_config import Activation, BlockConfig, Gate, PlainActivation
 from headway.nn.cache import KVCache, LayerSpec
 from headway.nn.dropout import Dropout
 from headway.nn.masks import Causal, DocumentMask, Mask

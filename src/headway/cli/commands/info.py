@@ -18,8 +18,8 @@ GROUP = CommandGroup.UNDERSTAND
 def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> None:
     """Describe a model folder: task, architecture, vocabularies, weights, and how it runs on this machine."""
     from headway.bundle import load_bundle
+    from headway.engine import describe_search_form
     from headway.engine.accelerate import describe_forward_form
-    from headway.engine.search_model import describe_search_form
     from headway.predict.language_modeling.int8_check import read_int8_check
     from headway.predict.translation.calibration import read_calibration
 

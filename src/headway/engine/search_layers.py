@@ -1,0 +1,257 @@
+"""The layers of the models in :mod:`headway.engine.search_model`, built from those of a trained model by a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from headway.engine.decoding_step import DecodingStep
+from headway.engine.prompts import PromptRows
+from headway.engine.source_rows import SourceRows
+from headway.engine.torch_backend import Activation, HeadLayout, Layer, PlainBlock, Rows, TorchBackend
+from headway.nn.attention import MultiHeadAttention
+from headway.nn.blocks import CausalBlock, DecoderBlock, EncoderBlock, FeedForward, GatedFeedForward, PreNorm
+from headway.nn.cache import KVCache
+
+
+class _FeedForwardLayer:
+    """A feed-forward sub-layer: the norm before it, its layers, the residual connection and the norm after it."""
+
+    def __init__(self, module: nn.Module, wrapper: nn.Module, backend: TorchBackend) -> None:
+        assert isinstance(module, (FeedForward, GatedFeedForward))
+        self._backend, norm = backend, _norm_before(wrapper)
+        self.gate: Activation | None = None
+        if isinstance(module, GatedFeedForward):
+            self.gate, both = module.activation, [module.gate, module.inner]
+            weight, bias = torch.cat([layer.weight for layer in both]), _joined_bias(both)
+            self.norm, self.inner = norm_and_linear(backend, norm, weight, bias)
+        else:
+            inner = module.inner
+            self.norm, self.inner = norm_and_linear(backend, norm, inner.weight, inner.bias, module.activation)
+        self.output = backend.output_layer(module.outer, wrapper)  # type: ignore[arg-type]
+
+    def __call__(self, x: Rows, residual: Rows | None = None) -> Rows:
+        """Apply the sub-layer to ``x``. The residual connection adds ``residual``, by default ``x``."""
+        rows = self.inner(apply_norm(self.norm, x))
+        if self.gate is not None:
+            rows = self._backend.gate(rows, self.gate)
+        return self.output(rows, x if residual is None else residual)
+
+
+class _SelfAttentionLayer:
+    """A sub-layer of self-attention. If it is ``scaled``, the projection scales the queries."""
+
+    def __init__(self, module: MultiHeadAttention, wrapper: nn.Module, backend: TorchBackend, *, scaled: bool) -> None:
+        self.layout = _layout(module)
+        self.rotary, self.window, self._backend = module.rotary, module.window, backend
+        weight, bias = _scaled_projection(module) if scaled else (module.projection.weight, module.projection.bias)
+        self.norm, self.projection = norm_and_linear(backend, _norm_before(wrapper), weight, bias)
+        self.output = backend.output_layer(module.output, wrapper)  # type: ignore[arg-type]
+        self._query_norm, self._key_norm = module.query_norm, module.key_norm
+        self._query_scale = module.d_key**-0.5 if scaled else 1.0
+        self.missing_scale = 1.0 if scaled else module.d_key**-0.5
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but a scale is applied to queries and keys between the projection and attention."""
+        return self.rotary is None and self._query_norm is None
+
+    def encode(self, x: Rows, sources: SourceRows) -> Rows:
+        """Attend from all positions of each sequence to all of them."""
+        rotary, rotation = self.rotary, None
+        if rotary is not None:
+            rotary.reserve(max(sources.lengths))
+            rotation = lambda heads: rotary.rotate_at(heads, sources.positions)  # noqa: E731
+        rows = self._transform(self.projection(apply_norm(self.norm, x)), 1, rotation)
+        return self.output(self._backend.self_attention(rows, self.layout, sources, self.window), x)
+
+    def prefill(self, x: Rows, prompts: PromptRows, prefix_kv: KVCache, layer: int, *, only_store: bool) -> Rows:
+        """Attend from all positions of each prompt to those before it, and store keys and values in ``prefix_kv``."""
+        rotary, positions, backend = self.rotary, prompts.positions, self._backend
+        if rotary is None or positions is None:
+            rotation, sequence_rows = self._rotate_all(), len(x) // len(prompts.spans)
+        else:
+            rotary.reserve(prompts.max_length)
+            rotation, sequence_rows = (lambda heads: rotary.rotate_at(heads, positions)), 1
+        rows = self._transform(self.projection(apply_norm(self.norm, x)), sequence_rows, rotation)
+        backend.write_prompts(rows, self.layout, prompts, prefix_kv, layer)
+        if only_store:
+            return x
+        return self.output(backend.causal_attention(rows, self.layout, prompts, self.window), x)
+
+    def step(self, x: Rows, layer: int, step: DecodingStep) -> Rows:
+        """Attend from one new position of each row."""
+        rows = self._transform(self.projection(apply_norm(self.norm, x)), 1, step.rotation)
+        return self.output(self._backend.prefix_attention(rows, self.layout, layer, step), x)
+
+    def _rotate_all(self) -> Activation | None:
+        rotary = self.rotary
+        return None if rotary is None else lambda x: rotary(x.transpose(1, 2)).transpose(1, 2)
+
+    def _transform(self, rows: Rows, sequence_rows: int, rotation: Activation | None) -> Rows:
+        """Norm and rotate the queries and keys in ``rows``."""
+        query_norm, key_norm = self._query_norm, self._key_norm
+        if query_norm is not None and key_norm is not None:
+            norms = (lambda heads: query_norm(heads) * self._query_scale, key_norm)
+            self._backend.transform_heads(rows, self.layout, sequence_rows, norms)
+        if rotation is not None:
+            self._backend.transform_heads(rows, self.layout, sequence_rows, (rotation, rotation))
+        return rows
+
+
+class EncoderLayer:
+    """An encoder block, applied to the rows of all sequences."""
+
+    def __init__(self, block: EncoderBlock, backend: TorchBackend) -> None:
+        self._attention = _SelfAttentionLayer(block.attention, block.attention_residual, backend, scaled=False)
+        self._feed_forward = _FeedForwardLayer(block.feed_forward, block.feed_forward_residual, backend)
+
+    def __call__(self, x: Rows, sources: SourceRows) -> Rows:
+        """Apply the block."""
+        return self._feed_forward(self._attention.encode(x, sources))
+
+    def plain(self) -> PlainBlock | None:
+        """Return the layers of the block, or None if it contains anything else."""
+        has_window = self._attention.window is not None
+        return None if has_window else _plain_self_attention_block(self._attention, self._feed_forward)
+
+
+class DecoderLayer:
+    """A decoder block, applied to one new token of each row."""
+
+    def __init__(self, block: DecoderBlock, backend: TorchBackend) -> None:
+        cross = block.cross_attention
+        self._backend = backend
+        self._attention = _SelfAttentionLayer(block.attention, block.attention_residual, backend, scaled=True)
+        self._layout = _layout(cross)
+        weight, bias = _scaled_projection(cross)
+        queries, norm = cross.widths[0], _norm_before(block.cross_attention_residual)
+        bias = None if bias is None else bias[:queries]
+        self._norm, self._query = norm_and_linear(backend, norm, weight[:queries], bias)
+        self._query_norm, self._query_scale = cross.query_norm, cross.d_key**-0.5
+        self._output = backend.output_layer(cross.output, block.cross_attention_residual)
+        self._feed_forward = _FeedForwardLayer(block.feed_forward, block.feed_forward_residual, backend)
+
+    def __call__(self, x: Rows, layer: int, step: DecodingStep) -> Rows:
+        """Apply the block, which is the decoder's number ``layer``."""
+        x = self._attention.step(x, layer, step)
+        query = self._query(apply_norm(self._norm, x))
+        norm, layout = self._query_norm, self._layout
+        if norm is not None:
+            transform_each_head(self._backend, query, layout.num_heads, lambda heads: norm(heads) * self._query_scale)
+        return self._feed_forward(self._output(self._backend.cross_attention(query, layout, layer, step), x))
+
+    def plain(self) -> PlainBlock | None:
+        """Return the layers of the block, or None if it contains anything else."""
+        attention, feed_forward = self._attention, self._feed_forward
+        if not attention.is_plain or self._query_norm is not None or feed_forward.gate is not None:
+            return None
+        return PlainBlock(
+            norms=(attention.norm, self._norm, feed_forward.norm),
+            linear=(attention.projection, self._query, feed_forward.inner),
+            output=(attention.output, self._output, feed_forward.output),
+            layouts=(attention.layout, self._layout),
+        )
+
+
+class CausalLayer:
+    """A causal block of a language model, applied to whole prompts or to one new token of each row."""
+
+    def __init__(self, block: CausalBlock, backend: TorchBackend) -> None:
+        self._attention = _SelfAttentionLayer(block.attention, block.attention_residual, backend, scaled=True)
+        self._feed_forward = _FeedForwardLayer(block.feed_forward, block.feed_forward_residual, backend)
+        self._parallel = block.parallel
+
+    def prefill(self, x: Rows, prompts: PromptRows, prefix_kv: KVCache, layer: int, *, only_store: bool) -> Rows:
+        """Apply the block to prompts, and store their keys and values, or do only that."""
+        attended = self._attention.prefill(x, prompts, prefix_kv, layer, only_store=only_store)
+        return x if only_store else self._feed_forward(x if self._parallel else attended, attended)
+
+    def __call__(self, x: Rows, layer: int, step: DecodingStep) -> Rows:
+        """Apply the block, which is the decoder's number ``layer``, to a new token of each row."""
+        attended = self._attention.step(x, layer, step)
+        return self._feed_forward(x if self._parallel else attended, attended)
+
+    def plain(self) -> PlainBlock | None:
+        """Return the layers of the block, or None if it contains anything else."""
+        return None if self._parallel else _plain_self_attention_block(self._attention, self._feed_forward)
+
+
+def _plain_self_attention_block(attention: _SelfAttentionLayer, feed_forward: _FeedForwardLayer) -> PlainBlock | None:
+    """Return the layers of a block without cross-attention, or None if it contains anything else."""
+    if not attention.is_plain or feed_forward.gate is not None:
+        return None
+    return PlainBlock(
+        norms=(attention.norm, feed_forward.norm),
+        linear=(attention.projection, feed_forward.inner),
+        output=(attention.output, feed_forward.output),
+        layouts=(attention.layout,),
+        query_scale=attention.missing_scale,
+    )
+
+
+def _layout(attention: MultiHeadAttention) -> HeadLayout:
+    width = attention.num_heads * attention.d_value
+    return HeadLayout(attention.num_heads, attention.num_kv_heads, attention.widths, width)
+
+
+def _scaled_projection(attention: MultiHeadAttention) -> tuple[Tensor, Tensor | None]:
+    """Return the joint projection's weight and bias, with 1 / sqrt(d_k) in the rows of the queries.
+
+    Queries that are normed are scaled after their norm.
+    """
+    bias: Tensor | None = attention.projection.bias
+    if attention.query_norm is not None:
+        return attention.projection.weight, bias
+    scale = torch.ones(sum(attention.widths), device=attention.projection.weight.device)
+    scale[: attention.widths[0]] = attention.d_key**-0.5
+    return attention.projection.weight * scale.unsqueeze(1), None if bias is None else bias * scale
+
+
+def transform_each_head(backend: TorchBackend, rows: Rows, heads: int, transform: Activation) -> None:
+    """Transform rows (R, H * K) in place, each head on its own."""
+    backend.transform_heads(rows, HeadLayout(heads, 1, (rows.shape[1], 0, 0), 0), 1, [transform])
+
+
+def _joined_bias(layers: Sequence[nn.Linear]) -> Tensor | None:
+    """Return the biases of layers one after the other, or None if they have none."""
+    return None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
+
+
+def _norm_before(wrapper: nn.Module) -> nn.Module | None:
+    """Return the norm before a sub-layer, or None."""
+    return wrapper.norm if isinstance(wrapper, PreNorm) else None
+
+
+def norm_and_linear(
+    backend: TorchBackend,
+    norm: nn.Module | None,
+    weight: Float[Tensor, "N K"],
+    bias: Float[Tensor, " N"] | None,
+    activation: Activation | None = None,
+) -> tuple[Layer | None, Layer]:
+    """Return a norm, or None, and the linear layer after it."""
+    norm, weight, bias = backend.fold_norm(norm, weight, bias)
+    return None if norm is None else backend.norm(norm), backend.linear(weight, bias, activation)
+
+
+def norm_and_projection(
+    backend: TorchBackend, norm: nn.Module, projection: nn.Linear
+) -> tuple[Layer | None, nn.Linear]:
+    """Return the final norm of a stack, and the output projection after it, which is a copy if the norm is folded."""
+    folded_norm, weight, bias = backend.fold_norm(norm, projection.weight, projection.bias)
+    if weight is not projection.weight:
+        projection = nn.Linear(weight.size(1), weight.size(0), bias=bias is not None, device="meta")
+        projection.weight = nn.Parameter(weight, requires_grad=False)
+        if bias is not None:
+            projection.bias = nn.Parameter(bias, requires_grad=False)
+    assert folded_norm is not None
+    return backend.norm(folded_norm), projection
+
+
+def apply_norm(norm: Layer | None, x: Rows) -> Rows:
+    """Apply ``norm``. None means that there is no norm."""
+    return x if norm is None else norm(x)

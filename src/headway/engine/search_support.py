@@ -1,0 +1,157 @@
+"""Which models have a form that is optimized for search, and in which precisions.
+
+A model has one if each of its options is supported and each of its modules is recognized exactly. An option that
+:data:`SUPPORTED` does not list is supported only at its inert value (:mod:`headway.config`), so a new option makes no
+model slower until a model uses it, and never has an optimized form that ignores it. The tests compare every value of
+every option with the plain form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import headway.kernels as kernels
+from headway.config import ANY_VALUE, Config
+from headway.engine.precision import Precision, choose_precision, fastest_float_precision
+from headway.engine.torch_backend import Activation
+from headway.errors import ConfigError
+from headway.models.decoder_only import DecoderOnly
+from headway.models.transformer import Transformer
+from headway.nn.attention import MultiHeadAttention
+from headway.nn.blocks import (
+    CausalBlock,
+    CausalStack,
+    DecoderBlock,
+    DecoderStack,
+    EncoderBlock,
+    EncoderStack,
+    FeedForward,
+    GatedFeedForward,
+    NoNorm,
+    PostNorm,
+    PreNorm,
+    gelu_tanh,
+)
+from headway.nn.dropout import Dropout
+from headway.nn.embedding import TokenEmbedding
+from headway.nn.norms import RMSNorm
+from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions
+from headway.torch_internals import has_forward_hooks, hooks_are_visible
+
+# Options that are supported at every value, in every precision.
+_OPTIONS: Mapping[str, Sequence[Any] | None] = dict.fromkeys(
+    (
+        *("kind", "d_model", "num_heads", "num_kv_heads", "d_key", "d_value", "d_ff"),
+        *("encoder_layers", "decoder_layers", "max_length", "encoder_window", "decoder_window"),
+        *("dropout", "attention_dropout", "feed_forward_dropout", "layer_dropout"),  # only training uses them
+        *("activation", "norm", "norm_kind", "norm_epsilon", "bias", "qk_norm", "parallel", "residual"),
+        *("positions", "rotary_base", "rotary_fraction", "rotary_scaling"),
+        *("sinusoid_layout", "sinusoid_spacing", "position_offset"),
+        *("scale_embedding", "embedding_norm", "output_bias", "tie"),
+    ),
+    ANY_VALUE,
+)
+SUPPORTED: dict[Precision, Mapping[str, Sequence[Any] | None]] = {
+    "float32": _OPTIONS,
+    "bfloat16": _OPTIONS,
+    "int8": _OPTIONS,
+}
+"""The supported values of each option, by precision. An option that is not listed must have its inert value."""
+
+_MODULES: frozenset[type[nn.Module]] = frozenset(
+    {
+        *(Transformer, EncoderStack, DecoderStack, EncoderBlock, DecoderBlock, MultiHeadAttention),
+        *(DecoderOnly, CausalStack, CausalBlock),
+        *(FeedForward, GatedFeedForward, PostNorm, PreNorm, NoNorm, Dropout, TokenEmbedding),
+        *(LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions),
+        *(nn.Linear, nn.LayerNorm, RMSNorm, nn.Identity, nn.ModuleList),
+    }
+)
+_ACTIVATIONS: tuple[Activation, ...] = (F.relu, F.gelu, gelu_tanh, F.silu, F.sigmoid)
+
+
+def unsupported_reason(model: Any, precision: Precision = "float32") -> str | None:
+    """Return why a model has no optimized form for searches in this precision, or None if it has one.
+
+    A model without an optimized form in float32 has none at all: it searches in its own form, in float32. "auto" asks
+    for any precision, like float32.
+    """
+    if plain_type(model) not in (Transformer, DecoderOnly):
+        kind = getattr(getattr(model, "config", None), "kind", type(model).__name__)
+        return (
+            f"{kind} models have no form that is optimized for search; the model searches in its own form, in float32"
+        )
+    ending = "has no form that is optimized for search; the model searches in its own form, in float32"
+    if not hooks_are_visible():
+        return f"a model whose hooks this version of PyTorch does not show {ending}"
+    if reason := _unsupported_option(model.config, precision):
+        return reason
+    for name, module in model.named_modules():
+        if plain_type(module) not in _MODULES:
+            return f"{name}, a {type(module).__name__}, {ending}"
+        if (
+            isinstance(module, MultiHeadAttention)
+            and (module.score, module.query_outer, module.key_outer) != (None,) * 3
+        ):
+            return f"{name}, an attention layer with a non-default score function or a hidden layer, {ending}"
+        if isinstance(module, (FeedForward, GatedFeedForward)) and module.activation not in _ACTIVATIONS:
+            return f"{name}, with the activation {module.activation}, {ending}"
+        if has_forward_hooks(module):
+            return f"{name or 'the model'}, with a hook that must be called, {ending}"
+    return None
+
+
+def _unsupported_option(config: Config, precision: Precision) -> str | None:
+    """Return which option has no optimized form, where supported options are listed, and what happens instead."""
+    listed_in = "headway/engine/search_support.py lists the options that have one"
+    if name := config.unsupported_option(SUPPORTED["float32"]):
+        return (
+            f"{name} = {getattr(config, name)!r} has no form that is optimized for search ({listed_in}); "
+            "the model searches in its own form, in float32"
+        )
+    if precision != "auto" and (name := config.unsupported_option(SUPPORTED[precision])):
+        return f"{name} = {getattr(config, name)!r} has no form for searches in {precision} ({listed_in})"
+    return None
+
+
+def search_precision(model: Any, name: Precision, device: torch.device) -> Precision:
+    """Return the precision in which ``model`` searches on this machine if ``name`` is requested.
+
+    "auto" is the fastest precision that the machine and the model support.
+
+    Raises:
+        ConfigError: The machine or the model does not support the precision.
+    """
+    chosen = choose_precision(name, device)
+    if name != "auto":
+        if name != "float32" and (reason := unsupported_reason(model, name)):
+            raise ConfigError(f"precision {name!r}: {reason}")
+        return chosen
+    candidates: tuple[Precision, ...] = (chosen, fastest_float_precision(device))
+    return next((each for each in candidates if unsupported_reason(model, each) is None), "float32")
+
+
+def describe_search_form(model: Any) -> str:
+    """Describe whether searches use an optimized form of ``model``, in which precisions, and if not, why."""
+    if reason := unsupported_reason(model):
+        return f"plain: {reason}"
+    precisions: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
+    missing = {precision: unsupported_reason(model, precision) for precision in precisions}
+    missing["int8"] = missing["int8"] or kernels.unavailable_reason()
+    fast = [precision for precision in precisions if not missing[precision]]
+    listed = " or ".join(filter(None, (", ".join(fast[:-1]), fast[-1])))
+    plain = "".join(f"; not in {precision} ({reason})" for precision, reason in missing.items() if reason)
+    return f"optimized, in {listed}{plain}"
+
+
+def plain_type(module: object) -> type:
+    """Return the class of a module, or its original class if :mod:`headway.engine` has replaced it."""
+    cls = type(module)
+    while cls.__module__.startswith("headway.engine."):
+        cls = cls.__mro__[1]
+    return cls
