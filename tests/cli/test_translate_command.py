@@ -151,6 +151,16 @@ class TestOptions:
         ended = run("translate", folder / "one", "--with", folder / "two", stdin=stdin(*LINES))
         assert ended.out.splitlines() == [found.text for found in both.translate(LINES)]
 
+    def test_a_model_that_searches_in_its_own_form_is_reported_once(
+        self, make_translator: Make, folder: Path, tmp_path: Path
+    ) -> None:
+        make_translator("whitespace", score="dot").bundle.save(tmp_path / "dot", "# Card")
+        ended = run("translate", tmp_path / "dot", stdin=stdin("das Haus", "der Baum"))
+        assert ended.code == 0
+        assert ended.err.startswith("headway: score = 'dot' has no form that is optimized for search ")
+        assert ended.err.count("its own form") == 1
+        assert "its own form" not in run("translate", folder / "one", stdin=stdin("das Haus")).err
+
     def test_the_guard_can_be_left_out(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[bool] = []
 

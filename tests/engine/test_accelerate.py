@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 
 from headway import kernels
 from headway.config import Config
-from headway.engine.accelerate import accelerate, layer_forms
+from headway.engine.accelerate import accelerate, describe_forward_form, layer_forms
 from headway.engine.attention import KernelMultiHeadAttention, attention_weights, scaled_dot_product_attention
 from headway.engine.layers import AutocastDropout, KernelDropout, KernelPostNorm
 from headway.models.registry import build_model
@@ -63,13 +64,29 @@ def test_an_option_that_no_fast_form_knows_keeps_a_layer_plain() -> None:
     layer = block()
     layer.attention.sinks = 3  # type: ignore[assignment]
     layer.feed_forward.clamp = True  # type: ignore[assignment]
+    layer.attention_residual.gate = None  # type: ignore[assignment]  # an option that is off
     accelerate(layer)
     assert type(layer.attention) is MultiHeadAttention
     assert type(layer.feed_forward) is FeedForward
     reasons = {form.name: form.plain_reason for form in layer_forms(layer)}
-    assert reasons["attention"] == "unknown option 'sinks'"
-    assert reasons["feed_forward"] == "unknown option 'clamp'"
+    assert reasons["attention"] == "sinks = 3 is not listed in headway/engine/accelerate.py"
+    assert reasons["feed_forward"] == "clamp = True is not listed in headway/engine/accelerate.py"
     assert reasons["attention_residual"] is None
+
+
+@pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba")
+@pytest.mark.parametrize(
+    ("options", "ending"),
+    [
+        ({}, ""),
+        ({"score": "dot"}, "; 1 MultiHeadAttention compute scores and weights separately (score)"),
+        ({"qk_norm": True}, "; 1 MultiHeadAttention train in several operations (query_norm, key_norm)"),
+        ({"d_value": 5}, "; 1 MultiHeadAttention train in several operations (unequal widths)"),
+    ],
+)
+def test_what_runs_is_described(options: dict[str, Any], ending: str) -> None:
+    described = describe_forward_form(block(**options))
+    assert re.fullmatch(r"(\d+) of \1 layers have a fast form" + re.escape(ending), described)
 
 
 def test_a_type_that_no_fast_form_knows_stays_plain() -> None:

@@ -158,7 +158,7 @@ def test_decoding_step_by_step_is_the_plain_forward_pass(config: Config) -> None
 
 # Dropout, which only training uses, is compared in training.
 OPTIONS = [
-    pytest.param(config, id=f"{config.kind} {name}")
+    pytest.param(config, id=f"{kind.__name__} {name}")
     for kind in (TransformerConfig, DecoderOnlyConfig)
     for name, config in variants(kind)
     if "dropout" not in name

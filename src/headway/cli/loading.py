@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,11 +43,19 @@ def load_ensemble(
     device: options.Device,
     precision: options.Precision,
 ) -> Translator:
-    """Return the translator that ``load`` loads, or its ensemble with the models in the folders ``other_models``."""
+    """Return the translator that ``load`` loads, or its ensemble with the models in the folders ``other_models``.
+
+    If a model searches in its own form instead of an optimized one, say why, except in worker processes: each of them
+    would repeat it.
+    """
     from headway.predict import Translator, load_translator
 
     others = [load_translator(other, device=device, precision=precision) for other in other_models or ()]
-    return Translator.ensemble([load(), *others])
+    translators = [load(), *others]
+    if parent_process() is None:
+        for reason in dict.fromkeys(each.plain_search_reason for each in translators if each.plain_search_reason):
+            print(f"headway: {reason}", file=sys.stderr)
+    return Translator.ensemble(translators)
 
 
 def open_language_model(folder: Path, device: options.Device, precision: options.Precision) -> LanguageModel:

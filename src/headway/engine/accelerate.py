@@ -4,9 +4,10 @@ A replaced layer is the same object with a different class (``module.__class__ =
 parameters, their names and order, its hooks and its state dict do not change. The fast layers are used wherever
 ``forward`` runs: in training, development losses, scoring, alignment and classification. Only layers that a
 :class:`Replacement` recognizes exactly, by type and by every attribute, are replaced; all others stay plain. A new
-option of a layer is an attribute that no replacement lists, so the layer stays plain until its kernel-backed class
-supports the option. Kernel-backed layers fall back to the plain form for inputs that their kernels do not support: on
-other devices, of other data types, on machines without the kernels, and while ``torch.compile`` traces.
+option of a layer is an attribute that no replacement lists: where it is None, the layer has no such part; otherwise the
+layer stays plain until its kernel-backed class supports the option. Kernel-backed layers fall back to the plain form
+for inputs that their kernels do not support: on other devices, of other data types, on machines without the kernels,
+and while ``torch.compile`` traces.
 
 Replace layers before a model is wrapped by DDP or FSDP.
 """
@@ -22,7 +23,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import headway.kernels as kernels
-from headway.engine.attention import KernelMultiHeadAttention
+from headway.engine.attention import KernelMultiHeadAttention, has_separate_scores, separate_training_parts
 from headway.engine.layers import (
     ACTIVATIONS,
     GATES,
@@ -73,13 +74,16 @@ class Replacement:
         own = {name: value for name, value in vars(module).items() if name not in _MODULE_ATTRIBUTES}
         for name, value in (own | parts(module)).items():
             if name not in self.supported_attributes:
-                return f"unknown option {name!r}"
+                if value is None:  # the layer has no such part
+                    continue
+                return f"{name} = {_shown(value)} is not listed in headway/engine/accelerate.py"
             if not self.supported_attributes[name](value):
-                shown = (
-                    type(value).__name__ if isinstance(value, nn.Module) else getattr(value, "__name__", repr(value))
-                )
-                return f"{name} = {shown} has no fast form"
+                return f"{name} = {_shown(value)} has no fast form"
         return None
+
+
+def _shown(value: Any) -> str:
+    return type(value).__name__ if isinstance(value, nn.Module) else getattr(value, "__name__", repr(value))
 
 
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
@@ -222,13 +226,30 @@ def layer_forms(model: nn.Module) -> list[LayerForm]:
 
 
 def describe_forward_form(model: nn.Module) -> str:
-    """Describe how many layers of ``model`` have a fast form for the forward pass, and why the others are plain."""
+    """Describe what runs in the forward pass of ``model``: how many layers have a fast form, and why others do not.
+
+    Fast attention layers are also counted if options keep them from the operation that computes a whole layer.
+    """
     if reason := kernels.unavailable_reason():
         return f"plain: the compiled kernels do not run ({reason})"
     forms = layer_forms(model)
     plain = Counter(f"{form.layer_type} ({form.plain_reason})" for form in forms if form.plain_reason is not None)
     fast = f"{len(forms) - plain.total()} of {len(forms)} layers have a fast form"
-    return f"{fast}; plain: {', '.join(f'{count} {name}' for name, count in plain.items())}" if plain else fast
+    described = [fast]
+    if plain:
+        described.append(f"plain: {', '.join(f'{count} {name}' for name, count in plain.items())}")
+    attention = [layer for layer in model.modules() if isinstance(layer, MultiHeadAttention)]
+    if separate := sum(map(has_separate_scores, attention)):
+        described.append(f"{separate} MultiHeadAttention compute scores and weights separately (score)")
+    in_training = Counter(
+        ", ".join(separate_training_parts(layer)) for layer in attention if not has_separate_scores(layer)
+    )
+    described += [
+        f"{count} MultiHeadAttention train in several operations ({parts})"
+        for parts, count in in_training.items()
+        if parts
+    ]
+    return "; ".join(described)
 
 
 def _candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, Replacement]]:

@@ -85,19 +85,30 @@ class KernelMultiHeadAttention(MultiHeadAttention):
 
     def _is_one_operation(self, x: Tensor, source: Tensor, mask: Mask) -> bool:
         """Return whether the training kernels support the options of this layer and these inputs."""
-        variants = (self.score, self.query_outer, self.key_outer, self.query_norm, self.key_norm)
         return (
             self.training
             and kernels_support(x)
             and kernels_support(source)
-            and all(variant is None for variant in variants)
+            and not has_separate_scores(self)
+            and not separate_training_parts(self)
             and not attention_is_observed()
             and not has_hooks(self.projection, self.dropout)
-            and len(set(self.widths)) == 1
             and all(parameter.dtype == torch.float32 for parameter in self.projection.parameters())
             and not _fused_is_faster(source, source)
             and _kernels_support_mask(mask, x, source)
         )
+
+
+def has_separate_scores(layer: MultiHeadAttention) -> bool:
+    """Return whether a layer computes scores and weights one after the other, because its score is a function."""
+    return layer.score is not None
+
+
+def separate_training_parts(layer: MultiHeadAttention) -> list[str]:
+    """Return the parts because of which the fast form of a layer trains in several operations instead of one."""
+    names = ("query_outer", "key_outer", "query_norm", "key_norm")
+    parts = [name for name in names if getattr(layer, name) is not None]
+    return parts if len(set(layer.widths)) == 1 else [*parts, "unequal widths"]
 
 
 def _kernels_support_mask(mask: Mask, x: Float[Tensor, "B T D"], source: Float[Tensor, "B S D"]) -> bool:

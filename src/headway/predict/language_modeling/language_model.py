@@ -28,7 +28,7 @@ from headway.decode import (
     search_all,
     search_steps,
 )
-from headway.engine import Precision, choose_precision, fastest_float_precision, to_search_model, unsupported_reason
+from headway.engine import Precision, fastest_float_precision, search_precision, to_search_model
 from headway.errors import ConfigError, DataError, LengthError
 from headway.models.decoder_only import DecoderOnly
 from headway.models.recurrent_lm import RecurrentLM
@@ -188,8 +188,8 @@ class LanguageModel:
         self.bundle = bundle = with_own_model(bundle, device, needs_cpu=precision == "int8")
         self.device = accelerate(bundle.model).device
         self._model, self._tokenizer = bundle.model, bundle.tokenizer
-        self._plain_reason = unsupported_reason(bundle.model)
-        self._refuse_unsupported(precision)
+        self._chosen_precision = search_precision(bundle.model, precision, self.device)
+        self._may_search_in_int8 = search_precision(bundle.model, "auto", self.device) == "int8"
         self._requested_precision = precision
         self._search_models = {name: self._convert_once(name) for name in _PRECISIONS}
         self._int8_check, self._check_lock = int8_check, Lock()
@@ -209,10 +209,7 @@ class LanguageModel:
     @property
     def precision(self) -> Precision:
         """The precision in which the model generates. The first use with "auto" may check int8."""
-        if self._plain_reason:
-            return "float32"
-        chosen = choose_precision(self._requested_precision, self.device)
-        return fastest_float_precision(self.device) if self.precision_note() else chosen
+        return fastest_float_precision(self.device) if self.precision_note() else self._chosen_precision
 
     def precision_note(self) -> str | None:
         """Return why the model does not generate in int8 although this would be the fastest, or None."""
@@ -243,7 +240,7 @@ class LanguageModel:
     def _depends_on_check(self) -> bool:
         """Return whether int8 must pass the check for "auto" to choose it."""
         may_have_outliers = self._int8_check is not None or self.bundle.imported_token_template is not None
-        return may_have_outliers and not self._plain_reason and choose_precision("auto", self.device) == "int8"
+        return may_have_outliers and self._may_search_in_int8
 
     def _check_int8(self) -> Int8Check:
         model = cast("DecoderOnly", self._model)
@@ -254,11 +251,6 @@ class LanguageModel:
 
     def _convert_once(self, precision: Precision) -> Callable[[], Any]:
         return once(partial(to_search_model, self._model, precision))
-
-    def _refuse_unsupported(self, precision: Precision) -> None:
-        choose_precision(precision, self.device)  # raises an error if this machine does not support the precision
-        if self._plain_reason and precision not in ("auto", "float32"):
-            raise ConfigError(f"precision {precision!r}: {self._plain_reason}")
 
     def _search_model(self) -> Any:
         return self._search_models[self.precision]()
@@ -526,7 +518,7 @@ class LanguageModel:
         return f"{windows}|eos:yes|precision:{precision}|version:headway-{__version__}"
 
     def _measured_precision(self, precision: Precision) -> Precision:
-        self._refuse_unsupported(precision)
+        search_precision(self._model, precision, self.device)  # raises an error if the precision is not supported
         return self.precision if precision == "auto" else precision
 
     def _log_probs(

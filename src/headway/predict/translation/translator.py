@@ -24,7 +24,7 @@ from headway.decode import (
     top_next_tokens,
 )
 from headway.decode.scoring import score_by_steps
-from headway.engine import Precision, Shortlist, choose_precision, to_search_model, unsupported_reason
+from headway.engine import Precision, Shortlist, search_precision, to_search_model, unsupported_reason
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.hardware import choose_device
 from headway.interop.onnx import STEP_FILE, OnnxModel
@@ -87,6 +87,9 @@ class Translator(TextTranslator):
         calibration: The distribution from which the flag ``unlikely`` of translations is computed. Without it, the flag
             is None.
 
+    Attributes:
+        plain_search_reason: Why searches use the model's own, slower form, or None if they use an optimized one.
+
     Raises:
         ConfigError: The model or the machine does not support the precision or the shortlist.
     """
@@ -115,14 +118,13 @@ class Translator(TextTranslator):
         self._search_all: SearchFunction = search_all
         self._search_steps: StepsFunction = search_steps
         self._requested_source_tokens = max_source_tokens
-        choose_precision(precision, self.device)  # raises an error if this machine does not support the precision
-        slow = unsupported_reason(bundle.model)
-        if slow and precision not in ("auto", "float32"):
-            raise ConfigError(f"precision {precision!r}: {slow}")
-        if shortlist is not None and (slow or onnx_model):
-            raise ConfigError(f"a shortlist: {slow or 'an ONNX model has its whole vocabulary in its graph'}")
+        chosen = search_precision(bundle.model, precision, self.device)
+        plain_reason = unsupported_reason(bundle.model)
+        if shortlist is not None and (plain_reason or onnx_model):
+            raise ConfigError(f"a shortlist: {plain_reason or 'an ONNX model has its whole vocabulary in its graph'}")
+        self.plain_search_reason = None if onnx_model else plain_reason
         self._has_shortlist = shortlist is not None
-        self._is_plain, self._requested_precision = bool(slow or onnx_model), precision
+        self._precision: Precision = "float32" if onnx_model else chosen
         self._model: Any = onnx_model or bundle.model
         # The accelerated model is used for forward passes: scores, alignments, and searches that need attention or
         # cannot use a converted model.
@@ -130,8 +132,8 @@ class Translator(TextTranslator):
         self._accelerated = once(partial(_accelerate, bundle.model), lock)
         self._forward_model = once(lambda: onnx_model) if onnx_model else self._accelerated
         self._search_model = self._forward_model
-        if not slow and onnx_model is None:
-            self._search_model = once(partial(to_search_model, bundle.model, precision, shortlist=shortlist), lock)
+        if not plain_reason and onnx_model is None:
+            self._search_model = once(partial(to_search_model, bundle.model, chosen, shortlist=shortlist), lock)
 
     @classmethod
     def ensemble(cls, translators: Sequence[Translator]) -> Translator:
@@ -174,7 +176,7 @@ class Translator(TextTranslator):
     @property
     def precision(self) -> Precision:
         """The precision of searches."""
-        return "float32" if self._is_plain else choose_precision(self._requested_precision, self.device)
+        return self._precision
 
     @property
     def max_source_tokens(self) -> int:
