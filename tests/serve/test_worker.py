@@ -11,7 +11,7 @@ import pytest
 
 from headway.serve.errors import WorkerError
 from headway.serve.glossaries import GlossaryLines
-from headway.serve.workers.messages import Done, Job, Ping, Pong, Start, encode, receive
+from headway.serve.workers.messages import Done, Job, Ping, Pong, StartJob, encode, receive
 from headway.serve.workers.worker import _is_short, run_worker
 
 
@@ -61,9 +61,9 @@ def test_a_worker_answers_while_a_job_computes() -> None:
         theirs.close()
         ours.settimeout(60)
         for start in (
-            Start(1, Job("m", "translate_each", (["wait"],))),
-            Start(2, Job("m", "score", (["a"],))),
-            Start(3, Job("m", "translate_each", (["a" * 5000],))),
+            StartJob(1, Job("m", "translate_each", (["wait"],))),
+            StartJob(2, Job("m", "score", (["a"],))),
+            StartJob(3, Job("m", "translate_each", (["a" * 5000],))),
         ):
             ours.sendall(encode(start))
         found = sorted((receive(ours) for _ in range(2)), key=lambda done: int(done.number))
@@ -77,10 +77,10 @@ def test_a_worker_answers_while_a_job_computes() -> None:
             stalled = pong.stalled_s
         permitted.set()
         assert receive(ours) == Done(1, "MainThread")
-        ours.sendall(encode(Start(4, Job("m", "generate", ("a",)))))
+        ours.sendall(encode(StartJob(4, Job("m", "generate", ("a",)))))
         failed = receive(ours)
         assert (failed.number, type(failed.error)) == (4, WorkerError)
-        ours.sendall(encode(Start(5, Job("m", "translate_each", (["a"],)))))
+        ours.sendall(encode(StartJob(5, Job("m", "translate_each", (["a"],)))))
         assert receive(ours) == Done(5, "MainThread")
     process.join(30)  # it ends when its connection is closed
     assert process.exitcode == 0

@@ -52,7 +52,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Start:
+class StartJob:
     """Begin a job.
 
     Attributes:

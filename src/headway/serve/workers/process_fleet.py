@@ -37,7 +37,7 @@ from headway.serve.workers.messages import (
     Part,
     Ping,
     Pong,
-    Start,
+    StartJob,
     encode,
 )
 from headway.serve.workers.worker_process import (
@@ -101,7 +101,7 @@ class ProcessFleet(Fleet):
     # Starting and ending.
 
     async def launch(self) -> None:
-        """Start the process that loads the models."""
+        """StartJob the process that loads the models."""
         ours, theirs = socket_pair()
         loop = asyncio.get_running_loop()
         self._control, self._loaded = ours, loop.create_future()
@@ -333,7 +333,7 @@ class ProcessFleet(Fleet):
 
     async def call(self, job: Job) -> Any:
         """See :meth:`Fleet.call`. It raises UnavailableError if the job lost two workers, or the service has ended."""
-        pending = self._submit(Start(next(self._numbers), job))
+        pending = self._submit(StartJob(next(self._numbers), job))
         try:
             return await pending.future
         except asyncio.CancelledError:
@@ -345,7 +345,7 @@ class ProcessFleet(Fleet):
 
         Raises the errors of :meth:`call`. A stream that has lost its worker after its first part does not begin again.
         """
-        pending = self._submit(Start(next(self._numbers), job, has_parts=True))
+        pending = self._submit(StartJob(next(self._numbers), job, has_parts=True))
         pending.future.add_done_callback(lambda _: pending.parts.put_nowait(None))
         try:
             while (part := await pending.parts.get()) is not None:
@@ -356,7 +356,7 @@ class ProcessFleet(Fleet):
                 pending.future.cancel()
                 self._cancel(pending)
 
-    def _submit(self, start: Start) -> PendingJob:
+    def _submit(self, start: StartJob) -> PendingJob:
         if self._closing:
             raise UnavailableError
         pending = PendingJob(start, asyncio.get_running_loop().create_future())

@@ -25,7 +25,7 @@ from headway.serve.errors import WorkerError
 from headway.serve.glossaries import GlossaryLines
 from headway.serve.model_info import PivotModels
 from headway.serve.workers.fleet import MAX_JOBS
-from headway.serve.workers.messages import Cancel, Done, Job, Part, Ping, Pong, Start, encode, receive_with_size
+from headway.serve.workers.messages import Cancel, Done, Job, Part, Ping, Pong, StartJob, encode, receive_with_size
 from headway.serve.workers.shared_search import SharedSearch
 
 _IDLE_PINGS = 4  # a worker without jobs for this many pings is idle
@@ -53,7 +53,7 @@ class _Worker:
     def __init__(self, connection: socket.socket, models: dict[str, Any]) -> None:
         self._connection, self._models = connection, models
         # None means that a thread has called the search.
-        self._short_jobs: SimpleQueue[tuple[Start, Caller] | None] = SimpleQueue()
+        self._short_jobs: SimpleQueue[tuple[StartJob, Caller] | None] = SimpleQueue()
         self._pool = ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="job")
         self._search = SharedSearch(on_call=lambda: self._short_jobs.put(None))
         for model in models.values():
@@ -75,7 +75,7 @@ class _Worker:
                 self._send_unsent()
 
     def _start_jobs(self) -> None:
-        """Start some of the short jobs that have arrived. Without any work, wait for a job or a search of a thread."""
+        """StartJob some of the short jobs that have arrived. Without any work, wait for a job or a search of a thread."""
         for _ in range(_STARTS_PER_STEP):
             if not self._search.has_work:
                 self._send_unsent()
@@ -99,7 +99,7 @@ class _Worker:
                     self._return_memory()
                 case Cancel():
                     self._cancel(message.number)
-                case Start(number, job):
+                case StartJob(number, job):
                     caller = self._callers[number] = Caller(job.caller, job.priority)
                     self._idle_pings = 0
                     if num_bytes <= _SHORT_JOB_BYTES and _is_short(job):
@@ -113,7 +113,7 @@ class _Worker:
         if caller is not None:
             caller.canceled.set()
 
-    def _run_job(self, start: Start, caller: Caller) -> None:
+    def _run_job(self, start: StartJob, caller: Caller) -> None:
         number, job = start.number, start.job
         try:
             if caller.canceled.is_set():

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headway.errors import HeadwayError
-from headway.serve.workers.messages import Part, Pong, Start, encode
+from headway.serve.workers.messages import Part, Pong, StartJob, encode
 
 _PROCESS_CLOCK = 2  # CPUCLOCK_SCHED: a clock's number is ~pid << 3 | 2 (Linux, clock_getcpuclockid)
 _ENVIRONMENT = {
@@ -32,7 +32,7 @@ _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # a value that the u
 class PendingJob:
     """A job that has no result yet."""
 
-    start: Start
+    start: StartJob
     future: asyncio.Future[Any]
     parts: asyncio.Queue[Part | None] = field(default_factory=asyncio.Queue)  # None marks the end
     was_retried: bool = False
@@ -93,7 +93,7 @@ class LoaderProcess:
 
 
 async def start_first_loader(connection: socket.socket) -> LoaderProcess:
-    """Start a loader, which serves a connection. The connection is closed in this process."""
+    """StartJob a loader, which serves a connection. The connection is closed in this process."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "headway.serve.workers.loader", str(connection.fileno())),
         pass_fds=[connection.fileno()],
