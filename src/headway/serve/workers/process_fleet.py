@@ -101,7 +101,7 @@ class ProcessFleet(Fleet):
     # Starting and ending.
 
     async def launch(self) -> None:
-        """StartJob the process that loads the models."""
+        """Start the process that loads the models."""
         ours, theirs = socket_pair()
         loop = asyncio.get_running_loop()
         self._control, self._loaded = ours, loop.create_future()

@@ -75,7 +75,7 @@ class _Worker:
                 self._send_unsent()
 
     def _start_jobs(self) -> None:
-        """StartJob some of the short jobs that have arrived. Without any work, wait for a job or a search of a thread."""
+        """Start some of the short jobs that have arrived. Without any work, wait for a job or a search of a thread."""
         for _ in range(_STARTS_PER_STEP):
             if not self._search.has_work:
                 self._send_unsent()

@@ -93,7 +93,7 @@ class LoaderProcess:
 
 
 async def start_first_loader(connection: socket.socket) -> LoaderProcess:
-    """StartJob a loader, which serves a connection. The connection is closed in this process."""
+    """Start a loader, which serves a connection. The connection is closed in this process."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "headway.serve.workers.loader", str(connection.fileno())),
         pass_fds=[connection.fileno()],
