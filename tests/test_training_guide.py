@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from headway.cli import app
 from headway.config import apply_overrides
+from headway.models.registry import ARCHITECTURES
 from headway.tasks import parse_recipe
 from headway.training.recipe import Recipe
 
@@ -33,10 +34,12 @@ def test_its_recipes_parse(text: str) -> None:
 
 def fields(model: type[BaseModel]) -> set[str]:
     """Return every section.key of a recipe."""
+    architectures = [architecture.config_class for architecture in ARCHITECTURES.values()]
     return {
         f"{name}.{key}"
         for name, field in model.model_fields.items()
-        for section in (field.annotation, *get_args(field.annotation))  # each member of a union
+        for section in (field.annotation, *get_args(field.annotation), *architectures)
+        if (section in architectures) == (name == "model")
         for key in getattr(section, "model_fields", {})
     }
 

@@ -33,7 +33,7 @@ ModelConfig = Annotated[
 
 
 @dataclass(frozen=True)
-class Start:
+class TrainingStart:
     """The way in which training for another task starts from a model.
 
     Attributes:
@@ -71,8 +71,8 @@ class Architecture:
     blocks: Callable[[Model], list[nn.Module]] | None = None
     cross_attentions: Callable[[Model], list[nn.Module]] = lambda _model: []
     presets: dict[str, dict[str, Any]] | None = None
-    starts: Mapping[Capability, Start] = field(default_factory=dict)
-    decoder_start: Start | None = None
+    starts: Mapping[Capability, TrainingStart] = field(default_factory=dict)
+    decoder_start: TrainingStart | None = None
 
 
 def _transformer_blocks(model: Model) -> list[nn.Module]:
@@ -101,7 +101,7 @@ def _recurrent_attention(model: Model) -> list[nn.Module]:
     return [layer for name, layer in cast("RecurrentModel", model).decoder.named_children() if name == "attention"]
 
 
-_CLASSIFIER_START = Start(sequence_classifier.with_body, sequence_classifier.body_weights)
+_CLASSIFIER_START = TrainingStart(sequence_classifier.with_body, sequence_classifier.body_weights)
 
 _ARCHITECTURES: dict[str, Architecture] = {
     "transformer": Architecture(
@@ -128,7 +128,7 @@ _ARCHITECTURES: dict[str, Architecture] = {
         blocks=_decoder_only_blocks,
         presets=decoder_only.PRESETS,
         starts={"labels": _CLASSIFIER_START},
-        decoder_start=Start(transformer.with_decoder, transformer.decoder_weights),
+        decoder_start=TrainingStart(transformer.with_decoder, transformer.decoder_weights),
     ),
     "recurrent_lm": Architecture(
         RecurrentLMConfig, RecurrentLM, "continues", compilable=False, presets=recurrent_lm.PRESETS
@@ -141,7 +141,7 @@ _ARCHITECTURES: dict[str, Architecture] = {
         presets=masked.PRESETS,
         starts={
             "labels": _CLASSIFIER_START,
-            "translates": Start(transformer.with_encoder, transformer.encoder_weights),
+            "translates": TrainingStart(transformer.with_encoder, transformer.encoder_weights),
         },
     ),
     "sequence_classifier": Architecture(SequenceClassifierConfig, SequenceClassifier, "labels", blocks=_body_blocks),

@@ -16,7 +16,7 @@ from headway.bundle import load_bundle, read_config
 from headway.config import flat_items, read_toml, spelling_hint
 from headway.errors import ConfigError
 from headway.models.base import Model
-from headway.models.registry import ARCHITECTURES, Start, architecture_of
+from headway.models.registry import ARCHITECTURES, TrainingStart, architecture_of
 from headway.training.prepare import tokenizer_settings
 from headway.training.recipe import Recipe
 from headway.training.snapshot import checkpoint_folders
@@ -129,8 +129,8 @@ def load_initial_weights(model: Model, folder: Path, decoder_folder: Path | None
     With ``decoder_folder``, the decoder gets the weights of the decoder-only model in this folder.
 
     The configurations must be equal, except for dropout and, unless positions are learned, ``max_length``. If the model
-    in ``folder`` is for another task, only the options in :class:`~headway.models.registry.Start` must be equal. The
-    labels of classifiers are not compared here, but when the data are prepared.
+    in ``folder`` is for another task, only the options in :class:`~headway.models.registry.TrainingStart` must be
+    equal. The labels of classifiers are not compared here, but when the data are prepared.
     """
     start = load_bundle(folder).model
     other = None
@@ -143,7 +143,7 @@ def load_initial_weights(model: Model, folder: Path, decoder_folder: Path | None
         _load_part(model, decoder, other, decoder_folder, "start_decoder_from")
 
 
-def _load_part(model: Model, start: Model, other: Start | None, folder: Path, key: str) -> None:
+def _load_part(model: Model, start: Model, other: TrainingStart | None, folder: Path, key: str) -> None:
     """Load the weights of ``start``, which is in ``folder``, into the part of ``model`` that ``other`` names.
 
     None names the whole model. ``key`` is the key of [training] that names the folder.
