@@ -144,11 +144,11 @@ class Config(BaseModel):
 
     @classmethod
     def inert_values(cls) -> dict[str, Any]:
-        """Return the inert value of each option that has a default."""
+        """Return the inert value of each option, except those without a default that is the same for all configs."""
         return {
             name: _declared_inert(field)[0] if _declared_inert(field) else field.get_default(call_default_factory=True)
             for name, field in cls.model_fields.items()
-            if not field.is_required()
+            if not field.is_required() and not field.default_factory_takes_validated_data
         }
 
     def active_options(self) -> dict[str, Any]:
