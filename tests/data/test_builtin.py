@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.data.builtin import CATEGORIES, BuiltinCorpus, BuiltinPair, build_corpus, write_corpus
+from headway.data.builtin import CATEGORIES, BuiltinCorpus, LocalizedPair, build_corpus, write_corpus
 from headway.errors import ConfigError, OutputError
 
 SPLITS = ("train", "dev", "test")
@@ -19,7 +19,7 @@ def corpus(source: str = "en", target: str = "de", size: int = 8000) -> BuiltinC
     return build_corpus(source, target, size=size)
 
 
-def pairs(built: BuiltinCorpus) -> list[BuiltinPair]:
+def pairs(built: BuiltinCorpus) -> list[LocalizedPair]:
     return [*built.train, *built.dev, *built.test]
 
 

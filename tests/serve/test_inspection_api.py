@@ -82,7 +82,7 @@ def test_the_cost_of_a_word(http: TestClient, translator: Translator) -> None:
     expected = force_word(translator, TEXT, "das ", "Haus")
     assert found["cost"] == pytest.approx(expected.cost)
     assert found["cost"] == pytest.approx(found["chosen"]["log_probability"] - found["forced"]["log_probability"])
-    assert (found["chosen"]["text"], found["forced"]["text"]) == (expected.chosen.target, expected.forced.target)
+    assert (found["chosen"]["text"], found["forced"]["text"]) == (expected.original.target, expected.with_word.target)
     again = {**body, "translation": found["forced"]["text"]}
     assert http.post("force-word", json=again).json()["cost"] == pytest.approx(0, abs=1e-4)
 

@@ -42,7 +42,7 @@ class PaddedBatch:
 
 
 @dataclass(frozen=True)
-class ComputedOrder:
+class LazyOrder:
     """An order of examples that is computed on access instead of stored.
 
     Attributes:
@@ -270,7 +270,7 @@ def random_order(
     sizes: Sequence[int],
     weights: Sequence[float],
     rng: Draws,
-) -> ComputedOrder:
+) -> LazyOrder:
     """Return a random order of the examples of an epoch, which is computed on access.
 
     The examples of corpus i are numbered from ``starts[i]``. The integer part of a corpus's weight is how often each of
@@ -297,7 +297,7 @@ def random_order(
             entries[chosen] = starts[owner] + example
         return entries
 
-    return ComputedOrder(len(shuffled), indices)
+    return LazyOrder(len(shuffled), indices)
 
 
 def draw_examples(

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.batching import (
-    ComputedOrder,
+    LazyOrder,
     PaddedBatch,
     TokenDataset,
     corpus_weights,
@@ -99,14 +99,14 @@ class BlockDataset(TokenDataset):
 
     def plan_sequential(self, max_batch_tokens: int, max_batch_examples: int | None = None) -> EpochPlan:
         """Return batches with every token once, in order: for validation. The last block of a store may be short."""
-        order = ComputedOrder(len(self), lambda positions: positions)
+        order = LazyOrder(len(self), lambda positions: positions)
         return self._plan(order, self._max_rows(max_batch_tokens, max_batch_examples), 0)
 
     def _whole_blocks(self) -> list[int]:
         """Return the number of blocks of each store that are whole at every offset; at least 1 if it has text."""
         return [max((end - begin + 1) // self._block_length - 1, min(1, end - begin)) for begin, end in self._spans]
 
-    def _plan(self, order: ComputedOrder, num_rows: int, offset: int) -> EpochPlan:
+    def _plan(self, order: LazyOrder, num_rows: int, offset: int) -> EpochPlan:
         """Return the plan whose batches have ``num_rows`` blocks of ``order``, shifted by ``offset``."""
         num_batches = -(-len(order) // num_rows)
         stride = max(_BLOCKS_AT_ONCE // num_rows, 1)  # batches in a pool
@@ -192,9 +192,9 @@ class StreamDataset(BlockDataset):
             blocks: NDArray[np.int64] = entries + (self._first_blocks[:-1] - (ends - counts))[owners]
             return blocks
 
-        return self._plan(ComputedOrder(length * streams, block_indices), streams, offset)
+        return self._plan(LazyOrder(length * streams, block_indices), streams, offset)
 
-    def _plan(self, order: ComputedOrder, num_rows: int, offset: int) -> EpochPlan:
+    def _plan(self, order: LazyOrder, num_rows: int, offset: int) -> EpochPlan:
         plan = super()._plan(order, num_rows, offset)
         return plan.map_pools(lambda index, pool: pool if index else _begin_streams(pool))
 

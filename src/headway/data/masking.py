@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from headway.config import Config
-from headway.data.batching import ComputedOrder, PaddedBatch
+from headway.data.batching import LazyOrder, PaddedBatch
 from headway.data.blocks import BlockDataset
 from headway.data.draws import ORDER_VERSION, Draws, make_draws
 from headway.data.epoch_plan import EpochPlan, RowNumbers
@@ -191,7 +191,7 @@ class MaskedBlockDataset(BlockDataset):
         """Return batches with every token once, in order: for validation."""
         return super().plan_sequential(self._text_tokens(max_batch_tokens), max_batch_examples)
 
-    def _plan(self, order: ComputedOrder, num_rows: int, offset: int) -> EpochPlan:
+    def _plan(self, order: LazyOrder, num_rows: int, offset: int) -> EpochPlan:
         plan = super()._plan(order, num_rows, offset)
         # upper bounds, because hidden tokens are not chosen yet
         return plan.map_pools(lambda _, pool: replace(pool, is_exact=False))

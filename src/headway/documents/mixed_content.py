@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from headway.documents.inline_tags import InlinePart, InlineText
-from headway.documents.safe_xml import valid_text
+from headway.documents.safe_xml import remove_invalid_characters
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -135,7 +135,7 @@ def nested_ranges(marks: Sequence[tuple[str, Hashable]]) -> dict[int, int]:
 def _append_part(stack: list[_Element], part: InlinePart) -> None:
     match part.kind, part.payload:
         case "text", _:
-            _append_text(stack[-1], valid_text(part.text))
+            _append_text(stack[-1], remove_invalid_characters(part.text))
         case "open", _ElementRange():
             _append(stack[-1], part.payload.start)
         case "close", _ElementRange():

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from headway.documents.inline_tags import InlinePart, InlineText
 from headway.documents.mixed_content import nested_ranges
 from headway.documents.office_spaces import FixedObject, FormattedText, SpaceFormats
-from headway.documents.safe_xml import local_name, valid_text
+from headway.documents.safe_xml import local_name, remove_invalid_characters
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -318,7 +318,7 @@ class OfficeParagraph:
         match part.kind, part.payload:
             case "text", _:
                 if part.text:
-                    text = " ".join(re.split("[\t\r\n]", valid_text(part.text)))
+                    text = " ".join(re.split("[\t\r\n]", remove_invalid_characters(part.text)))
                     siblings[parent].append(_text_or_object(replace(base or _Part("text"), text=text)))
             case "object", _Part() as payload:
                 siblings[parent].append(_text_or_object(payload))

@@ -84,6 +84,6 @@ def local_name(element: _Element) -> str:
     return tag.rpartition("}")[2] if isinstance(tag, str) else ""
 
 
-def valid_text(text: str) -> str:
+def remove_invalid_characters(text: str) -> str:
     """Return a text without the characters that XML cannot contain."""
     return _NOT_XML.sub("", text)

@@ -23,17 +23,17 @@ class ForcedWord:
     """A translation, and the alternative that results from forcing a word.
 
     Attributes:
-        chosen: The original translation.
-        forced: The translation with the forced word.
+        original: The translation to compare with.
+        with_word: The translation that contains the forced word.
     """
 
-    chosen: Inspection
-    forced: Inspection
+    original: Inspection
+    with_word: Inspection
 
     @property
     def cost(self) -> float:
         """The log-probability that the word costs, in nats. Negative if the search has missed a better translation."""
-        return self.chosen.log_probability - self.forced.log_probability
+        return self.original.log_probability - self.with_word.log_probability
 
 
 def force_word(

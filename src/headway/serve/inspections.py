@@ -37,7 +37,7 @@ def force_word_in_translation(
     """Return the cost of a word at a position in a translation."""
     _check_length(translator, text, translation, prefix + word)
     found = force_word(translator, text, prefix, word, translation=translation, **languages)
-    return _json({"cost": found.cost, "chosen": _target(found.chosen), "forced": _target(found.forced)})
+    return _json({"cost": found.cost, "chosen": _target(found.original), "forced": _target(found.with_word)})
 
 
 def _target(inspection: Inspection) -> dict[str, Any]:

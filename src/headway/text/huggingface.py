@@ -20,7 +20,7 @@ import tokenizers
 
 from headway.errors import BundleError
 from headway.text.base import NUM_SPECIAL, UNK
-from headway.text.imported import ImportedTokenizer, single_bytes
+from headway.text.imported import ImportedTokenizer, byte_token_values
 from headway.text.tokenizer import piece_bytes, readable_piece
 
 
@@ -157,7 +157,7 @@ def _byte_tokens(library: dict[str, Any], tokens: Mapping[int, str]) -> dict[int
     if _decoder_kinds(library) <= {"ByteLevel", "Fuse"} and _is_byte_level(library):
         return {index: piece_bytes(token) for index, token in tokens.items()}
     if "ByteFallback" in _decoder_kinds(library):
-        return single_bytes(tokens)
+        return byte_token_values(tokens)
     return {}
 
 

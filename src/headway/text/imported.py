@@ -100,7 +100,7 @@ class ImportedTokenizer(TextTokenizer):
         return [index for index in ids if index not in self.reserved_ids]
 
 
-def single_bytes(tokens: Mapping[int, str]) -> dict[int, bytes]:
+def byte_token_values(tokens: Mapping[int, str]) -> dict[int, bytes]:
     """Return the byte of each token that is spelled as a single byte, such as "<0xE2>". Keys are ids."""
     matches = ((index, _BYTE_TOKEN.fullmatch(token)) for index, token in tokens.items())
     return {index: bytes.fromhex(match[1]) for index, match in matches if match}

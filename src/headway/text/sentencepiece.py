@@ -17,7 +17,7 @@ from typing import Any
 from headway.errors import BundleError, MissingPackageError
 from headway.storage import atomic_write
 from headway.text.base import UNK
-from headway.text.imported import ImportedTokenizer, single_bytes
+from headway.text.imported import ImportedTokenizer, byte_token_values
 
 
 class SentencePieceTokenizer(ImportedTokenizer):
@@ -41,7 +41,7 @@ class SentencePieceTokenizer(ImportedTokenizer):
             [piece.replace("▁", " ") for piece in pieces],
             reserved_ids,
             pieces,
-            single_bytes({index: piece for index, piece in enumerate(pieces) if is_byte(id_of(piece))}),
+            byte_token_values({index: piece for index, piece in enumerate(pieces) if is_byte(id_of(piece))}),
         )
         self._ids = {piece: index for index, piece in enumerate(pieces) if index not in self.reserved_ids}
 

@@ -79,8 +79,8 @@ def test_matches_are_those_of_a_plain_search(text: str) -> None:
 
 def test_alternatives_may_begin_with_a_capital_letter_if_case_is_ignored() -> None:
     ignored, exact = Glossary([("Haus", "house|home"), ("Mars", "mars", "exact")]).entries
-    assert ignored.phrases == ("house", "home", "House", "Home")
-    assert exact.phrases == ("mars",)
+    assert ignored.accepted_targets == ("house", "home", "House", "Home")
+    assert exact.accepted_targets == ("mars",)
 
 
 @pytest.mark.parametrize(

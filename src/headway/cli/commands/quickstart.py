@@ -15,7 +15,7 @@ from headway.cli.command_groups import CommandGroup
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headway.data.builtin import BuiltinCorpus, BuiltinPair
+    from headway.data.builtin import BuiltinCorpus, LocalizedPair
     from headway.predict import Translator
     from headway.training.recipe import Recipe
 
@@ -122,7 +122,7 @@ def _show_scores(translator: Translator, corpus: BuiltinCorpus) -> None:
     from headway.evaluation import bleu, exact_match
 
     found = translator.translate([pair.source for pair in corpus.test])
-    groups: dict[str, list[tuple[BuiltinPair, str]]] = {}
+    groups: dict[str, list[tuple[LocalizedPair, str]]] = {}
     for pair, translation in zip(corpus.test, found, strict=True):
         group = pair.category if pair.inferable else f"{pair.category} never seen (cannot be inferred)"
         groups.setdefault(group, []).append((pair, translation.text))

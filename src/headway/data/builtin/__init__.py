@@ -6,6 +6,6 @@ Babel. Word order and inflection differ between languages, so this is real trans
 and splits and saves the corpus.
 """
 
-from headway.data.builtin.corpus import CATEGORIES, BuiltinCorpus, BuiltinPair, build_corpus, write_corpus
+from headway.data.builtin.corpus import CATEGORIES, BuiltinCorpus, LocalizedPair, build_corpus, write_corpus
 
-__all__ = ["CATEGORIES", "BuiltinCorpus", "BuiltinPair", "build_corpus", "write_corpus"]
+__all__ = ["CATEGORIES", "BuiltinCorpus", "LocalizedPair", "build_corpus", "write_corpus"]

@@ -66,7 +66,7 @@ ProgressCallback = Callable[[str, int], None]
 
 
 @dataclass(frozen=True)
-class BuiltinPair:
+class LocalizedPair:
     """A text in two languages. ``inferable`` is False for a name that the training set does not contain."""
 
     source: str
@@ -79,9 +79,9 @@ class BuiltinPair:
 class BuiltinCorpus:
     """The pairs for training, validation and test; no source of one split occurs in another."""
 
-    train: tuple[BuiltinPair, ...]
-    dev: tuple[BuiltinPair, ...]
-    test: tuple[BuiltinPair, ...]
+    train: tuple[LocalizedPair, ...]
+    dev: tuple[LocalizedPair, ...]
+    test: tuple[LocalizedPair, ...]
 
 
 def build_corpus(
@@ -112,15 +112,15 @@ def build_corpus(
     shares = {category: share for category, (share, _) in _FORMS.items()}
     num_train, num_dev = _apportion(size, shares), _apportion(_DEV_PAIRS, dict.fromkeys(shares, 1))
     builder = _Builder(source, target, progress or (lambda category, done: None))
-    candidates: dict[str, tuple[list[BuiltinPair], list[BuiltinPair]]] = {}
+    candidates: dict[str, tuple[list[LocalizedPair], list[LocalizedPair]]] = {}
     for category in shares:
         wanted = int(_SPARE * (num_train[category] + num_dev[category] + _TEST_PAIRS_PER_CATEGORY)) + 1
         candidates[category] = builder.draw(category, wanted, Random(f"{seed}/{category}"))
     rng = Random(f"{seed}/split")
     unseen = builder.unseen_name_pairs(rng)
-    train: list[BuiltinPair] = []
-    dev: list[BuiltinPair] = []
-    test: list[BuiltinPair] = []
+    train: list[LocalizedPair] = []
+    dev: list[LocalizedPair] = []
+    test: list[LocalizedPair] = []
     for category, (anchors, drawn) in candidates.items():
         drawn = builder.unambiguous(drawn)
         last_test = min(_TEST_PAIRS_PER_CATEGORY, len(drawn) // 3)
@@ -172,13 +172,13 @@ class _Builder:
         self.targets: dict[str, str] = {}  # source, with plain spaces -> target
         self.ambiguous: set[str] = set()
 
-    def draw(self, category: str, wanted: int, rng: Random) -> tuple[list[BuiltinPair], list[BuiltinPair]]:
+    def draw(self, category: str, wanted: int, rng: Random) -> tuple[list[LocalizedPair], list[LocalizedPair]]:
         """Return the anchors of a category, and pairs of equally likely forms, about ``wanted`` in total."""
         forms = self._fair(_FORMS[category][1]())
         anchored = [(form, value) for form in forms for value in form.train_only_values]
         rng.shuffle(anchored)
         anchors = [pair for form, value in anchored if (pair := self._new_pair(form.write, value, category))]
-        drawn: list[BuiltinPair] = []
+        drawn: list[LocalizedPair] = []
         open_forms = [form for form in forms if form.draw]
         missing, attempts = wanted - min(len(anchors), wanted // 2), 20 * wanted
         while open_forms and len(drawn) < missing and attempts:
@@ -219,7 +219,7 @@ class _Builder:
             return None
         return source, target
 
-    def _new_pair(self, write: WriteFunction, value: Any, category: str) -> BuiltinPair | None:
+    def _new_pair(self, write: WriteFunction, value: Any, category: str) -> LocalizedPair | None:
         """Return a pair if its source is new. A known source with another target is marked as ambiguous."""
         texts = self._texts(write, value)
         if texts is None:
@@ -228,20 +228,20 @@ class _Builder:
         look = _look(source)
         if look not in self.targets:
             self.targets[look] = target
-            return BuiltinPair(source, target, category, inferable=True)
+            return LocalizedPair(source, target, category, inferable=True)
         if _look(self.targets[look]) != _look(target):
             self.ambiguous.add(look)
         return None
 
-    def unseen_name_pairs(self, rng: Random) -> list[BuiltinPair]:
+    def unseen_name_pairs(self, rng: Random) -> list[LocalizedPair]:
         """Return names for the test set that no training pair contains."""
         candidates = unseen_names(self.source, self.target)
         rng.shuffle(candidates)
         pairs = [self._new_pair(write, code, "names") for write, code in candidates]
-        names = [BuiltinPair(pair.source, pair.target, "names", inferable=False) for pair in pairs if pair]
+        names = [LocalizedPair(pair.source, pair.target, "names", inferable=False) for pair in pairs if pair]
         return self.unambiguous(names)[:_UNSEEN_NAMES]
 
-    def unambiguous(self, pairs: Iterable[BuiltinPair]) -> list[BuiltinPair]:
+    def unambiguous(self, pairs: Iterable[LocalizedPair]) -> list[LocalizedPair]:
         """Return the pairs whose sources have one target."""
         return [pair for pair in pairs if _look(pair.source) not in self.ambiguous]
 
@@ -254,7 +254,7 @@ def write_corpus(corpus: BuiltinCorpus, folder: Path, source_language: str, targ
     written whole or not at all.
     """
     for split in ("train", "dev", "test"):
-        pairs: tuple[BuiltinPair, ...] = getattr(corpus, split)
+        pairs: tuple[LocalizedPair, ...] = getattr(corpus, split)
         atomic_write_text(folder / f"{split}.{source_language}", "".join(f"{pair.source}\n" for pair in pairs))
         atomic_write_text(folder / f"{split}.{target_language}", "".join(f"{pair.target}\n" for pair in pairs))
     labels = (pair.category + ("" if pair.inferable else " (not inferable)") for pair in corpus.test)

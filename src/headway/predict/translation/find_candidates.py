@@ -174,7 +174,7 @@ class CandidateFinder:
         if source.include or part.glossary_entries:
             text = text.strip(" ")  # the search may begin with a phrase and the space before it
         terms = [
-            GlossaryTerm(term.source, term.targets, contains_any_phrase(tokenizer, text, term.phrases))
+            GlossaryTerm(term.source, term.targets, contains_any_phrase(tokenizer, text, term.accepted_targets))
             for term in part.glossary_entries or ()
         ]
         after_prefix = tokenizer.decode(hypothesis.tokens[len(part.request.prefix) :]) if source.banned else ""

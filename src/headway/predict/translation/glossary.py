@@ -65,7 +65,7 @@ class GlossaryEntry:
     location: str
 
     @property
-    def phrases(self) -> tuple[str, ...]:
+    def accepted_targets(self) -> tuple[str, ...]:
         """The target phrases, of which the translation must contain one."""
         if self.case == "exact":
             return self.targets
@@ -221,7 +221,7 @@ class ModelGlossary:
         if entry not in self._tokens:
             tokenizer = self._tokenizer()
             assert tokenizer is not None  # the model that translates has it
-            self._tokens[entry] = tokenize_phrases(tokenizer, entry.phrases)
+            self._tokens[entry] = tokenize_phrases(tokenizer, entry.accepted_targets)
         return self._tokens[entry]
 
 

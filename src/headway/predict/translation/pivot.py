@@ -220,7 +220,7 @@ class PivotTranslator(TextTranslator):
     def _requirements(self, part: _PivotedPart, pivot: str, options: DecodingOptions) -> Source:
         """Return a pivot with the requirements on its translation."""
         # Sampling cannot be forced to produce phrases, so samples are only checked for them.
-        terms = () if options.sampling else tuple(entry.phrases for entry in part.terms)
+        terms = () if options.sampling else tuple(entry.accepted_targets for entry in part.terms)
         return replace(part.source, text=pivot, include=(*part.source.include, *terms))
 
     def _join(
@@ -261,7 +261,9 @@ class PivotTranslator(TextTranslator):
         tokenizer, flags = self.second.bundle.target_tokenizer, {*pivot.flags, *candidate.flags} - {"fell_back"}
         named = {group[0] for group in alternatives_to_include(part.source)}
         terms = tuple(
-            GlossaryTerm(each.source, each.targets, contains_any_phrase(tokenizer, candidate.text, each.phrases))
+            GlossaryTerm(
+                each.source, each.targets, contains_any_phrase(tokenizer, candidate.text, each.accepted_targets)
+            )
             for each in part.terms
         )
         joint = pivot.log_probability + candidate.log_probability
