@@ -34,19 +34,26 @@ def document_format_name(choice: str, source: Path | None, output: Path | None) 
     from headway.documents import FORMATS
 
     extension = "" if source is None else source.suffix.lower()
-    found: str | None = choice
+    format_name: str | None = choice
     if choice == _AUTO:
-        found = next((name for name, each in FORMATS.items() if name != "txt" and extension in each.extensions), None)
-    if found is None or found == LINES:
+        format_name = next(
+            (
+                name
+                for name, document_format in FORMATS.items()
+                if name != "txt" and extension in document_format.extensions
+            ),
+            None,
+        )
+    if format_name is None or format_name == LINES:
         return None
-    if found not in FORMATS:
+    if format_name not in FORMATS:
         accepted = ", ".join([_AUTO, LINES, *FORMATS])
-        raise ConfigError(f"--document-format {found!r} is unknown", accepted=accepted)
+        raise ConfigError(f"--document-format {format_name!r} is unknown", accepted=accepted)
     if source is None or output in (None, Path("-")):
         raise ConfigError(
             "a document needs --input and --output", hint="--document-format lines translates each line of the input"
         )
-    return found
+    return format_name
 
 
 def refuse_line_options(given: dict[str, bool]) -> None:

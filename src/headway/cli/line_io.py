@@ -175,10 +175,10 @@ def process_lines(
     """
     with show_progress(job, source, to_stdout=output is None) as count_lines, output_file(output) as file:
         for batch in batches:
-            first, found = report.num_lines + 1, list[Any]()
+            first, batch_results = report.num_lines + 1, list[Any]()
             lines = reader.parse(batch, first)
-            yield [line for line in lines if not isinstance(line, HeadwayError)], found
-            remaining = iter(found)
+            yield [line for line in lines if not isinstance(line, HeadwayError)], batch_results
+            remaining = iter(batch_results)
             results = [line if isinstance(line, HeadwayError) else next(remaining) for line in lines]
             report.add_results(results)
             file.writelines(map(format_line, count(first), lines, results))
@@ -202,16 +202,16 @@ def convert_all(
         HeadwayError: A text cannot be converted. The message names the file and the text, such as "line 3" if ``unit``
             is "line".
     """
-    found: list[ResultT] = []
+    results: list[ResultT] = []
     with show_progress(job, source) as count_lines:
         for start in range(0, len(texts), workers * _BATCH_LINES):
             batch = texts[start : start + workers * _BATCH_LINES]
-            for number, each in enumerate(convert(batch), start=start + 1):
-                if isinstance(each, HeadwayError):
-                    raise each.with_location(f"{input_name(source)}, {unit} {number}")
-                found.append(each)
+            for number, result in enumerate(convert(batch), start=start + 1):
+                if isinstance(result, HeadwayError):
+                    raise result.with_location(f"{input_name(source)}, {unit} {number}")
+                results.append(result)
             count_lines(len(batch), sum(len(text.encode()) + 1 for text in batch))
-    return found
+    return results
 
 
 class LineReader:
@@ -312,15 +312,15 @@ class LineReport:
 
     def add_results(self, results: Sequence[object]) -> None:
         """Count the results of the next lines."""
-        for number, each in enumerate(results, start=self.num_lines + 1):
-            if isinstance(each, HeadwayError):
-                error = each.with_location(f"{self._name}, line {number}")
+        for number, result in enumerate(results, start=self.num_lines + 1):
+            if isinstance(result, HeadwayError):
+                error = result.with_location(f"{self._name}, line {number}")
                 if self._on_error == "stop":
                     raise error
                 self._say(str(error))
                 self._failed += 1
             else:
-                self._flags.update(self._get_flags(each))
+                self._flags.update(self._get_flags(result))
         self.num_lines += len(results)
 
     def finish(self) -> None:

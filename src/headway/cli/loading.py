@@ -53,7 +53,7 @@ def load_ensemble(
     others = [load_translator(other, device=device, precision=precision) for other in other_models or ()]
     translators = [load(), *others]
     if parent_process() is None:
-        for reason in dict.fromkeys(each.plain_search_reason for each in translators if each.plain_search_reason):
+        for reason in dict.fromkeys(loaded.plain_search_reason for loaded in translators if loaded.plain_search_reason):
             print(f"headway: {reason}", file=sys.stderr)
     return Translator.ensemble(translators)
 

@@ -45,11 +45,11 @@ def quickstart_language_model(folder: Path, steps: int, device: Device, fresh: b
         assert result.model_folder is not None
         model = load_language_model(result.model_folder, device=device)
         listener.say("measuring the model on the held-out text")
-        found = model.perplexity([parts["held-out.txt"]])
+        measured = model.perplexity([parts["held-out.txt"]])
     (written,) = model.generate("Of ", temperature=0.7, max_new_tokens=_WRITTEN, seed=3, beyond_context="slide")
     print(f"\nThe model writes:\n\nOf {written.text}\n")
     print("Bits per byte of the held-out text, after reading the rest of the poem:")
-    print(f"    model {found.bits_per_byte:.2f}")
+    print(f"    model {measured.bits_per_byte:.2f}")
     for name, measure in (("xz   ", xz_bits_per_byte), ("PPMd ", ppmd_bits_per_byte)):
         print(f"    {name} {measure(*parts.values()):.2f}")
     print(f"\n{time.perf_counter() - begin:.0f} s in all. The model is in {result.model_folder}. Try:\n")

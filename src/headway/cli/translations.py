@@ -42,4 +42,4 @@ def translation_flags(translation: Translation) -> list[str]:
         "include not met": best.unmet, "banned phrase": best.banned, "glossary not met": unmet_terms,
         "unlikely": translation.unlikely,
     }  # fmt: skip
-    return [*best.flags, *(name for name, found in names.items() if found)]
+    return [*best.flags, *(name for name, is_set in names.items() if is_set)]

@@ -42,11 +42,11 @@ def alternatives(
 
     first = partial(load_translator, model, device=device, precision="float32")
     translator = load_ensemble(first, other_models, device, "float32")
-    found = translator.alternatives(source, prefix, count=count, target_language=to, source_language=from_)
+    tokens = translator.alternatives(source, prefix, count=count, target_language=to, source_language=from_)
     with output_file(None) as file:
-        for each in found:
+        for alternative in tokens:
             if format_ == "json":
-                file.write(json.dumps(asdict(each), ensure_ascii=False) + "\n")
+                file.write(json.dumps(asdict(alternative), ensure_ascii=False) + "\n")
             else:
-                token = json.dumps(each.token, ensure_ascii=False)
-                file.write(f"{token}\t{math.exp(each.log_probability):.4f}\n")
+                token = json.dumps(alternative.token, ensure_ascii=False)
+                file.write(f"{token}\t{math.exp(alternative.log_probability):.4f}\n")

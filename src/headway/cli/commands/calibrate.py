@@ -40,11 +40,11 @@ def calibrate(
     keep_freed_memory()
     translator = load_translator(model, device=device, precision=precision)
     texts, training = list(input_lines(source)), list(input_lines(train)) if train else []
-    found = calibration.calibrate(translator, texts, training, target_language=to, source_language=from_)
-    if found is None:
+    result = calibration.calibrate(translator, texts, training, target_language=to, source_language=from_)
+    if result is None:
         raise ConfigError(
             f"{source}: too few texts that can be translated; a calibration needs at least {calibration.MIN_TEXTS} to "
             "ensure with 99 % confidence that at most 1 % of the domain's texts are flagged"
         )
-    calibration.write_calibration(found, model)
-    print(f"{model}: calibrated on {found.texts:,} texts of {source}")
+    calibration.write_calibration(result, model)
+    print(f"{model}: calibrated on {result.texts:,} texts of {source}")

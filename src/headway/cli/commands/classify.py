@@ -52,13 +52,13 @@ def classify(
     name, batches = text_batches(text, source)
     classifier = load_classifier(model, device=device)
 
-    def write(_: int, line: Source | HeadwayError, found: Classification | HeadwayError) -> str:
-        if isinstance(found, HeadwayError) or isinstance(line, HeadwayError):
-            return json.dumps({"error": str(found)}, ensure_ascii=False) + "\n" if format_ == "json" else "\n"
-        why = occlude(classifier, line.text, found.label) if explain else None
+    def write(_: int, line: Source | HeadwayError, result: Classification | HeadwayError) -> str:
+        if isinstance(result, HeadwayError) or isinstance(line, HeadwayError):
+            return json.dumps({"error": str(result)}, ensure_ascii=False) + "\n" if format_ == "json" else "\n"
+        why = occlude(classifier, line.text, result.label) if explain else None
         if format_ == "text":
-            return format_label_line(found, why)
-        whole = {"text": line.text, **asdict(found)} | ({} if why is None else {"explanation": asdict(why)})
+            return format_label_line(result, why)
+        whole = {"text": line.text, **asdict(result)} | ({} if why is None else {"explanation": asdict(why)})
         return json.dumps(whole, ensure_ascii=False) + "\n"
 
     report = LineReport(name, on_error, lambda found: ["truncated"] * found.truncated)
@@ -66,4 +66,4 @@ def classify(
     lines = process_lines(batches, reader, report, write, job="classifying", source=source, output=output)
     with closing(lines):
         for sources, results in lines:
-            results += classifier.classify_each([each.text for each in sources])
+            results += classifier.classify_each([item.text for item in sources])

@@ -125,8 +125,10 @@ def compare(
         for system in models:
             assert source is not None
             load = partial(load_translator, system, device=device, precision=precision)
-            found, _ = translate_file(load, read[str(source)], source, workers, languages, f"translating with {system}")
-            read[str(system)] = [each.text for each in found]
+            translations, _ = translate_file(
+                load, read[str(source)], source, workers, languages, f"translating with {system}"
+            )
+            read[str(system)] = [translation.text for translation in translations]
         outputs = {name: read[name] for name in names}
         metrics = metric or ("bleu", "chrf", "ter")
         table = compare_translations(
@@ -149,17 +151,19 @@ def _compare_language_models(
     from headway.evaluation import compare_language_models
 
     texts = list(read_text_documents(data, fields, documents))
-    found: dict[str, list[float]] = {}
+    log_probabilities: dict[str, list[float]] = {}
     signatures: dict[str, str] = {}
     for system in systems:
         model = open_language_model(system, device, precision)
         signatures[str(system)] = model.signature(stride, "auto")
 
         def total(batch: Sequence[str], score: Callable[..., list[ScoredText]] = model.score) -> list[float]:
-            return [each.log_probability for each in score(batch, stride=stride, precision="auto")]
+            return [scored.log_probability for scored in score(batch, stride=stride, precision="auto")]
 
-        found[str(system)] = convert_all(texts, total, job=f"scoring with {system}", source=data, unit="document")
-    return compare_language_models(found, [len(text.encode()) for text in texts], signatures, **tests)
+        log_probabilities[str(system)] = convert_all(
+            texts, total, job=f"scoring with {system}", source=data, unit="document"
+        )
+    return compare_language_models(log_probabilities, [len(text.encode()) for text in texts], signatures, **tests)
 
 
 def _labels_of(system: Path, device: options.Device, texts: Sequence[str], data: Path) -> list[str]:
@@ -172,8 +176,8 @@ def _labels_of(system: Path, device: options.Device, texts: Sequence[str], data:
             raise DataError(f"{system} has {len(labels):,} lines; expected a label for each of {len(texts):,} texts")
         return labels
     classify = load_classifier(system, device=device).classify_each
-    found = convert_all(texts, classify, job=f"classifying with {system}", source=data, unit="example")
-    return [each.label for each in found]
+    classifications = convert_all(texts, classify, job=f"classifying with {system}", source=data, unit="example")
+    return [classification.label for classification in classifications]
 
 
 def _as_text(table: ComparisonTable) -> str:
@@ -190,10 +194,10 @@ def _as_text(table: ComparisonTable) -> str:
     rows = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
     signatures = dict.fromkeys(f"{row.metric}: {row.signature}" for row in table.rows if row.delta is not None)
     shown: list[str] = []
-    for each in table.differences:
-        shown += ["", f"line {each.number:,}  reference  {each.reference}"]
+    for difference in table.differences:
+        shown += ["", f"line {difference.number:,}  reference  {difference.reference}"]
         shown += [
             f"    {score:6.1f}  {name}  {output}"
-            for name, score, output in zip(table.systems, each.scores, each.outputs, strict=True)
+            for name, score, output in zip(table.systems, difference.scores, difference.outputs, strict=True)
         ]
     return "\n".join([*rows, "", *signatures, *shown]) + "\n"

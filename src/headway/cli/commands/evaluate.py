@@ -129,10 +129,10 @@ def evaluate(
             f"{source} has {len(sources):,} lines and {reference} has {len(references):,}; "
             "expected a reference for each source"
         )
-    found, seconds = translate_file(open_translator, sources, source, workers, languages, "translating")
+    translations, seconds = translate_file(open_translator, sources, source, workers, languages, "translating")
     report = LineReport(input_name(source), "stop", translation_flags, "headway translate --format json")
-    report.add_results(found)
-    hypotheses = [each.text for each in found]
+    report.add_results(translations)
+    hypotheses = [translation.text for translation in translations]
     if output is not None:
         with output_file(output) as file:
             file.writelines(one_line(text) + "\n" for text in hypotheses)
@@ -164,22 +164,22 @@ def _evaluate_classifier(
     classifier = load_classifier(model, device=device)
     texts, truth = read_labeled_file(data, fields, classifier.labels)
     begin = time.perf_counter()
-    found = convert_all(texts, classifier.classify_each, job="classifying", source=data, unit="example")
+    results = convert_all(texts, classifier.classify_each, job="classifying", source=data, unit="example")
     seconds = time.perf_counter() - begin
-    predicted, confidences = [each.label for each in found], [each.probability for each in found]
+    predicted, confidences = [result.label for result in results], [result.probability for result in results]
     report = evaluate_classes(predicted, truth, classifier.labels, confidences=confidences)
-    truncated = sum(each.truncated for each in found)
+    truncated = sum(result.truncated for result in results)
     if format_ == "json":
-        counts = {"texts": len(found), "truncated": truncated, "seconds": seconds}
+        counts = {"texts": len(results), "truncated": truncated, "seconds": seconds}
         print(json.dumps({**counts, **asdict(report)}, ensure_ascii=False))
     else:
         print(*report.scores, sep="\n")
         print(f"\n{class_table(report)}\n\n{confusion_table(report)}")
         cut = f"; {truncated:,} were truncated to the model's maximum length" if truncated else ""
-        typer.echo(f"{len(found):,} texts classified in {seconds:.1f} s{cut}", err=True)
+        typer.echo(f"{len(results):,} texts classified in {seconds:.1f} s{cut}", err=True)
     if output is not None:  # files are written last, so that the scores are printed even if a file cannot be written
         with output_file(output) as file:
-            file.writelines(map(format_label_line, found))
+            file.writelines(map(format_label_line, results))
     if confusion is not None:
         from headway.inspection.confusion_matrix import figure
         from headway.inspection.picture_files import save_picture
@@ -190,22 +190,22 @@ def _evaluate_classifier(
 def _evaluate_language_model(
     model: LanguageModel, data: Path, fields: str | None, documents: str, stride: int | None, format_: str
 ) -> None:
-    found = model.perplexity(read_text_documents(data, fields, documents), stride=stride, precision="auto")
+    result = model.perplexity(read_text_documents(data, fields, documents), stride=stride, precision="auto")
     if format_ == "json":
-        print(json.dumps(asdict(found)))
+        print(json.dumps(asdict(result)))
         return
-    print(f"loss {found.loss:.4f} nats per token")
-    print(f"perplexity {found.perplexity:.4g} per token, {found.word_perplexity:.4g} per word")
-    print(f"bits per byte {found.bits_per_byte:.4f} (comparable between tokenizers)")
-    if found.num_unknown:
+    print(f"loss {result.loss:.4f} nats per token")
+    print(f"perplexity {result.perplexity:.4g} per token, {result.word_perplexity:.4g} per word")
+    print(f"bits per byte {result.bits_per_byte:.4f} (comparable between tokenizers)")
+    if result.num_unknown:
         typer.echo(
-            f"{found.num_unknown:,} tokens are unknown to the model's vocabulary; no bits are counted for what they "
+            f"{result.num_unknown:,} tokens are unknown to the model's vocabulary; no bits are counted for what they "
             "stand for, so the numbers are too low",
             err=True,
         )
-    print(found.signature)
-    counts = f"{found.num_texts:,} documents, {found.num_tokens:,} tokens, {found.num_words:,} words"
-    typer.echo(f"{counts}, {found.num_bytes:,} bytes", err=True)
+    print(result.signature)
+    counts = f"{result.num_texts:,} documents, {result.num_tokens:,} tokens, {result.num_words:,} words"
+    typer.echo(f"{counts}, {result.num_bytes:,} bytes", err=True)
 
 
 def _evaluate_pairs(
@@ -222,7 +222,7 @@ def _evaluate_pairs(
     good, bad, *groups = zip(*examples, strict=True)
 
     def total(texts: Sequence[str]) -> list[float]:
-        return [math.fsum(each.token_log_probabilities) for each in score(texts)]
+        return [math.fsum(scored.token_log_probabilities) for scored in score(texts)]
 
     # A good and a bad text of equal length are computed in one batch.
     texts = [text for pair in zip(good, bad, strict=True) for text in pair]

@@ -65,7 +65,7 @@ def experiment(
 
     keep_freed_memory()
     names = EXPERIMENT_NAMES if name == "all" else (name,)
-    chosen = [load_experiment(each) for each in names]
+    chosen = [load_experiment(current) for current in names]
     _refuse_idle_options(chosen, quick=quick, data=data, model=model)
     if data is not None and not data.is_dir():
         raise ConfigError(f"--data {data}: no such folder; expected a folder that contains corpora such as multi30k")
@@ -80,19 +80,19 @@ def experiment(
     report = output / ("report.html" if name == "all" else f"{name}.html")
     records: list[ExperimentRecord] = []
     failed: list[str] = []
-    for number, each in enumerate(chosen, start=1):
-        settings.say(f"[{number}/{len(chosen)}] {each.name}: {each.title}")
+    for number, current in enumerate(chosen, start=1):
+        settings.say(f"[{number}/{len(chosen)}] {current.name}: {current.title}")
         try:
-            records.append(run_experiment(each, settings, output, command=_command(each, settings)))
+            records.append(run_experiment(current, settings, output, command=_command(current, settings)))
         except Exception as error:
             if len(chosen) == 1:
                 raise
-            failed.append(each.name)
+            failed.append(current.name)
             known = isinstance(error, HeadwayError)
-            settings.say(f"headway: {each.name}: {error if known else traceback.format_exc()}")
+            settings.say(f"headway: {current.name}: {error if known else traceback.format_exc()}")
             continue
         for claim, verdict in zip(records[-1].claims, records[-1].verdicts, strict=True):
-            print(f"{each.name}\t{verdict.outcome}\t{claim.text}\t{verdict.reason}", flush=True)
+            print(f"{current.name}\t{verdict.outcome}\t{claim.text}\t{verdict.reason}", flush=True)
         write_report(records, output, report)
     if records:
         settings.say(f"written: {report}")
@@ -113,7 +113,7 @@ def _refuse_idle_options(chosen: Sequence[Experiment], *, quick: bool, data: Pat
                 f"{option} {value}: has no effect with --quick, which trains small models on synthetic data; leave out "
                 f"{option} or --quick"
             )
-        if not any(getattr(each, takes) for each in chosen):
+        if not any(getattr(one, takes) for one in chosen):
             known = [name for name in EXPERIMENT_NAMES if getattr(load_experiment(name), takes)]
             raise ConfigError(
                 f"{option} {value}: has no effect on {chosen[0].name}; leave it out (experiments that use it: "

@@ -56,10 +56,10 @@ def fill(
     with show_progress("filling", source, to_stdout=output is None) as count_lines, output_file(output) as file:
         for number, line in enumerate(input_lines(source), start=1):
             try:
-                found = loaded.fill(line, top, candidates)
+                fillings = loaded.fill(line, top, candidates)
             except HeadwayError as error:
                 raise error.with_location(f"{input_name(source)}, line {number}") from None
-            file.write(_format(line, found, format_) + "\n" * (format_ == "text"))
+            file.write(_format(line, fillings, format_) + "\n" * (format_ == "text"))
             count_lines(1, len(line.encode()) + 1)
 
 

@@ -59,8 +59,8 @@ def generate(
                 file.flush()
             file.write("\n")
         else:
-            found = language_model.generate(prompt or "", **chosen)
-            file.write(_format(prompt or "", found, format_, lines=False))
+            continuations = language_model.generate(prompt or "", **chosen)
+            file.write(_format(prompt or "", continuations, format_, lines=False))
 
 
 def _continue_lines(
@@ -74,8 +74,8 @@ def _continue_lines(
                     model.check_prompt(prompt, **chosen)
                 except HeadwayError as error:
                     raise error.with_location(f"{input_name(source)}, line {number}") from None
-            for prompt, found in zip(batch, model.generate(batch, **chosen), strict=True):
-                file.write(_format(prompt, found, format_, lines=True))
+            for prompt, continuations in zip(batch, model.generate(batch, **chosen), strict=True):
+                file.write(_format(prompt, continuations, format_, lines=True))
             done += len(batch)
             count_lines(len(batch), sum(len(prompt.encode()) + 1 for prompt in batch))
 

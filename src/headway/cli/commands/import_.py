@@ -38,11 +38,11 @@ def import_(
 
     origin = Path(source.partition(":")[2])
     folder = checked_output_folder(output or sibling_folder(origin, "headway"), origin)
-    found = import_from(source, source_language=source_language, target_language=target_language)
-    found.bundle.save(folder, found.card)
-    print(f"{folder}: {found.bundle.tokenizers['source'].vocab_size:,} tokens, from {source}")
-    if found.bundle.capability == "continues":
-        _check_int8(cast("LanguageModelBundle", found.bundle), folder)
+    imported = import_from(source, source_language=source_language, target_language=target_language)
+    imported.bundle.save(folder, imported.card)
+    print(f"{folder}: {imported.bundle.tokenizers['source'].vocab_size:,} tokens, from {source}")
+    if imported.bundle.capability == "continues":
+        _check_int8(cast("LanguageModelBundle", imported.bundle), folder)
 
 
 def _check_int8(bundle: LanguageModelBundle, folder: Path) -> None:

@@ -43,8 +43,10 @@ def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> 
     if bundle.capability == "continues":
         facts["precision on a CPU"] = _cpu_precision(cast("LanguageModelBundle", bundle), read_int8_check(model))
     if bundle.capability == "translates":
-        found = read_calibration(bundle, model)
-        facts["unlikely flag"] = f"calibrated on {found.texts:,} texts" if found else "not calibrated"
+        stored_calibration = read_calibration(bundle, model)
+        facts["unlikely flag"] = (
+            f"calibrated on {stored_calibration.texts:,} texts" if stored_calibration else "not calibrated"
+        )
     facts["weights"] = sum(parameter.numel() for parameter in bundle.model.parameters())
     facts["bytes"] = sum(file.stat().st_size for file in model.iterdir())
     if format_ == "json":

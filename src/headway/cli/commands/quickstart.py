@@ -121,9 +121,9 @@ def _show_scores(translator: Translator, corpus: BuiltinCorpus) -> None:
 
     from headway.evaluation import bleu, exact_match
 
-    found = translator.translate([pair.source for pair in corpus.test])
+    translations = translator.translate([pair.source for pair in corpus.test])
     groups: dict[str, list[tuple[LocalizedPair, str]]] = {}
-    for pair, translation in zip(corpus.test, found, strict=True):
+    for pair, translation in zip(corpus.test, translations, strict=True):
         group = pair.category if pair.inferable else f"{pair.category} never seen (cannot be inferred)"
         groups.setdefault(group, []).append((pair, translation.text))
     inferable = [row for group in groups.values() for row in group if row[0].inferable]

@@ -117,11 +117,11 @@ def rerank(
             if not 1 <= number <= len(sources):
                 raise DataError(f"a candidate is for line {number}, but {source} has {len(sources):,} lines")
         texts, asked = [texts for *_, texts in lists], {"target_language": to, "source_language": from_}
-        own = [sources[number - 1] for number, *_ in lists]
+        line_sources = [sources[number - 1] for number, *_ in lists]
         if language_model is not None or channel is not None:
             features = noisy_channel_features(
                 load_translator(folders[0], device=device),
-                own,
+                line_sources,
                 texts,
                 language_model=None if language_model is None else load(language_model, device=device),
                 channel=None if channel is None else load_translator(channel, device=device),
@@ -136,21 +136,21 @@ def rerank(
         else:
             ranked = rank_by_models(
                 [load_translator(model, device=device) for model in folders],
-                own,
+                line_sources,
                 texts,
                 weights=weight or [1.0] * len(folders),
                 alpha=DecodingOptions().length_penalty if length_penalty is None else length_penalty,
                 **asked,
             )
     with output_file(output) as file:
-        for (number, _, _), found in zip(lists, ranked, strict=True):
+        for (number, _, _), line_candidates in zip(lists, ranked, strict=True):
             if format_ == "json":
-                rows = [{"text": each.text, "score": each.score} for each in found]
+                rows = [{"text": candidate.text, "score": candidate.score} for candidate in line_candidates]
                 file.write(json.dumps({"line": number, **rows[0], "candidates": rows}, ensure_ascii=False) + "\n")
             elif best:
-                file.write(found[0].text + "\n")
+                file.write(line_candidates[0].text + "\n")
             else:
-                file.writelines(f"{number}\t{each.score:.4f}\t{each.text}\n" for each in found)
+                file.writelines(f"{number}\t{candidate.score:.4f}\t{candidate.text}\n" for candidate in line_candidates)
 
 
 def _check_noisy_channel(
@@ -173,11 +173,11 @@ def _check_noisy_channel(
     if wrong := [name for name, value in others.items() if value is not None]:
         raise ConfigError(f"{wrong[0]} does not apply with {given[0]}, which has weights of its own; leave it out")
     for name, folder in noisy.items():
-        own = f"{name}-weight"
-        if folder is None and weights[own] is not None:
-            raise ConfigError(f"{own} needs {name}")
-        if folder is not None and (weights[own] is None) == (tune is None):
-            raise ConfigError(f"{name}: give either its weight ({own}) or references for tuning it (--tune F)")
+        option = f"{name}-weight"
+        if folder is None and weights[option] is not None:
+            raise ConfigError(f"{option} needs {name}")
+        if folder is not None and (weights[option] is None) == (tune is None):
+            raise ConfigError(f"{name}: give either its weight ({option}) or references for tuning it (--tune F)")
     if tune is not None and weights["--length-weight"] is not None:
         raise ConfigError("--length-weight: --tune finds this weight; leave it out")
     folder = noisy["--language-model"]
@@ -199,20 +199,24 @@ def _tune(
     truth = list(input_lines(references))
     if wrong := [number for number in numbers if number > len(truth)]:
         raise DataError(f"a candidate is for line {wrong[0]}, but {references} has {len(truth):,} lines")
-    halves = {half: [at for at, number in enumerate(numbers) if number % 2 == odd] for half, odd in _HALVES.items()}
+    halves = {
+        half: [index for index, number in enumerate(numbers) if number % 2 == odd] for half, odd in _HALVES.items()
+    }
     if not all(halves.values()):
         raise DataError(f"{references}: expected candidates for lines with odd and with even numbers")
     expected = [truth[number - 1] for number in numbers]
     tuned = next(iter(halves.values()))
     chosen = tune_noisy_channel(
-        [candidates[at] for at in tuned], [features[at] for at in tuned], [expected[at] for at in tuned]
+        [candidates[index] for index in tuned],
+        [features[index] for index in tuned],
+        [expected[index] for index in tuned],
     )
     ranked = rank_by_noisy_channel(candidates, features, chosen)
     values = chosen.model_dump().values()
     print("weights:", *(f"{name} {value:g}" for name, value in zip(names, values, strict=True)), file=sys.stderr)
     for half, lines in halves.items():
-        before, after = [candidates[at][0] for at in lines], [ranked[at][0].text for at in lines]
-        right = [expected[at] for at in lines]
+        before, after = [candidates[index][0] for index in lines], [ranked[index][0].text for index in lines]
+        right = [expected[index] for index in lines]
         scores = f"BLEU {bleu(before, right).value:.2f} -> {bleu(after, right).value:.2f}"
         print(f"{half}: {scores}; difference {paired_bootstrap(before, after, right)}", file=sys.stderr)
     return chosen

@@ -44,22 +44,25 @@ def recipe_schema() -> JsonSchema:
 
     whole = _schema_of(Recipe, "Headway recipe", nullable=False)
     for task in TASKS.values():
-        own = _cleaned(task.recipe_type.model_json_schema(), nullable=False)
-        whole["$defs"] = dict(sorted({**own["$defs"], **whole["$defs"]}.items()))
-        sections = {name: node for name, node in own["properties"].items() if name != "model"}
+        task_schema = _cleaned(task.recipe_type.model_json_schema(), nullable=False)
+        whole["$defs"] = dict(sorted({**task_schema["$defs"], **whole["$defs"]}.items()))
+        sections = {name: node for name, node in task_schema["properties"].items() if name != "model"}
         _add_keys(whole, {"properties": sections}, whole["$defs"])
     while unused := [name for name in whole["$defs"] if f'"#/$defs/{name}"' not in json.dumps(whole)]:
         whole["$defs"] = {name: node for name, node in whole["$defs"].items() if name not in unused}
     return whole
 
 
-def _add_keys(node: JsonSchema, own: JsonSchema, definitions: Mapping[str, JsonSchema]) -> None:
-    """Add the keys that only one task has: keys of ``own`` that ``node`` lacks, including keys of nested tables."""
-    node, own = (definitions[each["$ref"].removeprefix("#/$defs/")] if "$ref" in each else each for each in (node, own))
-    for key, schema in own.get("properties", {}).items():
+def _add_keys(node: JsonSchema, extra: JsonSchema, definitions: Mapping[str, JsonSchema]) -> None:
+    """Add the keys that only one task has: keys of ``extra`` that ``node`` lacks, including keys of nested tables."""
+    node, extra = (
+        definitions[schema_node["$ref"].removeprefix("#/$defs/")] if "$ref" in schema_node else schema_node
+        for schema_node in (node, extra)
+    )
+    for key, schema in extra.get("properties", {}).items():
         _add_keys(node["properties"].setdefault(key, schema), schema, definitions)
-    if "items" in own:
-        _add_keys(node["items"], own["items"], definitions)
+    if "items" in extra:
+        _add_keys(node["items"], extra["items"], definitions)
 
 
 def bundle_schema() -> JsonSchema:
@@ -148,11 +151,11 @@ def _schema_of(config: type[BaseModel], title: str, *, nullable: bool) -> JsonSc
 def _cleaned(node: Any, *, nullable: bool) -> Any:
     """Return the schema without generated titles and, unless ``nullable``, without null, which TOML does not have."""
     if isinstance(node, list):
-        return [_cleaned(each, nullable=nullable) for each in node]
+        return [_cleaned(child, nullable=nullable) for child in node]
     if not isinstance(node, dict):
         return node
     result = {
-        key: {name: _cleaned(each, nullable=nullable) for name, each in value.items()}
+        key: {name: _cleaned(child, nullable=nullable) for name, child in value.items()}
         if key in ("properties", "$defs")
         else _cleaned(value, nullable=nullable)
         for key, value in node.items()
@@ -160,7 +163,7 @@ def _cleaned(node: Any, *, nullable: bool) -> Any:
     }
     if nullable or "anyOf" not in result:
         return result
-    options = [each for each in result.pop("anyOf") if each != {"type": "null"}]
+    options = [child for child in result.pop("anyOf") if child != {"type": "null"}]
     if result.get("default", 0) is None:
         del result["default"]
     return {**options[0], **result} if len(options) == 1 else {**result, "anyOf": options}

@@ -136,20 +136,20 @@ def _scored_pairs(score: Callable[..., list[Any]], source: Path, target: Path) -
     pairs, done = _pairs(source, target), 0
     while batch := list(islice(pairs, _BATCH_LINES)):
         sources, targets = [pair[0] for pair in batch], [pair[1] for pair in batch]
-        for line, each in zip(sources, score(sources, targets), strict=True):
+        for line, scored in zip(sources, score(sources, targets), strict=True):
             done += 1
-            if isinstance(each, HeadwayError):
-                raise each.with_location(f"{source} and {target}, line {done}")
-            yield line, asdict(each)
+            if isinstance(scored, HeadwayError):
+                raise scored.with_location(f"{source} and {target}, line {done}")
+            yield line, asdict(scored)
 
 
 def _score_texts(score: Callable[[list[str]], list[ScoredText]], texts: Iterable[str]) -> _Scored:
     remaining = iter(texts)
     while batch := list(islice(remaining, _BATCH_LINES)):
-        for line, each in zip(batch, score(batch), strict=True):
-            ends = [] if each.eos_log_probability is None else [each.eos_log_probability]
-            values = {"tokens": each.tokens, "token_log_probabilities": [*each.token_log_probabilities, *ends]}
-            yield line, {"log_probability": each.log_probability, **values}
+        for line, scored in zip(batch, score(batch), strict=True):
+            ends = [] if scored.eos_log_probability is None else [scored.eos_log_probability]
+            values = {"tokens": scored.tokens, "token_log_probabilities": [*scored.token_log_probabilities, *ends]}
+            yield line, {"log_probability": scored.log_probability, **values}
 
 
 def _format(record: Mapping[str, Any], *, with_tokens: bool) -> str:

@@ -45,19 +45,19 @@ def serve(
     def read() -> ServeConfig:
         return read_config(config, {"models": given, "host": host, "port": port, "workers": workers, "device": device})
 
-    found = read()
+    settings = read()
     if check:
         origin, reason = config or "the options", kernels.unavailable_reason()
-        in_int8 = [model_name(model) for model in found.models if model.precision == "int8"]
+        in_int8 = [model_name(model) for model in settings.models if model.precision == "int8"]
         if reason is not None and in_int8:
             raise ConfigError(
                 f"{origin}: precision int8 of {', '.join(in_int8)} cannot run: {reason}; use 'auto', 'bfloat16' or "
                 "'float32'"
             )
-        print(f"{origin}: correct; {len(found.models)} models")
-        if reason is not None and any(model.precision == "auto" for model in found.models):
+        print(f"{origin}: correct; {len(settings.models)} models")
+        if reason is not None and any(model.precision == "auto" for model in settings.models):
             print(f"models compute in bfloat16 or float32 ({reason})")
         return
     from headway.serve.run import run
 
-    run(found, config, read)
+    run(settings, config, read)

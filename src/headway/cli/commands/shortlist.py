@@ -35,9 +35,9 @@ def shortlist(
         raise ConfigError(f"{model}: an ONNX model has its whole vocabulary in its graph; use the original model")
     bundle = Bundle.load(model)
     sources, targets = list(input_lines(source)), list(input_lines(target))
-    found = learn_shortlist(bundle, sources, targets, targets_per_source=each, num_always=always)
-    write_shortlist(found, model)
-    coverage = shortlist_coverage(bundle, found, sources, targets)
+    learned = learn_shortlist(bundle, sources, targets, targets_per_source=each, num_always=always)
+    write_shortlist(learned, model)
+    coverage = shortlist_coverage(bundle, learned, sources, targets)
     whole = bundle.target_tokenizer.vocab_size
     print(f"{model}: sentences of {source} use {coverage.mean_tokens:,.0f} of {whole:,} target tokens on average")
     print(f"these cover {coverage.covered_share:.1%} of the tokens of {target}")

@@ -214,10 +214,10 @@ def translate(
             assert source is not None
             assert output is not None
             languages = {"target_language": to, "source_language": from_}
-            found = translate_to_file(
+            document_report = translate_to_file(
                 translator, source, output, found_format, options=search, glossary=terms, **languages
             )
-            _report_terms(_count_terms(found.glossary))
+            _report_terms(_count_terms(document_report.glossary))
             return
         writer = _Writer(translator, format_, listed=search.n_best > 1 and not mbr)
         lines = process_lines(batches, reader, report, writer.lines, job="translating", source=source, output=output)
@@ -234,10 +234,10 @@ def translate(
                     protect=protect,
                 )
                 if mbr:
-                    results[:] = [_by_agreement(each, search) for each in results]
+                    results[:] = [_by_agreement(result, search) for result in results]
                 if terms is not None:
-                    for each in results:
-                        used += _count_terms(() if isinstance(each, HeadwayError) else each.glossary or ())
+                    for result in results:
+                        used += _count_terms(() if isinstance(result, HeadwayError) else result.glossary or ())
     _report_terms(used)
 
 
@@ -306,16 +306,18 @@ class _Writer:
     def __init__(self, translator: TextTranslator, format_: options.OutputFormat, *, listed: bool) -> None:
         self._translator, self._format, self._listed = translator, format_, listed
 
-    def lines(self, number: int, _: Source | HeadwayError, found: Translation | HeadwayError) -> str:
+    def lines(self, number: int, _: Source | HeadwayError, result: Translation | HeadwayError) -> str:
         """Return the output for line ``number`` of the input, with line ends. An error becomes a line without text."""
         if self._format == "json":
-            whole = {"error": str(found)} if isinstance(found, HeadwayError) else self._as_dict(found)
+            whole = {"error": str(result)} if isinstance(result, HeadwayError) else self._as_dict(result)
             return json.dumps(whole, ensure_ascii=False) + "\n"
-        if isinstance(found, HeadwayError):
+        if isinstance(result, HeadwayError):
             return f"{number}\t\t\n" if self._listed else "\n"
         if not self._listed:
-            return self._as_text(found.candidates[0]) + "\n"
-        return "".join(f"{number}\t{each.score:.4f}\t{self._as_text(each)}\n" for each in found.candidates)
+            return self._as_text(result.candidates[0]) + "\n"
+        return "".join(
+            f"{number}\t{candidate.score:.4f}\t{self._as_text(candidate)}\n" for candidate in result.candidates
+        )
 
     def _as_text(self, candidate: Candidate) -> str:
         line = one_line(candidate.text)
@@ -326,7 +328,7 @@ class _Writer:
         return line + "\t" + " ".join(f"{i}-{j}" for i, j in self._translator.word_alignment(candidate).pairs)
 
     def _as_dict(self, translation: Translation) -> dict[str, Any]:
-        candidates = [self._candidate_dict(each) for each in translation.candidates]
+        candidates = [self._candidate_dict(candidate) for candidate in translation.candidates]
         judged = {} if translation.unlikely is None else {"unlikely": translation.unlikely}
         return {"source": translation.source, **candidates[0], **judged, "candidates": candidates}
 
