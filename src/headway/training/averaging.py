@@ -60,9 +60,9 @@ class MovingAverage:
     def _exchange(self) -> None:
         # Exchange values, not tensors: compiled kernels depend on the tensors' addresses.
         for weight, average in zip(self._weights, self._averages, strict=True):
-            own = weight.clone()
+            current = weight.clone()
             weight.copy_(average)
-            average.copy_(own)
+            average.copy_(current)
 
     def named_weights(self) -> dict[str, Tensor]:
         """Return a copy of the averaged weights, keyed by the public names of the model's weights."""

@@ -77,17 +77,17 @@ class CacheKey:
             items_before = {name: list(before.pop(name)) for name in self.changes}
         except (TypeError, KeyError, ValueError, ConfigError):
             return []
-        found = [f"the content of {name} has changed" for name, digest in self.files if digest not in files]
+        changed = [f"the content of {name} has changed" for name, digest in self.files if digest not in files]
         if len(files) != len(self.files):
-            found = [f"the number of files was {len(files)}, is {len(self.files)}"]
-        elif not found and files != [digest for _, digest in self.files]:
-            found = ["the order of the files has changed"]
+            changed = [f"the number of files was {len(files)}, is {len(self.files)}"]
+        elif not changed and files != [digest for _, digest in self.files]:
+            changed = ["the order of the files has changed"]
         after = json.loads(json.dumps(self.description()["options"]))
         for name, changes in self.changes.items():
             both = zip(changes, items_before[name], after.pop(name), strict=False)
-            found += [change for change, old, new in both if old != new]
+            changed += [change for change, old, new in both if old != new]
         was, now = flat_options(before), flat_options(after)
-        return found + [
+        return changed + [
             f"{key} was {shown_option(was.get(key))}, is {shown_option(now.get(key))}"
             for key in sorted(was.keys() | now.keys())
             if was.get(key) != now.get(key)

@@ -135,15 +135,15 @@ class Checkpoints:
         """Return the checkpoints up to ``step`` that are neither among the newest nor among the best."""
         newest: list[Path] = []
         scored: list[tuple[float, int, Path]] = []
-        found = [path for path in checkpoint_folders(self._folder) if checkpoint_step(path) <= step]
-        for path, header in intact_headers(found):
+        candidates = [path for path in checkpoint_folders(self._folder) if checkpoint_step(path) <= step]
+        for path, header in intact_headers(candidates):
             if header.get("regular", True):
                 if header.get("counted", True):
                     newest.append(path)
                 if (score := header.get("score")) is not None:
                     scored.append((-score, checkpoint_step(path), path))
         kept = {*newest[: self._keep], *(path for _, _, path in sorted(scored)[: self._keep_best])}
-        return [path for path in found if path not in kept and checkpoint_step(path) != step]
+        return [path for path in candidates if path not in kept and checkpoint_step(path) != step]
 
     def _remove(self, paths: list[Path]) -> None:
         for path in paths:

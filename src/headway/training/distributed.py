@@ -147,24 +147,24 @@ def join_world(device: str) -> Iterator[World]:
         return
     rank, processes = _variable("RANK", 0), _variable("WORLD_SIZE", 1)
     if ("RANK" in os.environ) != ("WORLD_SIZE" in os.environ) or not 0 <= rank < processes:
-        found = ", ".join(f"{name} = {os.environ.get(name, 'not set')}" for name in ("RANK", "WORLD_SIZE"))
+        variables = ", ".join(f"{name} = {os.environ.get(name, 'not set')}" for name in ("RANK", "WORLD_SIZE"))
         raise ConfigError(
-            f"{found}: expected RANK from 0 to WORLD_SIZE - 1, as torchrun sets them; start with `torchrun "
+            f"{variables}: expected RANK from 0 to WORLD_SIZE - 1, as torchrun sets them; start with `torchrun "
             "--nproc-per-node N -m -- headway train RECIPE`, or unset both to train in one process"
         )
     if processes == 1:
         yield World(_device(device, _variable("LOCAL_RANK", 0)) if "RANK" in os.environ else choose_device(device))
         return
-    own = _device(device, _variable("LOCAL_RANK", rank))
+    local_device = _device(device, _variable("LOCAL_RANK", rank))
     try:
-        backend = "cpu:gloo,cuda:nccl" if own.type == "cuda" else "gloo"
+        backend = "cpu:gloo,cuda:nccl" if local_device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=_clean_store(rank, processes), rank=rank, world_size=processes)
     except (dist.DistError, ValueError) as error:
         raise ConfigError(
             f"process {rank} of {processes} cannot connect to the others ({str(error).splitlines()[0]}); start all "
             "of them with torchrun, which sets MASTER_ADDR and MASTER_PORT to the address of process 0"
         ) from None
-    yield from _within(own)
+    yield from _within(local_device)
     dist.destroy_process_group()  # not after an error, because the other processes must receive the error first
 
 

@@ -61,8 +61,8 @@ def complete_recipe(recipe: RecipeT, run: Path) -> RecipeT:
     given = {name: section.model_dump(mode="json", exclude_unset=True) for name, section in sections.items()}
     if given["model"].keys() == {"kind"}:  # the parser sets it in every recipe
         given["model"] = {}
-    task, found = theirs["task"]["kind"], theirs["model"]["kind"]
-    other = ARCHITECTURES[found].starts.get(recipe.capability)
+    task, start_kind = theirs["task"]["kind"], theirs["model"]["kind"]
+    other = ARCHITECTURES[start_kind].starts.get(recipe.capability)
     if task != recipe.task.kind and other is not None:
         model = other.config(theirs["model"])
         theirs = {**theirs, "task": {**theirs["task"], "kind": recipe.task.kind}, "model": model}
@@ -71,14 +71,14 @@ def complete_recipe(recipe: RecipeT, run: Path) -> RecipeT:
     elif recipe.training.start_decoder_from is not None and not begun:
         raise ConfigError(
             f"training.start_decoder_from: needs a masked language model in training.start_from = {start!r}, but the "
-            f"model there is a {found}; leave the key out"
+            f"model there is a {start_kind}; leave the key out"
         )
     elif task != recipe.task.kind:
         raise ConfigError(f"training.start_from = {start!r}: the model there is for {task}; set task.kind = {task!r}")
     kind = theirs["model"]["kind"]
     if given["model"].get("kind", kind) != kind:
         raise ConfigError(
-            f"training.start_from = {start!r}: the model there is a {found}; set model.kind = {kind!r}, or leave "
+            f"training.start_from = {start!r}: the model there is a {start_kind}; set model.kind = {kind!r}, or leave "
             "[model] out of the recipe"
         )
     merged = {name: _merged(theirs[name], given[name]) for name in sections}
@@ -106,7 +106,7 @@ def _with_decoder(start: Path, encoder: dict[str, Any], folder: Path) -> dict[st
     ]
     if differing:
         raise ConfigError(f"{origin}: {'; '.join(sorted(differing))}. Choose models with the same options")
-    source, target = (each.load_tokenizers()[0] for each in (read_config(start), config))
+    source, target = (start_config.load_tokenizers()[0] for start_config in (read_config(start), config))
     return {"model": {**decoder, **encoder}, "tokenizer": tokenizer_settings(Tokenizers(source, target))}
 
 
@@ -155,7 +155,7 @@ def _load_part(model: Model, start: Model, other: TrainingStart | None, folder: 
         required = {**model.config.as_dict(), **other.config(config)}
         config = type(model.config).parse(required, f"training.{key} = {str(folder)!r}").as_dict()
         weights = {**named_weights(model), **other.weights(weights)}
-    ours, theirs = (dict(flat_items(each)) for each in (model.config.as_dict(), config))
+    ours, theirs = (dict(flat_items(options)) for options in (model.config.as_dict(), config))
     differing = [
         f"{name} is {_shown(ours, name)}, the model has {_shown(theirs, name)}"
         for name in {**ours, **theirs}
@@ -191,17 +191,18 @@ def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
         ConfigError: A pattern matches nothing or only a part of a matrix, or no weight is left to train.
     """
     names = _weight_names(model)
-    known = [name for own in names.values() for name in own]
+    known = [name for parameter_names in names.values() for name in parameter_names]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in known):
             raise ConfigError(f"training.freeze: {pattern!r} matches no weight; {_hint(pattern, known)}")
-    for parameter, own in names.items():
-        matched = {name for name in own if any(fnmatchcase(name, pattern) for pattern in patterns)}
-        whole = any(size == parameter.numel() for name, size in own.items() if name in matched)
-        if matched and not whole and len(matched) < len(own):
+    for parameter, parameter_names in names.items():
+        matched = {name for name in parameter_names if any(fnmatchcase(name, pattern) for pattern in patterns)}
+        whole = any(size == parameter.numel() for name, size in parameter_names.items() if name in matched)
+        if matched and not whole and len(matched) < len(parameter_names):
             raise ConfigError(
                 f"training.freeze would freeze {', '.join(sorted(matched))} without "
-                f"{', '.join(sorted(own.keys() - matched))}, but they are one matrix in training: freeze all or none"
+                f"{', '.join(sorted(parameter_names.keys() - matched))}, but they are one matrix in training: "
+                "freeze all or none"
             )
         parameter.requires_grad_(not matched)
     if not any(parameter.requires_grad for parameter in names):

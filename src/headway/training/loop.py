@@ -220,8 +220,8 @@ class _Trainer(Generic[RecipeT]):
         if compilable and (training.compile == "on" or (training.compile == "auto" and auto)):
             compile_blocks(blocks or [self.model])
         self.objective = world.wrap(objective, find_unused=recipe.leaves_weights_unused)
-        found = depths(self.model, blocks).items()
-        self._depths = {weight: depth for weight, depth in found if weight.requires_grad}
+        depth_items = depths(self.model, blocks).items()
+        self._depths = {weight: depth for weight, depth in depth_items if weight.requires_grad}
         self.state = TrainingState(objective, recipe, run, world, checkpoints)
         step, progress = self.state.step, self.state.progress
         settings = {"step": step, "world_size": world.world_size, "order_version": recipe.data.order_version}

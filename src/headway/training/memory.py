@@ -143,18 +143,22 @@ def estimate_memory(
     ema = weights if has_ema else 0
     checkpoint = weights + moments + ema if device.type == "cpu" else 0  # the copies are in host memory
     shape, activations = BatchShape(0, 0, 0), 0
-    for each in shapes:
+    for candidate in shapes:
         saved = {}
-        for rows in (each.rows,) if each.rows <= 3 else (2, 3):  # a single row has a different memory layout
-            source = np.full((rows, each.source_length), UNK, np.int64)
-            target = np.ones((rows, each.target_length), np.int64)  # 1 is the id of a token, or of the first label
+        for rows in (candidate.rows,) if candidate.rows <= 3 else (2, 3):  # a single row has a different memory layout
+            source = np.full((rows, candidate.source_length), UNK, np.int64)
+            target = np.ones((rows, candidate.target_length), np.int64)  # 1 is the id of a token, or of the first label
             batch = to_device(PaddedBatch(source, target), device)
             with saved_activations(objective, precision) as tensors:
                 objective(batch)
             saved[rows] = sum(tensor.untyped_storage().nbytes() for tensor in tensors.values())
-        needed = saved[each.rows] if each.rows in saved else saved[2] + (each.rows - 2) * (saved[3] - saved[2])
+        needed = (
+            saved[candidate.rows]
+            if candidate.rows in saved
+            else saved[2] + (candidate.rows - 2) * (saved[3] - saved[2])
+        )
         if needed > activations:
-            shape, activations = each, needed
+            shape, activations = candidate, needed
     vocabulary = objective.model.projection.weight.size(0)
     restored = sum(tensor.nbytes for tensor in optimizer_moments(objective.model, optimizer).values())
     return MemoryEstimate(
@@ -229,8 +233,8 @@ def available_memory(device: torch.device) -> int | None:
         free, _ = torch.cuda.mem_get_info(device)
         return int(free) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     known = [_available(Path("/proc/meminfo")), *_group_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))]
-    found = min((each for each in known if each is not None), default=None)
-    return None if found is None else found // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    available = min((limit for limit in known if limit is not None), default=None)
+    return None if available is None else available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def _available(meminfo: Path) -> int | None:
@@ -244,10 +248,10 @@ def _available(meminfo: Path) -> int | None:
 def _group_limits(membership: Path, root: Path) -> Iterator[int]:
     """Yield the free bytes of each control group (version 2) above this process; file caches count as free."""
     try:
-        own = next(line[4:] for line in membership.read_text().splitlines() if line.startswith("0::/"))
+        group = next(line[4:] for line in membership.read_text().splitlines() if line.startswith("0::/"))
     except (OSError, StopIteration):
         return
-    inner = [root / own, *(root / own).parents]
+    inner = [root / group, *(root / group).parents]
     for folder in inner[: inner.index(root) + 1]:
         try:
             limit = (folder / "memory.max").read_text().strip()

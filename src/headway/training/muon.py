@@ -80,11 +80,11 @@ class Muon(torch.optim.Optimizer):
             heights = group["heights"] or [len(weight)]
             for both in zip(torch.split(weight, heights), torch.split(update, heights), strict=True):
                 by_shape[both[0].shape].append(both)
-        for shape, found in by_shape.items():
+        for shape, group_updates in by_shape.items():
             in_bfloat16 = has_fast_bfloat16(weights[0].device) if self.uses_bfloat16 is None else self.uses_bfloat16
-            updates = orthogonalize(torch.stack([update for _, update in found]), in_bfloat16=in_bfloat16)
+            updates = orthogonalize(torch.stack([update for _, update in group_updates]), in_bfloat16=in_bfloat16)
             rate = group["lr"] * _ADAM_UPDATE * math.sqrt(max(shape))
-            for (part, _), update in zip(found, updates, strict=True):
+            for (part, _), update in zip(group_updates, updates, strict=True):
                 part.mul_(1 - group["lr"] * group["weight_decay"]).add_(update.to(part.dtype), alpha=-rate)
 
 

@@ -158,15 +158,15 @@ def depths(model: nn.Module, blocks: Sequence[nn.Module]) -> dict[nn.Parameter, 
     The weights of ``model.projection`` that no other module shares are above all blocks. Other weights outside of the
     blocks are below them if they are registered before them; a norm between two blocks has the depth of the first.
     """
-    found = {weight: len(blocks) - at for at, block in enumerate(blocks) for weight in block.parameters()}
+    result = {weight: len(blocks) - number for number, block in enumerate(blocks) for weight in block.parameters()}
     below = {weight for name, part in model.named_children() if name != "projection" for weight in part.parameters()}
     depth = len(blocks) + 1 if blocks else 0
     for weight in model.parameters():
-        if weight in found:
-            depth = found[weight] if found[weight] > 1 else 0
+        if weight in result:
+            depth = result[weight] if result[weight] > 1 else 0
         else:
-            found[weight] = depth if weight in below else 0
-    return found
+            result[weight] = depth if weight in below else 0
+    return result
 
 
 def make_optimizer(
@@ -182,8 +182,10 @@ def make_optimizer(
     orthogonal = _orthogonal_parts(blocks, config.muon_splits_attention) if config.kind == "muon" else {}
     groups: list[dict[str, Any]] = []
     for factor in sorted({factors[weight] for weight in trained}, reverse=True):
-        own = [weight for weight in trained if factors[weight] == factor]
-        matrices, vectors = ([weight for weight in own if (weight.dim() > 1) is wide] for wide in (True, False))
+        group_weights = [weight for weight in trained if factors[weight] == factor]
+        matrices, vectors = (
+            [weight for weight in group_weights if (weight.dim() > 1) is wide] for wide in (True, False)
+        )
         decaying = {"weight_decay": config.weight_decay, "rate_factor": factor}
         groups += [
             {"params": [weight for weight in matrices if weight not in orthogonal], **decaying},
@@ -231,7 +233,7 @@ def clip_and_step(optimizer: torch.optim.Optimizer, clip_norm: float | None = No
     optimizers have no such kernel, so the host waits.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    norm = torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
+    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     finite: Tensor = norm.isfinite()
     if optimizer.defaults.get("fused") and fused_step_works(finite.device):
         divisor = None if clip_norm is None else ((norm + 1e-6) / clip_norm).clamp(min=1.0)

@@ -198,8 +198,8 @@ class Preparation:
             "task": task_key,
         }
         key = CacheKey(hashes, options, version_1 if is_version_1([config, *corpora]) else None)
-        if found := self._saved_tokenizers(*key.valid_values):
-            return found
+        if saved := self._saved_tokenizers(*key.valid_values):
+            return saved
         if checkpoint_folders(self.run / "checkpoints"):
             changes = key.differences(self._tokenizer_description())
             raise CheckpointError(
@@ -216,9 +216,9 @@ class Preparation:
         return self._save_tokenizers(Tokenizers(source, target), key.value, key.description())
 
     def _train_tokenizer(self, read: ExampleReader, sides: Sequence[int], tags: Sequence[str] = ()) -> Tokenizer:
-        found = Tokenizer.train(self._texts(read, sides), self.recipe.tokenizer, tags=tags)
+        tokenizer = Tokenizer.train(self._texts(read, sides), self.recipe.tokenizer, tags=tags)
         return_freed_memory()  # the library needs hundreds of megabytes to learn merges
-        return found
+        return tokenizer
 
     def _texts(self, read: ExampleReader, sides: Sequence[int]) -> Iterator[str]:
         """Yield the texts of at most ``sample_lines`` examples, fewer if they are long, evenly spread over all."""
@@ -236,23 +236,23 @@ class Preparation:
     def _tokenizers_of_start(self, start: Path, read: ExampleReader, columns: Sequence[int]) -> Tokenizers:
         """Return the tokenizers of the model folder or, once training has begun, the run's copy of them."""
         key, config = "from a model folder", self.recipe.tokenizer
-        if checkpoint_folders(self.run / "checkpoints") and (found := self._saved_tokenizers(key)):
-            return found
+        if checkpoint_folders(self.run / "checkpoints") and (tokenizers := self._saved_tokenizers(key)):
+            return tokenizers
         model = read_config(start)
         template = model.imported_token_template and self._with_default_languages(model.imported_token_template)
-        found = Tokenizers(*model.load_tokenizers(), template)
+        tokenizers = Tokenizers(*model.load_tokenizers(), template)
         is_one_sided = self.recipe.capability == "translates" and model.capability != "translates"
-        for name, value in tokenizer_settings(found).items():
+        for name, value in tokenizer_settings(tokenizers).items():
             if getattr(config, name) != value and not (is_one_sided and name == "joint"):
                 raise ConfigError(
                     f"tokenizer.{name} = {getattr(config, name)!r}, but {start}, which training starts from or learns "
                     f"from, has {value!r}; set the key to this value, or train from scratch"
                 )
-        if found.imported_token_template is None:
-            self._check_tags(found.source)
+        if tokenizers.imported_token_template is None:
+            self._check_tags(tokenizers.source)
         if is_one_sided:
-            found = self._with_target_tokenizer(found.source, read, columns)
-        return self._save_tokenizers(found, key)
+            tokenizers = self._with_target_tokenizer(tokenizers.source, read, columns)
+        return self._save_tokenizers(tokenizers, key)
 
     def _with_target_tokenizer(self, source: TextTokenizer, read: ExampleReader, columns: Sequence[int]) -> Tokenizers:
         """Return the tokenizer of a language model, whose texts begin with BOS and end with EOS, for the source side.
@@ -350,8 +350,8 @@ class Preparation:
 def tokenizer_settings(tokenizers: Tokenizers) -> dict[str, Any]:
     """Return the keys and values that [tokenizer] of a recipe must have to train a model with these tokenizers."""
     source, joint = tokenizers.source, tokenizers.source.fingerprint == tokenizers.target.fingerprint
-    own = {"kind": source.kind, "split_digits": source.split_digits} if isinstance(source, Tokenizer) else {}
-    return {**own, "joint": joint}
+    settings = {"kind": source.kind, "split_digits": source.split_digits} if isinstance(source, Tokenizer) else {}
+    return {**settings, "joint": joint}
 
 
 def warm_up_kernels(task: Task[Any, Any, Any], recipe: Recipe, prepared: RunData, listener: Listener) -> None:

@@ -175,10 +175,10 @@ def read_snapshot(path: Path) -> Snapshot:
             if checksum(path / name) != expected:
                 raise ValueError(f"{name} does not match its checksum")
         known = {field.name for field in fields(Progress)}
-        found = {kind: file for kind, file in _FILES.items() if file in header["checksums"]}
+        present = {kind: file for kind, file in _FILES.items() if file in header["checksums"]}
         return Snapshot(
             progress=Progress(**{key: value for key, value in header["progress"].items() if key in known}),
-            tensors=prefixed_tensors(**{kind: read_weights(path / file) for kind, file in found.items()}),
+            tensors=prefixed_tensors(**{kind: read_weights(path / file) for kind, file in present.items()}),
             score=header.get("score"),
             regular=header.get("regular", True),
             counts_as_newest=header.get("counted", True),
@@ -218,8 +218,8 @@ def load_snapshot(snapshot: Snapshot, origin: Path, model: nn.Module, optimizer:
 
 def checkpoint_folders(folder: Path) -> list[Path]:
     """Return the checkpoint folders, newest first."""
-    found = [path for path in folder.glob("step-*") if path.name[5:].isdecimal()]
-    return sorted(found, key=checkpoint_step, reverse=True)
+    folders = [path for path in folder.glob("step-*") if path.name[5:].isdecimal()]
+    return sorted(folders, key=checkpoint_step, reverse=True)
 
 
 def intact_headers(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:

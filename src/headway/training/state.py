@@ -47,8 +47,8 @@ class TrainingState:
 
     def _restore(self, run: Path) -> None:
         """Load the newest checkpoint, if there is one."""
-        found = self._world.main_first(self._checkpoints.load_newest)
-        path, snapshot = found or (None, None)
+        newest = self._world.main_first(self._checkpoints.load_newest)
+        path, snapshot = newest or (None, None)
         if self._world.any(self._world.on_main(lambda: path) != path):
             raise CheckpointError(
                 f"{run}: ranks disagree on which checkpoint to resume from; put the run folder on a file system that "

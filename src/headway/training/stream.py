@@ -133,10 +133,11 @@ class BatchStream:
         micro_batches, is_counted = {}, True
         counts = np.zeros(2, np.int64)
         for index in range(self._recipe.training.accumulate):
-            while (found := self.epoch_plan.locate(self._batch)) is None:  # an epoch may be empty: small corpus weights
+            # An epoch may be empty if the weights of small corpora are small.
+            while (location := self.epoch_plan.locate(self._batch)) is None:
                 self._epoch, self._batch = self._epoch + 1, 0
                 self.epoch_plan = self._plan_epoch()
-            pool, number, position = found
+            pool, number, position = location
             self._batch = position + 1
             is_counted &= pool.is_exact
             if pool.is_exact:
