@@ -44,16 +44,16 @@ def segment_with_dropout(
         # Drawing for the merges in the order of their ranks, until one is kept, has the same result as drawing for all
         # of them and then choosing the lowest rank.
         if draw_uniform() >= dropout:
-            at = seams.index(lowest)
+            index = seams.index(lowest)
         else:
             others = sorted((rank, seam) for seam, rank in enumerate(seams) if rank < math.inf)[1:]
             kept = next((seam for _, seam in others if draw_uniform() >= dropout), None)
             if kept is None:
                 break
-            at = kept
-        pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
-        del seams[at]
-        for seam in range(max(at - 1, 0), min(at + 1, len(seams))):
+            index = kept
+        pieces[index : index + 2] = [pieces[index] + pieces[index + 1]]
+        del seams[index]
+        for seam in range(max(index - 1, 0), min(index + 1, len(seams))):
             seams[seam] = merge_ranks.get((pieces[seam], pieces[seam + 1]), math.inf)
     return pieces
 

@@ -42,7 +42,7 @@ def translation_table(
     ]
     if not keys:
         return np.zeros((source_size, top_k), dtype=np.int32)
-    choices = np.concatenate([np.full(len(targets[at]), len(sources[at]) + 1) for at in chosen])
+    choices = np.concatenate([np.full(len(targets[number]), len(sources[number]) + 1) for number in chosen])
     place = np.repeat(np.arange(len(choices), dtype=np.int32), choices)  # the target token of each pair
     pairs, pair = np.unique(np.concatenate(keys), return_inverse=True)
     del keys

@@ -169,12 +169,14 @@ class Tokenizer(TextTokenizer):
 
     def _merge_steps(self, index: int, word: str) -> Iterator[MergeStep]:
         symbols, ranks = list(word), self.merge_ranks
-        while places := [(ranks[pair], at) for at, pair in enumerate(pairwise(symbols)) if pair in ranks]:
-            rank, at = min(places)
-            left, right = symbols[at : at + 2]
-            symbols[at : at + 2] = [left + right]
+        while places := [(ranks[pair], position) for position, pair in enumerate(pairwise(symbols)) if pair in ranks]:
+            rank, position = min(places)
+            left, right = symbols[position : position + 2]
+            symbols[position : position + 2] = [left + right]
             pieces = tuple(_readable(_unspell(symbol)) for symbol in symbols)
-            yield MergeStep(index, rank, _readable(_unspell(left)), _readable(_unspell(right)), pieces[at], pieces)
+            yield MergeStep(
+                index, rank, _readable(_unspell(left)), _readable(_unspell(right)), pieces[position], pieces
+            )
 
     def _saved(self) -> Mapping[str, Any]:
         content = {"kind": self.kind, "tags": self.tags, "tokens": self._tokens, "merges": self._merges}

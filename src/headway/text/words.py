@@ -55,12 +55,12 @@ def contains_words(text: str, phrase: str, *, whole_start: bool = True, whole_en
     If ``whole_start`` or ``whole_end`` is False, the phrase may start or end inside a longer word.
     """
     start, end = whole_start * start_word_bits(phrase), whole_end * end_word_bits(phrase)
-    at = text.find(phrase)
-    while at >= 0:
-        after = at + len(phrase)
-        if not (end_word_bits(text[:at]) & start or end & start_word_bits(text[after:])):
+    start_index = text.find(phrase)
+    while start_index >= 0:
+        after = start_index + len(phrase)
+        if not (end_word_bits(text[:start_index]) & start or end & start_word_bits(text[after:])):
             return True
-        at = text.find(phrase, at + 1)
+        start_index = text.find(phrase, start_index + 1)
     return False
 
 
