@@ -300,7 +300,7 @@ def _attend_to_prefix(
         attention.rotary.reserve(prefix_kv.current_max_length)
     query, new = attention.project(x, prefix_kv.lengths - 1)
     stored = prefix_kv.append(layer, new.keys, new.values)
-    keys, values = (torch.unflatten(each, 0, (len(x), -1)) for each in stored)
+    keys, values = (torch.unflatten(tensor, 0, (len(x), -1)) for tensor in stored)
     return attention.attend(query, KeysValues(keys, values), prefix_kv.mask)
 
 

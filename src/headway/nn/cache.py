@@ -131,8 +131,8 @@ class KVCache:
         """
         if self._converted is None:
             self._converted = convert(self.keys, self.values)
-        found: T = self._converted
-        return found
+        result: T = self._converted
+        return result
 
     def first_layer_with_nan(self) -> int | None:
         """Return the first layer that has NaN among the keys and values of its sequences, or None if there is none."""
@@ -288,8 +288,8 @@ class KVCache:
         if self.window is not None:
             is_hidden |= positions < lengths - self.window
         reached = self.table[:, :, : self.current_max_length].masked_fill(is_hidden.unsqueeze(1), num_entries)
-        found = torch.zeros(*reached.shape[:2], num_entries + 1, dtype=torch.bool, device=reached.device)
-        return found.scatter_(2, reached, True)[:, :, :num_entries]
+        reachable = torch.zeros(*reached.shape[:2], num_entries + 1, dtype=torch.bool, device=reached.device)
+        return reachable.scatter_(2, reached, True)[:, :, :num_entries]
 
     def _find_free(self) -> None:
         """List the entries of each sequence that no beam can reach, and replace the buffers if there are too few.
@@ -320,8 +320,8 @@ class KVCache:
         allocate = torch.zeros if self.reads_masked else torch.empty
         buffers = []
         for by_slot in self._by_slot():
-            layers, _, heads, _, each = by_slot.shape
-            buffer = allocate(layers, slots, heads, entries, each, dtype=by_slot.dtype, device=by_slot.device)
+            layers, _, heads, _, head_width = by_slot.shape
+            buffer = allocate(layers, slots, heads, entries, head_width, dtype=by_slot.dtype, device=by_slot.device)
             head = torch.arange(heads, device=kept.device)
             buffer[:, :count, :, :width] = by_slot[:, self.slots[:, None, None], head[:, None], kept]
             buffers.append(buffer.flatten(1, 2))

@@ -64,7 +64,7 @@ def distillation_loss(
     A temperature T > 1 gives more weight to what the teacher knows about improbable tokens. The factor T^2 keeps the
     gradients' size (Hinton et al. 2015, "Distilling the Knowledge in a Neural Network", section 2).
     """
-    log_p, log_q = ((_at_least_float32(each) / temperature).log_softmax(-1) for each in (logits, teacher_logits))
+    log_p, log_q = ((_at_least_float32(tensor) / temperature).log_softmax(-1) for tensor in (logits, teacher_logits))
     return temperature**2 * F.kl_div(log_p, log_q, reduction="none", log_target=True).sum(-1)
 
 

@@ -167,7 +167,9 @@ class Decoder(nn.Module):
         """Return the state before the first token, with one row per sentence: h_0 = tanh(V z), and c_0 = V' z."""
         parts = self.bridge(encoded.vector).to(self.bridge.weight.dtype).chunk(len(self.layers) * self.num_states, 1)
         states = [part if index % self.num_states else part.tanh() for index, part in enumerate(parts)]
-        layers = tuple(tuple(states[at : at + self.num_states]) for at in range(0, len(states), self.num_states))
+        layers = tuple(
+            tuple(states[start : start + self.num_states]) for start in range(0, len(states), self.num_states)
+        )
         return RecurrentState(self.encode_memory(encoded), layers, states[0].new_zeros(len(states[0]), self.d_fed))
 
     def run_layers(self, x: Float[Tensor, "R T _"], state: RecurrentState, first: int = 0) -> Float[Tensor, "R T D"]:

@@ -139,8 +139,8 @@ class _AdditiveScore(ScoreFunction):
             return self._pairs(queries, keys)
         parts = torch.split(queries, at_once, dim=2)
         # There is no random state to preserve: ``_pairs`` draws no random numbers.
-        found = [checkpoint(self._pairs, part, keys, use_reentrant=False, preserve_rng_state=False) for part in parts]
-        return torch.cat(found, dim=2)
+        scores = [checkpoint(self._pairs, part, keys, use_reentrant=False, preserve_rng_state=False) for part in parts]
+        return torch.cat(scores, dim=2)
 
     def _pairs(self, queries: Float[Tensor, "B H T _"], keys: Float[Tensor, "B H S _"]) -> Float[Tensor, "B H T S"]:
         hidden = self.activation(queries.unsqueeze(3) + keys.unsqueeze(2))
