@@ -203,8 +203,8 @@ class DecoderOnly(ContinuationModel):
         self, state: PrefixState, sources: Sequence[Sequence[int]], stored: Sequence[KeysValues], beams: int
     ) -> None:
         state.prefix_kv.admit([len(source) for source in sources], beams=beams)
-        for layer, each in enumerate(stored):
-            state.prefix_kv.write(layer, each.keys, each.values)
+        for layer, keys_values in enumerate(stored):
+            state.prefix_kv.write(layer, keys_values.keys, keys_values.values)
 
     def step(self, state: PrefixState, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
         """Append one token to each row and predict the next. ``Step.attention`` is None: there is no source."""

@@ -136,12 +136,14 @@ class RecurrentLM(ContinuationModel):
         widths = [d_embedding, *[config.d_model] * (config.num_layers - 1), d_output]
         self.embedding = TokenEmbedding(vocab_size, d_embedding)
         self.layers = nn.ModuleList(
-            RecurrentLayer(config.cell, *each, weight_drop=config.weight_drop) for each in itertools.pairwise(widths)
+            RecurrentLayer(config.cell, *widths_pair, weight_drop=config.weight_drop)
+            for widths_pair in itertools.pairwise(widths)
         )
         self.projection = output_projection(config.tie, self.embedding, d_output, bias=config.output_bias)
         self.word_type_dropout = Dropout(config.word_type_dropout)
         inputs, outputs = (
-            config.dropout if each is None else each for each in (config.input_dropout, config.output_dropout)
+            config.dropout if widths_pair is None else widths_pair
+            for widths_pair in (config.input_dropout, config.output_dropout)
         )
         self.input_dropout, self.output_dropout = LockedDropout(inputs), LockedDropout(outputs)
         self.dropout = LockedDropout(config.dropout)

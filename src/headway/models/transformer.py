@@ -201,8 +201,8 @@ class Transformer(TranslationModel):
         self, state: TransformerState, sources: Sequence[Sequence[int]], memory: Sequence[KeysValues], beams: int
     ) -> None:
         state.memory_kv.admit([len(source) for source in sources], beams=1)
-        for layer, each in enumerate(memory):
-            state.memory_kv.write(layer, each.keys, each.values)
+        for layer, keys_values in enumerate(memory):
+            state.memory_kv.write(layer, keys_values.keys, keys_values.values)
         state.prefix_kv.admit([0] * len(sources), beams=beams)
 
     def step(self, state: TransformerState, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
@@ -276,10 +276,10 @@ def with_encoder(masked: dict[str, Any]) -> dict[str, Any]:
             masked["num_segments"] and masked["positions"] != "learned"
         ),
     }
-    if found := [option for option, present in missing.items() if present]:
+    if unsupported := [option for option, present in missing.items() if present]:
         raise ConfigError(
-            f"training.start_from: the masked language model has {found[0]}, which the encoder of a transformer does "
-            "not have; start from another model, or without start_from"
+            f"training.start_from: the masked language model has {unsupported[0]}, which the encoder of a transformer "
+            "does not have; start from another model, or without start_from"
         )
     return _required(masked, {"encoder_layers", "embedding_norm"}, without="decoder_window")
 
@@ -289,10 +289,10 @@ def encoder_weights(masked: dict[str, Tensor]) -> dict[str, Tensor]:
 
     The vector of segment 0, which is added to all embeddings of a single text, is added to the learned positions.
     """
-    found = _renamed(masked, _ENCODER_NAMES)
+    weights = _renamed(masked, _ENCODER_NAMES)
     if (segments := masked.get("segment_embedding.weight")) is not None:
-        found["source_positions.table"] = found["source_positions.table"] + segments[0]
-    return found
+        weights["source_positions.table"] = weights["source_positions.table"] + segments[0]
+    return weights
 
 
 def with_decoder(causal: dict[str, Any]) -> dict[str, Any]:
@@ -306,8 +306,8 @@ def with_decoder(causal: dict[str, Any]) -> dict[str, Any]:
             "training.start_decoder_from: the language model has parallel = true, which the decoder of a transformer "
             "does not have; start from another model, or leave the key out"
         )
-    found = _required(causal, {"decoder_layers", "output_bias", "tie"}, without="encoder_window")
-    return {**found, "embedding_norm": False}
+    options = _required(causal, {"decoder_layers", "output_bias", "tie"}, without="encoder_window")
+    return {**options, "embedding_norm": False}
 
 
 def decoder_weights(causal: dict[str, Tensor]) -> dict[str, Tensor]:
