@@ -194,12 +194,12 @@ class ClassificationTask(Task[ClassificationRecipe, ClassificationData, Classifi
         if recipe.data.dev is None or recipe.validation.metric == "loss":
             return ()
         examples = _read_dev(recipe)
-        found = Classifier(bundle).classify([text for text, _ in examples])
+        classifications = Classifier(bundle).classify([text for text, _ in examples])
         report = evaluate_classes(
-            [each.label for each in found],
+            [classification.label for classification in classifications],
             [label for _, label in examples],
             bundle.labels,
-            confidences=[each.probability for each in found],
+            confidences=[classification.probability for classification in classifications],
             bootstrap=0,
         )
         return list(report.scores)

@@ -339,10 +339,10 @@ class LanguageModelTask(Task[LanguageModelRecipe, RunData, ContinuationModel]):
     ) -> RunData | None:
         """Train the tokenizer and tokenize the corpora, or load both from the run folder."""
         dataset_type = StreamDataset if recipe.carries_state else BlockDataset
-        found = prepare_blocks(recipe, run, listener, shard, (self.kind,), lambda _: dataset_type)
-        if found is None:
+        blocks = prepare_blocks(recipe, run, listener, shard, (self.kind,), lambda _: dataset_type)
+        if blocks is None:
             return None
-        training, development, tokenizers = found
+        training, development, tokenizers = blocks
         if development is None:
             return RunData(training, development, tokenizers)
         ids = development.text_tokens()

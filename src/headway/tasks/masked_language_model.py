@@ -103,8 +103,8 @@ class MaskedLanguageModelTask(Task[MaskedLanguageModelRecipe, RunData, MaskedTra
             seed, order_version = recipe.training.seed, recipe.data.order_version
             return partial(MaskedBlockDataset, masking=masking, seed=seed, order_version=order_version)
 
-        found = prepare_blocks(recipe, run, listener, shard, (self.kind,), dataset_type, (MASK,))
-        return None if found is None else RunData(*found)
+        blocks = prepare_blocks(recipe, run, listener, shard, (self.kind,), dataset_type, (MASK,))
+        return None if blocks is None else RunData(*blocks)
 
     def build_model(self, recipe: MaskedLanguageModelRecipe, prepared: RunData) -> MaskedTransformer:
         """Build the model."""

@@ -194,15 +194,15 @@ class TranslationTask(Task[TranslationRecipe, RunData, TranslationModel]):
         training = chain.from_iterable(
             islice(read_examples(corpus, data), _COUNTED_EXAMPLES) for corpus in recipe.data.train
         )
-        found = calibrate(
+        calibration = calibrate(
             load_translator(folder, device=recipe.training.device, precision="float32"),
             sources,
             [source for source, _ in training],
             source_language=dev.source_language,
             target_language=dev.target_language,
         )
-        if found is not None:
-            write_calibration(found, folder)
+        if calibration is not None:
+            write_calibration(calibration, folder)
 
     def describe_for_model_card(self, recipe: TranslationRecipe, prepared: RunData) -> tuple[str, str]:
         """Return the model card's title and the size of the training data."""
