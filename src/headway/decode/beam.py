@@ -30,8 +30,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import compress
 from typing import Any, Generic
 
@@ -44,6 +42,7 @@ from torch.nn import functional as F
 
 from headway.decode import rules
 from headway.decode.constraints import Constraints, extend_constrained
+from headway.decode.finishing import EndedRows, Ending, FinishedHypotheses
 from headway.decode.inference import in_inference_mode
 from headway.decode.protocol import SearchModel, StateT, Step, nan_error
 from headway.decode.ranking import (
@@ -62,7 +61,6 @@ from headway.decode.request import (
     Request,
     SearchVocabulary,
     check_request,
-    length_penalty,
     target_limit,
 )
 from headway.decode.sampling import draw_tokens, sampling_keys
@@ -72,71 +70,20 @@ _Array = npt.NDArray[Any]
 _NOTHING = -1  # padding of shorter hypotheses
 
 
-@dataclass(frozen=True)
-class _EndedRows:
-    """The E rows whose hypotheses end in the same step."""
-
-    tokens: Int[Tensor, "E T"]  # right-aligned; the last one is EOS, unless the request's rule ended the hypothesis
-    log_probs: Float[Tensor, "E T"]
-    natural: Bool[Tensor, " E"] | None  # whether the model itself would choose EOS; None if no row was forced to end
-
-    @cached_property
-    def arrays(self) -> tuple[_Array, _Array, _Array | None]:
-        """The three tensors as arrays in host memory, copied at the first access."""
-        natural = None if self.natural is None else self.natural.numpy(force=True)
-        return self.tokens.numpy(force=True), self.log_probs.numpy(force=True), natural
-
-
-@dataclass(frozen=True)
-class _Ending:
-    """A hypothesis that has ended: one row of an :class:`_EndedRows`."""
-
-    rows: _EndedRows
-    row: int
-    length: int  # tokens before the last one
-    ends_with_eos: bool
-    score: float
-    coverage: float  # the part of the score that is the coverage penalty
-    forced: bool  # whether the length limit ended it
-    unmet: tuple[int, ...]
-    incomplete: bool  # whether a longer hypothesis could have met an unmet constraint
-
-    @property
-    def order(self) -> tuple[int, float]:
-        """The sort key: the fewest unmet constraints first, then the best score."""
-        return len(self.unmet), -self.score
-
-    def hypothesis(self, alternatives: tuple[tuple[NextToken, ...], ...]) -> Hypothesis:
-        """Return the hypothesis, read from the tensors, with the recorded ``alternatives``."""
-        tokens, log_probs, natural = self.rows.arrays
-        start = tokens.shape[1] - self.length - 1
-        own = tuple(log_probs[self.row, start:].tolist())
-        return Hypothesis(
-            tokens=tuple(tokens[self.row, start : -1 if self.ends_with_eos else None].tolist()),
-            log_probability=math.fsum(own),
-            score=self.score,
-            token_log_probabilities=own,
-            finished=not self.forced or natural is None or bool(natural[self.row]),
-            unmet=self.unmet,
-            alternatives=alternatives,
-        )
-
-
 class _Beam:
     """One request in the search: its progress and its finished hypotheses."""
 
     def __init__(
-        self, key: int, request: Request, options: DecodingOptions, groups: int, banned: Sequence[int]
+        self, key: int, request: Request, options: DecodingOptions, groups: int, width: int, banned: Sequence[int]
     ) -> None:
         self.key = key
         self.request = request
         self.limit = target_limit(request, options)
+        self.finished = FinishedHypotheses(request, options, groups, width)
         self.sampling_keys = sampling_keys(request, options.sampling, groups) if options.sampling else []
         self.constraints = Constraints(request.include, banned, request.boundaries) if request.include else None
         self.length = 0  # tokens of each hypothesis so far
-        self.finished: list[list[_Ending]] = [[] for _ in range(groups)]  # best first
-        self.closed: set[int] = set()  # the groups that are done
-        self.alternatives: list[tuple[NextToken, ...]] = []  # at each step, if the request asks for them
+        self.top_tokens_per_step: list[tuple[NextToken, ...]] = []  # if the request asks for them
 
     @property
     def left(self) -> int:
@@ -147,11 +94,6 @@ class _Beam:
     def forced(self) -> int:
         """The next token of the request's prefix; -1 if there is none."""
         return self.request.prefix[self.length] if self.length < len(self.request.prefix) else _NOTHING
-
-    @property
-    def done(self) -> bool:
-        """Whether all groups are done."""
-        return len(self.closed) == len(self.finished)
 
 
 class BeamSearch(Generic[StateT]):
@@ -209,7 +151,10 @@ class BeamSearch(Generic[StateT]):
         else:  # the first step needs one row for each group: all hypotheses of a group are still equal
             self._reset()
             self._state = self.model.start(sources, beams=self.groups)
-        self.beams += [_Beam(key, each, self.options, self.groups, self.vocabulary.banned) for key, each in requests]
+        self.beams += [
+            _Beam(key, request, self.options, self.groups, self.width, self.vocabulary.banned)
+            for key, request in requests
+        ]
         scores = self.scores.new_full((len(requests), self.groups, self.scores.size(2)), -torch.inf)
         scores[:, :, 0] = 0
         rows, length = scores.numel(), self._tokens.size(1)
@@ -241,18 +186,9 @@ class BeamSearch(Generic[StateT]):
         if self.options.coverage_penalty:
             self._cover(step.attention)
         if any(beam.request.alternatives for beam in self.beams):
-            self._record_alternatives(step)
-        if self._top_k is None:
-            chosen, natural = self._extend_with_rules(step)
-        else:
-            ruled = self._have_rules()
-            if any(ruled):
-                ranked = None if all(ruled) else self._ranked(step, self._top_k)
-                chosen, natural = self._extend_with_rules(step, ruled, ranked)
-            else:
-                found = self._ranked(step, self._top_k)
-                candidates, natural = self._candidates(found, found.log_probs)
-                chosen = self._extend(candidates)
+            self._record_top_tokens(step)
+        ruled = self._sequences_with_rules()
+        chosen, natural = self._extend_by_rules(step, ruled) if any(ruled) else self._extend_by_top_tokens(step)
         if self.vocabulary.other_ends:
             ends = torch.isin(chosen.tokens, self._tensor(self.vocabulary.other_ends))
             chosen = dataclasses.replace(chosen, tokens=chosen.tokens.masked_fill(ends, self.vocabulary.eos))
@@ -262,25 +198,31 @@ class BeamSearch(Generic[StateT]):
         if self._considered > self.width:
             # Extensions are sorted by score unless some have ended.
             chosen = chosen.first(self.width) if ended is None else chosen.best(self.width)
-        done = [beam.done for beam in self.beams]
-        finished = [(beam.key, self._hypotheses(beam)) for beam in compress(self.beams, done)]
+        done = [beam.finished.are_complete for beam in self.beams]
+        finished = [
+            (beam.key, beam.finished.best(tuple(beam.top_tokens_per_step))) for beam in compress(self.beams, done)
+        ]
         self._follow(chosen, _keep_places([at for at, is_done in enumerate(done) if not is_done]))
         return finished
 
     def open_hypotheses(self, key: int) -> list[Hypothesis]:
         """Return the hypotheses that are not finished, best first, for the request with this key."""
-        at = next(at for at, beam in enumerate(self.beams) if beam.key == key)
-        scores, beam = self.scores[at].flatten().tolist(), self.beams[at]
-        rows = slice(at * len(scores), (at + 1) * len(scores))
-        tokens, log_probs = (
-            each[rows, each.size(1) - beam.length :].tolist() for each in (self._tokens, self._log_probs)
-        )
-        ranked = sorted(zip(scores, tokens, log_probs, strict=True), key=lambda one: -one[0])
+        sequence, beam = next((index, beam) for index, beam in enumerate(self.beams) if beam.key == key)
+        scores = self.scores[sequence].flatten().tolist()
+        rows = slice(sequence * len(scores), (sequence + 1) * len(scores))
+        first = self._tokens.size(1) - beam.length
+        tokens, log_probs = self._tokens[rows, first:].tolist(), self._log_probs[rows, first:].tolist()
+        ranked = sorted(zip(scores, tokens, log_probs, strict=True), key=lambda row: -row[0])
         return [
             Hypothesis(
-                tuple(ids), math.fsum(own), score, tuple(own), finished=False, alternatives=tuple(beam.alternatives)
+                tokens=tuple(token_ids),
+                log_probability=math.fsum(token_log_probs),
+                score=score,
+                token_log_probabilities=tuple(token_log_probs),
+                finished=False,
+                top_tokens_per_step=tuple(beam.top_tokens_per_step),
             )
-            for score, ids, own in ranked
+            for score, token_ids, token_log_probs in ranked
             if score > -math.inf
         ]
 
@@ -315,21 +257,31 @@ class BeamSearch(Generic[StateT]):
         missing = attention.size(1) - self._coverage.size(1)
         self._coverage = F.pad(self._coverage, (0, missing)) + attention
 
-    def _record_alternatives(self, step: Step) -> None:
+    def _record_top_tokens(self, step: Step) -> None:
         """Record the most probable tokens of each request that asks for them, whose only row is the sequence's."""
-        found = step.top_k(max(beam.request.alternatives for beam in self.beams), (), self.vocabulary.eos)
-        for beam, tokens, log_probs in zip(self.beams, found.tokens.tolist(), found.log_probs.tolist(), strict=True):
+        top = step.top_k(max(beam.request.alternatives for beam in self.beams), (), self.vocabulary.eos)
+        for beam, tokens, log_probs in zip(self.beams, top.tokens.tolist(), top.log_probs.tolist(), strict=True):
             best = list(map(NextToken, tokens, log_probs))[: beam.request.alternatives]
-            beam.alternatives.append(tuple(best))
+            beam.top_tokens_per_step.append(tuple(best))
 
-    def _have_rules(self) -> list[bool]:
-        """Return for each sequence whether a rule applies in this step, other than a minimum length."""
-        if self.options.repetition_penalty > 1 or self.options.no_repeat_ngram:
+    def _sequences_with_rules(self) -> list[bool]:
+        """Return for each sequence whether its extensions depend on the logits of all tokens in this step.
+
+        They do if a rule applies to it, other than a minimum length, or if all tokens may be drawn.
+        """
+        if self._top_k is None or self.options.repetition_penalty > 1 or self.options.no_repeat_ngram:
             return [True] * len(self.beams)
         return [
             beam.length < len(beam.request.prefix) or bool(beam.request.banned or beam.request.include)
             for beam in self.beams
         ]
+
+    def _extend_by_top_tokens(self, step: Step) -> tuple[Extensions, Bool[Tensor, " R"] | None]:
+        """Choose extensions among each row's top tokens. Return them and the mask from :meth:`_candidates`."""
+        assert self._top_k is not None
+        top = self._ranked(step, self._top_k)
+        candidates, natural = self._candidates(top, top.log_probs)
+        return self._extend(candidates), natural
 
     def _ranked(self, step: Step, count: int) -> NextTokens:
         """Return the ``count`` top tokens of each row.
@@ -347,37 +299,21 @@ class BeamSearch(Generic[StateT]):
         """Return the rows of ``one`` for the sequences that ``where`` marks, and the rows of ``other`` for the rest."""
         return merge_rows(self._tensor(where).repeat_interleave(len(one.tokens) // len(where)), one, other)
 
-    def _extend_with_rules(
-        self, step: Step, ruled: Sequence[bool] = (), ranked: NextTokens | None = None
-    ) -> tuple[Extensions, Bool[Tensor, " R"] | None]:
-        """Apply the rules to the logits of all tokens and choose extensions.
+    def _extend_by_rules(self, step: Step, ruled: Sequence[bool]) -> tuple[Extensions, Bool[Tensor, " R"] | None]:
+        """Apply the rules to the logits of all tokens, and choose extensions.
 
-        Sequences without rules, which ``ruled`` does not mark, have the candidates in ``ranked``, exactly as they have
-        in a batch without rules.
-
-        Returns the extensions and the mask from :meth:`_candidates`.
+        Sequences that ``ruled`` does not mark have the candidates that they have in a batch without rules. Returns the
+        extensions and the mask from :meth:`_candidates`.
         """
-        logits, allowed = step.logits().float(), step.allowed()
-        if allowed is not None:
-            # A sequence with a forced next token or with phrases to include may use the whole vocabulary.
-            whole = [beam.forced >= 0 or bool(beam.request.include) for beam in self.beams]
-            open_rows = (allowed | self._tensor(whole).unsqueeze(1)).repeat_interleave(len(logits) // len(whole), 0)
-            logits = logits.masked_fill(~open_rows, -torch.inf)
+        top = None if self._top_k is None or all(ruled) else self._ranked(step, self._top_k)
+        logits = self._allowed_logits(step)
         log_probs = logits.log_softmax(-1)
         gains = self._apply_rules(logits, log_probs)
-        if self._top_k is None:
-            tokens = torch.arange(gains.size(1), device=gains.device).expand(gains.shape)
-            values, own = gains, log_probs
-        else:
-            # One additional token, because constraints may forbid EOS.
-            count = min(self._top_k + int(self._nodes is not None), gains.size(1))
-            values, tokens = topk_ordered(gains, count)
-            own = log_probs.gather(1, tokens)
-        found = NextTokens(tokens, own, log_probs[:, self.vocabulary.eos])
-        if ranked is not None:
-            values = self._merged(ruled, dataclasses.replace(found, log_probs=values), ranked).log_probs
-            found = self._merged(ruled, found, ranked)
-        candidates, natural = self._candidates(found, values)
+        values, by_rules = self._top_by_gain(gains, log_probs)
+        if top is not None:
+            values = self._merged(ruled, dataclasses.replace(by_rules, log_probs=values), top).log_probs
+            by_rules = self._merged(ruled, by_rules, top)
+        candidates, natural = self._candidates(by_rules, values)
         chosen = self._extend(candidates)
         if self._nodes is not None:
             constraints, left = [beam.constraints for beam in self.beams], [beam.left for beam in self.beams]
@@ -387,6 +323,30 @@ class BeamSearch(Generic[StateT]):
                 eos=self.vocabulary.eos,
             )
         return chosen, natural
+
+    def _allowed_logits(self, step: Step) -> Float[Tensor, "R V"]:
+        """Return the logits of all tokens, -inf outside of a sequence's shortlist.
+
+        A sequence with a forced next token or with phrases to include may use the whole vocabulary.
+        """
+        logits, allowed = step.logits().float(), step.allowed()
+        if allowed is None:
+            return logits
+        whole = [beam.forced >= 0 or bool(beam.request.include) for beam in self.beams]
+        open_rows = (allowed | self._tensor(whole).unsqueeze(1)).repeat_interleave(len(logits) // len(whole), 0)
+        return logits.masked_fill(~open_rows, -torch.inf)
+
+    def _top_by_gain(
+        self, gains: Float[Tensor, "R V"], log_probs: Float[Tensor, "R V"]
+    ) -> tuple[Float[Tensor, "R C"], NextTokens]:
+        """Return the largest gains of each row and their tokens, or all of them if all tokens may be drawn."""
+        eos_log_probs = log_probs[:, self.vocabulary.eos]
+        if self._top_k is None:
+            tokens = torch.arange(gains.size(1), device=gains.device).expand(gains.shape)
+            return gains, NextTokens(tokens, log_probs, eos_log_probs)
+        count = self._top_k + int(self._nodes is not None)  # one more, because constraints may forbid EOS
+        values, tokens = topk_ordered(gains, min(count, gains.size(1)))
+        return values, NextTokens(tokens, log_probs.gather(1, tokens), eos_log_probs)
 
     def _apply_rules(self, logits: Float[Tensor, "R V"], log_probs: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
         """Apply all rules. Return how much each token adds to the score of its hypothesis."""
@@ -497,24 +457,15 @@ class BeamSearch(Generic[StateT]):
         where = has_ended[:, :, : self.width].nonzero()
         if len(where[0]):
             self._collect(chosen, where, scores[where], penalties[0][where] if penalties else None, natural)
-        elif np.isfinite(scores[:, :, 0]).all() and not any(any(beam.finished) for beam in self.beams):
+        elif np.isfinite(scores[:, :, 0]).all() and not any(beam.finished.exist for beam in self.beams):
             return  # every group has only unfinished hypotheses
         # The score of each group's best extension that does not end; -inf if all of them end.
         first = has_ended.argmin(2, keepdims=True)
         unfinished = np.take_along_axis(np.where(has_ended, -np.inf, scores), first, 2)[:, :, 0].tolist()
-        for at, beam in enumerate(self.beams):
-            for group, finished in enumerate(beam.finished):
-                best = unfinished[at][group]
-                if finished or best == -math.inf:
-                    finished.sort(key=lambda ending: ending.order)
-                    if self.vocabulary.other_ends:  # several tokens may have ended the same hypothesis
-                        distinct: dict[tuple[int, ...], _Ending] = {}
-                        for ending in finished:
-                            distinct.setdefault(ending.hypothesis(()).tokens, ending)
-                        finished[:] = distinct.values()
-                    del finished[self.width :]
-                    if not self._may_improve(finished, best, beam.limit):
-                        beam.closed.add(group)
+        may_repeat = bool(self.vocabulary.other_ends)
+        for beam, best_of_groups in zip(self.beams, unfinished, strict=True):
+            for group, best in enumerate(best_of_groups):
+                beam.finished.update_group(group, best, may_repeat=may_repeat)
 
     def _collect(
         self,
@@ -530,20 +481,20 @@ class BeamSearch(Generic[StateT]):
         last = chosen.tokens[index]
         tokens = torch.cat([self._tokens[rows], last.unsqueeze(1)], dim=1)
         log_probs = torch.cat([self._log_probs[rows], chosen.log_probs[index].unsqueeze(1)], dim=1)
-        ended = _EndedRows(tokens, log_probs, None if natural is None else natural[rows])
+        ended = EndedRows(tokens, log_probs, None if natural is None else natural[rows])
         nodes = [0] * len(totals) if chosen.nodes is None else chosen.nodes[index].tolist()
         coverages = [0.0] * len(totals) if penalties is None else penalties.tolist()
         with_eos = [True] * len(totals)
         if any(beam.request.ends is not None for beam in self.beams):
             with_eos = (last == self.vocabulary.eos).tolist()
         places = zip(where[0].tolist(), where[1].tolist(), totals.tolist(), coverages, nodes, with_eos, strict=True)
-        for row, (at, group, total, coverage, node, has_eos) in enumerate(places):
-            beam = self.beams[at]
-            score = total / self._penalty(beam.length + 1) + coverage
+        for row, (sequence, group, total, coverage, node, has_eos) in enumerate(places):
+            beam = self.beams[sequence]
+            score = total / beam.finished.length_penalty(beam.length + 1) + coverage
             unmet = beam.constraints.unmet(node) if beam.constraints else ()
             incomplete = beam.constraints is not None and beam.constraints.num_needed_tokens(node) > 0
-            ending = _Ending(ended, row, beam.length, has_eos, score, coverage, beam.left < 1, unmet, incomplete)
-            beam.finished[group].append(ending)
+            ending = Ending(ended, row, beam.length, has_eos, score, coverage, beam.left < 1, unmet, incomplete)
+            beam.finished.add(group, ending)
 
     def _coverage_penalties(self) -> Float[Tensor, "B G W"]:
         """Return the weighted sum over source positions of log min(coverage, 1) (Wu et al. 2016, equation 14)."""
@@ -553,43 +504,6 @@ class BeamSearch(Generic[StateT]):
         real = torch.arange(self._coverage.size(1), device=lengths.device) < lengths.unsqueeze(1)
         shares = self._coverage.clamp(min=torch.finfo(self._coverage.dtype).tiny, max=1).log()
         return self.options.coverage_penalty * shares.masked_fill(~real, 0.0).sum(1).view_as(self.scores)
-
-    def _may_improve(self, finished: Sequence[_Ending], best: float, limit: int) -> bool:
-        """Return whether a group must continue.
-
-        ``best`` is the score of its best unfinished hypothesis, or -inf if none is left.
-        """
-        if best == -math.inf:
-            return False
-        if self.options.stopping == "first":
-            return len(finished) < self.width
-        wanted = math.ceil(self.options.n_best / self.groups)
-        if len(finished) < wanted or finished[wanted - 1].incomplete:
-            return True
-        # A longer hypothesis can gain from the length penalty and from coverage, whose penalty is at most 0.
-        return finished[wanted - 1].score < best / self._penalty(limit + 1)
-
-    def _penalty(self, length: int) -> float:
-        return length_penalty(length, self.options.length_penalty, self.options.normalization)
-
-    def _hypotheses(self, beam: _Beam) -> list[Hypothesis]:
-        """Return the hypotheses found for a sequence, best first."""
-        recorded = tuple(beam.alternatives)
-        if self.groups == 1 and self.options.sampling is None:
-            endings = beam.finished[0]  # sorted; incomplete ones are returned only if none is complete
-            return [one.hypothesis(recorded) for one in endings if one.incomplete == endings[0].incomplete]
-        found: dict[tuple[tuple[int, ...], int], Hypothesis] = {}
-        # Take the best of each group, then the second of each, and so on: hypotheses of different groups differ most.
-        for rank in range(self.width):
-            for group, endings in enumerate(beam.finished):
-                for ending in endings[rank : rank + 1]:
-                    hypothesis = ending.hypothesis(recorded)
-                    # The score uses only the model's probability, not the effects of diversity or temperature.
-                    free = math.fsum(hypothesis.token_log_probabilities[len(beam.request.prefix) :])
-                    score = free / self._penalty(ending.length + 1) + ending.coverage
-                    key = hypothesis.tokens, group if self.options.sampling else 0
-                    found.setdefault(key, dataclasses.replace(hypothesis, score=score))
-        return sorted(list(found.values())[: self.options.n_best], key=lambda one: -one.score)
 
     # From one step to the next.
 
@@ -613,10 +527,10 @@ class BeamSearch(Generic[StateT]):
         self.scores, self._newest = scores, tokens.flatten()
         self._tokens = torch.cat([self._tokens, self._newest.unsqueeze(1)], dim=1)
         self._log_probs = torch.cat([self._log_probs, log_probs.flatten().unsqueeze(1)], dim=1)
-        for at, beam in enumerate(self.beams):
+        for sequence, beam in enumerate(self.beams):
             beam.length += 1
-            if beam.closed:
-                self.scores[at, list(beam.closed)] = -torch.inf
+            if beam.finished.closed_groups:
+                self.scores[sequence, list(beam.finished.closed_groups)] = -torch.inf
         if not everyone:
             self._trim()
 

@@ -210,7 +210,7 @@ class Hypothesis:
             temperature.
         finished: False if the length limit ended the target although the model preferred another token to EOS.
         unmet: Indices of the request's ``include`` constraints that the target does not satisfy.
-        alternatives: The most probable tokens at each step, best first, if the request asks for them.
+        top_tokens_per_step: The most probable tokens at each step, best first, if the request asks for them.
     """
 
     tokens: tuple[int, ...]
@@ -219,7 +219,7 @@ class Hypothesis:
     token_log_probabilities: tuple[float, ...] = ()
     finished: bool = True
     unmet: tuple[int, ...] = ()
-    alternatives: tuple[tuple[NextToken, ...], ...] = ()
+    top_tokens_per_step: tuple[tuple[NextToken, ...], ...] = ()
 
 
 def target_limit(request: Request, options: DecodingOptions) -> int:

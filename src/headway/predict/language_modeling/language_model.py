@@ -376,7 +376,7 @@ class LanguageModel:
     def _generated_tokens(self, found: Hypothesis, start: int) -> tuple[GeneratedToken, ...]:
         """Return the tokens of a hypothesis from ``start`` on, with their alternatives."""
         display, ids = self._tokenizer.display, found.tokens[start:]
-        recorded = found.alternatives[start:] or ((),) * len(ids)
+        recorded = found.top_tokens_per_step[start:] or ((),) * len(ids)
         values = found.token_log_probabilities[start:]
         return tuple(
             GeneratedToken(
@@ -665,7 +665,7 @@ def _joined(found: Hypothesis, following: Hypothesis) -> Hypothesis:
         tokens=(*found.tokens, *following.tokens),
         token_log_probabilities=log_probs,
         log_probability=math.fsum(log_probs),
-        alternatives=(*found.alternatives[: len(found.tokens)], *following.alternatives),
+        top_tokens_per_step=(*found.top_tokens_per_step[: len(found.tokens)], *following.top_tokens_per_step),
     )
 
 
