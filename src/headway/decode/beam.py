@@ -202,7 +202,7 @@ class BeamSearch(Generic[StateT]):
         finished = [
             (beam.key, beam.finished.best(tuple(beam.top_tokens_per_step))) for beam in compress(self.beams, done)
         ]
-        self._follow(chosen, _keep_places([at for at, is_done in enumerate(done) if not is_done]))
+        self._follow(chosen, _keep_places([number for number, is_done in enumerate(done) if not is_done]))
         return finished
 
     def open_hypotheses(self, key: int) -> list[Hypothesis]:
@@ -229,14 +229,14 @@ class BeamSearch(Generic[StateT]):
     @in_inference_mode
     def remove(self, keys: Collection[int]) -> None:
         """Stop searching for the requests with these keys."""
-        kept = _keep_places([at for at, beam in enumerate(self.beams) if beam.key not in keys])
+        kept = _keep_places([number for number, beam in enumerate(self.beams) if beam.key not in keys])
         if len(kept) == len(self.beams):
             return
-        self.beams = [self.beams[at] for at in kept]
+        self.beams = [self.beams[number] for number in kept]
         if not kept:
             return
-        index, each = self._tensor(kept), self.scores[0].numel()
-        rows = (index.unsqueeze(1) * each + torch.arange(each, device=index.device)).flatten()
+        index, rows_per_sequence = self._tensor(kept), self.scores[0].numel()
+        rows = (index.unsqueeze(1) * rows_per_sequence + torch.arange(rows_per_sequence, device=index.device)).flatten()
         self.scores, self._newest = self.scores[index], self._newest[rows]
         self._nodes = None if self._nodes is None else self._nodes[index]
         self._banned_sequences = None
@@ -421,10 +421,10 @@ class BeamSearch(Generic[StateT]):
         index = self._index(where)
         extended = torch.cat([self._tokens[self._rows(chosen)[index]], chosen.tokens[index].unsqueeze(1)], 1)
         ended = np.zeros_like(unfinished)
-        for at, group, choice, tokens in zip(*where, extended.tolist(), strict=True):
-            beam = self.beams[at]
+        for number, group, choice, tokens in zip(*where, extended.tolist(), strict=True):
+            beam = self.beams[number]
             assert beam.request.ends is not None
-            ended[at, group, choice] = beam.request.ends(tokens[len(tokens) - beam.length - 1 :])
+            ended[number, group, choice] = beam.request.ends(tokens[len(tokens) - beam.length - 1 :])
         return ended
 
     def _finish(self, chosen: Extensions, natural: Bool[Tensor, " R"] | None) -> Bool[Tensor, "B G C"] | None:
@@ -518,7 +518,7 @@ class BeamSearch(Generic[StateT]):
         if not everyone:
             index = self._tensor(kept)
             rows, scores, tokens, log_probs = (x[index] for x in (rows, scores, tokens, log_probs))
-            self.beams = [self.beams[at] for at in kept]
+            self.beams = [self.beams[number] for number in kept]
             if self._nodes is not None:
                 self._nodes = self._nodes[index] if any(beam.constraints for beam in self.beams) else None
             self._banned_sequences = None
@@ -561,6 +561,6 @@ class BeamSearch(Generic[StateT]):
 def _keep_places(kept: list[int]) -> list[int]:
     """Return ``kept`` in an order that moves as few sequences as possible: the last ones fill the gaps."""
     count = len(kept)
-    staying = {at for at in kept if at < count}
-    last = iter(at for at in kept if at >= count)
-    return [at if at in staying else next(last) for at in range(count)]
+    staying = {number for number in kept if number < count}
+    last = iter(number for number in kept if number >= count)
+    return [number if number in staying else next(last) for number in range(count)]

@@ -144,7 +144,9 @@ class Constraints:
     def unmet(self, node: int) -> tuple[int, ...]:
         """Return the indices of the constraints that are not met if the target ends at ``node``."""
         matched = self._progress[node].matched
-        return tuple(at for at, places in enumerate(matched) if places is not None and not self._open(at, places))
+        return tuple(
+            index for index, places in enumerate(matched) if places is not None and not self._open(index, places)
+        )
 
     def min_tokens_to_meet(self, node: int, constraint: int) -> int:
         """Return the minimum number of tokens that meet a constraint; 0 if it is already met or cannot be met."""
@@ -161,16 +163,16 @@ class Constraints:
         if node not in self._needed:
             unmet = self.unmet(node)
             ways = (
-                needed - self._shortest[at] + self._lost(node, token)
-                for at in unmet
-                for needed, token in self._continuations(node, at)
+                needed - self._shortest[index] + self._lost(node, token)
+                for index in unmet
+                for needed, token in self._continuations(node, index)
             )
-            self._needed[node] = sum(self._shortest[at] for at in unmet) + min(ways, default=0)
+            self._needed[node] = sum(self._shortest[index] for index in unmet) + min(ways, default=0)
         return self._needed[node]
 
     def advancing_tokens(self, node: int) -> set[int]:
         """Return the tokens that advance an unmet constraint."""
-        return {token for at in self.unmet(node) for _, token in self._continuations(node, at)}
+        return {token for index in self.unmet(node) for _, token in self._continuations(node, index)}
 
     def undoing_start_bits(self, node: int) -> int:
         """Return the bits of ``WordBoundaries.start_bits`` with which a token undoes a match; 0 if none is open."""
@@ -208,22 +210,22 @@ class Constraints:
         if not self.undoing_start_bits(node) & self._starts[token]:
             return 0
         before, after = self.unmet(node), self.unmet(self.step(node, token))
-        return sum(self._shortest[at] for at in after if at not in before)
+        return sum(self._shortest[index] for index in after if index not in before)
 
     def _matched(
         self, several: Sequence[Phrase], places: tuple[int, ...], ends: int, token: int
     ) -> tuple[int, ...] | None:
-        found = []
+        new_places = []
         for one, place in zip(several, places, strict=True):
             last = len(one.tokens) - 1
             if place >> last and not one.end_bits & self._starts[token]:
                 return None
             place = (place << 1) | (not one.start_bits & ends)
-            place &= sum(1 << k for k, own in enumerate(one.tokens) if own == token)
+            place &= sum(1 << k for k, phrase_token in enumerate(one.tokens) if phrase_token == token)
             if place >> last and not one.end_bits:
                 return None
-            found.append(place)
-        return tuple(found)
+            new_places.append(place)
+        return tuple(new_places)
 
 
 class Extension(NamedTuple):
@@ -286,15 +288,26 @@ def extend_constrained(
     count, empty = extensions.scores.size(2), Extension(-math.inf, 0, eos, 0.0)
     tensors = [x.clone() for x in (extensions.scores, extensions.parents, extensions.tokens, extensions.log_probs)]
     tensors.append(torch.zeros_like(extensions.tokens))
-    for at, own in enumerate(constraints):
-        if own is None:
+    for sequence, sequence_constraints in enumerate(constraints):
+        if sequence_constraints is None:
             continue
-        before = nodes[at, 0].tolist()
-        possible = _candidates(own, tokens_left[at], before, scores[at, 0], candidates, gains, log_probs, at)
-        found = _allocate_beam(own, before, possible, width=width, left=tokens_left[at], eos=eos)
-        found += [(empty, 0)] * (count - len(found))
-        for x, values in zip(tensors, zip(*((*one, node) for one, node in found), strict=True), strict=True):
-            x[at, 0] = torch.tensor(values, dtype=x.dtype, device=x.device)
+        before = nodes[sequence, 0].tolist()
+        possible = _candidates(
+            sequence_constraints,
+            tokens_left[sequence],
+            before,
+            scores[sequence, 0],
+            candidates,
+            gains,
+            log_probs,
+            sequence,
+        )
+        allocated = _allocate_beam(
+            sequence_constraints, before, possible, width=width, left=tokens_left[sequence], eos=eos
+        )
+        allocated += [(empty, 0)] * (count - len(allocated))
+        for x, values in zip(tensors, zip(*((*one, node) for one, node in allocated), strict=True), strict=True):
+            x[sequence, 0] = torch.tensor(values, dtype=x.dtype, device=x.device)
     return Extensions(*tensors)
 
 
@@ -306,22 +319,22 @@ def _candidates(
     candidates: TokenScores,
     gains: Float[Tensor, "R V"],
     log_probs: Float[Tensor, "R V"],
-    at: int,
+    sequence: int,
 ) -> list[Extension]:
-    """Return the best extensions of each hypothesis of sequence ``at``, and all that advance or close a phrase."""
-    found: dict[tuple[int, int], Extension] = {}
+    """Return the best extensions of each hypothesis of ``sequence``, and all that advance or close a phrase."""
+    extensions: dict[tuple[int, int], Extension] = {}
     for parent, (node, score) in enumerate(zip(nodes, scores.tolist(), strict=True)):
         parts = candidates.tokens, candidates.gains, candidates.log_probs
-        columns = [x[at, 0, parent].tolist() for x in parts]
+        columns = [x[sequence, 0, parent].tolist() for x in parts]
         if left > 0:
-            row = at * len(nodes) + parent
+            row = sequence * len(nodes) + parent
             wanted = sorted(constraints.advancing_tokens(node)) + _closing(constraints, node, gains[row], len(nodes))
             more = wanted, gains[row, wanted].tolist(), log_probs[row, wanted].tolist()
             columns = [before + after for before, after in zip(columns, more, strict=True)]
         for token, gain, log_prob in zip(*columns, strict=True):
             if score + gain != -math.inf:
-                found.setdefault((parent, token), Extension(score + gain, parent, token, log_prob))
-    return list(found.values())
+                extensions.setdefault((parent, token), Extension(score + gain, parent, token, log_prob))
+    return list(extensions.values())
 
 
 def _closing(constraints: Constraints, node: int, gains: Float[Tensor, " V"], count: int) -> list[int]:

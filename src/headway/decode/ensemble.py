@@ -35,7 +35,7 @@ class Ensemble:
     @property
     def max_length(self) -> int | None:
         """Maximum length of a sequence that all members can read or write, EOS included. None means no limit."""
-        return min((each.max_length for each in self.models if each.max_length is not None), default=None)
+        return min((model.max_length for model in self.models if model.max_length is not None), default=None)
 
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> list[Any]:
         """Encode the sources and begin decoding, with ``beams`` rows per source."""
@@ -43,12 +43,15 @@ class Ensemble:
 
     def admit(self, state: list[Any], sources: Sequence[Sequence[int]]) -> None:
         """Encode more sources and append them to ``state``, with as many rows each as the sequences before them."""
-        for model, own in zip(self.models, state, strict=True):
-            model.admit(own, sources)
+        for model, model_state in zip(self.models, state, strict=True):
+            model.admit(model_state, sources)
 
     def step(self, state: list[Any], tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
         """Append one token to each row and predict the next. Probabilities and attention are means over the members."""
-        steps = [model.step(own, tokens, attention=attention) for model, own in zip(self.models, state, strict=True)]
+        steps = [
+            model.step(model_state, tokens, attention=attention)
+            for model, model_state in zip(self.models, state, strict=True)
+        ]
         seen = [step.attention.float() for step in steps if step.attention is not None]
         logits = _log_mean([step.logits() for step in steps])
         return Step(logits, torch.stack(seen).mean(0) if attention and len(seen) == len(steps) else None)
@@ -58,13 +61,13 @@ class Ensemble:
 
         Only the given ``sequences`` are kept. None keeps all.
         """
-        for model, own in zip(self.models, state, strict=True):
-            model.select(own, rows, sequences)
+        for model, model_state in zip(self.models, state, strict=True):
+            model.select(model_state, rows, sequences)
 
     def explain_nan(self, state: list[Any]) -> str | None:
         """Return why predictions after ``state`` are NaN although all weights are finite, or None if they are not."""
         members = zip(self.models, state, strict=True)
-        reasons = (model.explain_nan(own) for model, own in members if isinstance(model, ExplainsNaN))
+        reasons = (model.explain_nan(model_state) for model, model_state in members if isinstance(model, ExplainsNaN))
         return next((reason for reason in reasons if reason is not None), None)
 
     def __call__(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:

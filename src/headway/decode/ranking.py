@@ -47,11 +47,11 @@ def merge_rows(where: Bool[Tensor, " R"], one: NextTokens, other: NextTokens) ->
     width, columns = max(one.tokens.size(1), other.tokens.size(1)), where.unsqueeze(1)
     first, second = (
         NextTokens(
-            F.pad(each.tokens, (0, width - each.tokens.size(1))),
-            F.pad(each.log_probs, (0, width - each.tokens.size(1)), value=-torch.inf),
-            each.eos_log_prob,
+            F.pad(tokens.tokens, (0, width - tokens.tokens.size(1))),
+            F.pad(tokens.log_probs, (0, width - tokens.tokens.size(1)), value=-torch.inf),
+            tokens.eos_log_prob,
         )
-        for each in (one, other)
+        for tokens in (one, other)
     )
     return NextTokens(
         torch.where(columns, first.tokens, second.tokens),
@@ -99,9 +99,9 @@ def topk_ordered(values: Float[Tensor, "*b N"], count: int) -> tuple[Float[Tenso
         maxima = torch.cat([maxima, values[..., whole * _BLOCK :].amax(-1, keepdim=True)], dim=-1)
     blocks = _top_indices(maxima, min(count, maxima.size(-1))).sort(-1).values  # by index, so that ties stay in order
     inside = (blocks.unsqueeze(-1) * _BLOCK + torch.arange(_BLOCK, device=values.device)).flatten(-2)
-    found = values.gather(-1, inside.clamp(max=size - 1)).masked_fill(inside >= size, -torch.inf)
-    order = _top_indices(found, count)
-    return found.gather(-1, order), inside.gather(-1, order)
+    candidates = values.gather(-1, inside.clamp(max=size - 1)).masked_fill(inside >= size, -torch.inf)
+    order = _top_indices(candidates, count)
+    return candidates.gather(-1, order), inside.gather(-1, order)
 
 
 def _top_indices(values: Float[Tensor, "*b N"], count: int) -> Int[Tensor, "*b C"]:
@@ -134,12 +134,12 @@ class TokenScores:
     def only_eos(self, eos: int, eos_log_probs: Float[Tensor, "B G W"], at_limit: Bool[Tensor, " B"]) -> TokenScores:
         """Return a copy in which EOS, with the given log-probabilities, is the only token of sequences ``at_limit``."""
         full = at_limit.view(-1, 1, 1)
-        gains, own = (x.masked_fill(full.unsqueeze(3), -torch.inf) for x in (self.gains, self.log_probs))
+        gains, log_probs = (x.masked_fill(full.unsqueeze(3), -torch.inf) for x in (self.gains, self.log_probs))
         tokens = self.tokens.clone()
-        for values in (gains, own):
+        for values in (gains, log_probs):
             values[..., 0] = torch.where(full, eos_log_probs, values[..., 0])
         tokens[..., 0].masked_fill_(full, eos)
-        return TokenScores(gains, own, tokens)
+        return TokenScores(gains, log_probs, tokens)
 
 
 @dataclass(frozen=True)
@@ -204,10 +204,10 @@ def extend_diverse(
         every = candidates.gains, candidates.log_probs, candidates.tokens
         gains, log_probs, tokens = (x[:, group : group + 1] for x in every)
         times = (tokens.unsqueeze(-1) == taken.view(len(taken), 1, 1, 1, -1)).sum(-1)
-        own = TokenScores(gains - diversity * times, log_probs, tokens)
-        found = extend_best(scores[:, group : group + 1], own, count)
-        chosen = found.tokens.masked_fill(found.scores == -torch.inf, -1)[:, 0, :width]
+        penalized = TokenScores(gains - diversity * times, log_probs, tokens)
+        extensions = extend_best(scores[:, group : group + 1], penalized, count)
+        chosen = extensions.tokens.masked_fill(extensions.scores == -torch.inf, -1)[:, 0, :width]
         taken = torch.cat([taken, chosen], dim=1)
-        groups.append(found)
+        groups.append(extensions)
     names = ("scores", "parents", "tokens", "log_probs")
-    return Extensions(*(torch.cat([getattr(found, name) for found in groups], 1) for name in names))
+    return Extensions(*(torch.cat([getattr(extensions, name) for extensions in groups], 1) for name in names))

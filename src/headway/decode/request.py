@@ -269,16 +269,16 @@ def _check_include(request: Request, options: DecodingOptions, limit: int) -> No
     constraints = Constraints(request.include, boundaries=request.boundaries)
     node = constraints.node_after(request.prefix)
     room = limit - len(request.prefix)
-    for at in constraints.unmet(node):
-        shortest = constraints.min_tokens_to_meet(node, at)
+    for index in constraints.unmet(node):
+        shortest = constraints.min_tokens_to_meet(node, index)
         if shortest > room:
             raise ConfigError(
-                f"included phrase {at + 1} takes {shortest} tokens, but the target may have only {room} more; "
+                f"included phrase {index + 1} takes {shortest} tokens, but the target may have only {room} more; "
                 "shorten it, or raise max_length"
             )
-        if all(any(_contains(one, banned) for banned in request.banned) for one in sequences[at]):
+        if all(any(_contains(one, banned) for banned in request.banned) for one in sequences[index]):
             raise ConfigError(
-                f"included phrase {at + 1} cannot be met: it contains a banned phrase; remove one of the two"
+                f"included phrase {index + 1} cannot be met: it contains a banned phrase; remove one of the two"
             )
 
 
@@ -288,4 +288,4 @@ def _sequences(request: Request) -> list[list[tuple[int, ...]]]:
 
 
 def _contains(sequence: Sequence[int], part: Sequence[int]) -> bool:
-    return any(tuple(sequence[at : at + len(part)]) == tuple(part) for at in range(len(sequence)))
+    return any(tuple(sequence[start : start + len(part)]) == tuple(part) for start in range(len(sequence)))

@@ -75,10 +75,13 @@ class BannedSequences:
         """Forbid every token that would complete a sequence."""
         if not self._last_tokens.numel():
             return log_probs
-        each = log_probs.size(0) // self._last_tokens.size(0)
+        rows_per_sequence = log_probs.size(0) // self._last_tokens.size(0)
         reach = self._prefixes.size(2)
         recent = F.pad(prefixes, (reach, 0), value=_NOTHING)[:, -reach:].unsqueeze(1)  # (R, 1, K - 1)
-        heads, last = self._prefixes.repeat_interleave(each, 0), self._last_tokens.repeat_interleave(each, 0)
+        heads, last = (
+            self._prefixes.repeat_interleave(rows_per_sequence, 0),
+            self._last_tokens.repeat_interleave(rows_per_sequence, 0),
+        )
         begun = ((heads == recent) | (heads == _ANY)).all(2)
         return log_probs.masked_fill(_marked(log_probs, last.masked_fill(~begun, _NOTHING)), -torch.inf)
 

@@ -46,12 +46,12 @@ def draw_tokens(
 
     ``candidates`` must already be limited to the ``top_k`` best tokens, or contain all tokens.
     """
-    gains, own, tokens = (x.squeeze(2) for x in (candidates.gains, candidates.log_probs, candidates.tokens))
+    gains, log_probs, tokens = (x.squeeze(2) for x in (candidates.gains, candidates.log_probs, candidates.tokens))
     steps = [[_step_key(key, position) for key in several] for several, position in zip(keys, positions, strict=True)]
     logits = filter_logits(gains / sampling.temperature, sampling.top_p, sampling.min_p)
     noisy = logits + gumbel_noise(torch.tensor(steps, dtype=torch.int32, device=tokens.device), tokens)
     places = noisy.argmax(2, keepdim=True)
-    chosen = own.gather(2, places)
+    chosen = log_probs.gather(2, places)
     none_left = (logits.gather(2, places) == -torch.inf) & ~chosen.isnan()  # NaN is kept, so that it is reported
     totals = (scores + chosen.nan_to_num(nan=torch.nan, neginf=0.0)).masked_fill(none_left, -torch.inf)
     return Extensions(totals, torch.zeros_like(places), tokens.gather(2, places), chosen)

@@ -61,13 +61,13 @@ def score_targets(
     eos = vocabulary.eos
     longer = [max(source, [*target, eos], key=len) for source, target in zip(sources, targets, strict=True)]
     for batch in length_batches(longer, max_batch_tokens, len(sources)):
-        source = _padded([sources[at] for at in batch], model.device)
-        target = _padded([[vocabulary.bos, *targets[at], eos] for at in batch], model.device)
+        source = _padded([sources[index] for index in batch], model.device)
+        target = _padded([[vocabulary.bos, *targets[index], eos] for index in batch], model.device)
         log_probs = model(source, target[:, :-1]).float().log_softmax(-1)
-        found = log_probs.gather(2, target[:, 1:].unsqueeze(2)).squeeze(2).tolist()
-        for at, row in zip(batch, found, strict=True):
-            scores[at] = tuple(row[: len(targets[at]) + 1])
-            if any(map(math.isnan, scores[at])):
+        target_log_probs = log_probs.gather(2, target[:, 1:].unsqueeze(2)).squeeze(2).tolist()
+        for index, row in zip(batch, target_log_probs, strict=True):
+            scores[index] = tuple(row[: len(targets[index]) + 1])
+            if any(map(math.isnan, scores[index])):
                 raise nan_error(model, None)
     return scores
 
@@ -96,26 +96,26 @@ def score_by_steps(
         BundleError: The model's probabilities are NaN.
         ConfigError: The probabilities are NaN because of the precision.
     """
-    found: list[list[float]] = [[] for _ in targets]
+    scores: list[list[float]] = [[] for _ in targets]
     for batch in length_batches(targets, sum(map(len, targets)) + 1, max_sequences):
-        left = [at for at in batch if len(targets[at])]
-        state = model.start([sources[at] for at in left])
-        newest = [firsts[at] for at in left]
+        left = [index for index in batch if len(targets[index])]
+        state = model.start([sources[index] for index in left])
+        newest = [firsts[index] for index in left]
         for position in range(len(targets[batch[-1]])):
             give_way()
-            if any(len(targets[at]) <= position for at in left):
-                kept = torch.tensor([row for row, at in enumerate(left) if len(targets[at]) > position])
+            if any(len(targets[index]) <= position for index in left):
+                kept = torch.tensor([row for row, index in enumerate(left) if len(targets[index]) > position])
                 model.select(state, kept.to(model.device), kept.to(model.device))
                 left, newest = [left[row] for row in kept], [newest[row] for row in kept]
             logits = model.step(state, torch.tensor(newest, device=model.device)).logits()
-            newest = [targets[at][position] for at in left]
+            newest = [targets[index][position] for index in left]
             predicted = torch.tensor(newest, device=logits.device).unsqueeze(1)
             log_probs = logits.float().log_softmax(-1).gather(1, predicted).squeeze(1).tolist()
             if any(map(math.isnan, log_probs)):
                 raise nan_error(model, state)
-            for at, log_prob in zip(left, log_probs, strict=True):
-                found[at].append(log_prob)
-    return [tuple(values) for values in found]
+            for index, log_prob in zip(left, log_probs, strict=True):
+                scores[index].append(log_prob)
+    return [tuple(values) for values in scores]
 
 
 @torch.inference_mode()
@@ -131,11 +131,11 @@ def top_next_tokens(
     state = model.start([source])
     for token in (vocabulary.bos, *prefix):
         step = model.step(state, torch.tensor([token], device=model.device))
-    found = step.top_k(count, (), vocabulary.eos)
-    log_probs = found.log_probs[0].tolist()
+    top = step.top_k(count, (), vocabulary.eos)
+    log_probs = top.log_probs[0].tolist()
     if any(map(math.isnan, log_probs)):
         raise nan_error(model, state)
-    return [NextToken(*each) for each in zip(found.tokens[0].tolist(), log_probs, strict=True)]
+    return [NextToken(*pair) for pair in zip(top.tokens[0].tolist(), log_probs, strict=True)]
 
 
 def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "B T"]:

@@ -102,13 +102,15 @@ def search_all(
     sequences = max(1, min(max_sequences // threads, -(-len(requests) // threads)))
     batches = list(length_batches([request.source for request in requests], tokens, sequences))
     one_batch = partial(search, model, options=options, vocabulary=vocabulary)
-    parts = [[requests[at] for at in batch] for batch in batches]
+    parts = [[requests[index] for index in batch] for batch in batches]
     threads = min(threads, len(batches))
-    found = _search_sequentially(one_batch, parts) if threads < 2 else _search_in_threads(one_batch, parts, threads)
+    batch_results = (
+        _search_sequentially(one_batch, parts) if threads < 2 else _search_in_threads(one_batch, parts, threads)
+    )
     results: list[list[Hypothesis]] = [[] for _ in requests]
-    for batch, hypotheses in zip(batches, found, strict=True):
-        for at, each in zip(batch, hypotheses, strict=True):
-            results[at] = each
+    for batch, hypotheses in zip(batches, batch_results, strict=True):
+        for index, request_hypotheses in zip(batch, hypotheses, strict=True):
+            results[index] = request_hypotheses
     return results
 
 
