@@ -71,8 +71,8 @@ class Replacement:
         """Return why ``module``, which has the plain type, cannot be replaced, or None if it can."""
         if not parts_are_visible():
             return "PyTorch does not show its parts"
-        own = {name: value for name, value in vars(module).items() if name not in _MODULE_ATTRIBUTES}
-        for name, value in (own | parts(module)).items():
+        attributes = {name: value for name, value in vars(module).items() if name not in _MODULE_ATTRIBUTES}
+        for name, value in (attributes | parts(module)).items():
             if name not in self.supported_attributes:
                 if value is None:  # the layer has no such part
                     continue
@@ -106,7 +106,9 @@ def is_instance(*types: type) -> ValuePredicate:
 
 def is_one_of(*values: Any) -> ValuePredicate:
     """Return a predicate for exactly these values."""
-    return lambda value: any(value is each or (type(value) is type(each) and value == each) for each in values)
+    return lambda value: any(
+        value is accepted or (type(value) is type(accepted) and value == accepted) for accepted in values
+    )
 
 
 _DROPOUT, _LINEAR = is_type(Dropout, KernelDropout), is_type(nn.Linear, KernelLinear)
@@ -205,8 +207,8 @@ def accelerate(model: ModuleT) -> ModuleT:
 
     Layers that have already been replaced are left unchanged.
     """
-    found = [(module, replacement) for _, module, replacement in _candidates(model)]
-    for module, replacement in found:
+    candidates = [(module, replacement) for _, module, replacement in _candidates(model)]
+    for module, replacement in candidates:
         if type(module) is replacement.plain_type and replacement.unsupported_reason(module) is None:
             module.__class__ = replacement.fast_type
     return model
@@ -261,13 +263,13 @@ def _candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, Replacement]
         if module in by_place:
             yield name, module, by_place[module]
         else:
-            matching = [each for each in _REPLACEMENTS if isinstance(module, each.plain_type)]
+            matching = [replacement for replacement in _REPLACEMENTS if isinstance(module, replacement.plain_type)]
             if matching:
                 yield name, module, _best(module, matching)
 
 
 def _best(module: nn.Module, matching: Sequence[Replacement]) -> Replacement:
     """Return the replacement that ``module`` already has or could have, or the first one if there is none."""
-    done = (each for each in matching if type(module) is each.fast_type)
+    done = (replacement for replacement in matching if type(module) is replacement.fast_type)
     possible = (x for x in matching if type(module) is x.plain_type and x.unsupported_reason(module) is None)
     return next(done, None) or next(possible, matching[0])

@@ -175,8 +175,8 @@ class Int8Backend(TorchBackend):
                 by_slot[slots[span.prompt], :, : span.shared] = by_slot[slots[span.like], :, : span.shared]
             if span.length > span.shared:
                 slot = slots[span.prompt : span.prompt + 1]
-                own = np.array([[span.own_rows.start, span.own_rows.stop]])
-                _write_keys_values(rows, layout, keys, values, slot, own, prompts.positions.numpy())
+                span_rows = np.array([[span.own_rows.start, span.own_rows.stop]])
+                _write_keys_values(rows, layout, keys, values, slot, span_rows, prompts.positions.numpy())
 
     def prefix_attention(self, rows: Rows, layout: HeadLayout, layer: int, step: DecodingStep) -> Rows:  # noqa: D102
         entries, spans = step.prefix_entries, step.rows.spans
@@ -275,8 +275,13 @@ class _Int8ShortlistProjection:
     def gather(self, tokens: Int[Tensor, "B U"]) -> ShortlistWeights:
         """Return the tokens, weights, initial accumulators, scales and biases, in blocks of tokens."""
         blocks = torch.unflatten(F.pad(tokens, (0, -tokens.size(1) % BLOCK)), 1, (-1, BLOCK))
-        at = blocks.numpy()
-        parts = pack_weight_rows(self._levels, at), self._accumulator_init[at], self._scale[at], self._bias[at]
+        indices = blocks.numpy()
+        parts = (
+            pack_weight_rows(self._levels, indices),
+            self._accumulator_init[indices],
+            self._scale[indices],
+            self._bias[indices],
+        )
         return ShortlistWeights([blocks, *(torch.from_numpy(part) for part in parts)])
 
     def top_k(self, hidden: Rows, weights: ShortlistWeights, k: int, banned: Sequence[int], eos: int) -> NextTokens:

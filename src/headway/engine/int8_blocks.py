@@ -34,9 +34,9 @@ class CompiledBlocks:
     @classmethod
     def of(cls, blocks: Sequence[EncodingBlock | DecodingBlock]) -> CompiledBlocks | None:
         """Return the compiled form of the blocks, or None if there is more to them than the function supports."""
-        found = [_quantized(block.plain()) for block in blocks]
-        quantized = [block for block in found if block is not None]
-        return cls(quantized) if len(quantized) == len(found) else None
+        compiled = [_quantized(block.plain()) for block in blocks]
+        quantized = [block for block in compiled if block is not None]
+        return cls(quantized) if len(quantized) == len(compiled) else None
 
     def encode(self, x: Rows, spans: Indices, entries: Entries) -> Rows:
         """Apply the blocks of an encoder. Rows that are not in ``spans`` (B, 2) are undefined."""
@@ -46,10 +46,18 @@ class CompiledBlocks:
 
     def decode(self, x: Rows, step: DecodingStep) -> Rows:
         """Apply the blocks of a decoder to one new token of each row."""
-        (keys, values), own = step.prefix_kv.converted(both_bits), step.prefix_entries
+        (keys, values), prefix_entries = step.prefix_kv.converted(both_bits), step.prefix_entries
         if step.memory_kv is None:
-            return self._self_attention_blocks(x, keys, values, step.rows.spans, own)
-        prefix = keys, values, own.slots, step.rows.spans, own.newest, own.entries, own.positions
+            return self._self_attention_blocks(x, keys, values, step.rows.spans, prefix_entries)
+        prefix = (
+            keys,
+            values,
+            prefix_entries.slots,
+            step.rows.spans,
+            prefix_entries.newest,
+            prefix_entries.entries,
+            prefix_entries.positions,
+        )
         (keys, values), other = step.memory_kv.converted(both_bits), step.memory_entries
         memory = keys, values, other.slots, other.entries, other.positions
         return decoder_blocks(x, self._layers, self._norms, self._sizes[0], self._sizes[1], *prefix, *memory)
@@ -76,7 +84,7 @@ def _quantized(block: PlainBlock | None) -> _QuantizedBlock | None:
     layers = [layer for both in zip(block.linear, block.output, strict=True) for layer in both]
     quantized = [layer for layer in layers if isinstance(layer, QuantizedLinear)]
     norms = [norm for norm in block.norms if isinstance(norm, LayerNormParams)]
-    sizes = [(each.num_heads, each.num_kv_heads, each.widths, each.output_width) for each in block.layouts]
+    sizes = [(layout.num_heads, layout.num_kv_heads, layout.widths, layout.output_width) for layout in block.layouts]
     if len(quantized) < len(layers) or len(norms) not in (0, len(block.norms)):
         return None
     return _QuantizedBlock(norms or [NO_NORM] * len(block.norms), quantized, sizes, block.query_scale)

@@ -99,7 +99,9 @@ class KernelLayerNorm(nn.LayerNorm):
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Normalize each vector to mean 0 and standard deviation 1, then scale and shift it."""
-        fits = x.size(-1) == len(self.weight) and all(each.dtype == torch.float32 for each in self.parameters())
+        fits = x.size(-1) == len(self.weight) and all(
+            parameter.dtype == torch.float32 for parameter in self.parameters()
+        )
         if self.training and fits and kernels_support(x):
             arguments = (x, self.weight, self.bias, self.eps, True)
             return cast(Tensor, _LayerNorm.apply(*arguments))  # type: ignore[no-untyped-call]
@@ -307,7 +309,7 @@ class _Gate(torch.autograd.Function):
 
         gate, x = ctx.saved_tensors
         gate_grad, x_grad = torch.empty_like(gate), torch.empty_like(x)
-        apply_gate_backward(ctx.kind, *(_flat(each) for each in (grad_output, gate, x, gate_grad, x_grad)))
+        apply_gate_backward(ctx.kind, *(_flat(tensor) for tensor in (grad_output, gate, x, gate_grad, x_grad)))
         return None, gate_grad, x_grad
 
 

@@ -88,18 +88,18 @@ def _divide(
 
     queries = torch.unflatten(F.pad(query, (0, 0, 0, padding)), 2, (-1, block)).transpose(1, 2).flatten(0, 1)
     starts = torch.arange(0, length, block, device=query.device)[:, None, None]
-    at = starts + torch.arange(block, device=query.device).unsqueeze(1)  # (N, C, 1)
+    of_query = starts + torch.arange(block, device=query.device).unsqueeze(1)  # (N, C, 1)
     of_key = starts - before + torch.arange(keys_each, device=query.device)  # (N, 1, J)
-    inside = (of_key >= at - before) & (of_key <= at + after) & (of_key >= 0) & (of_key < length)
+    inside = (of_key >= of_query - before) & (of_key <= of_query + after) & (of_key >= 0) & (of_key < length)
     allowed = inside.unsqueeze(0)
     if isinstance(mask, DocumentMask):
-        first_keys = mask.first_keys[:, at.clamp(max=length - 1)]
-        allowed = allowed & (of_key >= first_keys) & (of_key <= at)
+        first_keys = mask.first_keys[:, of_query.clamp(max=length - 1)]
+        allowed = allowed & (of_key >= first_keys) & (of_key <= of_query)
     elif isinstance(mask, Causal):
-        allowed = allowed & (of_key <= at)
+        allowed = allowed & (of_key <= of_query)
     elif mask is not None:
         mask = mask[(None,) * (3 - mask.dim())]
-        indices = [index.clamp(0, size - 1) for index, size in zip((at, of_key), mask.shape[1:], strict=True)]
+        indices = [index.clamp(0, size - 1) for index, size in zip((of_query, of_key), mask.shape[1:], strict=True)]
         allowed = allowed & mask[:, indices[0], indices[1]]
     masks = allowed.expand(len(query), -1, -1, -1).flatten(0, 1)
     return queries, KeysValues(neighborhoods(kv.keys), neighborhoods(kv.values)), masks

@@ -80,8 +80,8 @@ class PromptRows:
             tokens = pad_sequences(prompts, pad, device)
             first_rows = range(0, tokens.numel(), tokens.size(1))
             spans = [
-                PromptSpan(at, len(prompt), 0, at, row)
-                for at, (prompt, row) in enumerate(zip(prompts, first_rows, strict=True))
+                PromptSpan(number, len(prompt), 0, number, row)
+                for number, (prompt, row) in enumerate(zip(prompts, first_rows, strict=True))
             ]
             return cls(tuple(spans), tokens, None)
         tokens = torch.tensor([token for span in spans for token in prompts[span.prompt][span.shared :]])
@@ -98,19 +98,19 @@ def _share_beginnings(prompts: Sequence[Sequence[int]]) -> list[PromptSpan]:
     spans: list[PromptSpan] = []
     row = 0
     # In sorted order, each prompt has its longest common beginning with the prompt before it.
-    order = sorted(range(len(prompts)), key=lambda at: tuple(prompts[at]))
-    for like, at in zip([order[0], *order], order, strict=False):
-        shared, length = 0, len(prompts[at])
-        if like != at and (common := _common_length(prompts[like], prompts[at])) >= _MIN_SHARED:
+    order = sorted(range(len(prompts)), key=lambda number: tuple(prompts[number]))
+    for like, number in zip([order[0], *order], order, strict=False):
+        shared, length = 0, len(prompts[number])
+        if like != number and (common := _common_length(prompts[like], prompts[number])) >= _MIN_SHARED:
             shared = common
-        spans.append(PromptSpan(at, length, shared, like, row))
+        spans.append(PromptSpan(number, length, shared, like, row))
         row += length - shared
     return spans
 
 
 def _common_length(a: Sequence[int], b: Sequence[int]) -> int:
     pairs = enumerate(zip(a, b, strict=False))
-    return next((at for at, (one, other) in pairs if one != other), min(len(a), len(b)))
+    return next((position for position, (one, other) in pairs if one != other), min(len(a), len(b)))
 
 
 def prompt_attention(

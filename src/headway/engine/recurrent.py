@@ -56,9 +56,9 @@ class _LSTM(torch.autograd.Function):
         outputs = h.new_empty(rows, steps, width)
         cells[0], states[0] = c, h
         for step in range(steps):
-            own = activations[step].copy_(torch.addmm(gates[:, step], states[step], rounded.t()))
-            own[:, : 2 * width].sigmoid_()
-            enter, forget, candidate, leave = own.chunk(4, 1)
+            step_gates = activations[step].copy_(torch.addmm(gates[:, step], states[step], rounded.t()))
+            step_gates[:, : 2 * width].sigmoid_()
+            enter, forget, candidate, leave = step_gates.chunk(4, 1)
             candidate.tanh_()
             leave.sigmoid_()
             c = torch.mul(forget, c, out=cells[step + 1]).addcmul_(enter, candidate)
@@ -74,8 +74,8 @@ class _LSTM(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         weight, rounded, activations, cells, states = ctx.saved_tensors
         grad_gates = torch.empty_like(activations, dtype=rounded.dtype)
-        own = torch.empty_like(activations[0])
-        grad_enter, grad_forget, grad_candidate, grad_leave = own.chunk(4, 1)
+        step_grads = torch.empty_like(activations[0])
+        grad_enter, grad_forget, grad_candidate, grad_leave = step_grads.chunk(4, 1)
         for step in reversed(range(len(activations))):
             enter, forget, candidate, leave = activations[step].chunk(4, 1)
             squashed = cells[step + 1].tanh()
@@ -86,7 +86,7 @@ class _LSTM(torch.autograd.Function):
             tanh_backward(grad_c * enter, candidate, out=grad_candidate)
             sigmoid_backward(grad_h * squashed, leave, out=grad_leave)
             grad_c = grad_c * forget
-            grad_h = (grad_gates[step].copy_(own) @ rounded).float()
+            grad_h = (grad_gates[step].copy_(step_grads) @ rounded).float()
         of_steps, before = grad_gates.flatten(0, 1), states[:-1].flatten(0, 1)
         if kernels_can_multiply(before, weight):
             grad_weight = zeros_for_gradient(weight)

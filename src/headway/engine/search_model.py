@@ -159,7 +159,9 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
 
     def explain_nan(self, state: StateT) -> str | None:
         """Return why predictions after ``state`` are NaN although all weights are finite, or None if they are not."""
-        if self._backend.dtype != torch.float16 or not all(each.isfinite().all() for each in self._model.parameters()):
+        if self._backend.dtype != torch.float16 or not all(
+            parameter.isfinite().all() for parameter in self._model.parameters()
+        ):
             return None
         fault = "exceed the range of the 16-bit floats in which int8 decoding stores them; use precision 'float32'"
         memory_kv, _ = self._memory(state)

@@ -133,7 +133,7 @@ def search_precision(model: Any, name: Precision, device: torch.device) -> Preci
             raise ConfigError(f"precision {name!r}: {reason}")
         return chosen
     candidates: tuple[Precision, ...] = (chosen, fastest_float_precision(device))
-    return next((each for each in candidates if unsupported_reason(model, each) is None), "float32")
+    return next((precision for precision in candidates if unsupported_reason(model, precision) is None), "float32")
 
 
 def describe_search_form(model: Any) -> str:

@@ -137,11 +137,11 @@ class ShortlistWeights:
     def append(self, other: ShortlistWeights) -> None:
         """Append the sequences of ``other``. Shorter lists are padded with zeros."""
         self.compact()
-        longest = max(each.tensors[0].size(1) for each in (self, other))
+        longest = max(weights.tensors[0].size(1) for weights in (self, other))
 
         def padded(tensor: Tensor) -> Tensor:
             return F.pad(tensor, (0, 0) * (tensor.dim() - 2) + (0, longest - tensor.size(1)))
 
         pairs = zip(self.tensors, other.tensors, strict=True)
-        self.tensors = [torch.cat([padded(own), padded(new)]) for own, new in pairs]
+        self.tensors = [torch.cat([padded(tensor), padded(new)]) for tensor, new in pairs]
         self._number_slots()

@@ -385,8 +385,10 @@ class TorchShortlistProjection:
         ids = ids.flatten(0, 1)
         eos_log_prob = log_probs.masked_fill(ids != eos, -math.inf).amax(1)
         excluded = torch.tensor(banned, dtype=torch.long, device=ids.device)
-        found, order = topk_ordered(log_probs.masked_fill(torch.isin(ids, excluded), -math.inf), min(k, ids.size(1)))
-        return NextTokens(ids.gather(1, order), found, eos_log_prob)
+        top_log_probs, order = topk_ordered(
+            log_probs.masked_fill(torch.isin(ids, excluded), -math.inf), min(k, ids.size(1))
+        )
+        return NextTokens(ids.gather(1, order), top_log_probs, eos_log_prob)
 
 
 class TorchOutputProjection:
@@ -444,9 +446,9 @@ class TorchOutputProjection:
             sums.append(powers.sum(1, keepdim=True).log_().add_(largest))
         assert eos_logit is not None
         normalizer = torch.cat(sums, dim=1).logsumexp(1, keepdim=True)
-        found, order = topk_ordered(torch.cat(values, dim=1), min(k, self._size))
+        top_log_probs, order = topk_ordered(torch.cat(values, dim=1), min(k, self._size))
         ids = torch.cat(tokens, dim=1).gather(1, order)
-        return NextTokens(ids, found - normalizer, eos_logit - normalizer.squeeze(1))
+        return NextTokens(ids, top_log_probs - normalizer, eos_logit - normalizer.squeeze(1))
 
     def _logits_by_chunk(self, hidden: Float[Tensor, "R D"]) -> Iterator[tuple[int, Float[Tensor, "R _"]]]:
         """Yield the first token and the logits of each chunk, or of all chunks together if they fit the cache.
