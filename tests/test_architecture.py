@@ -138,6 +138,44 @@ def test_imports_point_down(path: Path) -> None:
     assert upward == set()
 
 
+def is_for_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def imported_files(path: Path, modules: dict[str, Path]) -> set[Path]:
+    """Return the files of Headway that a file imports when it runs, also in functions."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in filter(is_for_type_checking, ast.walk(tree)):
+        node.body = []  # type: ignore[attr-defined]
+    names = imports(tree, ".".join(["headway", *path.relative_to(PACKAGE).parts[:-1]]))
+    return {
+        modules[name if name in modules else name.rpartition(".")[0]] for name in names if name.startswith("headway")
+    } - {path}
+
+
+def circles(graph: dict[Path, set[Path]]) -> list[Path]:
+    """Return the nodes that are left when nodes without edges, and the edges to them, are removed repeatedly."""
+    left = {node: set(edges) for node, edges in graph.items()}
+    while ends := [node for node, edges in left.items() if not edges & left.keys()]:
+        for node in ends:
+            del left[node]
+    return sorted(left)
+
+
+def test_the_check_finds_circles() -> None:
+    a, b, c = map(Path, "abc")
+    assert circles({a: {b}, b: {c}, c: set()}) == []
+    assert circles({a: {b}, b: {c}, c: {b}}) == [a, b, c]
+
+
+def test_no_files_import_each_other() -> None:
+    """Not even in functions: what two files need of each other belongs in a third one."""
+    dotted = {path: ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in FILES}
+    modules = {name.removesuffix(".__init__"): path for path, name in dotted.items()}
+    graph = {path: imported_files(path, modules) for path in FILES}
+    assert [path.relative_to(PACKAGE).as_posix() for path in circles(graph)] == []
+
+
 def test_training_knows_no_decoding() -> None:
     known = set().union(*(own_parts(path) for path in FILES if part_of(path) == "training"))
     assert {"data", "models", "bundle"} <= known

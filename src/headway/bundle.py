@@ -40,8 +40,9 @@ from headway.models.base import (
 from headway.models.registry import architecture_of, build_model, parse_model_config
 from headway.storage import atomic_write_folder
 from headway.text.base import BOS, TextTokenizer
+from headway.text.loading import load_tokenizer
 from headway.text.special_tokens import SpecialTokenTemplate
-from headway.text.tokenizer import language_of_tag, load_tokenizer
+from headway.text.tokenizer import language_of_tag
 from headway.torch_internals import skipped_initialization
 from headway.weights import (
     check_weights,

@@ -30,7 +30,7 @@ from headway.interop.huggingface.masked_families import MASKED_FAMILIES
 from headway.models.registry import ARCHITECTURES
 from headway.storage import checksum
 from headway.tasks import TASKS
-from headway.text.imported_kinds import _IMPORTED
+from headway.text.loading import imported_tokenizers
 from headway.text.tokenizer import TokenizerKind
 
 LOGITS, LOSSES = 1e-3, 1e-2
@@ -269,7 +269,7 @@ def test_every_kind_is_recorded(tmp_path: Path) -> None:
         f"store_{each}" for each in TASKS
     }
     tokenizers = {content["kind"] for files in contents.values() for content in files.values() if is_tokenizer(content)}
-    assert tokenizers == {*get_args(TokenizerKind), *_IMPORTED}
+    assert tokenizers == {*get_args(TokenizerKind), *imported_tokenizers()}
     imports = {name.removeprefix("import-") for name in names if name.startswith("import-")}
     classifiers = {f"classifier-{family}" for family in CLASSIFIER_FAMILIES}
     assert imports == {*FAMILIES, *CAUSAL_FAMILIES, *MASKED_FAMILIES, *classifiers}

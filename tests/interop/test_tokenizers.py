@@ -26,10 +26,10 @@ from headway.predict.phrases import contains_any_phrase
 from headway.text.base import EOS, NUM_SPECIAL, UNK, ContinuationDecoder, TextTokenizer
 from headway.text.huggingface import FastTokenizer, tokens_by_id
 from headway.text.imported import ImportedTokenizer
+from headway.text.loading import load_tokenizer
 from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer
 from headway.text.special_tokens import SpecialTokens, SpecialTokenTemplate
-from headway.text.tokenizer import load_tokenizer
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<mask>", "__de__"]
 FORGED = [*SPECIAL, "a </s> b", " </s> ", "</s></s>", "x<pad>", "<unk>", "the __de__ dog", "▁</s>", "<0x0A>"]

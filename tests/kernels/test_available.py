@@ -21,6 +21,7 @@ from headway.engine import choose_precision, describe_search_form
 from headway.engine.accelerate import describe_forward_form
 from headway.errors import ConfigError
 from headway.hardware import has_fast_bfloat16
+from headway.kernels import availability
 from headway.models.transformer import Transformer, TransformerConfig
 
 CPU = torch.device("cpu")
@@ -28,7 +29,7 @@ CPU = torch.device("cpu")
 
 def clear_caches() -> None:
     kernels.available.cache_clear()
-    kernels._obstacle.cache_clear()
+    availability._obstacle.cache_clear()
     kernels.cpu_features.cache_clear()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from headway import kernels
 from headway.errors import ConfigError
+from headway.kernels import availability, processor
 
 pytest.importorskip("llvmlite")
 
@@ -25,11 +26,11 @@ ALL = ("avx2", "f16c", "fma", "avxvnni", "avx512bw", "avx512vnni", "avx512bf16",
 def detected_again() -> Iterator[None]:
     cpu_features.cache_clear()
     kernels.available.cache_clear()
-    kernels._obstacle.cache_clear()
+    availability._obstacle.cache_clear()
     yield
     cpu_features.cache_clear()
     kernels.available.cache_clear()
-    kernels._obstacle.cache_clear()
+    availability._obstacle.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -46,14 +47,14 @@ def test_a_feature_includes_those_that_it_builds_on(
     value: str, expected: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", lambda: dict.fromkeys(ALL, True))
-    monkeypatch.setattr(kernels, "_request_amx_permission", lambda: True)
+    monkeypatch.setattr(processor, "_request_amx_permission", lambda: True)
     monkeypatch.setenv(FEATURES_VARIABLE, value)
     assert cpu_features() == expected
 
 
 def test_matrix_units_are_not_used_if_the_system_does_not_save_their_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", lambda: dict.fromkeys(ALL, True))
-    monkeypatch.setattr(kernels, "_request_amx_permission", lambda: False)
+    monkeypatch.setattr(processor, "_request_amx_permission", lambda: False)
     monkeypatch.setenv(FEATURES_VARIABLE, "amx-int8")
     assert cpu_features() == {"avx2", "avx512bw", "avx512vnni"}
 

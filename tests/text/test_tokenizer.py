@@ -11,7 +11,8 @@ from tokenizers import decoders, pre_tokenizers
 
 from headway.errors import BundleError, ConfigError, DataError, OutputError
 from headway.text.base import BOS, EOS, NUM_SPECIAL, PAD, UNK, MergeStep, TextTokenizer
-from headway.text.tokenizer import Tokenizer, TokenizerConfig, load_tokenizer
+from headway.text.loading import load_tokenizer
+from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog",

@@ -37,7 +37,7 @@ from headway.experiments.corpus import ExperimentCorpus, TextPair
 from headway.experiments.experiment import Numbers, Settings
 from headway.tasks import parse_recipe, train
 from headway.text.base import BOS, EOS, PAD, UNK
-from headway.text.tokenizer import load_tokenizer
+from headway.text.loading import load_tokenizer
 from headway.training.recipe import Recipe
 
 Changes = Mapping[str, Mapping[str, Any]]

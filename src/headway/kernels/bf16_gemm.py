@@ -22,7 +22,6 @@ from typing import Any
 import numba
 import numpy as np
 
-from headway.kernels import host_threads
 from headway.kernels.bf16_tiles import (
     BLOCK,
     PAIR_BYTES,
@@ -34,6 +33,7 @@ from headway.kernels.bf16_tiles import (
 )
 from headway.kernels.float_bits import cast_like, to_float32
 from headway.kernels.jit import Array, jit, jit_inline, jit_serial_and_parallel
+from headway.kernels.threads import host_threads
 
 _CHUNK = 64  # rows that are multiplied with all panels at a time; they fit the second-level cache
 _SUMMED = 256  # rows that are summed at a time; their pairs fit a cache

@@ -26,7 +26,7 @@ from typing import Any
 
 import numba
 
-from headway.kernels import cpu_features
+from headway.kernels.processor import cpu_features
 
 _SOURCES = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
 _FEATURES = ",".join(sorted(cpu_features())).encode()

@@ -16,8 +16,9 @@ import numba
 import numpy.typing as npt
 
 from headway.errors import HeadwayError
-from headway.kernels import FEATURES_VARIABLE, host_threads
 from headway.kernels.code_cache import VERSION, report_lost, use_code_cache
+from headway.kernels.processor import FEATURES_VARIABLE
+from headway.kernels.threads import host_threads
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 P = ParamSpec("P")

@@ -15,10 +15,10 @@ from typing import Any
 from llvmlite import ir
 from numba import extending
 
-import headway.kernels as kernels
+from headway.kernels.processor import cpu_features
 
 BYTE, INT16, INT32, INT64, FLOAT = *(ir.IntType(bits) for bits in (8, 16, 32, 64)), ir.FloatType()
-FEATURES = kernels.cpu_features()
+FEATURES = cpu_features()
 LANES = 16 if "avx512bw" in FEATURES else 8  # 32-bit numbers in a vector
 CACHE_LINE = 64  # bytes
 TILE_ROWS, TILE_BYTES = 16, 64  # size of an AMX tile register

@@ -37,7 +37,6 @@ from tokenizers import models, pre_tokenizers, trainers
 from headway.config import Config
 from headway.errors import BundleError, ConfigError, DataError
 from headway.text.base import NUM_SPECIAL, SPECIALS, UNK, MergeStep, TextTokenizer, decode_utf8, refuse_surrogates
-from headway.text.imported import IMPORTED_FORMAT_VERSION
 
 SAMPLE_BYTES = 200  # size of an example up to which ``TokenizerConfig.sample_lines`` counts it as one
 
@@ -206,27 +205,19 @@ class Tokenizer(TextTokenizer):
     def _name(self, index: int) -> str:
         return (*SPECIALS, *self.tags)[index] if index < self._shift else _readable(self._pieces[index] or b"")
 
+    @classmethod
+    def from_saved(cls, data: dict[str, Any], path: Path) -> Tokenizer:
+        """Create the tokenizer that ``data``, the parsed content of the file ``path``, describes.
 
-def load_tokenizer(folder: Path, name: str) -> TextTokenizer:
-    """Read ``folder/name.json``, a saved tokenizer of any kind.
-
-    Raises:
-        BundleError: The file is missing, damaged, or not a tokenizer.
-    """
-    path = folder / f"{name}.json"
-    data = _read(path)
-    if data.get("version") == IMPORTED_FORMAT_VERSION:
-        from headway.text.imported_kinds import parse_imported  # loads the libraries of other toolkits
-
-        return parse_imported(data, path)
-    if data.get("version") != 1:
-        raise BundleError(f"{path}: version {data.get('version')!r} is unknown (known: 1, 2); install a newer Headway")
-    try:
-        saved = _Saved.parse_saved(data, str(path))
-    except ConfigError as error:
-        problem = textwrap.shorten(str(error), 300, placeholder=" ...")
-        raise BundleError(f"{problem}; the file is damaged, copy or save it again") from None
-    return Tokenizer(saved.kind, saved.tokens, saved.merges, saved.tags, split_digits=saved.split_digits)
+        Raises:
+            BundleError: A value is missing or invalid.
+        """
+        try:
+            saved = _Saved.parse_saved(data, str(path))
+        except ConfigError as error:
+            problem = textwrap.shorten(str(error), 300, placeholder=" ...")
+            raise BundleError(f"{problem}; the file is damaged, copy or save it again") from None
+        return cls(saved.kind, saved.tokens, saved.merges, saved.tags, split_digits=saved.split_digits)
 
 
 def language_tag(language: str) -> str:
@@ -281,22 +272,6 @@ class _Saved(Config):
             if any(not known.issuperset((left, right, left + right)) for left, right in self.merges):
                 raise ValueError("a merge joins or produces something that is not a token")
         return self
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return the content of a tokenizer's file."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BundleError(f"{path}: no such file; expected the tokenizer that Headway saved with the model") from None
-    except OSError as error:
-        reason = f"cannot be read ({error.strerror})"
-        raise BundleError(f"{path}: {reason}; expected a tokenizer that Headway saved") from None
-    except (ValueError, RecursionError):
-        raise BundleError(f"{path}: not valid JSON; the file is truncated or damaged, copy or save it again") from None
-    if not isinstance(data, dict) or data.get("format") != "headway-tokenizer":
-        raise BundleError(f"{path}: not a tokenizer that Headway saved (no format = 'headway-tokenizer' in it)")
-    return data
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -27,8 +27,9 @@ from headway.errors import BundleError, CheckpointError, ConfigError, TrainingEr
 from headway.hardware import autocast, choose_device, return_freed_memory
 from headway.storage import atomic_write_folder, lock_file
 from headway.text.base import BOS, MASK, TextTokenizer
+from headway.text.loading import load_tokenizer
 from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
-from headway.text.tokenizer import SAMPLE_BYTES, Tokenizer, language_tag, load_tokenizer
+from headway.text.tokenizer import SAMPLE_BYTES, Tokenizer, language_tag
 from headway.training.cache_keys import CacheKey, corpus_options, is_version_1, version_1_options
 from headway.training.recipe import Recipe
 from headway.training.report import Listener
