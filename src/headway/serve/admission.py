@@ -143,8 +143,10 @@ class Admission:
 
         These are the caller's own tokens, all of higher priority, and at most as many of each other caller as its own.
         """
-        own = self._callers[caller].tokens if caller in self._callers else 0
-        return sum(one.tokens if one.priority < priority else min(one.tokens, own) for one in self._callers.values())
+        caller_tokens = self._callers[caller].tokens if caller in self._callers else 0
+        return sum(
+            one.tokens if one.priority < priority else min(one.tokens, caller_tokens) for one in self._callers.values()
+        )
 
     @contextlib.asynccontextmanager
     async def enter(self, tokens: int, caller: str, priority: int, *, has_room: bool = False) -> AsyncIterator[None]:
@@ -164,11 +166,11 @@ class Admission:
         self._measure()
         self.tokens += tokens
         self.num_jobs += 1
-        own = self._callers.setdefault(caller, _Caller(priority, self._served_last.get(priority, 0.0)))
-        own.num_jobs += 1
-        own.tokens += tokens
+        state = self._callers.setdefault(caller, _Caller(priority, self._served_last.get(priority, 0.0)))
+        state.num_jobs += 1
+        state.tokens += tokens
         try:
-            await self._wait_for_slot(tokens, own, priority)
+            await self._wait_for_slot(tokens, state, priority)
             try:
                 yield
                 self._measure()
@@ -180,9 +182,9 @@ class Admission:
             self._measure()
             self.tokens -= tokens
             self.num_jobs -= 1
-            own.num_jobs -= 1
-            own.tokens -= tokens
-            if not own.num_jobs:
+            state.num_jobs -= 1
+            state.tokens -= tokens
+            if not state.num_jobs:
                 del self._callers[caller]
 
     async def wait_until_quiet(self) -> None:

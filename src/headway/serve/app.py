@@ -201,7 +201,9 @@ def _reply_to(error: Exception, api: str) -> Response:
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     """Answer an unknown path or method, or a body that does not fit the native API."""
     if isinstance(error, RequestValidationError):
-        problems = [f"{'.'.join(map(str, each['loc'][1:])) or 'body'}: {each['msg']}" for each in error.errors()]
+        problems = [
+            f"{'.'.join(map(str, problem['loc'][1:])) or 'body'}: {problem['msg']}" for problem in error.errors()
+        ]
         return error_reply(request.state.api, "; ".join(problems[:_MAX_PROBLEMS]), 422)
     assert isinstance(error, HTTPException)
     return error_reply(request.state.api, str(error.detail), error.status_code, dict(error.headers or {}))
@@ -256,10 +258,10 @@ class _Gateway:
             nonlocal status, started
             if message["type"] == "http.response.start":
                 status, started = message["status"], time.perf_counter()
-                own = [(b"x-request-id", request_id.encode())]
+                headers = [(b"x-request-id", request_id.encode())]
                 if pivots:
-                    own.append((b"x-pivot-language", ", ".join(pivots).encode()))
-                message["headers"] = [*message.get("headers", ()), *own]
+                    headers.append((b"x-pivot-language", ", ".join(pivots).encode()))
+                message["headers"] = [*message.get("headers", ()), *headers]
             await send(message)
 
         self._reports.open_requests += 1
@@ -293,8 +295,8 @@ class _Gateway:
         host = headers.get(b"host", b"").decode("latin-1")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         config = self._service.config
-        own = f"[{config.host}]" if ":" in config.host else config.host
-        known = {*_LOCAL_HOSTS, *map(str.lower, (*config.allowed_hosts, own))}
+        own_host = f"[{config.host}]" if ":" in config.host else config.host
+        known = {*_LOCAL_HOSTS, *map(str.lower, (*config.allowed_hosts, own_host))}
         if name.lower() not in known and "*" not in known:
             return form(f"The Host header '{host}' is not accepted; the setting allowed_hosts lists what is", 421)
         size = sum(len(name) + len(value) for name, value in scope["headers"])

@@ -109,9 +109,9 @@ class BulkJob:
 
     def store(self, start: int, results: Sequence[bytes]) -> None:
         """Replace texts by their results."""
-        for at, result in enumerate(results, start):
-            self.num_bytes += sys.getsizeof(result) - sys.getsizeof(self.items[at])
-            self.items[at] = result
+        for index, result in enumerate(results, start):
+            self.num_bytes += sys.getsizeof(result) - sys.getsizeof(self.items[index])
+            self.items[index] = result
         self.num_done += len(results)
 
     def cancel(self) -> None:
@@ -153,9 +153,9 @@ class BulkJobs:
             JobsFullError: The owner has too many jobs, or they are too large.
         """
         size = sum(map(sys.getsizeof, texts))
-        own = [job for job in self._jobs.values() if job.owner == owner]
-        if len(own) >= limits.jobs or sum(job.num_bytes for job in own) + size > limits.job_mb * 1e6:
-            ends = [job.expires - time.time() for job in own if job.expires is not None]
+        jobs = [job for job in self._jobs.values() if job.owner == owner]
+        if len(jobs) >= limits.jobs or sum(job.num_bytes for job in jobs) + size > limits.job_mb * 1e6:
+            ends = [job.expires - time.time() for job in jobs if job.expires is not None]
             raise JobsFullError(max(1, math.ceil(min(ends, default=_RETRY_S))))
         job = BulkJob(str(uuid.uuid4()), owner, work, limits, list(texts), size, len(texts))
         self._jobs[job.id] = job
@@ -174,10 +174,10 @@ class BulkJobs:
         Raises:
             UnknownJobError: No job has this id, or the job has another owner.
         """
-        found = self._jobs.get(identifier)
-        if found is None or found.owner != owner:
+        job = self._jobs.get(identifier)
+        if job is None or job.owner != owner:
             raise UnknownJobError(identifier)
-        return found
+        return job
 
     def remove(self, job: BulkJob) -> None:
         """Cancel a job and forget it."""
@@ -224,7 +224,7 @@ class BulkJobs:
         if job.ended is not None:
             return
         job.store(start, results)
-        if sum(each.num_bytes for each in self._jobs.values() if each.owner == job.owner) > job.limits.job_mb * 1e6:
+        if sum(other.num_bytes for other in self._jobs.values() if other.owner == job.owner) > job.limits.job_mb * 1e6:
             self._end(job, f"the jobs of this key need more than {job.limits.job_mb:g} MB; delete those that are done")
         elif job.num_done == job.num_texts:
             self._end(job)

@@ -27,16 +27,16 @@ class ResultCache:
         if not self._max_bytes:
             return [b""] * len(inputs)
         beginning = hashlib.sha256(pickle.dumps(shared)).digest()
-        return [hashlib.sha256(beginning + pickle.dumps(each)).digest() for each in inputs]
+        return [hashlib.sha256(beginning + pickle.dumps(item)).digest() for item in inputs]
 
     def get(self, key: bytes) -> Any | None:
         """Return a result, or None."""
-        found = self._results.get(key)
-        if found is None:
+        pickled = self._results.get(key)
+        if pickled is None:
             return None
         self._results.move_to_end(key)
         self.num_hits += 1
-        return pickle.loads(found)  # a copy, which the caller may change
+        return pickle.loads(pickled)  # a copy, which the caller may change
 
     def put(self, key: bytes, result: Any) -> None:
         """Store a result, unless it is larger than the whole cache."""

@@ -144,8 +144,8 @@ class ServeConfig(Config):
     def specs(self) -> list[ModelSpec]:
         """Return the models to load."""
         return [
-            ModelSpec(model_name(each), each.path, {"precision": each.precision}, on_demand=each.load == "demand")
-            for each in self.models
+            ModelSpec(model_name(model), model.path, {"precision": model.precision}, on_demand=model.load == "demand")
+            for model in self.models
         ]
 
 

@@ -71,20 +71,20 @@ class Directions:
 
     def pairs(self) -> list[LanguagePair]:
         """Return all pairs: those of each model, in the order of the models, and then those of two models."""
-        found = [
+        pairs = [
             LanguagePair(source, target, model)
             for model in self._models
             for source in model.source_languages
             for target in model.target_languages
         ]
-        known = {(each.source, each.target) for each in found}
+        known = {(pair.source, pair.target) for pair in pairs}
         for first, second in product(self._models, repeat=2) if self._candidates else ():
             for source in first.source_languages:
                 for target in second.target_languages:
                     if (source, target) not in known and (pair := _through(first, second, source, target)) is not None:
                         known.add((source, target))
-                        found.append(pair)
-        return found
+                        pairs.append(pair)
+        return pairs
 
     def find(self, source: str, target: str, model: ModelInfo | None = None, *, direct: bool = False) -> Direction:
         """Return what translates from ``source`` to ``target``.
@@ -100,28 +100,30 @@ class Directions:
         """
         side: Literal["source", "target"] = "source"
         considered = self._models if model is None else [model]
-        for each in considered:
-            source_code = find_language(source, each.source_languages)
+        for candidate in considered:
+            source_code = find_language(source, candidate.source_languages)
             if source_code is None:
                 continue
             side = "target"
-            target_code = find_language(target, each.target_languages)
+            target_code = find_language(target, candidate.target_languages)
             if target_code is not None:
-                pair = LanguagePair(source_code, target_code, each)
-                return Direction(each, source_code, target_code, _arguments(pair))
+                pair = LanguagePair(source_code, target_code, candidate)
+                return Direction(candidate, source_code, target_code, _arguments(pair))
         if model is None and not direct and self._candidates:
-            firsts = [(each, find_language(source, each.source_languages)) for each in self._models]
-            seconds = [(each, find_language(target, each.target_languages)) for each in self._models]
+            firsts = [(candidate, find_language(source, candidate.source_languages)) for candidate in self._models]
+            seconds = [(candidate, find_language(target, candidate.target_languages)) for candidate in self._models]
             for first, source_code in firsts:
                 for second, target_code in seconds:
                     if source_code is not None and target_code is not None:
-                        found = _through(first, second, source_code, target_code)
-                        if found is not None and found.pivots is not None:
-                            models = PivotModels(first.name, second.name, found.pivots, self._candidates)
-                            return Direction(models, source_code, target_code, _arguments(found), found.pivots[0])
+                        pivot_pair = _through(first, second, source_code, target_code)
+                        if pivot_pair is not None and pivot_pair.pivots is not None:
+                            models = PivotModels(first.name, second.name, pivot_pair.pivots, self._candidates)
+                            return Direction(
+                                models, source_code, target_code, _arguments(pivot_pair), pivot_pair.pivots[0]
+                            )
         if side == "source":
             raise UnknownLanguageError(f"{source} is not supported", side)
-        is_target = any(find_language(target, each.target_languages) is not None for each in considered)
+        is_target = any(find_language(target, candidate.target_languages) is not None for candidate in considered)
         message = f"No model translates from {source} into {target}" if is_target else f"{target} is not supported"
         raise UnknownLanguageError(message, side)
 
@@ -140,9 +142,9 @@ def _through(first: ModelInfo, second: ModelInfo, source: str, target: str) -> L
 
 def _arguments(pair: LanguagePair) -> dict[str, Any]:
     """Return the language arguments of a call."""
-    found = {}
+    arguments = {}
     if pair.model.takes_source_language:
-        found["source_language"] = pair.source
+        arguments["source_language"] = pair.source
     if (pair.second or pair.model).takes_target_language:
-        found["target_language"] = pair.target
-    return found
+        arguments["target_language"] = pair.target
+    return arguments

@@ -122,12 +122,12 @@ class StoredGlossary(Config):
         Raises:
             ConfigError: The name is empty or too long, or two dictionaries have the same languages.
         """
-        own = tuple(dictionaries)
+        listed = tuple(dictionaries)
         _check_name(name)
-        if len({(each.source, each.target) for each in own}) < len(own):
+        if len({(dictionary.source, dictionary.target) for dictionary in listed}) < len(listed):
             raise ConfigError("the glossary has several dictionaries for the same pair of languages")
         created = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        data = {"id": str(uuid.uuid4()), "owner": owner, "name": name, "created": created, "dictionaries": own}
+        data = {"id": str(uuid.uuid4()), "owner": owner, "name": name, "created": created, "dictionaries": listed}
         return cls.parse(data, "glossary")
 
     def dictionary(self, source: str, target: str) -> Dictionary:
@@ -137,10 +137,12 @@ class StoredGlossary(Config):
             UnknownDictionaryError: No dictionary exists for this pair.
         """
         pair = base_language(source), base_language(target)
-        found = next((each for each in self.dictionaries if (each.source, each.target) == pair), None)
-        if found is None:
+        match = next(
+            (dictionary for dictionary in self.dictionaries if (dictionary.source, dictionary.target) == pair), None
+        )
+        if match is None:
             raise UnknownDictionaryError(f"{source} to {target}")
-        return found
+        return match
 
     def renamed(self, name: str) -> StoredGlossary:
         """Return the glossary with another name. Raises :class:`ConfigError` if it is too long."""
@@ -159,18 +161,18 @@ class StoredGlossary(Config):
     def with_dictionary(self, dictionary: Dictionary) -> StoredGlossary:
         """Return the glossary with a dictionary, which replaces the one for its languages if there is one."""
         pair = dictionary.source, dictionary.target
-        others = tuple(each for each in self.dictionaries if (each.source, each.target) != pair)
+        others = tuple(other for other in self.dictionaries if (other.source, other.target) != pair)
         return self.model_copy(update={"dictionaries": (*others, dictionary)})
 
     def without_dictionary(self, dictionary: Dictionary) -> StoredGlossary:
         """Return the glossary without a dictionary."""
-        others = tuple(each for each in self.dictionaries if each != dictionary)
+        others = tuple(other for other in self.dictionaries if other != dictionary)
         return self.model_copy(update={"dictionaries": others})
 
     @property
     def size(self) -> int:
         """The number of characters."""
-        return len(self.name) + sum(len(each.lines) for each in self.dictionaries)
+        return len(self.name) + sum(len(dictionary.lines) for dictionary in self.dictionaries)
 
 
 class GlossaryStore:
@@ -189,8 +191,8 @@ class GlossaryStore:
         self._folder, self._max_glossaries, self._max_characters = folder, max_glossaries, max_characters
         self._glossaries: dict[str, StoredGlossary] = {}
         if folder is not None:
-            read = sorted(map(_read, _files(folder)), key=lambda each: each.created)
-            self._glossaries = {each.id: each for each in read}
+            read = sorted(map(_read, _files(folder)), key=lambda glossary: glossary.created)
+            self._glossaries = {glossary.id: glossary for glossary in read}
 
     def get(self, owner: str, identifier: str) -> StoredGlossary:
         """Return a glossary.
@@ -198,14 +200,14 @@ class GlossaryStore:
         Raises:
             UnknownGlossaryError: No glossary has this id, or the glossary has another owner.
         """
-        found = self._glossaries.get(identifier)
-        if found is None or found.owner != owner:
+        glossary = self._glossaries.get(identifier)
+        if glossary is None or glossary.owner != owner:
             raise UnknownGlossaryError(identifier)
-        return found
+        return glossary
 
     def owned_by(self, owner: str) -> list[StoredGlossary]:
         """Return the glossaries of an owner, in the order of their creation."""
-        return [each for each in list(self._glossaries.values()) if each.owner == owner]
+        return [glossary for glossary in list(self._glossaries.values()) if glossary.owner == owner]
 
     def put(self, glossary: StoredGlossary) -> None:
         """Add a glossary, or replace the glossary with the same id.
@@ -214,10 +216,10 @@ class GlossaryStore:
             GlossariesFullError: The glossaries would be too many or too large.
             OutputError: The folder cannot be written to.
         """
-        others = [each for each in list(self._glossaries.values()) if each.id != glossary.id]
+        others = [other for other in list(self._glossaries.values()) if other.id != glossary.id]
         if len(others) >= self._max_glossaries:
             raise GlossariesFullError(f"The service stores at most {self._max_glossaries:,} glossaries")
-        if sum(each.size for each in others) + glossary.size > self._max_characters:
+        if sum(other.size for other in others) + glossary.size > self._max_characters:
             raise GlossariesFullError(f"The service stores glossaries of at most {self._max_characters:,} characters")
         if self._folder is not None:
             atomic_write_text(self._path(self._folder, glossary), json.dumps(glossary.as_dict()))
@@ -300,7 +302,7 @@ def _read(path: Path) -> StoredGlossary:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: not a glossary of this service ({error}); remove the file") from None
-    found = StoredGlossary.parse_saved(data, str(path))
-    if found.id != path.stem:
-        raise ConfigError(f"{path}: contains the glossary {found.id!r}; name the file after its id, or remove it")
-    return found
+    glossary = StoredGlossary.parse_saved(data, str(path))
+    if glossary.id != path.stem:
+        raise ConfigError(f"{path}: contains the glossary {glossary.id!r}; name the file after its id, or remove it")
+    return glossary

@@ -36,8 +36,8 @@ def force_word_in_translation(
 ) -> bytes:
     """Return the cost of a word at a position in a translation."""
     _check_length(translator, text, translation, prefix + word)
-    found = force_word(translator, text, prefix, word, translation=translation, **languages)
-    return _json({"cost": found.cost, "chosen": _target(found.original), "forced": _target(found.with_word)})
+    forced = force_word(translator, text, prefix, word, translation=translation, **languages)
+    return _json({"cost": forced.cost, "chosen": _target(forced.original), "forced": _target(forced.with_word)})
 
 
 def _target(inspection: Inspection) -> dict[str, Any]:
@@ -49,9 +49,13 @@ def _check_length(translator: Translator, text: str, *translations: str | None) 
     """Raise :class:`LengthError` if a text or a translation is too long to be drawn."""
     bundle = translator.bundle
     read = [("text", "give one of its sentences", bundle.source_tokenizer, text)]
-    read += [("translation", "shorten it", bundle.target_tokenizer, each) for each in translations if each]
-    for what, hint, tokenizer, own in read:
-        count = len(tokenizer.encode(own))
+    read += [
+        ("translation", "shorten it", bundle.target_tokenizer, translation)
+        for translation in translations
+        if translation
+    ]
+    for what, hint, tokenizer, checked in read:
+        count = len(tokenizer.encode(checked))
         if count > MAX_DRAWN_TOKENS:
             raise LengthError(
                 f"a {what} of {count:,} tokens is too long to be inspected; at most {MAX_DRAWN_TOKENS} are accepted: "

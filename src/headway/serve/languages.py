@@ -86,14 +86,14 @@ def find_language(code: str, known: Iterable[str]) -> str | None:
     that only ``known`` has is ignored if it is the only one of its language (en means en-GB).
     """
     wanted = normalized(code)
-    by_code = {normalized(each): each for each in known}
-    for each in (wanted, _SCRIPTS.get(wanted, wanted)):
-        if each in by_code:
-            return by_code[each]
+    by_code = {normalized(candidate): candidate for candidate in known}
+    for candidate in (wanted, _SCRIPTS.get(wanted, wanted)):
+        if candidate in by_code:
+            return by_code[candidate]
     language = base_language(code)
     if language in by_code:
         return by_code[language]
-    family = [each for each in by_code.values() if base_language(each) == language]
+    family = [candidate for candidate in by_code.values() if base_language(candidate) == language]
     return family[0] if len(family) == 1 else None
 
 
@@ -117,7 +117,7 @@ def detect_language(text: str, among: Collection[str] = (), others: Collection[s
 
     A language that is in ``others`` only must be nearly certain.
     """
-    codes = {base_language(each): each for each in (*others, *among)}
+    codes = {base_language(code): code for code in (*others, *among)}
     code, probability = _identifier(frozenset(codes)).classify(text)
     if probability < _NEARLY_CERTAIN and others and code not in map(base_language, among):
         return detect_language(text, among)

@@ -167,30 +167,30 @@ class RayFleet(Fleet):
         while True:
             try:
                 async with asyncio.timeout(_POLL_TIMEOUT_S):
-                    found = await self._handle.broadcast("state").results_async(return_exceptions=True)
-                self._current = [each for each in found if isinstance(each, _ReplicaState)]
+                    states = await self._handle.broadcast("state").results_async(return_exceptions=True)
+                self._current = [state for state in states if isinstance(state, _ReplicaState)]
             except DeploymentUnavailableError:
                 self._current = []
             except TimeoutError:  # the replica hangs; the other replicas do its work until Ray ends it
                 pass
-            self._last |= {each.replica: each for each in self._current}
-            self.restarts = sum(each.restarts for each in self._last.values())
+            self._last |= {state.replica: state for state in self._current}
+            self.restarts = sum(state.restarts for state in self._last.values())
             self.restarts += max(0, len(self._last) - self._num_replicas)
             await asyncio.sleep(_POLL_S)
 
     @property
     def num_ready(self) -> int:
         """The number of workers that can take jobs, of all replicas."""
-        return sum(each.num_ready for each in self._current)
+        return sum(state.num_ready for state in self._current)
 
     @property
     def states(self) -> list[Pong]:
         """The last answer of each worker."""
-        return [worker for each in self._current for worker in each.workers]
+        return [worker for state in self._current for worker in state.workers]
 
     def private_bytes(self) -> int:
         """Return the memory of the workers that they do not share with others."""
-        return sum(each.private_bytes for each in self._current)
+        return sum(state.private_bytes for state in self._current)
 
     async def call(self, job: Job) -> Any:
         """See :meth:`Fleet.call`. It raises UnavailableError if the job lost two replicas, or two workers of one."""
@@ -257,8 +257,8 @@ def app(arguments: Mapping[str, Any]) -> serve.Application:
     Raises:
         ConfigError: An argument or the configuration is invalid.
     """
-    own = RayArguments.parse(dict(arguments), "the arguments of headway.serve.ray")
-    config = read_config(Path(own.config).absolute(), {})
+    ray_arguments = RayArguments.parse(dict(arguments), "the arguments of headway.serve.ray")
+    config = read_config(Path(ray_arguments.config).absolute(), {})
     workers = config.workers or 1
     settings: dict[str, Any] = {
         "health_check_period_s": _HEALTH_CHECK_S,
@@ -267,7 +267,7 @@ def app(arguments: Mapping[str, Any]) -> serve.Application:
         "logging_config": {"enable_access_log": False},  # the application has its own log of requests
     }
     models = serve.deployment(Models).options(
-        num_replicas=own.replicas,
+        num_replicas=ray_arguments.replicas,
         max_ongoing_requests=2 * workers * MAX_JOBS,
         ray_actor_options={"num_cpus": workers},
         **settings,
@@ -275,5 +275,7 @@ def app(arguments: Mapping[str, Any]) -> serve.Application:
     frontend = serve.deployment(serve.ingress()(Frontend)).options(
         max_ongoing_requests=config.limits.connections, ray_actor_options={"num_cpus": 0}, **settings
     )
-    found: serve.Application = frontend.bind(config, models.bind(config, workers), own.replicas, workers)
-    return found
+    application: serve.Application = frontend.bind(
+        config, models.bind(config, workers), ray_arguments.replicas, workers
+    )
+    return application

@@ -48,9 +48,9 @@ class EndedRequest:
 
     def log_line(self) -> str:
         """Return the line of the log, without the secret and the name of a file that was downloaded."""
-        before, found, _ = self.path.partition(DOWNLOAD_PATH)
+        before, marker, _ = self.path.partition(DOWNLOAD_PATH)
         return json.dumps(
-            {"id": self.request_id, "method": self.method, "path": f"{before}{found}..." if found else self.path,
+            {"id": self.request_id, "method": self.method, "path": f"{before}{marker}..." if marker else self.path,
              "status": self.status, "seconds": round(self.seconds, 4)}
         )  # fmt: skip
 

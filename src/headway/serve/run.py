@@ -192,12 +192,12 @@ class _Reloader:
                 continue
             self._changed_ns = changed_ns
             try:
-                found = self._reread()
+                changed = self._reread()
             except HeadwayError as error:
                 _log.error("the keys stay as they are: %s", error)
                 continue
             config = self._service.config
-            self._service.config = config.model_copy(update={"keys": found.keys, "limits": found.limits})
+            self._service.config = config.model_copy(update={"keys": changed.keys, "limits": changed.limits})
             _log.info("the keys and limits have changed; SIGHUP loads the models again")
 
     def _file_time(self) -> int:

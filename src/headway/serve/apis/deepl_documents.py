@@ -125,7 +125,7 @@ class _Documents:
         fields = await read_fields(request)
         client = authorized_client(self._service, request, fields)
         key = required_text(fields, "document_key")
-        found = self._documents.get(client.name, request.path_params["identifier"])
-        if not hmac.compare_digest(found.secret.encode(), key.encode("utf-8", "surrogatepass")):
-            raise UnknownDocumentError(found.id)
-        return found
+        document = self._documents.get(client.name, request.path_params["identifier"])
+        if not hmac.compare_digest(document.secret.encode(), key.encode("utf-8", "surrogatepass")):
+            raise UnknownDocumentError(document.id)
+        return document

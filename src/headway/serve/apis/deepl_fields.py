@@ -30,21 +30,21 @@ def authorized_client(service: Service, request: Request, fields: dict[str, Any]
         RateExceededError: The key has sent too many requests.
     """
     key = authorization(request, _SCHEME)
-    found = fields.get("auth_key") if key is None else key
-    if not isinstance(found, str) or not found.strip():
+    secret = fields.get("auth_key") if key is None else key
+    if not isinstance(secret, str) or not secret.strip():
         raise BadKeyError
-    return service.clients.authenticate(found.strip())
+    return service.clients.authenticate(secret.strip())
 
 
 def texts(fields: dict[str, Any]) -> list[str]:
     """Return the values of the field ``text``."""
     given = fields.get("text")
-    found = [given] if isinstance(given, str) else given
-    if not isinstance(found, list) or not found:
+    listed = [given] if isinstance(given, str) else given
+    if not isinstance(listed, list) or not listed:
         raise BadRequestError("Parameter 'text' not specified.")
-    if not all(isinstance(each, str) for each in found):
+    if not all(isinstance(text, str) for text in listed):
         raise BadRequestError("Value for 'text' not supported.")
-    return found
+    return listed
 
 
 def required_text(fields: dict[str, Any], name: str) -> str:
@@ -70,19 +70,19 @@ def choice(fields: dict[str, Any], name: str, accepted: Sequence[str], default: 
 def flag(fields: dict[str, Any], name: str, default: bool = False) -> bool:
     """Return the value of a field that is true or false, or ``default`` if it is missing."""
     value = fields.get(name)
-    found = _FLAGS.get(str(value).lower()) if value is not None else default
-    if found is None:
+    setting = _FLAGS.get(str(value).lower()) if value is not None else default
+    if setting is None:
         raise BadRequestError(f"Value for '{name}' not supported.")
-    return found
+    return setting
 
 
 def names(fields: dict[str, Any], name: str) -> tuple[str, ...]:
     """Return the names in a field, which is a list, or a string in which they are separated by commas."""
     value = fields.get(name) or []
     listed = [value] if isinstance(value, str) else value
-    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+    if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
         raise BadRequestError(f"Value for '{name}' not supported.")
-    return tuple(filter(None, (part.strip() for each in listed for part in each.split(","))))
+    return tuple(filter(None, (part.strip() for item in listed for part in item.split(","))))
 
 
 def check_formality(fields: dict[str, Any]) -> None:

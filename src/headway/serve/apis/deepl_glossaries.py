@@ -75,8 +75,10 @@ class _Glossaries:
 
     async def list_v2(self, request: Request) -> Response:
         _, client = await self._read(request)
-        found = [each for each in self._service.glossaries.owned_by(client.name) if len(each.dictionaries) == 1]
-        return JSONResponse({"glossaries": [_describe_v2(each) for each in found]})
+        glossaries = [
+            glossary for glossary in self._service.glossaries.owned_by(client.name) if len(glossary.dictionaries) == 1
+        ]
+        return JSONResponse({"glossaries": [_describe_v2(glossary) for glossary in glossaries]})
 
     async def show_v2(self, request: Request) -> Response:
         return JSONResponse(_describe_v2(await self._glossary_v2(request)))
@@ -107,8 +109,8 @@ class _Glossaries:
 
     async def list_v3(self, request: Request) -> Response:
         _, client = await self._read(request)
-        found = self._service.glossaries.owned_by(client.name)
-        return JSONResponse({"glossaries": [_describe_v3(each) for each in found]})
+        glossaries = self._service.glossaries.owned_by(client.name)
+        return JSONResponse({"glossaries": [_describe_v3(glossary) for glossary in glossaries]})
 
     async def show_v3(self, request: Request) -> Response:
         return JSONResponse(_describe_v3(await self._glossary(request)))
@@ -214,12 +216,12 @@ def _dictionaries(fields: dict[str, Any]) -> list[Dictionary]:
     if listed is None:
         numbered: dict[int, dict[str, Any]] = {}
         for name, value in fields.items():
-            if found := _FORM_FIELD.fullmatch(name):
-                numbered.setdefault(int(found[1]), {})[found[2]] = value
+            if match := _FORM_FIELD.fullmatch(name):
+                numbered.setdefault(int(match[1]), {})[match[2]] = value
         listed = [numbered[number] for number in sorted(numbered)]
-    if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+    if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
         raise BadRequestError("Value for 'dictionaries' not supported.")
-    return [_dictionary(each) for each in listed]
+    return [_dictionary(item) for item in listed]
 
 
 def _dictionary(fields: dict[str, Any]) -> Dictionary:
@@ -231,7 +233,7 @@ def _dictionary(fields: dict[str, Any]) -> Dictionary:
         rows = _read_csv(entries)
     else:
         raise BadRequestError("Unsupported entry format specified")
-    found: dict[str, str] = {}
+    targets_by_source: dict[str, str] = {}
     for number, row in enumerate(rows, start=1):
         cells = list(map(str.strip, row))
         if not any(cells):
@@ -242,13 +244,13 @@ def _dictionary(fields: dict[str, Any]) -> Dictionary:
             cells = cells[:2]
         if len(cells) != 2 or not all(cells):
             raise _invalid(f"line {number} does not have a source phrase and a target phrase")
-        if cells[0] in found:
+        if cells[0] in targets_by_source:
             raise _invalid(f"line {number} repeats the source phrase {cells[0]!r}")
-        found[cells[0]] = _escaped(cells[1], number)
-    if not found:
+        targets_by_source[cells[0]] = _escaped(cells[1], number)
+    if not targets_by_source:
         raise _invalid("there are none")
     try:
-        return Dictionary.of(source, target, found.items())
+        return Dictionary.of(source, target, targets_by_source.items())
     except DataError as error:
         raise _invalid(str(error)) from None
 

@@ -49,7 +49,7 @@ def parse_fields(kind: type[FieldsT], fields: dict[str, Any]) -> FieldsT:
         return kind.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(str(each) for each in first["loc"])
+        place = ".".join(str(part) for part in first["loc"])
         raise BadRequestError(f"{place}: {first['msg']}") from None
 
 
@@ -116,9 +116,9 @@ async def _read_multipart(request: Request) -> tuple[dict[str, Any], dict[str, U
     try:
         async with request.form() as form:
             items = form.multi_items()
-            fields = _joined([(name, each) for name, each in items if not isinstance(each, UploadFile)])
-            files = [(name, each) for name, each in items if isinstance(each, UploadFile)]
-            return fields, {name: UploadedFile(each.filename or "", await each.read()) for name, each in files}
+            fields = _joined([(name, value) for name, value in items if not isinstance(value, UploadFile)])
+            files = [(name, value) for name, value in items if isinstance(value, UploadFile)]
+            return fields, {name: UploadedFile(value.filename or "", await value.read()) for name, value in files}
     except (HTTPException, UnicodeDecodeError, ValueError) as error:
         if isinstance(error, HTTPException) and error.status_code == 413:
             raise
@@ -132,11 +132,11 @@ def parse_json(body: bytes) -> Any:
         BadRequestError: The body is not valid JSON, or it is nested too deeply.
     """
     try:
-        found = json.loads(body)
+        value = json.loads(body)
     except (ValueError, RecursionError):  # not JSON, not UTF-8, or nested too deeply
         raise BadRequestError("the body is not valid JSON") from None
-    check_nesting(found)
-    return found
+    check_nesting(value)
+    return value
 
 
 def _parse_form(text: str) -> list[tuple[str, str]]:
@@ -167,12 +167,12 @@ def check_nesting(value: Any, max_fields: int = _MAX_FIELDS) -> None:
     """
     level, num_fields = [value], 0
     for _ in range(_MAX_DEPTH):
-        objects = [each for each in level if isinstance(each, dict)]
+        objects = [item for item in level if isinstance(item, dict)]
         num_fields += sum(map(len, objects))
         if num_fields > max_fields:
             raise BadRequestError(f"the body has more than {max_fields:,} fields")
-        lists = [each for each in level if isinstance(each, list)]
-        level = [*itertools.chain(*lists), *itertools.chain(*(each.values() for each in objects))]
+        lists = [item for item in level if isinstance(item, list)]
+        level = [*itertools.chain(*lists), *itertools.chain(*(item.values() for item in objects))]
         if not level:
             return
     raise BadRequestError("the body is nested too deeply")
@@ -184,10 +184,10 @@ def parse_json_object(body: bytes) -> dict[str, Any]:
     Raises:
         BadRequestError: The body is not a JSON object.
     """
-    found = parse_json(body)
-    if not isinstance(found, dict):
+    fields = parse_json(body)
+    if not isinstance(fields, dict):
         raise BadRequestError("the body is not a JSON object")
-    return found
+    return fields
 
 
 def _joined(items: list[tuple[str, Any]]) -> dict[str, Any]:

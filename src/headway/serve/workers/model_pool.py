@@ -204,8 +204,8 @@ class ModelPool:
 
     def memory(self, name: str) -> int | None:
         """Return the memory of a model in bytes, or None if it is not loaded."""
-        found = [fleet.num_bytes[name] for fleet in self._fleets() if name in fleet.num_bytes]
-        return sum(found) if found else None
+        sizes = [fleet.num_bytes[name] for fleet in self._fleets() if name in fleet.num_bytes]
+        return sum(sizes) if sizes else None
 
     @property
     def num_bytes(self) -> int:
@@ -284,8 +284,8 @@ class ModelPool:
     def _group(self, names: frozenset[str]) -> _Group:
         """Return a loaded group that has the models, or the group of just these models."""
         loaded = (group for key, group in self._groups.items() if names <= key and group.fleet is not None)
-        if (found := next(loaded, None)) is not None:
-            return found
+        if (loaded_group := next(loaded, None)) is not None:
+            return loaded_group
         if names not in self._groups:
             specs = tuple(replace(self._specs[name], on_demand=False) for name in sorted(names))
             self._groups[names] = _Group(specs, sum(spec.stored_bytes for spec in specs))

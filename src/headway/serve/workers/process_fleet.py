@@ -145,7 +145,7 @@ class ProcessFleet(Fleet):
         if self._transport is not None and self._control is not None:
             self._transport.close()
             self._control.close()
-        for pending in [*self._waiting, *(each for worker in workers for each in worker.pending.values())]:
+        for pending in [*self._waiting, *(job for worker in workers for job in worker.pending.values())]:
             self._fail(pending)
         if self._loader is not None:
             await self._loader.end(_END_S if self.models else 0.0)
@@ -222,10 +222,10 @@ class ProcessFleet(Fleet):
                     await asyncio.to_thread(socket.send_fds, self._control, [kind], [connection.fileno()])
                 except OSError as error:  # the loader has ended
                     raise HeadwayError(f"a process cannot be started: {error}") from None
-                found = await self._forked.get()
-        if isinstance(found, HeadwayError):
-            raise found
-        return found
+                forked = await self._forked.get()
+        if isinstance(forked, HeadwayError):
+            raise forked
+        return forked
 
     async def _start_worker(self, number: int) -> None:
         ours, theirs = socket_pair()
@@ -327,8 +327,8 @@ class ProcessFleet(Fleet):
         for pid in self.pids:
             with contextlib.suppress(OSError):
                 text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-                found = [line.split()[1] for line in text.splitlines() if line.startswith("Private_")]
-                total += 1024 * sum(map(int, found))
+                sizes = [line.split()[1] for line in text.splitlines() if line.startswith("Private_")]
+                total += 1024 * sum(map(int, sizes))
         return total
 
     async def call(self, job: Job) -> Any:
@@ -372,7 +372,7 @@ class ProcessFleet(Fleet):
             else:
                 self._waiting.append(pending)
             return
-        worker = min(ready, key=lambda each: len(each.pending))
+        worker = min(ready, key=lambda worker: len(worker.pending))
         worker.pending[pending.start.number] = pending
         worker.send(pending.start)
 

@@ -151,7 +151,7 @@ class _Batch:
         """Remove the requests of calls that have ended."""
         over = {number for number, sequence in self.active.items() if sequence.call.has_ended}
         self.search.remove(over)
-        self.active = {number: each for number, each in self.active.items() if number not in over}
+        self.active = {number: sequence for number, sequence in self.active.items() if number not in over}
         self.waiting = [call for call in self.waiting if not call.has_ended]
         self.failed = [sequence for sequence in self.failed if not sequence.call.has_ended]
 
@@ -340,9 +340,9 @@ class SharedSearch:
             self.turn_started = None
             ready = list(self._ready)
             self._ready.clear()
-            for each in ready:
-                if not each.dead:
-                    self._resume(each)
+            for greenlet_ in ready:
+                if not greenlet_.dead:
+                    self._resume(greenlet_)
 
     def _advance_next_batch(self) -> None:
         while self._arrived:
@@ -430,7 +430,7 @@ class SharedSearch:
         chosen: dict[int, _Sequence] = {}
         while batch.waiting and (count := len(batch.active) + len(chosen)) < capacity:
             call = min(batch.waiting, key=lambda one: (one.caller.priority, self._served[one.caller.name]))
-            at, request = call.waiting[0]
+            index, request = call.waiting[0]
             longest = max(batch.longest, len(request.source))
             if count and (count + 1) * longest > max_tokens:
                 break
@@ -439,7 +439,7 @@ class SharedSearch:
             if not call.waiting:
                 batch.waiting.remove(call)
             self._served[call.caller.name] += len(request.source) + 1
-            chosen[next(self._keys)] = _Sequence(call, at, request)
+            chosen[next(self._keys)] = _Sequence(call, index, request)
         return chosen
 
     def _advance(self, batch: _Batch, entering: Mapping[int, _Sequence]) -> None:
@@ -454,7 +454,9 @@ class SharedSearch:
             if len(sequences) == 1:
                 sequences[0].call.fail(error)
             else:
-                batch.failed = [_Sequence(each.call, each.at, each.request, is_alone=True) for each in sequences]
+                batch.failed = [
+                    _Sequence(sequence.call, sequence.at, sequence.request, is_alone=True) for sequence in sequences
+                ]
             return
         for key, hypotheses in finished:
             sequence = batch.active.pop(key)

@@ -46,8 +46,10 @@ def add_routes(api: APIRouter, service: Service) -> None:
         """Return the label of each text, and the probability of every label."""
         client = client_of(service, request)
         texts, model = listed(body.text), service.model(body.model, "labels")
-        found = await unless_disconnected(request, service.call(client, model, "classify_each", texts, texts))
-        return JSONResponse({"classifications": [or_error(each, asdict) for each in found]})
+        classifications = await unless_disconnected(request, service.call(client, model, "classify_each", texts, texts))
+        return JSONResponse(
+            {"classifications": [or_error(classification, asdict) for classification in classifications]}
+        )
 
     @api.post("/explain")
     async def explain(body: ExplainBody, request: Request) -> JSONResponse:

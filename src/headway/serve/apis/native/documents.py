@@ -77,8 +77,8 @@ def add_routes(api: APIRouter, service: Service, documents: ServedDocuments) -> 
     @api.get("/documents/{identifier}/result", response_model=None, response_class=FileResponse)
     async def document_result(identifier: str, request: Request) -> Response:
         """Return a translated document."""
-        found = documents.get(client_of(service, request).name, identifier)
-        return FileResponse(found.fetch(), media_type=found.format.media_type, filename=found.name)
+        document = documents.get(client_of(service, request).name, identifier)
+        return FileResponse(document.fetch(), media_type=document.format.media_type, filename=document.name)
 
     @api.delete("/documents/{identifier}", status_code=204)
     async def delete_document(identifier: str, request: Request) -> None:
@@ -106,5 +106,5 @@ def _document(document: ServedDocument) -> dict[str, Any]:
     }
     languages = {"source": document.source_language}
     head = {"id": document.id, "name": document.name, "status": document.status}
-    warnings = [asdict(each) for each in document.warnings]
+    warnings = [asdict(warning) for warning in document.warnings]
     return {**head, **languages, **sizes, **times, "error": document.error, "warnings": warnings}

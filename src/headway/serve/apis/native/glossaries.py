@@ -33,7 +33,9 @@ class GlossaryBody(Body):
 
     def to_dictionaries(self) -> list[Dictionary]:
         """Return the dictionaries as the service stores them. Raises :class:`DataError` for an invalid phrase."""
-        return [Dictionary.of(each.source, each.target, each.entries) for each in self.dictionaries]
+        return [
+            Dictionary.of(dictionary.source, dictionary.target, dictionary.entries) for dictionary in self.dictionaries
+        ]
 
 
 def add_routes(api: APIRouter, service: Service) -> None:
@@ -48,14 +50,17 @@ def add_routes(api: APIRouter, service: Service) -> None:
     @api.get("/glossaries")
     async def glossaries(request: Request) -> list[dict[str, Any]]:
         """Return the glossaries of the key, without their entries."""
-        return [_glossary(each) for each in service.glossaries.owned_by(client_of(service, request).name)]
+        return [_glossary(stored) for stored in service.glossaries.owned_by(client_of(service, request).name)]
 
     @api.get("/glossaries/{identifier}")
     async def glossary(identifier: str, request: Request) -> JSONResponse:
         """Return a glossary with its entries."""
-        found = service.glossaries.get(client_of(service, request).name, identifier)
-        dictionaries = [{"source": own.source, "target": own.target, "entries": own.rows} for own in found.dictionaries]
-        return JSONResponse(_glossary(found) | {"dictionaries": dictionaries})
+        stored = service.glossaries.get(client_of(service, request).name, identifier)
+        dictionaries = [
+            {"source": dictionary.source, "target": dictionary.target, "entries": dictionary.rows}
+            for dictionary in stored.dictionaries
+        ]
+        return JSONResponse(_glossary(stored) | {"dictionaries": dictionaries})
 
     @api.delete("/glossaries/{identifier}", status_code=204)
     async def delete_glossary(identifier: str, request: Request) -> None:
@@ -65,7 +70,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
 def _glossary(glossary: StoredGlossary) -> dict[str, Any]:
     dictionaries = [
-        {"source": each.source, "target": each.target, "num_entries": each.num_entries}
-        for each in glossary.dictionaries
+        {"source": dictionary.source, "target": dictionary.target, "num_entries": dictionary.num_entries}
+        for dictionary in glossary.dictionaries
     ]
     return {"id": glossary.id, "name": glossary.name, "created": glossary.created, "dictionaries": dictionaries}

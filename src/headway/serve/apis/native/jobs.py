@@ -47,7 +47,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
                 if len(texts) > 1:
                     raise
                 answers = [{"error": str(error)}]
-            return [json.dumps(each, ensure_ascii=False).encode() for each in answers]
+            return [json.dumps(item, ensure_ascii=False).encode() for item in answers]
 
         return _job(service.add_job(client, body.text, work))
 

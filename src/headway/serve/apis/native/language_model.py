@@ -72,8 +72,8 @@ def add_routes(api: APIRouter, service: Service) -> None:
         given all other tokens."""
         client = client_of(service, request)
         texts, model = listed(body.text), service.model(body.model, "continues", "fills")
-        found = await unless_disconnected(request, service.call(client, model, "score", texts, texts))
-        scores = [asdict(each) | {"log_probability": each.log_probability} for each in found]
+        scored = await unless_disconnected(request, service.call(client, model, "score", texts, texts))
+        scores = [asdict(text) | {"log_probability": text.log_probability} for text in scored]
         return JSONResponse({"scores": scores})
 
     @api.post("/perplexity")
@@ -110,8 +110,15 @@ def add_routes(api: APIRouter, service: Service) -> None:
         if body.alternatives is not None:
             raise BadRequestError("alternatives needs stream")
         work = service.call(client, model, "generate", prompts, prompts, new_tokens=new_tokens, **body.options)
-        found = await unless_disconnected(request, work)
-        return JSONResponse({"continuations": [[asdict(each) for each in own] for own in found]})
+        continuations = await unless_disconnected(request, work)
+        return JSONResponse(
+            {
+                "continuations": [
+                    [asdict(continuation) for continuation in text_continuations]
+                    for text_continuations in continuations
+                ]
+            }
+        )
 
 
 async def _events(parts: AsyncGenerator[str | StreamPart | Continuation]) -> AsyncGenerator[dict[str, Any]]:

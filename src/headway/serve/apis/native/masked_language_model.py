@@ -38,5 +38,5 @@ def add_routes(api: APIRouter, service: Service) -> None:
         client = client_of(service, request)
         model = service.model(body.model, "fills")
         work = service.call(client, model, "fill", [body.text], body.text, body.top, body.candidates)
-        found = await unless_disconnected(request, work)
-        return JSONResponse({"fillings": [asdict(each) for each in found]})
+        fillings = await unless_disconnected(request, work)
+        return JSONResponse({"fillings": [asdict(filling) for filling in fillings]})
