@@ -57,7 +57,7 @@ class WordPhrase:
 
 def alternatives_to_include(source: Source) -> list[tuple[str, ...]]:
     """Return the alternatives of each phrase to include. A phrase without alternatives is its only alternative."""
-    return [(each,) if isinstance(each, str) else tuple(each) for each in source.include]
+    return [(phrase,) if isinstance(phrase, str) else tuple(phrase) for phrase in source.include]
 
 
 def check_phrases(source: Source) -> None:
@@ -82,13 +82,13 @@ def phrases_to_include(tokenizer: TextTokenizer, source: Source) -> tuple[tuple[
 
     The target must contain at least one sequence of each phrase.
     """
-    found = []
+    by_phrase = []
     for alternatives in alternatives_to_include(source):
         phrases = tokenize_phrases(tokenizer, alternatives)
         if not phrases:
             raise _unknown("include", " | ".join(alternatives))
-        found.append(phrases)
-    return tuple(found)
+        by_phrase.append(phrases)
+    return tuple(by_phrase)
 
 
 def banned_ids(tokenizer: TextTokenizer, source: Source) -> tuple[TokenIds, ...]:
@@ -100,14 +100,14 @@ def banned_ids(tokenizer: TextTokenizer, source: Source) -> tuple[TokenIds, ...]
 def tokenize_phrases(tokenizer: TextTokenizer, alternatives: Iterable[str]) -> tuple[Phrase, ...]:
     """Return the tokenizations of all alternatives, except those with characters that the vocabulary lacks."""
     boundaries = word_boundaries(tokenizer)
-    found: dict[Phrase, None] = {}
+    phrases: dict[Phrase, None] = {}
     for phrase in map(WordPhrase.parse, alternatives):
         start = phrase.at_word_start * start_word_bits(phrase.text)
         end = phrase.at_word_end * end_word_bits(phrase.text)
         for ids in _spellings(tokenizer, phrase):
             if UNK not in ids:
-                found[Phrase(ids, start & boundaries.start_bits[ids[0]], end & boundaries.end_bits[ids[-1]])] = None
-    return _shortest(list(found), boundaries)
+                phrases[Phrase(ids, start & boundaries.start_bits[ids[0]], end & boundaries.end_bits[ids[-1]])] = None
+    return _shortest(list(phrases), boundaries)
 
 
 def contains_any_phrase(tokenizer: TextTokenizer, text: str, alternatives: Iterable[str]) -> bool:
@@ -166,14 +166,14 @@ def _contains(phrase: Phrase, part: Phrase, boundaries: WordBoundaries) -> bool:
     """Return whether every occurrence of a phrase contains an occurrence of ``part``."""
     tokens, length = phrase.tokens, len(part.tokens)
 
-    def fits(at: int) -> bool:
-        start = part.start_bits & (boundaries.end_bits[tokens[at - 1]] if at else ~phrase.start_bits)
-        after = at + length
+    def fits(index: int) -> bool:
+        start = part.start_bits & (boundaries.end_bits[tokens[index - 1]] if index else ~phrase.start_bits)
+        after = index + length
         end = part.end_bits & (boundaries.start_bits[tokens[after]] if after < len(tokens) else ~phrase.end_bits)
         return not start and not end
 
     places = range(len(tokens) - length + 1)
-    return any(tokens[at : at + length] == part.tokens and fits(at) for at in places)
+    return any(tokens[index : index + length] == part.tokens and fits(index) for index in places)
 
 
 def find_phrase(tokens: TokenIds, phrase: str, tokenizer: TextTokenizer) -> TokenIds | None:

@@ -129,7 +129,7 @@ class Candidate:
     @property
     def token_probabilities(self) -> tuple[float, ...]:
         """The probability of each token given the tokens before it, and of EOS."""
-        return tuple(math.exp(each) for each in self.token_log_probabilities)
+        return tuple(math.exp(log_probability) for log_probability in self.token_log_probabilities)
 
 
 @dataclass(frozen=True)
@@ -205,10 +205,10 @@ def raise_first_error(results: Sequence[ResultT | HeadwayError], unit: str | Non
     The message begins with ``unit`` ("text", "line") and the number of the result, counted from ``first``. If ``unit``
     is None, the message is unchanged.
     """
-    for number, each in enumerate(results, start=first):
-        if isinstance(each, HeadwayError):
-            raise each if unit is None else each.with_location(f"{unit} {number}")
-    return [each for each in results if not isinstance(each, HeadwayError)]
+    for number, result in enumerate(results, start=first):
+        if isinstance(result, HeadwayError):
+            raise result if unit is None else result.with_location(f"{unit} {number}")
+    return [result for result in results if not isinstance(result, HeadwayError)]
 
 
 def process_lines(

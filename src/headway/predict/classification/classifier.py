@@ -111,8 +111,8 @@ class Classifier:
         problems = [_problem(text) for text in texts]
         packed = self._encoder.encode([text for text, problem in zip(texts, problems, strict=True) if problem is None])
         truncated = packed.lengths >= self.bundle.model.max_length  # the maximum includes EOS
-        found = zip(self._probabilities(packed).tolist(), truncated.tolist(), strict=True)
-        return [self._classification(*next(found)) if problem is None else problem for problem in problems]
+        outcomes = zip(self._probabilities(packed).tolist(), truncated.tolist(), strict=True)
+        return [self._classification(*next(outcomes)) if problem is None else problem for problem in problems]
 
     def explain(self, text: str, label: str | None = None) -> Explanation:
         """Return how much each token and word of ``text`` contributes to ``label``, by default the most probable label.
@@ -121,11 +121,11 @@ class Classifier:
             ConfigError: The label does not exist.
             DataError: The text is empty or not valid Unicode.
         """
-        found = self.classify(text)
+        classification = self.classify(text)
         self.check_label(label)
-        chosen = label or found.label
+        chosen = label or classification.label
         ids = self._batch(self._encoder.encode([text]), np.arange(1))
-        return attribute(self.bundle, ids, chosen, found.probabilities[chosen])
+        return attribute(self.bundle, ids, chosen, classification.probabilities[chosen])
 
     def check_label(self, label: str | None) -> None:
         """Raise :class:`ConfigError` if ``label`` is neither None nor a label of the model."""
@@ -144,11 +144,11 @@ class Classifier:
         # this model pads every text to its maximum length
         shortest = model.max_length if model.config.pad_to_max_length else 0
         lengths = np.clip(packed.lengths + 1, shortest, model.max_length).tolist()
-        found = np.empty((len(lengths), len(self.labels)), np.float32)
+        probabilities = np.empty((len(lengths), len(self.labels)), np.float32)
         for batch in length_batches([range(length) for length in lengths], limit, limit):
             rows = np.array(batch)
-            found[rows] = model(self._batch(packed, rows)).float().softmax(1).cpu().numpy()
-        return found
+            probabilities[rows] = model(self._batch(packed, rows)).float().softmax(1).cpu().numpy()
+        return probabilities
 
     def _batch(self, packed: PackedIds, rows: NDArray[np.int64]) -> Tensor:
         """Return the ids (B, S) of the texts ``rows``, truncated to the model's length, with EOS and padding."""

@@ -56,10 +56,10 @@ def occlude(classifier: Classifier, text: str, label: str | None = None) -> Occl
     chosen = label or whole.label
     spans = _part_spans(_truncated_text(classifier, text) if whole.truncated else text)
     without = [text[:start] + text[end:] for start, end in spans] if len(spans) > 1 else []
-    found = classifier.classify(without)
+    classifications = classifier.classify(without)
     parts = (
-        OccludedPart(text[start:end], each.probabilities[chosen])
-        for (start, end), each in zip(spans[: len(without)], found, strict=True)
+        OccludedPart(text[start:end], classification.probabilities[chosen])
+        for (start, end), classification in zip(spans[: len(without)], classifications, strict=True)
     )
     return Occlusion(chosen, whole.probabilities[chosen], tuple(parts))
 
@@ -74,5 +74,5 @@ def _part_spans(text: str) -> list[tuple[int, int]]:
     """Return the [start, end) of each word, or of each group of as many words as are necessary."""
     words = [match.span() for match in re.finditer(r"\S+", text)]
     size = -(-len(words) // MAX_PARTS)  # rounded up
-    groups = [words[at : at + size] for at in range(0, len(words), size or 1)]
+    groups = [words[start : start + size] for start in range(0, len(words), size or 1)]
     return [(group[0][0], group[-1][1]) for group in groups]

@@ -117,9 +117,9 @@ def _count_equal(
 
 def _test_tokens(tokenizer: TextTokenizer) -> list[int]:
     """Return the tokens of the beginning of a poem, or random tokens if the vocabulary has few of its words."""
-    found = tokenizer.encode(read_poem()[:_CHARACTERS])[:_TOKENS]
-    if len(found) == _TOKENS and found.count(UNK) <= _MAX_UNKNOWN * _TOKENS:
-        return found
+    tokens = tokenizer.encode(read_poem()[:_CHARACTERS])[:_TOKENS]
+    if len(tokens) == _TOKENS and tokens.count(UNK) <= _MAX_UNKNOWN * _TOKENS:
+        return tokens
     return random.Random(0).choices(range(NUM_SPECIAL, tokenizer.vocab_size), k=_TOKENS)
 
 

@@ -282,19 +282,21 @@ class LanguageModel:
         chosen = GenerationOptions.parse(options, "options")
         prompts: Sequence[Prompt] = prompt if isinstance(prompt, list) else [prompt]
         encoded = [self._prompt_ids(text, number, chosen) for number, text in enumerate(prompts, start=1)]
-        found = [hypotheses[: chosen.n] for hypotheses in self._search([(ids, ()) for ids in encoded], chosen)]
+        by_prompt = [hypotheses[: chosen.n] for hypotheses in self._search([(ids, ()) for ids in encoded], chosen)]
         # Continue the hypotheses that reached the end of the context, one request each.
         one = chosen.model_copy(update={"n": 1})
         while unfinished := [
-            (number, at)
-            for number, hypotheses in enumerate(found)
-            for at, hypothesis in enumerate(hypotheses)
+            (number, index)
+            for number, hypotheses in enumerate(by_prompt)
+            for index, hypothesis in enumerate(hypotheses)
             if self._must_continue(hypothesis, chosen)
         ]:
-            more = self._search([(encoded[number], found[number][at].tokens) for number, at in unfinished], one)
-            for (number, at), (rest, *_) in zip(unfinished, more, strict=True):
-                found[number][at] = _joined(found[number][at], rest)
-        results = [[self._continuation(each, chosen) for each in hypotheses] for hypotheses in found]
+            more = self._search(
+                [(encoded[number], by_prompt[number][index].tokens) for number, index in unfinished], one
+            )
+            for (number, index), (rest, *_) in zip(unfinished, more, strict=True):
+                by_prompt[number][index] = _joined(by_prompt[number][index], rest)
+        results = [[self._continuation(hypothesis, chosen) for hypothesis in hypotheses] for hypotheses in by_prompt]
         return results if isinstance(prompt, list) else results[0]
 
     def check_prompt(self, prompt: Prompt, **options: Any) -> None:
@@ -355,14 +357,14 @@ class LanguageModel:
             with closing(steps):
                 while True:
                     try:
-                        (found,) = next(steps)
+                        (hypothesis,) = next(steps)
                     except StopIteration as end:
                         rest = end.value[0]
                         break
-                    held += decoder.decode(found.tokens[decoded:])
+                    held += decoder.decode(hypothesis.tokens[decoded:])
                     final = len(held) - max((_overlap(held, stop) for stop in options.stop), default=0)
-                    yield StreamPart(held[:final], self._generated_tokens(found, decoded))
-                    decoded, shown, held = len(found.tokens), shown + final, held[final:]
+                    yield StreamPart(held[:final], self._generated_tokens(hypothesis, decoded))
+                    decoded, shown, held = len(hypothesis.tokens), shown + final, held[final:]
             held += decoder.decode(rest.tokens[decoded:])
             last = self._generated_tokens(rest, decoded)
             generated = _joined(generated, rest)
@@ -409,10 +411,10 @@ class LanguageModel:
         self.signature(stride, precision)  # refuses settings that do not fit
         refuse_single_text(texts)
         encoded = self._tokenizer.encode_batch(texts)
-        found = self._log_probs(encoded, stride, precision)
+        log_probs = self._log_probs(encoded, stride, precision)
         return [
             ScoredText(tuple(self._tokenizer.display(ids)), tuple(values[:-1].tolist()), float(values[-1]))
-            for ids, values in zip(encoded, found, strict=True)
+            for ids, values in zip(encoded, log_probs, strict=True)
         ]
 
     def read_prompt(self, prompt: Prompt) -> tuple[str, int]:
@@ -580,7 +582,9 @@ class LanguageModel:
                 read = read[len(read) - min(context // 2, room - 1) :]
             limit = min(limit, room - len(read))
         ids = (*beginning, *read) or (BOS,)
-        phrases = Source("", include=tuple(tuple(each.split("|")) for each in options.include), banned=options.ban)
+        phrases = Source(
+            "", include=tuple(tuple(alternatives.split("|")) for alternatives in options.include), banned=options.ban
+        )
         check_phrases(phrases)
         return Request(
             source=ids[:-1],
@@ -674,8 +678,8 @@ def _first_stop(text: str, stops: Sequence[str]) -> int | None:
 
     Text that follows does not change the result, so generated text may be searched while it grows.
     """
-    found = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
-    return min(found)[1] if found else None
+    endings = [(start + len(stop), start) for stop in stops if (start := text.find(stop)) >= 0]
+    return min(endings)[1] if endings else None
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -146,19 +146,19 @@ class MaskedLanguageModel:
         if candidates is not None:
             refuse_single_text(candidates)
         ids, after_space = self._template(parts)
-        found = [_Partial(ids)]
+        partials = [_Partial(ids)]
         for spaced in after_space:
             beam = max(top, _MIN_BEAM)
             if candidates is None:
-                found = self._best_tokens(found, beam)
+                partials = self._best_tokens(partials, beam)
             else:
-                words = [self._candidate(each, spaced) for each in candidates]
-                found = self._best_candidates(found, words, beam)
-        fillings = [self._filling(each) for each in found[:top]]
+                words = [self._candidate(candidate, spaced) for candidate in candidates]
+                partials = self._best_candidates(partials, words, beam)
+        fillings = [self._filling(partial) for partial in partials[:top]]
         if text.startswith(" "):
             return fillings
         # The token predicted for the first word may begin with a space, which does not belong to the text.
-        return [replace(each, text=each.text.lstrip(" ")) for each in fillings]
+        return [replace(filling, text=filling.text.lstrip(" ")) for filling in fillings]
 
     def score(self, texts: Sequence[str]) -> list[ScoredText]:
         """Return the log-probability of each token of each text given all its other tokens, in nats.
@@ -174,17 +174,17 @@ class MaskedLanguageModel:
         refuse_single_text(texts)
         ids = self._tokenizer.encode_batch(texts)
         by_length: dict[int, list[int]] = defaultdict(list)
-        for number, each in enumerate(ids):
-            by_length[len(each)].append(number)
-        found: list[Sequence[float]] = [()] * len(ids)
+        for number, text_ids in enumerate(ids):
+            by_length[len(text_ids)].append(number)
+        log_probs: list[Sequence[float]] = [()] * len(ids)
         for length, numbers in by_length.items():
             if length:
                 scores = self._pseudo_log_probs(torch.tensor([ids[number] for number in numbers]))
                 for number, values in zip(numbers, scores.tolist(), strict=True):
-                    found[number] = values
+                    log_probs[number] = values
         return [
-            ScoredText(tuple(self._tokenizer.display(each)), tuple(values), None)
-            for each, values in zip(ids, found, strict=True)
+            ScoredText(tuple(self._tokenizer.display(text_ids)), tuple(values), None)
+            for text_ids, values in zip(ids, log_probs, strict=True)
         ]
 
     def _pseudo_log_probs(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:
@@ -197,10 +197,13 @@ class MaskedLanguageModel:
         hidden = (places - starts + 1).repeat(len(ids))
         windows[torch.arange(len(windows)), hidden] = self.mask_id
         parts = zip(
-            *(torch.split(each, self._rows(width + 2)) for each in (windows, hidden, ids.flatten())), strict=True
+            *(torch.split(tensor, self._rows(width + 2)) for tensor in (windows, hidden, ids.flatten())), strict=True
         )
-        found = [self._log_probs(rows, at).gather(1, own.unsqueeze(1)).squeeze(1) for rows, at, own in parts]
-        return torch.cat(found).view_as(ids)
+        log_probs = [
+            self._log_probs(rows, positions).gather(1, tokens.unsqueeze(1)).squeeze(1)
+            for rows, positions, tokens in parts
+        ]
+        return torch.cat(log_probs).view_as(ids)
 
     @torch.inference_mode()
     def hidden_states(self, tokens: Int[Tensor, "N S"], positions: Int[Tensor, " N"]) -> Float[Tensor, "N D"]:
@@ -208,13 +211,15 @@ class MaskedLanguageModel:
 
         All rows have the same length, so that a result does not depend on padding.
         """
-        found = []
+        head_states = []
         rows = self._rows(tokens.size(1))
-        for some, at in zip(torch.split(tokens, rows), torch.split(positions, rows), strict=True):
+        for some, where in zip(torch.split(tokens, rows), torch.split(positions, rows), strict=True):
             give_way()
             states = self._model.hidden(some.to(self.device))
-            found.append(self._model.head(states[torch.arange(len(some), device=self.device), at.to(self.device)]))
-        return torch.cat(found)
+            head_states.append(
+                self._model.head(states[torch.arange(len(some), device=self.device), where.to(self.device)])
+            )
+        return torch.cat(head_states)
 
     @torch.inference_mode()
     def most_probable_tokens(self, states: Float[Tensor, "N D"]) -> list[int]:
@@ -264,29 +269,33 @@ class MaskedLanguageModel:
                 "the begin and end symbols; shorten the text"
             )
 
-    def _best_tokens(self, found: Sequence[_Partial], beam: int) -> list[_Partial]:
-        """Return the ``beam`` best ways to fill in the first mask of ``found`` with one token."""
-        rows = torch.tensor([each.ids for each in found])
+    def _best_tokens(self, partials: Sequence[_Partial], beam: int) -> list[_Partial]:
+        """Return the ``beam`` best ways to fill in the first mask of ``partials`` with one token."""
+        rows = torch.tensor([partial.ids for partial in partials])
         places = (rows == self.mask_id).int().argmax(1)
         log_probs = self._log_probs(rows, places).index_fill(1, self._special_ids, -math.inf)
         values, tokens = log_probs.topk(min(beam, log_probs.size(1)))
         extended = [
-            self._extended(each, (token,), (value,))
-            for each, *best in zip(found, tokens.tolist(), values.tolist(), strict=True)
+            self._extended(partial, (token,), (value,))
+            for partial, *best in zip(partials, tokens.tolist(), values.tolist(), strict=True)
             for token, value in zip(*best, strict=True)
             if value > -math.inf
         ]
-        return sorted(extended, key=lambda each: -each.total)[:beam]
+        return sorted(extended, key=lambda partial: -partial.total)[:beam]
 
     def _best_candidates(
-        self, found: Sequence[_Partial], candidates: Sequence[tuple[int, ...]], beam: int
+        self, partials: Sequence[_Partial], candidates: Sequence[tuple[int, ...]], beam: int
     ) -> list[_Partial]:
-        """Return the ``beam`` best ways to fill in the first mask of ``found`` with a candidate."""
+        """Return the ``beam`` best ways to fill in the first mask of ``partials`` with a candidate."""
         # for each length: index of each (row, position)
         queries: dict[int, dict[tuple[tuple[int, ...], int], int]] = defaultdict(dict)
         parts = [
-            (each, word, [_query(each.ids, each.ids.index(self.mask_id), word, done) for done in range(len(word))])
-            for each in found
+            (
+                partial,
+                word,
+                [_query(partial.ids, partial.ids.index(self.mask_id), word, done) for done in range(len(word))],
+            )
+            for partial in partials
             for word in candidates
         ]
         for _, _, asked in parts:
@@ -294,19 +303,23 @@ class MaskedLanguageModel:
                 self._check_length(len(row))
                 queries[len(row)].setdefault((row, place), len(queries[len(row)]))
         predicted = {
-            length: self._log_probs(torch.tensor([row for row, _ in rows]), torch.tensor([at for _, at in rows]))
+            length: self._log_probs(
+                torch.tensor([row for row, _ in rows]), torch.tensor([position for _, position in rows])
+            )
             for length, rows in queries.items()
         }
         extended = []
-        for each, word, asked in parts:
+        for partial, word, asked in parts:
             rows = (predicted[len(query[0])][queries[len(query[0])][query]] for query in asked)
             log_probs = tuple(float(row[token]) for row, token in zip(rows, word, strict=True))
-            extended.append(self._extended(each, word, log_probs))
-        return sorted(extended, key=lambda each: -each.total)[:beam]
+            extended.append(self._extended(partial, word, log_probs))
+        return sorted(extended, key=lambda partial: -partial.total)[:beam]
 
     def _extended(self, one: _Partial, word: tuple[int, ...], log_probs: tuple[float, ...]) -> _Partial:
-        at = one.ids.index(self.mask_id)
-        return _Partial((*one.ids[:at], *word, *one.ids[at + 1 :]), (*one.words, word), (*one.log_probs, *log_probs))
+        index = one.ids.index(self.mask_id)
+        return _Partial(
+            (*one.ids[:index], *word, *one.ids[index + 1 :]), (*one.words, word), (*one.log_probs, *log_probs)
+        )
 
     def _filling(self, found: _Partial) -> Filling:
         return Filling(

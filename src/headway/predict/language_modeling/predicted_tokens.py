@@ -69,6 +69,6 @@ def predicted_tokens(
             best.values.tolist(),
             strict=True,
         )
-        for at, (token, value, rank, entropy, ids, values) in enumerate(rows, start):
+        for position, (token, value, rank, entropy, ids, values) in enumerate(rows, start):
             others = tuple(map(TokenAlternative, tokenizer.display(ids), values))
-            yield PredictedToken(token, value, rank, at < forced, others, entropy)
+            yield PredictedToken(token, value, rank, position < forced, others, entropy)

@@ -55,23 +55,23 @@ def score_sequences(
         BundleError: The model's probabilities are NaN.
     """
     targets = [torch.tensor([*ids, EOS]) for ids in sequences]
-    found = [torch.empty(len(each)) for each in targets]
-    windows = [each for at, ids in enumerate(targets) for each in _windows(at, len(ids), context, stride)]
-    lengths = [range(each.begin, each.end) for each in windows]
+    scores = [torch.empty(len(target)) for target in targets]
+    windows = [window for index, ids in enumerate(targets) for window in _windows(index, len(ids), context, stride)]
+    lengths = [range(window.begin, window.end) for window in windows]
     for batch in length_batches(lengths, _MAX_BATCH_TOKENS, len(windows)):
-        chosen = [windows[at] for at in batch]
-        parts = [targets[each.sequence][each.begin : each.end] for each in chosen]
+        chosen = [windows[index] for index in batch]
+        parts = [targets[window.sequence][window.begin : window.end] for window in chosen]
         inputs = pad_sequences([[BOS, *part[:-1].tolist()] for part in parts], PAD, model.device)
         hidden = model.hidden(inputs)
         rows = torch.cat(
-            [hidden[row, each.first - each.begin : each.end - each.begin] for row, each in enumerate(chosen)]
+            [hidden[row, window.first - window.begin : window.end - window.begin] for row, window in enumerate(chosen)]
         )
-        counted = torch.cat([targets[each.sequence][each.first : each.end] for each in chosen])
+        counted = torch.cat([targets[window.sequence][window.first : window.end] for window in chosen])
         log_probs = _log_probs(model, rows, counted)
-        counts = [each.end - each.first for each in chosen]
-        for each, values in zip(chosen, torch.split(log_probs, counts), strict=True):
-            found[each.sequence][each.first : each.end] = values
-    return found
+        counts = [window.end - window.first for window in chosen]
+        for window, values in zip(chosen, torch.split(log_probs, counts), strict=True):
+            scores[window.sequence][window.first : window.end] = values
+    return scores
 
 
 @torch.inference_mode()
@@ -87,14 +87,14 @@ def score_sequences_by_steps(
         ConfigError: The probabilities are NaN because of the precision.
     """
     targets = [[*ids, EOS] for ids in sequences]
-    windows = [each for at, ids in enumerate(targets) for each in _windows(at, len(ids), context, stride)]
-    prompts = [[BOS, *targets[each.sequence][each.begin : each.first]] for each in windows]
-    counted = [targets[each.sequence][each.first : each.end] for each in windows]
+    windows = [window for index, ids in enumerate(targets) for window in _windows(index, len(ids), context, stride)]
+    prompts = [[BOS, *targets[window.sequence][window.begin : window.first]] for window in windows]
+    counted = [targets[window.sequence][window.first : window.end] for window in windows]
     parts = score_by_steps(model, [prompt[:-1] for prompt in prompts], [prompt[-1] for prompt in prompts], counted)
-    found: list[list[float]] = [[] for _ in sequences]
+    scores: list[list[float]] = [[] for _ in sequences]
     for window, values in zip(windows, parts, strict=True):
-        found[window.sequence] += values
-    return [torch.tensor(values) for values in found]
+        scores[window.sequence] += values
+    return [torch.tensor(values) for values in scores]
 
 
 @torch.inference_mode()
@@ -113,17 +113,17 @@ def score_sequences_with_state(
     parts: list[list[Tensor]] = [[] for _ in sequences]
     rows_at_a_time = max(_MAX_BATCH_TOKENS // block_length, 1)
     for batch in length_batches(sequences, sum(map(len, sequences)) + 1, rows_at_a_time):
-        inputs = pad_sequences([[BOS, *sequences[at]] for at in batch], PAD, model.device)
+        inputs = pad_sequences([[BOS, *sequences[index]] for index in batch], PAD, model.device)
         state = model.initial_state(len(batch))
         for begin in range(0, inputs.size(1), block_length):
             give_way()
             hidden, state = model.continue_from(state, inputs[:, begin : begin + block_length])
-            blocks = [targets[at][begin : begin + block_length] for at in batch]
+            blocks = [targets[index][begin : begin + block_length] for index in batch]
             rows = torch.cat([hidden[row, : len(block)] for row, block in enumerate(blocks)])
             log_probs = _log_probs(model, rows, torch.cat(blocks))
-            for at, values in zip(batch, torch.split(log_probs, list(map(len, blocks))), strict=True):
-                parts[at].append(values)
-    return [torch.cat(each) for each in parts]
+            for index, values in zip(batch, torch.split(log_probs, list(map(len, blocks))), strict=True):
+                parts[index].append(values)
+    return [torch.cat(blocks) for blocks in parts]
 
 
 def _log_probs(

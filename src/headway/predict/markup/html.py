@@ -286,8 +286,8 @@ def _outline(tokens: Sequence[_Token]) -> set[str]:
         elif token.kind == "tag":
             names.add(token.name)
             if token.closing and token.partner is not None:
-                own = children.pop()
-                inline |= own if texts.pop() else set()
+                child_names = children.pop()
+                inline |= child_names if texts.pop() else set()
             else:
                 children[-1].add(token.name)
                 if token.partner is not None:
@@ -313,13 +313,13 @@ def _decoded_items(raw: str, protect: bool) -> Iterator[Item]:
     everything: list[tuple[ItemKind, int, int]] = [("text", 0, len(text))]
     for kind, start, end in protected_parts(text) if protect else everything:
         if kind == "text":
-            own = text[start:end]
-            lead = end - len(own.lstrip(_SPACE))
-            trail = max(lead, start + len(own.rstrip(_SPACE)))
-            for at, after in ((start, lead), (lead, trail), (trail, end)):
-                if at < after:
-                    collapsed = re.sub(f"[{_SPACE}]+", " ", text[at:after])
-                    yield Item("text", (raw[starts[at] : starts[after]],), collapsed)
+            content = text[start:end]
+            lead = end - len(content.lstrip(_SPACE))
+            trail = max(lead, start + len(content.rstrip(_SPACE)))
+            for before, after in ((start, lead), (lead, trail), (trail, end)):
+                if before < after:
+                    collapsed = re.sub(f"[{_SPACE}]+", " ", text[before:after])
+                    yield Item("text", (raw[starts[before] : starts[after]],), collapsed)
         else:
             yield Item(kind, (raw[starts[start] : starts[end]],), text[start:end])
 
@@ -361,7 +361,11 @@ def _escape_function(items: Iterable[Item], quote: str = "") -> Callable[[str], 
     if quote:
         names[quote] = "&quot;" if quote == '"' else "&#39;"
     kept = {"&": r"&(?!#?\w+;)", "<": r"<(?=[\s\d=])", ">": ">"}
-    patterns = [f"(?P<kept>{'|'.join(kept[each] for each in kept if each in bare)})"] if set(bare) & set(kept) else []
+    patterns = (
+        [f"(?P<kept>{'|'.join(kept[character] for character in kept if character in bare)})"]
+        if set(bare) & set(kept)
+        else []
+    )
     pattern = re.compile("|".join([*patterns, f"[{''.join(names)}]"]))
 
     def escape(text: str) -> str:

@@ -139,13 +139,13 @@ class Segment:
 
     def visible_points(self) -> list[str]:
         """Return what a reader sees of each point."""
-        found = [item.text for item in (*self.before, *self.after)]
+        visible = [item.text for item in (*self.before, *self.after)]
         waiting = list(self.marks)
         while waiting:
             mark = waiting.pop()
-            found.append(mark.visible)
+            visible.append(mark.visible)
             waiting += mark.children
-        return found
+        return visible
 
     def find_placeholders(self, translation: str) -> tuple[Span, ...] | None:
         """Return the start and end in a translation of each placeholder, in the order of :attr:`placeholders`.
@@ -155,27 +155,29 @@ class Segment:
         """
         if not self.placeholders:
             return ()
-        texts = [self.text[each.start : each.end] for each in self.placeholders]
+        texts = [self.text[placeholder.start : placeholder.end] for placeholder in self.placeholders]
         pattern = re.compile("|".join(map(re.escape, sorted(set(texts), key=len, reverse=True))))
-        if _whole_words(pattern, self.text) != [(each.start, each.end) for each in self.placeholders]:
+        if _whole_words(pattern, self.text) != [
+            (placeholder.start, placeholder.end) for placeholder in self.placeholders
+        ]:
             return None
-        found: dict[str, list[Span]] = {text: [] for text in texts}
+        spans_by_text: dict[str, list[Span]] = {text: [] for text in texts}
         for start, end in _whole_words(pattern, translation):
-            found[translation[start:end]].append((start, end))
-        if {text: len(spans) for text, spans in found.items()} != Counter(texts):
+            spans_by_text[translation[start:end]].append((start, end))
+        if {text: len(spans) for text, spans in spans_by_text.items()} != Counter(texts):
             return None
-        spans = {text: iter(own) for text, own in found.items()}
+        spans = {text: iter(text_spans) for text, text_spans in spans_by_text.items()}
         return tuple(next(spans[text]) for text in texts)
 
     def without_placeholders(self) -> Segment:
         """Return the segment with points in place of placeholders and numbers with units."""
-        items = [replace(each, kind="point") if each.kind in ("placeholder", "number") else each for each in self.items]
+        items = [replace(item, kind="point") if item.kind in ("placeholder", "number") else item for item in self.items]
         return make_segment(items, self.escape)
 
 
 def _whole_words(pattern: re.Pattern[str], text: str) -> list[Span]:
     """Return the matches of a pattern that neither begin nor end inside a word."""
-    inside = {at for start, end in word_spans(text) for at in range(start + 1, end)}
+    inside = {position for start, end in word_spans(text) for position in range(start + 1, end)}
     return [match.span() for match in pattern.finditer(text) if inside.isdisjoint(match.span())]
 
 
@@ -197,7 +199,7 @@ class AlignedText:
 def split_words(text: str, placeholders: Iterable[Span]) -> list[Span]:
     """Return the start and end of each word and each single character of a text. A placeholder is one word."""
     kept = sorted(placeholders)
-    inside = {at for start, end in kept for at in range(start, end)}
+    inside = {position for start, end in kept for position in range(start, end)}
     return sorted([*kept, *(span for span in word_spans(text) if span[0] not in inside)])
 
 
@@ -309,12 +311,12 @@ def _simplify(items: Iterable[Item]) -> list[Item]:
             opened.append(len(result) - 1)
         elif item.kind == "close":
             start = opened.pop()
-            if all(_is_blank(result[at]) for at in range(start + 1, len(result) - 1)):
+            if all(_is_blank(result[index]) for index in range(start + 1, len(result) - 1)):
                 result[start:] = [_merge_points(result[start:])]
     merged: list[Item] = []
     for is_blank, group in groupby(result, _is_blank):
         run = list(group)
-        points = [at for at, item in enumerate(run) if item.kind == "point"]
+        points = [index for index, item in enumerate(run) if item.kind == "point"]
         if is_blank and points:
             run[points[0] : points[-1] + 1] = [_merge_points(run[points[0] : points[-1] + 1])]
         merged += run
@@ -355,26 +357,26 @@ def _separate_marks(items: Sequence[Item]) -> tuple[str, tuple[Mark, ...], tuple
                 if item.separates or item.text.strip(_BOUNDARY):
                     gap = gap or " "
         else:
-            own = item.text
+            content = item.text
             for point in points:
-                point.right = own[:1]
-            if points and own.startswith(tuple(_CLOSING)):
+                point.right = content[:1]
+            if points and content.startswith(tuple(_CLOSING)):
                 gap = ""  # a point leaves no space before punctuation
             if (after_mark and gap) or (points and text.endswith(tuple(_OPENING))):
-                own = own.lstrip(" ")  # tags and points leave no double space
-            if own.startswith(" ") and not points:
+                content = content.lstrip(" ")  # tags and points leave no double space
+            if content.startswith(" ") and not points:
                 for mark in opened:
                     mark.starts_with_space |= mark.start == len(text)
-                own = own if text else own.lstrip(" ")
+                content = content if text else content.lstrip(" ")
             points, after_mark = [], False
-            core = own.rstrip(" ")
+            core = content.rstrip(" ")
             if core:
                 text += gap if text else ""
                 if item.kind == "placeholder":
                     placeholders.append(Placeholder(len(text), len(text) + len(core), item.raw))
                 text += core
                 gap = ""
-            gap += own[len(core) :]
+            gap += content[len(core) :]
     return text, tuple(roots), tuple(placeholders)
 
 
@@ -398,14 +400,14 @@ def fill_segment(segment: Segment, translation: AlignedText, join: Callable[[Pie
     ``join`` returns the text of the pieces of a tag.
     """
     out: list[str] = []
-    found = zip(translation.placeholders, segment.placeholders, strict=True)
-    kept = sorted(found, key=lambda pair: pair[0], reverse=True)
+    pairs = zip(translation.placeholders, segment.placeholders, strict=True)
+    kept = sorted(pairs, key=lambda pair: pair[0], reverse=True)
 
     def add_text(start: int, end: int) -> None:
         """Add a part of the translation, in which placeholders are written as in the source."""
         while kept and kept[-1][0][1] <= end:
-            (at, after), placeholder = kept.pop()
-            out.extend((segment.escape(translation.text[start:at]), join(placeholder.raw)))
+            (begin, after), placeholder = kept.pop()
+            out.extend((segment.escape(translation.text[start:begin]), join(placeholder.raw)))
             start = after
         out.append(segment.escape(translation.text[start:end]))
 
@@ -468,7 +470,9 @@ class _Placement:
     """Places marks into a translation by word alignment."""
 
     def __init__(self, segment: Segment, translation: AlignedText) -> None:
-        self._source = split_words(segment.text, [(each.start, each.end) for each in segment.placeholders])
+        self._source = split_words(
+            segment.text, [(placeholder.start, placeholder.end) for placeholder in segment.placeholders]
+        )
         self._target = split_words(translation.text, translation.placeholders)
         self._source_text, self._target_text = segment.text, translation.text
         self._source_starts, self._source_ends = [start for start, _ in self._source], [end for _, end in self._source]
@@ -492,8 +496,8 @@ class _Placement:
         spans: dict[int, Span] = {}
         taken: set[int] = set()
         for order, mark in enumerate(marks):
-            if mark.closing is not None and (found := self._inside_word(mark, target, spans)):
-                spans[order], word = found
+            if mark.closing is not None and (enclosed := self._inside_word(mark, target, spans)):
+                spans[order], word = enclosed
                 taken.add(word)
         for order, mark in enumerate(marks):
             if order not in spans and mark.closing is not None and (run := self._best_run(mark, target, taken)):
@@ -504,17 +508,17 @@ class _Placement:
         for order, mark in enumerate(marks):
             if order in spans:
                 continue
-            at = self._position(mark, source, target)
+            position = self._position(mark, source, target)
             if not {mark.left, mark.right}.intersection(_JOINERS):
-                start, end = self._joined[bisect_left(self._joined, (at,)) - 1]
-                at = start if start < at < end else at
-            at = min(max(at, target[0]), target[1])
+                start, end = self._joined[bisect_left(self._joined, (position,)) - 1]
+                position = start if start < position < end else position
+            position = min(max(position, target[0]), target[1])
             for other, (start, end) in spans.items():
-                if start < at < end:
-                    inside = self._target_text[start:at].strip(), self._target_text[at:end].strip()
-                    at = start if not inside[0] or (inside[1] and order < other) else end
+                if start < position < end:
+                    inside = self._target_text[start:position].strip(), self._target_text[position:end].strip()
+                    position = start if not inside[0] or (inside[1] and order < other) else end
                     break
-            placed.append(((at, at), order))
+            placed.append(((position, position), order))
         return [(span, marks[order]) for span, order in sorted(placed)]
 
     def _inside_word(self, mark: Mark, target: Span, spans: dict[int, Span]) -> tuple[Span, int] | None:
@@ -552,7 +556,7 @@ class _Placement:
     def _enclose_spaces(self, marks: Sequence[Mark], spans: dict[int, Span], target: Span) -> None:
         """Extend the spans of pairs by the spaces that they enclose in the source. Each space is enclosed once."""
         last = target[0]
-        for order, (start, end) in sorted(spans.items(), key=lambda each: each[1]):
+        for order, (start, end) in sorted(spans.items(), key=lambda entry: entry[1]):
             if marks[order].starts_with_space and self._target_text[max(last, start - 1) : start] == " ":
                 start -= 1
             if marks[order].ends_with_space and self._target_text[end : min(target[1], end + 1)] == " ":
@@ -631,7 +635,9 @@ def link_words(
         target_tokens: The tokens of the translation as displayed.
         token_pairs: Pairs (source token, target token).
     """
-    source_words = split_words(segment.text, [(each.start, each.end) for each in segment.placeholders])
+    source_words = split_words(
+        segment.text, [(placeholder.start, placeholder.end) for placeholder in segment.placeholders]
+    )
     source = _words_of_tokens(segment.text, source_words, source_tokens)
     target = _words_of_tokens(translation, split_words(translation, placeholders), target_tokens)
     return frozenset((i, j) for one, other in token_pairs for i in source[one] for j in target[other])
@@ -642,15 +648,15 @@ def _words_of_tokens(text: str, words: Sequence[Span], tokens: Sequence[str]) ->
 
     A token is searched near the end of the token before it, because tokenizers may normalize the text.
     """
-    word_at = {at: index for index, span in enumerate(words) for at in range(*span)}
-    found: list[list[int]] = []
+    word_at = {start: index for index, span in enumerate(words) for start in range(*span)}
+    word_ids: list[list[int]] = []
     position = 0
     for token in tokens:
         core = re.sub(r"^[\s▁]+|\s+$|@@ ?$", "", token)
-        at = text.find(core, position, position + len(core) + _LOOKAHEAD) if core else -1
-        if at < 0:
-            found.append([])
+        start = text.find(core, position, position + len(core) + _LOOKAHEAD) if core else -1
+        if start < 0:
+            word_ids.append([])
             continue
-        position = at + len(core)
-        found.append(sorted({word_at[each] for each in range(at, position) if each in word_at}))
-    return found
+        position = start + len(core)
+        word_ids.append(sorted({word_at[character] for character in range(start, position) if character in word_at}))
+    return word_ids

@@ -112,7 +112,7 @@ def keeps_placeholders(source: str, target: str) -> bool:
 def _digit_counts(text: str) -> Counter[str]:
     """Return how often each number occurs in a text. Separators are left out, and all digits are ASCII."""
     return Counter(
-        "".join(str(int(each)) for each in number if each.isdecimal()) for number in _DIGITS.findall(text)
+        "".join(str(int(digit)) for digit in number if digit.isdecimal()) for number in _DIGITS.findall(text)
     )  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def remove_placeholders(source: str, target: str) -> str:
         elif match.lastgroup != "number":
             target = target[:start] + target[end:]
             position = max(border, kept[-3]) if len(kept) >= 3 and not is_open else border
-            kept = [each for each in kept[-3:] if each < position]
+            kept = [kept_position for kept_position in kept[-3:] if kept_position < position]
     return target
 
 
@@ -233,11 +233,11 @@ def _inline_items(line: str) -> list[Item]:
         items += _text_items(line[position:start])
         position = end
         name = "[" if kind in ("link", "link_end") else mark
-        partner = next((at for at in reversed(range(len(opened))) if opened[at][0] == name), None)
+        partner = next((index for index in reversed(range(len(opened))) if opened[index][0] == name), None)
         left, right = line[start - 1 : start], line[end : end + 1]
         if partner is not None and (kind == "link_end" or (left.strip() and not right.isalnum())):
-            at = opened[partner][1]
-            items[at] = Item("open", items[at].raw)
+            index = opened[partner][1]
+            items[index] = Item("open", items[index].raw)
             items.append(Item("close", (mark,)))
             del opened[partner:]
         elif kind == "link_end":

@@ -63,15 +63,18 @@ def noisy_channel_features(
     direct = score_candidates(
         translator, sources, candidates, target_language=target_language, source_language=source_language
     )
-    texts = [text for each in candidates for text in each]
+    texts = [text for group in candidates for text in group]
     rows = np.zeros((len(texts), 4))
-    rows[:, 0] = [each.log_probability for each in direct]
-    rows[:, 3] = [len(each.tokens) for each in direct]
+    rows[:, 0] = [scored_target.log_probability for scored_target in direct]
+    rows[:, 3] = [len(scored_target.tokens) for scored_target in direct]
     if language_model is not None:
-        rows[:, 1] = [each.log_probability for each in language_model.score(texts)]
+        rows[:, 1] = [scored_target.log_probability for scored_target in language_model.score(texts)]
     if channel is not None:
-        rows[:, 2] = [each.log_probability for each in score_candidates(channel, sources, candidates, reverse=True)]
-    return np.split(rows, np.cumsum([len(each) for each in candidates])[:-1])
+        rows[:, 2] = [
+            scored_target.log_probability
+            for scored_target in score_candidates(channel, sources, candidates, reverse=True)
+        ]
+    return np.split(rows, np.cumsum([len(group) for group in candidates])[:-1])
 
 
 def rank_by_noisy_channel(
@@ -95,7 +98,7 @@ def tune_noisy_channel(
     """
     from headway.evaluation.feature_weights import tune_feature_weights
 
-    used = [any(bool(rows[:, at].any()) for rows in features) for at in (1, 2)]
+    used = [any(bool(rows[:, column].any()) for rows in features) for column in (1, 2)]
     grids = [grid if has else (0.0,) for has, grid in zip(used, (_LANGUAGE_MODEL_GRID, _CHANNEL_GRID), strict=True)]
-    found = tune_feature_weights(features, candidates, references, [*grids, _LENGTH_GRID])
-    return NoisyChannelWeights(**dict(zip(NoisyChannelWeights.model_fields, found, strict=True)))
+    weights = tune_feature_weights(features, candidates, references, [*grids, _LENGTH_GRID])
+    return NoisyChannelWeights(**dict(zip(NoisyChannelWeights.model_fields, weights, strict=True)))

@@ -46,11 +46,11 @@ def rank_by_models(
         raise ConfigError(f"{len(weights)} weights for {len(translators)} models; expected a weight for each")
     totals = [0.0] * sum(map(len, candidates))
     for translator, weight in zip(translators, weights, strict=True):
-        found = score_candidates(
+        scored = score_candidates(
             translator, sources, candidates, target_language=target_language, source_language=source_language
         )
-        for at, each in enumerate(found):
-            totals[at] += weight * each.log_probability / length_penalty(len(each.tokens) + 1, alpha)
+        for index, target in enumerate(scored):
+            totals[index] += weight * target.log_probability / length_penalty(len(target.tokens) + 1, alpha)
     scores = iter(totals)
     return [rank_by_scores(texts, list(islice(scores, len(texts)))) for texts in candidates]
 
@@ -74,13 +74,13 @@ def score_candidates(
     """
     numbers = [number for number, texts in enumerate(candidates) for _ in texts]
     pairs = [sources[number] for number in numbers], [text for texts in candidates for text in texts]
-    found = translator.score_each(
+    scored = translator.score_each(
         *(pairs[::-1] if reverse else pairs), target_language=target_language, source_language=source_language
     )
-    for number, each in zip(numbers, found, strict=True):
-        if isinstance(each, HeadwayError):
-            raise each.with_location(f"source {number + 1}")
-    return [each for each in found if not isinstance(each, HeadwayError)]
+    for number, target in zip(numbers, scored, strict=True):
+        if isinstance(target, HeadwayError):
+            raise target.with_location(f"source {number + 1}")
+    return [target for target in scored if not isinstance(target, HeadwayError)]
 
 
 def rank_by_agreement(candidates: Sequence[str], scores: Sequence[float] | None = None) -> list[RankedText]:
@@ -93,7 +93,7 @@ def rank_by_agreement(candidates: Sequence[str], scores: Sequence[float] | None 
 def rank_by_scores(candidates: Sequence[str], scores: Sequence[float]) -> list[RankedText]:
     """Return the candidates of one source in the order of their scores, best first; equal ones keep their order."""
     ranked = [RankedText(text, score) for text, score in zip(candidates, scores, strict=True)]
-    return sorted(ranked, key=lambda each: each.score, reverse=True)
+    return sorted(ranked, key=lambda ranked_text: ranked_text.score, reverse=True)
 
 
 def expected_chrf(texts: Sequence[str], weights: Sequence[float]) -> list[float]:
@@ -126,10 +126,10 @@ def minimum_bayes_risk(translation: Translation, *, sampled: bool) -> Translatio
             twice. Otherwise, each candidate is weighted by its probability.
     """
     candidates = translation.candidates
-    weights = [1.0] * len(candidates) if sampled else softmax([each.log_probability for each in candidates])
+    weights = [1.0] * len(candidates) if sampled else softmax([candidate.log_probability for candidate in candidates])
     values = expected_chrf([candidate.text for candidate in candidates], weights)
     order = sorted(range(len(values)), key=values.__getitem__, reverse=True)
-    return replace(translation, candidates=tuple(replace(candidates[at], utility=values[at]) for at in order))
+    return replace(translation, candidates=tuple(replace(candidates[index], utility=values[index]) for index in order))
 
 
 def softmax(values: Sequence[float]) -> list[float]:

@@ -44,7 +44,10 @@ def attention_maps(
         model.hidden(*(pad_sequences(rows, PAD, model.device) for rows in (sources, [[BOS, *row] for row in targets])))
     # A recurrent decoder may call its attention layer once per step, which gives one map per step.
     maps = torch.cat(seen, dim=2).float().mean(1).cpu()
-    return [each[: len(target), : len(source)] for each, source, target in zip(maps, sources, targets, strict=True)]
+    return [
+        attention[: len(target), : len(source)]
+        for attention, source, target in zip(maps, sources, targets, strict=True)
+    ]
 
 
 def default_alignment_layer(num_layers: int) -> int:
@@ -172,5 +175,5 @@ def to_word_alignment(
 
     ``source_word_ids`` and ``target_word_ids`` contain the index of each token's word, from :func:`tokens_to_words`.
     """
-    found = {(source_word_ids[source], target_word_ids[target]) for source, target in token_pairs}
-    return sorted((source, target) for source, target in found if source is not None and target is not None)
+    word_pairs = {(source_word_ids[source], target_word_ids[target]) for source, target in token_pairs}
+    return sorted((source, target) for source, target in word_pairs if source is not None and target is not None)

@@ -94,7 +94,7 @@ class Glossary:
         if locations is None:
             locations = [f"glossary, row {number}" for number in range(1, len(rows) + 1)]
         self.entries: tuple[GlossaryEntry, ...] = tuple(map(_parse_row, rows, locations))
-        digest = hashlib.sha256(repr([(each.source, each.targets, each.case) for each in self.entries]).encode())
+        digest = hashlib.sha256(repr([(entry.source, entry.targets, entry.case) for entry in self.entries]).encode())
         self._fingerprint = digest.hexdigest()
         _ = self._tries  # raises an error if entries contradict each other
 
@@ -139,22 +139,24 @@ class Glossary:
         """
         words = split_words(text)
         readings = [(trie, words if case == "exact" else [*map(str.casefold, words)]) for case, trie in self._tries]
-        found: list[tuple[int, int, int, GlossaryEntry]] = []
+        occurrences: list[tuple[int, int, int, GlossaryEntry]] = []
         for rank, (trie, reading) in enumerate(readings):
             for start, word in enumerate(reading):
                 node, end = trie.get(word), start + 1
                 while node is not None:
                     if (entry := node.get(None)) is not None:
-                        found.append((start, end, rank, entry))
+                        occurrences.append((start, end, rank, entry))
                     node, end = (node.get(reading[end]) if end < len(reading) else None), end + 1
-        found.sort(key=lambda each: (-sum(map(len, words[each[0] : each[1]])), each[2], each[0]))
+        occurrences.sort(
+            key=lambda occurrence: (-sum(map(len, words[occurrence[0] : occurrence[1]])), occurrence[2], occurrence[0])
+        )
         taken: set[int] = set()
         chosen: list[tuple[int, GlossaryEntry]] = []
-        for start, end, _, entry in found:
+        for start, end, _, entry in occurrences:
             if taken.isdisjoint(range(start, end)):
                 taken.update(range(start, end))
                 chosen.append((start, entry))
-        return list(dict.fromkeys(entry for _, entry in sorted(chosen, key=lambda each: each[0])))
+        return list(dict.fromkeys(entry for _, entry in sorted(chosen, key=lambda occurrence: occurrence[0])))
 
     @cached_property
     def _tries(self) -> list[tuple[CaseRule, dict[str, Any]]]:
@@ -233,10 +235,10 @@ def model_glossary(glossary: Glossary, tokenizer: Any, max_phrase_tokens: int | 
     with _PREPARING:  # if several threads need a glossary, one of them prepares it and the others wait
         key = glossary, min(_MAX_TOKENS, max_phrase_tokens or _MAX_TOKENS)
         prepared = _PREPARED.setdefault(tokenizer, {})
-        prepared[key] = found = prepared.pop(key, None) or ModelGlossary(glossary, tokenizer, key[1])
+        prepared[key] = prepared_glossary = prepared.pop(key, None) or ModelGlossary(glossary, tokenizer, key[1])
         if len(prepared) > _MAX_PREPARED:
             del prepared[next(iter(prepared))]  # the least recently used entry
-        return found
+        return prepared_glossary
 
 
 _PREPARING = Lock()

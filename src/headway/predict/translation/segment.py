@@ -85,26 +85,26 @@ def _pieces(sentence: str, count: Callable[[str], int], limit: int) -> Iterator[
     if tokens <= limit:
         yield sentence
         return
-    at = _split_position(sentence)
-    if at is None:
+    position = _split_position(sentence)
+    if position is None:
         raise LengthError(
             f"a source of {tokens} tokens is longer than the limit of {limit}, and {sentence.strip()[:20]!r}... has no "
             "space or comma to split it at; break it up, or raise max_source_tokens (on the command line "
             "--max-source-tokens) as far as the model's positions allow"
         )
-    yield from _pieces(sentence[:at], count, limit)
-    yield from _pieces(sentence[at:], count, limit)
+    yield from _pieces(sentence[:position], count, limit)
+    yield from _pieces(sentence[position:], count, limit)
 
 
 def _split_position(sentence: str) -> int | None:
     """Return the position at which to split a sentence into two parts that are not blank, or None if there is none."""
     middle = len(sentence) / 2
     clauses, spaces = ([match.end() for match in pattern.finditer(sentence)] for pattern in (_CLAUSE, _SPACE))
-    central = [at for at in clauses if abs(at - middle) <= middle / 2]
+    central = [position for position in clauses if abs(position - middle) <= middle / 2]
     # range without the white space at both ends
     first, last = len(sentence) - len(sentence.lstrip()), len(sentence.rstrip())
     for positions in (central, spaces, clauses):
-        possible = [at for at in positions if first < at < last]
+        possible = [position for position in positions if first < position < last]
         if possible:
-            return min(possible, key=lambda at: abs(at - middle))
+            return min(possible, key=lambda position: abs(position - middle))
     return None

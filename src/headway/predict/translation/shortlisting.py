@@ -88,12 +88,12 @@ def read_shortlist(bundle: AnyBundle, folder: Path) -> Shortlist | None:
     try:
         with safe_open(path, framework="numpy") as file:
             always, table = (file.get_tensor(name) for name in ("always", "table"))
-            found = Shortlist(always, table, (file.metadata() or {})["vocabularies"])
+            shortlist = Shortlist(always, table, (file.metadata() or {})["vocabularies"])
     except (SafetensorError, ConfigError, KeyError, TypeError, ValueError, OSError) as error:
         raise BundleError(f"{path}: not a shortlist, or damaged ({error}); learn it again") from None
-    if found.vocabulary_fingerprints != _vocabularies(bundle):
+    if shortlist.vocabulary_fingerprints != _vocabularies(bundle):
         raise BundleError(f"{path}: made for a model with different vocabularies; learn it again")
-    return found
+    return shortlist
 
 
 def _vocabularies(bundle: AnyBundle) -> str:
@@ -106,13 +106,13 @@ def shortlist_coverage(
     """Measure the coverage on about 2,000 of the sentences, chosen at regular intervals."""
     step = max(1, len(sources) // _COVERAGE_SENTENCES)
     ours, theirs = _encoded(bundle, sources[::step], targets[::step])
-    sizes, found, tokens = 0, 0, 0
+    sizes, num_covered, tokens = 0, 0, 0
     for source, target in zip(ours, theirs, strict=True):
         listed = set(shortlist.allowed_tokens([source])[0].tolist())
         sizes += len(listed)
         tokens += len(target)
-        found += sum(token in listed for token in target)
-    return ShortlistCoverage(sizes / max(1, len(ours)), found / max(1, tokens))
+        num_covered += sum(token in listed for token in target)
+    return ShortlistCoverage(sizes / max(1, len(ours)), num_covered / max(1, tokens))
 
 
 def _encoded(bundle: Bundle, sources: Sequence[str], targets: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:
