@@ -36,9 +36,9 @@ from pathlib import Path
 import torch
 
 from headway.evaluation import bleu
-from headway.predict import Source, Translation, Translator, load_translator
+from headway.predict import TranslateOptions, Translation, Translator, load_translator
 from headway.predict.markup.placeholders import keeps_placeholders, parse_plain_text, placeholder_counts
-from headway.predict.translation.marked_translation import MarkedTranslation
+from headway.predict.translation.marked_translation import MarkedTexts
 
 PLACEHOLDERS = [
     "{name}",
@@ -138,21 +138,15 @@ def with_stand_ins(translator: Translator, inserted: Sequence[Sequence[str]], so
 def removed(translator: Translator, sources: Sequence[str]) -> list[str]:
     """Return the translations in which every placeholder is inserted by alignment."""
 
-    class Removing(MarkedTranslation):
+    class Removing(MarkedTexts):
         def parse(self, text: str):  # type: ignore[no-untyped-def]
             document = parse_plain_text(text)
             return document and document.without_placeholders()
 
-    translate = partial(_translate_unmarked, translator)
-    marked = Removing(translate, markup=None, protect=True, alignment=False, can_align=True)
-    found = marked.translate_each([Source(source) for source in sources])
-    return [each.text for each in found if isinstance(each, Translation)]
-
-
-def _translate_unmarked(
-    translator: Translator, sources: Sequence[Source], aligned: Sequence[bool]
-) -> list[Translation]:
-    return translator.translate(list(sources), protect=False, alignment=any(aligned))
+    marked = Removing(sources, TranslateOptions(), can_align=True)
+    texts, alignment = [unit.source for unit in marked.units], any(unit.needs_alignment for unit in marked.units)
+    marked.store(marked.units, translator.translate(texts, protect=False, alignment=alignment))
+    return [each.text for each in marked.merge() if isinstance(each, Translation)]
 
 
 def by_default(translator: Translator, sources: Sequence[str]) -> list[str]:

@@ -23,7 +23,7 @@ from headway import kernels
 from headway.engine import Precision
 from headway.errors import HeadwayError
 from headway.hardware import processor_name
-from headway.predict import Translation, load_translator
+from headway.predict import TranslateOptions, Translation, load_translator
 
 _LINES_PER_CALL = 25
 
@@ -50,13 +50,14 @@ def _compare(model: Path, texts: list[str], threads: int, precision: Precision) 
     """Print how many results of several threads differ from those of one thread, and return whether all are equal."""
     calls = [texts[start : start + _LINES_PER_CALL] for start in range(0, len(texts), _LINES_PER_CALL)]
     one, many = (load_translator(model, precision=precision) for _ in range(2))
+    aligned = TranslateOptions(alignment=True)
 
     started = time.perf_counter()
-    expected = [each for call in calls for each in one.translate_each(call, alignment=True)]
+    expected = [each for call in calls for each in one.translate_each(call, aligned)]
     seconds = [time.perf_counter() - started]
     started = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
-        results = pool.map(lambda call: many.translate_each(call, alignment=True), calls)
+        results = pool.map(lambda call: many.translate_each(call, aligned), calls)
         found = [each for result in results for each in result]
     seconds.append(time.perf_counter() - started)
 

@@ -33,7 +33,8 @@ import torch
 
 from headway.decode import DecodingOptions
 from headway.predict import Translator, load_translator
-from headway.predict.translation.calibration import Calibration, calibrate
+from headway.predict.translation.calibrate import calibrate
+from headway.predict.translation.calibration import Calibration
 
 TEXTS = 500  # number of texts of each random kind
 

@@ -9,7 +9,7 @@ import threads
 import typer
 
 from headway import kernels
-from headway.predict import Candidate, Translation, Translator
+from headway.predict import Candidate, TranslateOptions, Translation, Translator
 
 
 @pytest.mark.slow
@@ -31,7 +31,7 @@ def test_results_that_differ_are_counted(monkeypatch: pytest.MonkeyPatch, capsys
     """A translator that returns a different text at each call."""
     numbers = iter(range(1000))
 
-    def translate_each(texts: list[str], *, alignment: bool) -> list[Translation]:
+    def translate_each(texts: list[str], options: TranslateOptions) -> list[Translation]:
         candidate = Candidate(str(next(numbers)), 0.0, 0.0, ())
         return [Translation(text, (candidate,)) for text in texts]
 

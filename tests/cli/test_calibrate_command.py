@@ -13,10 +13,10 @@ from command_line import assert_refused, run, write_lines
 
 from headway.errors import BundleError
 from headway.predict import Translator, load_translator
+from headway.predict.translation.calibrate import calibrate
 from headway.predict.translation.calibration import (
     CALIBRATION_FILE,
     MIN_TEXTS,
-    calibrate,
     read_calibration,
     write_calibration,
 )

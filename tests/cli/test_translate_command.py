@@ -20,7 +20,16 @@ from command_line import assert_refused, run, write_lines
 from headway.cli import line_io
 from headway.cli.commands.translate import _Writer
 from headway.decode import DecodingOptions, Sampling
-from headway.predict import Candidate, Glossary, PivotTranslator, Source, Translation, Translator, load_translator
+from headway.predict import (
+    Candidate,
+    Glossary,
+    PivotTranslator,
+    Source,
+    TranslateOptions,
+    Translation,
+    Translator,
+    load_translator,
+)
 
 Make = Callable[..., Translator]
 LINES = ["das rote Haus", "ein Baum", "der Baum und das Haus"]
@@ -101,8 +110,8 @@ class TestOptions:
     ) -> None:
         asked: list[DecodingOptions] = []
 
-        def observed(_self: object, texts: list[Source], options: DecodingOptions, **_: object) -> list[Translation]:
-            asked.append(options)
+        def observed(_self: object, texts: list[Source], options: TranslateOptions, *_: object) -> list[Translation]:
+            asked.append(options.decoding)
             return [echo(text) for text in texts]
 
         monkeypatch.setattr(Translator, "translate_each", observed)

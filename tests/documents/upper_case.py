@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headway.decode import DecodingOptions
 from headway.errors import HeadwayError
 from headway.predict import (
     Candidate,
     Glossary,
-    MarkupKind,
-    MarkupOptions,
     Source,
     TextTranslator,
+    TranslateOptions,
     Translation,
     WordAlignment,
 )
-from headway.predict.translation.marked_translation import MarkedTranslation
-from headway.predict.translation.text_translator import PAPER_OPTIONS
+from headway.predict.translation.marked_translation import MarkedTexts, TranslationUnit
+from headway.predict.translation.options import DEFAULT_OPTIONS
 
 
 class UpperCaseTranslator(TextTranslator):
@@ -37,27 +35,19 @@ class UpperCaseTranslator(TextTranslator):
     def translate_each(
         self,
         texts: Sequence[str | Source],
-        options: DecodingOptions = PAPER_OPTIONS,
-        *,
-        target_language: str | None = None,
-        source_language: str | None = None,
-        alignment: bool = False,
+        options: TranslateOptions = DEFAULT_OPTIONS,
         glossary: Glossary | None = None,
-        markup: MarkupOptions | MarkupKind | None = None,
-        protect: bool = True,
     ) -> list[Translation | HeadwayError]:
-        marked = MarkedTranslation(
-            self._translate,
-            markup=MarkupOptions.of(markup),
-            protect=protect,
-            alignment=alignment,
-            can_align=False,
-        )
-        return marked.translate_each([Source(text) if isinstance(text, str) else text for text in texts])
+        marked = MarkedTexts(texts, options, can_align=False)
+        marked.store(marked.units, self._translate(marked.units))
+        if retries := marked.retries():
+            marked.store(retries, self._translate(retries))
+        return marked.merge()
 
-    def _translate(self, sources: Sequence[Source], _: Sequence[bool]) -> list[Translation | HeadwayError]:
-        self.texts += [source.text for source in sources]
-        return [Translation(each.text, (Candidate(self._word(each.text), 0.0, 0.0, ()),)) for each in sources]
+    def _translate(self, units: Sequence[TranslationUnit]) -> list[Translation]:
+        texts = [unit.source.text for unit in units]
+        self.texts += texts
+        return [Translation(text, (Candidate(self._word(text), 0.0, 0.0, ()),)) for text in texts]
 
     def _word(self, text: str) -> str:
         if self._identity:

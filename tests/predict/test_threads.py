@@ -13,7 +13,7 @@ import pytest
 from headway import kernels
 from headway.decode import DecodingOptions, Sampling
 from headway.errors import HeadwayError
-from headway.predict import Classifier, Translation, Translator
+from headway.predict import Classifier, TranslateOptions, Translation, Translator
 
 MakeTranslator = Callable[..., Translator]
 MakeClassifier = Callable[..., Classifier]
@@ -63,7 +63,7 @@ def test_translations_and_alignments_equal_those_of_one_thread(
     calls = chunks([*SHORT, *LONG], 3)
 
     def translating(translator: Translator) -> Callable[[list[str]], list[Translation | HeadwayError]]:
-        return lambda texts: translator.translate_each(texts, options, alignment=True)
+        return lambda texts: translator.translate_each(texts, TranslateOptions(decoding=options, alignment=True))
 
     settings = {"precision": precision, "max_source_tokens": 800}
     one, many = (make_translator(settings=settings, decoder_layers=2) for _ in range(2))

@@ -20,7 +20,7 @@ import pytest
 from deepl.api_data import GlossaryInfo, ModelType, MultilingualGlossaryDictionaryEntries
 from running_service import RunningService, running, unpack_model, wait_until
 
-from headway.predict import MarkupOptions, Source, Translation, Translator, load_translator
+from headway.predict import MarkupOptions, Source, TranslateOptions, Translation, Translator, load_translator
 from headway.predict.phrases import WordPhrase
 from headway.serve.apis.deepl_glossaries import _escaped, _unescaped
 
@@ -161,7 +161,7 @@ def test_tags(
 ) -> None:
     found = text_of(client.translate_text(text, source_lang="EN", target_lang="DE", **options))
     (alone,) = translator.translate_each(
-        [Source(text, split_sentences=True)], markup=MarkupOptions.parse(markup, "markup")
+        [Source(text, split_sentences=True)], TranslateOptions(markup=MarkupOptions.parse(markup, "markup"))
     )
     assert isinstance(alone, Translation)
     assert found == alone.text

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from headway.predict import TranslateOptions
 from headway.serve.errors import WorkerError
 from headway.serve.glossaries import GlossaryLines
 from headway.serve.workers.messages import Done, Job, Ping, Pong, StartJob, encode, receive
@@ -20,7 +21,8 @@ from headway.serve.workers.worker import _is_short, run_worker
     [
         (Job("m", "translate_each", (["a"],)), True),
         (Job("m", "stream", ("a",)), True),
-        (Job("m", "translate_each", (["a"],), {"alignment": True}), False),
+        (Job("m", "translate_each", (["a"],), {"options": TranslateOptions(alignment=True)}), False),
+        (Job("m", "translate_each", (["a"],), {"options": TranslateOptions()}), True),
         (Job("m", "translate_each", (["a"],), {"glossary": GlossaryLines("a\tb")}), False),
         (Job("m", "translate_each", (["a"],), priority=1), False),
         (Job("m", "score", (["a"],)), False),

@@ -14,7 +14,8 @@ from headway.errors import ConfigError, HeadwayError
 from headway.predict.markup.html import MarkupOptions
 from headway.predict.results import GlossaryTerm, Source
 from headway.predict.translation.glossary import Glossary
-from headway.predict.translation.text_translator import PAPER_OPTIONS, TextTranslator
+from headway.predict.translation.options import PAPER_OPTIONS, TranslateOptions
+from headway.predict.translation.text_translator import TextTranslator
 from headway.storage import atomic_write
 
 MARKUP: dict[TextSyntax, MarkupOptions | None] = {
@@ -80,6 +81,7 @@ def translate_document(
     """
     errors: list[HeadwayError] = []
     terms: list[GlossaryTerm] = []
+    shared = TranslateOptions(decoding=options, target_language=target_language, source_language=source_language)
 
     def translate(texts: Sequence[DocumentText]) -> list[str]:
         results: dict[int, str] = {}
@@ -87,14 +89,7 @@ def translate_document(
             numbers = [number for number, text in enumerate(texts) if text.syntax == syntax]
             sources = [Source(texts[number].text, split_sentences=True) for number in numbers]
             outcomes = (
-                translator.translate_each(
-                    sources,
-                    options,
-                    target_language=target_language,
-                    source_language=source_language,
-                    glossary=glossary,
-                    markup=markup,
-                )
+                translator.translate_each(sources, shared.model_copy(update={"markup": markup}), glossary)
                 if sources
                 else []
             )

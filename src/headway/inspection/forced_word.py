@@ -15,7 +15,7 @@ from headway.errors import DataError
 from headway.inspection.inspect_translator import inspect_translation
 from headway.inspection.results import Inspection
 from headway.predict import Source, Translator
-from headway.predict.translation.text_translator import PAPER_OPTIONS
+from headway.predict.translation.options import PAPER_OPTIONS
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         WordAlignment,
     )
     from headway.predict.translation.glossary import Glossary
+    from headway.predict.translation.options import TranslateOptions
     from headway.predict.translation.pivot import PivotTranslator
     from headway.predict.translation.pool import TranslatorPool
     from headway.predict.translation.search_tree import SearchEnd, SearchNode, SearchTree
@@ -106,6 +107,7 @@ __all__ = [
     "TextTranslator",
     "TokenAlternative",
     "TokenStream",
+    "TranslateOptions",
     "Translation",
     "Translator",
     "TranslatorPool",
@@ -164,6 +166,7 @@ _HOMES = {
     "TokenStream": "language_modeling.continuation",
     "Translation": "results",
     "Translator": "translation.translator",
+    "TranslateOptions": "translation.options",
     "TranslatorPool": "translation.pool",
     "WordAlignment": "results",
     "load_classifier": "classification.classifier",

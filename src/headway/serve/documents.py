@@ -28,7 +28,7 @@ from headway.documents.formats import DocumentFormat
 from headway.documents.isolated import SOURCE, TARGET, read_isolated, write_isolated
 from headway.documents.translation import MARKUP
 from headway.errors import HeadwayError
-from headway.predict import Source, Translation
+from headway.predict import Source, TranslateOptions, Translation
 from headway.serve.bulk_jobs import BulkJob, BulkWork
 from headway.serve.clients import Client
 from headway.serve.errors import (
@@ -331,7 +331,7 @@ class ServedDocuments:
                     continue
                 sources = [Source(encoded[number][1:], split_sentences=True) for number in numbers]
                 found, _ = await self._service.translate(
-                    background, sources, source, target, model, glossary, markup=MARKUP[syntax]
+                    background, sources, source, target, model, glossary, TranslateOptions(markup=MARKUP[syntax])
                 )
                 for number, each in zip(numbers, found, strict=True):
                     results[number] = json.dumps(_summarize_translation(each)).encode()

@@ -12,7 +12,8 @@ from typing import Any
 
 from headway.kinds import Capability
 from headway.predict import Candidate, Translation
-from headway.predict.markup.html import MarkupOptions, text_without_markup
+from headway.predict.markup.html import text_without_markup
+from headway.predict.translation.options import DEFAULT_OPTIONS, TranslateOptions
 from headway.serve.admission import Admission, estimated_tokens
 from headway.serve.bulk_jobs import BulkJob, BulkJobs, BulkWork
 from headway.serve.cache import ResultCache
@@ -174,7 +175,7 @@ class Service:
         target: str,
         model: str | None = None,
         glossary: StoredGlossary | None = None,
-        **keywords: Any,
+        options: TranslateOptions = DEFAULT_OPTIONS,
     ) -> tuple[list[Any], list[DetectedLanguage] | None]:
         """Translate texts; see :meth:`headway.predict.Translator.translate_each`. A text that fails has its error.
 
@@ -196,7 +197,7 @@ class Service:
             self.sizes.check_texts(plain)
         detected = None
         if source == "auto":
-            markup = MarkupOptions.of(keywords.get("markup"))
+            markup = options.markup
             readable = plain if markup is None else [text_without_markup(text, markup) for text in plain]
             detected = await self._detect(readable)
         codes = [source] * len(texts) if detected is None else [each.code for each in detected]
@@ -211,7 +212,7 @@ class Service:
                     raise
                 results |= {number: _unchanged(plain[number]) for number in numbers}
                 continue
-            arguments = direction.arguments | keywords
+            arguments: dict[str, Any] = {"options": options.model_copy(update=direction.arguments)}
             if glossary is not None:
                 dictionary = glossary.dictionary(direction.source, direction.target)
                 arguments["glossary"] = GlossaryLines(dictionary.lines)

@@ -185,7 +185,8 @@ class TranslationTask(Task[TranslationRecipe, RunData, TranslationModel]):
     def complete_model_folder(self, folder: Path, recipe: TranslationRecipe) -> None:
         """Calibrate the flag ``unlikely`` on the development set, if the set is large enough."""
         from headway.predict import load_translator
-        from headway.predict.translation.calibration import MIN_TEXTS, calibrate, write_calibration
+        from headway.predict.translation.calibrate import calibrate
+        from headway.predict.translation.calibration import MIN_TEXTS, write_calibration
 
         dev, data = recipe.data.dev, Path(recipe.data.folder)
         sources = [source for source, _ in read_examples(dev, data)] if dev else []

@@ -106,7 +106,7 @@ class TestTranslations:
     ) -> None:
         model = make_translator()
         model.alignment_layer = 9
-        monkeypatch.setattr("headway.predict.translation.find_candidates.search_all", None)
+        monkeypatch.setattr("headway.predict.translation.translator.search_all", None)
         with pytest.raises(ConfigError, match="alignment layer 9"):
             model.translate("das rote Haus", alignment=True)
 

@@ -12,12 +12,12 @@ import pytest
 
 from headway.decode import DecodingOptions, Sampling
 from headway.predict import Source, Translator
+from headway.predict.translation.calibrate import calibrate
 from headway.predict.translation.calibration import (
     CALIBRATION_FILE,
     MIN_TEXTS,
     Calibration,
     SurpriseScale,
-    calibrate,
     read_calibration,
 )
 from headway.predict.translation.calibration import _tail_rank as tail_rank

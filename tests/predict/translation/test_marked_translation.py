@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.decode import DecodingOptions
-from headway.errors import ConfigError, DataError, HeadwayError
-from headway.predict import Candidate, MarkupOptions, Source, Translation, Translator
+from headway.errors import ConfigError, DataError
+from headway.predict import Candidate, Source, TranslateOptions, Translation, Translator
 from headway.predict.markup.placeholders import placeholder_counts
-from headway.predict.translation import find_candidates as find_candidates_module
-from headway.predict.translation.marked_translation import MarkedTranslation
+from headway.predict.translation import call as call_module
+from headway.predict.translation.marked_translation import MarkedTexts, TranslationUnit
 
 Make = Callable[..., Translator]
 
@@ -31,20 +31,18 @@ class FakeModel:
         self.calls: list[list[str]] = []
         self.aligned: list[str] = []
 
-    def __call__(self, sources: Sequence[Source], aligned: Sequence[bool]) -> list[Translation | HeadwayError]:
-        self.calls.append([source.text for source in sources])
-        self.aligned += [source.text for source, align in zip(sources, aligned, strict=True) if align]
-        return [
-            Translation(source.text, (Candidate(self._function(source.text), -1.0, -1.0, ("x",)),))
-            for source in sources
-        ]
+    def _translate(self, units: Sequence[TranslationUnit]) -> list[Translation]:
+        texts = [unit.source.text for unit in units]
+        self.calls.append(texts)
+        self.aligned += [unit.source.text for unit in units if unit.needs_alignment]
+        return [Translation(text, (Candidate(self._function(text), -1.0, -1.0, ("x",)),)) for text in texts]
 
     def translate(self, *texts: str, markup: str | None = None, protect: bool = True) -> list[str]:
-        marked = MarkedTranslation(
-            self, markup=MarkupOptions.of(markup), protect=protect, alignment=False, can_align=True
-        )
-        found = marked.translate_each([Source(text) for text in texts])
-        return [each.text if isinstance(each, Translation) else f"{each}" for each in found]
+        marked = MarkedTexts(texts, TranslateOptions(markup=markup, protect=protect), can_align=True)
+        marked.store(marked.units, self._translate(marked.units))
+        if retries := marked.retries():
+            marked.store(retries, self._translate(retries))
+        return [result.text if isinstance(result, Translation) else f"{result}" for result in marked.merge()]
 
 
 def without(*unwanted: str) -> Callable[[str], str]:
@@ -158,7 +156,7 @@ def test_plain_texts_beside_marked_ones_are_translated_as_ever(
     expected = translator.translate(PLAIN, options, protect=False)
     beside = translator.translate([*MARKED, *PLAIN], options)[len(MARKED) :]
     assert [texts_of(each) for each in beside] == [texts_of(each) for each in expected]
-    monkeypatch.setattr(find_candidates_module, "attention_maps", None)  # an alignment would fail
+    monkeypatch.setattr(call_module, "attention_maps", None)  # an alignment would fail
     assert translator.translate(PLAIN, options) == expected
     translator.translate(PLAIN, options, markup="html")
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from headway.decode import DecodingOptions, Sampling
 from headway.errors import BundleError, ConfigError, HeadwayError, MissingPackageError
-from headway.predict import Glossary, Source, Translator, TranslatorPool, load_translator
+from headway.predict import Glossary, Source, TranslateOptions, Translator, TranslatorPool, load_translator
 from headway.predict.translation.pool import _shares
 
 Make = Callable[..., Translator]
@@ -89,8 +89,9 @@ def test_as_one_translator(pool: TranslatorPool, folder: Path, options: Decoding
         Source("Baum", banned=("Haus",)),
     ]
     alone = load_translator(folder)
-    expected = alone.translate_each(sources, options, alignment=True)
-    found = pool.translate_each(sources, options, alignment=True)
+    aligned = TranslateOptions(decoding=options, alignment=True)
+    expected = alone.translate_each(sources, aligned)
+    found = pool.translate_each(sources, aligned)
     assert len({str(each) for each in found}) > 5
     for ours, theirs in zip(found, expected, strict=True):
         if isinstance(theirs, HeadwayError) or isinstance(ours, HeadwayError):

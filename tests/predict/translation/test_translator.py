@@ -22,6 +22,7 @@ from headway.models.transformer import Transformer
 from headway.predict import (
     Candidate,
     Source,
+    TranslateOptions,
     Translation,
     Translator,
     load_translator,
@@ -329,7 +330,9 @@ class TestEach:
         self, make_translator: Make, bad: str | Source, options: dict[str, Any], message: str
     ) -> None:
         model, good = make_translator("whitespace"), "das rote Haus"
-        found = model.translate_each([good, bad, good], DecodingOptions.parse(options, "test"))
+        found = model.translate_each(
+            [good, bad, good], TranslateOptions(decoding=DecodingOptions.parse(options, "test"))
+        )
         assert [type(each) for each in found] == [Translation, ConfigError, Translation]
         assert message in str(found[1])
 

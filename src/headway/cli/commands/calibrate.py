@@ -35,16 +35,17 @@ def calibrate(
     from headway.errors import ConfigError
     from headway.hardware import keep_freed_memory
     from headway.predict import load_translator
-    from headway.predict.translation import calibration
+    from headway.predict.translation.calibrate import calibrate as calibrate_translator
+    from headway.predict.translation.calibration import MIN_TEXTS, write_calibration
 
     keep_freed_memory()
     translator = load_translator(model, device=device, precision=precision)
     texts, training = list(input_lines(source)), list(input_lines(train)) if train else []
-    result = calibration.calibrate(translator, texts, training, target_language=to, source_language=from_)
-    if result is None:
+    calibration = calibrate_translator(translator, texts, training, target_language=to, source_language=from_)
+    if calibration is None:
         raise ConfigError(
-            f"{source}: too few texts that can be translated; a calibration needs at least {calibration.MIN_TEXTS} to "
+            f"{source}: too few texts that can be translated; a calibration needs at least {MIN_TEXTS} to "
             "ensure with 99 % confidence that at most 1 % of the domain's texts are flagged"
         )
-    calibration.write_calibration(result, model)
-    print(f"{model}: calibrated on {result.texts:,} texts of {source}")
+    write_calibration(calibration, model)
+    print(f"{model}: calibrated on {calibration.texts:,} texts of {source}")

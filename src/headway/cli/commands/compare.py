@@ -24,6 +24,7 @@ from headway.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from headway.evaluation import ComparisonTable
     from headway.predict import ScoredText
+    from headway.predict.translation.options import TranslateKeywords
 
 GROUP = CommandGroup.EVALUATE
 COMMAND_CLASS = DecodingCommand
@@ -120,7 +121,7 @@ def compare(
                     f"{name} has {len(lines):,} lines and {reference} has {len(references):,}; expected a reference "
                     "for each line"
                 )
-        languages = {"target_language": to, "source_language": from_}
+        languages: TranslateKeywords = {"target_language": to, "source_language": from_}
         device = device_for_workers(device, workers) if models else device
         for system in models:
             assert source is not None

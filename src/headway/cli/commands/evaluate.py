@@ -25,6 +25,7 @@ from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from headway.predict import LanguageModel, ScoredText
+    from headway.predict.translation.options import TranslateKeywords
 
 GROUP = CommandGroup.EVALUATE
 COMMAND_CLASS = DecodingCommand
@@ -122,7 +123,7 @@ def evaluate(
     device = device_for_workers(device, workers)
     first = partial(load_translator, model, device=device, precision=precision, shortlist=shortlist)
     open_translator = partial(load_ensemble, first, other_models, device, precision)
-    languages = {"target_language": to, "source_language": from_}
+    languages: TranslateKeywords = {"target_language": to, "source_language": from_}
     sources, references = list(input_lines(source)), list(input_lines(reference))
     if len(sources) != len(references):
         raise DataError(

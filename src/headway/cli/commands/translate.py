@@ -27,6 +27,7 @@ from headway.errors import ConfigError, HeadwayError
 if TYPE_CHECKING:
     from headway.decode.request import DecodingOptions
     from headway.predict import Candidate, GlossaryTerm, Source, TextTranslator, Translation, Translator
+    from headway.predict.translation.options import TranslateKeywords
 
 GROUP = CommandGroup.RUN
 COMMAND_CLASS = DecodingCommand
@@ -151,7 +152,7 @@ def translate(
         if precision in ("auto", "int8") and workers == 1 and not _may_use_gpu(device, precision):
             start_compiling()  # in the background, while PyTorch is imported
         from headway.hardware import keep_freed_memory
-        from headway.predict import Glossary, TranslatorPool, load_translator
+        from headway.predict import Glossary, TranslateOptions, TranslatorPool, load_translator
         from headway.predict.translation.pivot import DEFAULT_CANDIDATES
 
     search = decoding_options()
@@ -209,30 +210,22 @@ def translate(
     reader = LineReader(name, input_format, prefix, include or (), ban or ())
     report = LineReport(name, on_error, translation_flags)
     used: Counter[tuple[str, bool]] = Counter()
+    languages: TranslateKeywords = {"target_language": to, "source_language": from_}
     with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
         if found_format is not None:
             assert source is not None
             assert output is not None
-            languages = {"target_language": to, "source_language": from_}
             document_report = translate_to_file(
                 translator, source, output, found_format, options=search, glossary=terms, **languages
             )
             _report_terms(_count_terms(document_report.glossary))
             return
+        how = TranslateOptions.of(search, {**languages, "alignment": alignment, "markup": markup, "protect": protect})
         writer = _Writer(translator, format_, listed=search.n_best > 1 and not mbr)
         lines = process_lines(batches, reader, report, writer.lines, job="translating", source=source, output=output)
         with closing(lines):
             for sources, results in lines:
-                results += translator.translate_each(
-                    sources,
-                    search,
-                    target_language=to,
-                    source_language=from_,
-                    alignment=alignment,
-                    glossary=terms,
-                    markup=markup,
-                    protect=protect,
-                )
+                results += translator.translate_each(sources, how, terms)
                 if mbr:
                     results[:] = [_by_agreement(result, search) for result in results]
                 if terms is not None:

@@ -30,19 +30,16 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from headway.bundle import AnyBundle
 from headway.config import Config
-from headway.decode import DecodingOptions
 from headway.errors import BundleError, ConfigError
 from headway.predict.results import Translation
 from headway.storage import atomic_write_text
-
-if TYPE_CHECKING:
-    from headway.predict.translation.translator import Translator
+from headway.text.base import TextTokenizer
 
 CALIBRATION_FILE = "calibration.json"
 """Name of the calibration's file in a model folder."""
@@ -51,7 +48,6 @@ MIN_TEXTS = 459
 """Minimum number of texts for a calibration, because 0.99^459 < 1 %."""
 
 _FALSE_ALARMS, _CONFIDENCE = 0.01, 0.99
-_MAX_TEXTS = 4000  # maximum number of texts to translate
 _SMOOTHING = 0.1  # added to each token's count
 _MIN_VARIANCE = 0.05  # minimum, as a share of the mean variance; the fitted line may be lower, or negative
 _LEAST = 1e-4  # minimum of the mean variance, in nats squared, for texts that are all equal
@@ -148,54 +144,37 @@ class Calibration(Config):
         return _surprise(0, sum(self.counts.values()), self.vocab_size)
 
 
-def calibrate(
-    translator: Translator,
-    sources: Sequence[str],
+def fit_calibration(
+    translations: Sequence[Translation],
+    tokenizer: TextTokenizer,
     training_sources: Sequence[str] = (),
     *,
     target_language: str | None = None,
     source_language: str | None = None,
 ) -> Calibration | None:
-    """Translate texts of the model's domain, and return the calibration.
-
-    Returns None if fewer than :data:`MIN_TEXTS` texts can be translated.
+    """Return the calibration for a model's translations of texts of its domain, or None if there are too few.
 
     Args:
-        translator: The model.
-        sources: Texts that the model was not trained on, such as the development set. At most 4,000 are translated,
-            chosen at regular intervals.
+        translations: At least :data:`MIN_TEXTS` translations of texts that the model was not trained on.
+        tokenizer: The tokenizer of the sources.
         training_sources: Source texts of the training data. They make the token frequencies more exact.
-        target_language: The language to translate into, for models with several target languages.
+        target_language: The language that was translated into, for models with several target languages.
         source_language: The language of the sources, for imported models that need it.
     """
-    tokenizer = translator.bundle.source_tokenizer
-    sources = [source for source in sources if source.strip()][:: max(1, -(-len(sources) // _MAX_TEXTS))]
-    # Greedy search and beam search find translations of different probability. The less probable one is used.
-    greedy, beam = (
-        translator.translate_each(
-            sources, options, target_language=target_language, source_language=source_language, protect=False
-        )
-        for options in (DecodingOptions(beam_size=1), DecodingOptions())
-    )
-    translated = [
-        min(one, other, key=_mean_log_prob)
-        for one, other in zip(greedy, beam, strict=True)
-        if isinstance(one, Translation) and isinstance(other, Translation)
-    ]
-    if (rank := _tail_rank(len(translated))) == 0:
+    if (rank := _tail_rank(len(translations))) == 0:
         return None
-    ids = tokenizer.encode_batch([each.source for each in translated])
+    texts = [translation.source for translation in translations]
+    ids = tokenizer.encode_batch(texts)
     counts = Counter(chain.from_iterable(chain(ids, tokenizer.encode_batch(training_sources))))
     total, vocab_size = counts.total(), tokenizer.vocab_size
 
     def source_surprise(tokens: Sequence[int]) -> float:
         """Return the surprise of a text of the calibration set, given the token frequencies in all other texts."""
-        own, rest = Counter(tokens), total - len(tokens)
-        return sum(times * _surprise(counts[token] - times, rest, vocab_size) for token, times in own.items())
+        in_text, rest = Counter(tokens), total - len(tokens)
+        return sum(times * _surprise(counts[token] - times, rest, vocab_size) for token, times in in_text.items())
 
     surprises = [source_surprise(tokens) for tokens in ids]
-    log_probs = [each.candidates[0].token_log_probabilities for each in translated]
-    texts = [each.source for each in translated]
+    log_probs = [translation.candidates[0].token_log_probabilities for translation in translations]
 
     def scale(totals: Iterable[float], lengths: Iterable[int]) -> SurpriseScale:
         return SurpriseScale.fit([(value / n, n) for value, n in zip(totals, lengths, strict=True)], rank)
@@ -209,10 +188,10 @@ def calibrate(
         counts=dict(sorted(counts.items())),
         token_scale=scale(surprises, map(len, ids)),
         character_scale=scale(surprises, map(len, texts)),
-        target_scale=scale((-sum(each) for each in log_probs), map(len, log_probs)),
+        target_scale=scale((-sum(of_tokens) for of_tokens in log_probs), map(len, log_probs)),
         threshold=0.0,
     )
-    scores = [calibration.score(*each) for each in zip(texts, ids, surprises, log_probs, strict=True)]
+    scores = [calibration.score(*measured) for measured in zip(texts, ids, surprises, log_probs, strict=True)]
     return calibration.model_copy(update={"threshold": max(_largest(scores, rank), 1.0)})
 
 
@@ -239,11 +218,6 @@ def read_calibration(bundle: AnyBundle, folder: Path) -> Calibration | None:
     if found.tokenizer != bundle.tokenizers["source"].fingerprint:
         raise BundleError(f"{path}: made for a model with a different vocabulary; delete it and run headway calibrate")
     return found
-
-
-def _mean_log_prob(translation: Translation) -> float:
-    log_probs = translation.candidates[0].token_log_probabilities
-    return sum(log_probs) / len(log_probs)
 
 
 def _surprise(count: int, total: int, vocab_size: int) -> float:

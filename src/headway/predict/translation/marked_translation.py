@@ -12,34 +12,30 @@ steps for the others:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from headway.errors import ConfigError, DataError, HeadwayError
-from headway.predict.markup.html import MarkupKind, MarkupOptions, parse_markup
+from headway.predict.markup.html import parse_markup
 from headway.predict.markup.marked_text import AlignedText, Document, Segment, link_words, visible_text
 from headway.predict.markup.placeholders import (
-    is_plain,
     keeps_placeholders,
     parse_plain_text,
     placeholder_counts,
     remove_placeholders,
 )
 from headway.predict.results import Alignment, Candidate, Source, Translation
+from headway.predict.translation.options import TranslateOptions
 from headway.predict.translation.plan import TranslationPlan, merge_parts
 from headway.predict.translation.segment import TextPart
 from headway.text.base import refuse_surrogates
-
-# Translates texts. The second list says for each text whether its candidates need an alignment.
-Translate = Callable[[Sequence[Source], Sequence[bool]], Sequence[Translation | HeadwayError]]
-
 
 _EMPTY = Candidate("", 0.0, 0.0, (), (), alignment=Alignment((), (), ()))  # the translation of a segment without text
 
 
 @dataclass
-class _Unit:
-    """A text that is translated at once: a text without anything to keep, or a segment.
+class TranslationUnit:
+    """A text that is translated at once: a whole text without anything to keep, or a segment.
 
     Attributes:
         source: The text.
@@ -54,86 +50,77 @@ class _Unit:
     result: Translation | HeadwayError | None = None
 
 
-def translate_marked(
-    texts: Sequence[str | Source],
-    translate: Translate,
-    *,
-    markup: MarkupOptions | MarkupKind | None,
-    protect: bool,
-    alignment: bool,
-    can_align: bool,
-) -> list[Translation | HeadwayError]:
-    """Translate texts that may contain something to keep. A text that cannot be translated is represented by its error.
+class MarkedTexts:
+    """The texts of one call: divides them into units to translate, and merges the translations of the units.
 
-    For ``markup``, ``protect`` and ``alignment`` see
-    :meth:`headway.predict.translation.text_translator.TextTranslator.translate`, for the others
-    :class:`MarkedTranslation`.
-    """
-    sources = [Source(text) if isinstance(text, str) else text for text in texts]
-    if markup is None and (not protect or all(is_plain(source.text) for source in sources)):
-        return list(translate(sources, [alignment] * len(sources)))
-    marked = MarkedTranslation(
-        translate, markup=MarkupOptions.of(markup), protect=protect, alignment=alignment, can_align=can_align
-    )
-    return marked.translate_each(sources)
-
-
-class MarkedTranslation:
-    """Translates the texts of one call.
+        marked = MarkedTexts(texts, options, can_align=True)
+        marked.store(marked.units, translate(marked.units))
+        if retries := marked.retries():
+            marked.store(retries, translate(retries))
+        translations = marked.merge()
 
     Args:
-        translate: Function that translates texts without markup and placeholders.
-        markup: How tags are treated. None means that the texts are plain text.
-        protect: Whether placeholders are kept.
-        alignment: Whether the candidates of all texts need an alignment.
+        texts: The texts, which may contain markup and placeholders.
+        options: How they are translated. Only ``markup``, ``protect`` and ``alignment`` are used.
         can_align: Whether the model can align. Otherwise marks keep their relative positions.
+
+    Attributes:
+        units: All units that have text.
     """
 
-    def __init__(
-        self, translate: Translate, *, markup: MarkupOptions | None, protect: bool, alignment: bool, can_align: bool
-    ) -> None:
-        self._translate, self._markup, self._protect = translate, markup, protect
-        self._alignment, self._can_align = alignment, can_align
+    def __init__(self, texts: Sequence[str | Source], options: TranslateOptions, *, can_align: bool) -> None:
+        self._options, self._can_align = options, can_align
+        self._sources = [Source(text) if isinstance(text, str) else text for text in texts]
+        self._documents = [self.parse(source.text) for source in self._sources]
+        self._units_of_texts = [
+            self._units(source, document) for source, document in zip(self._sources, self._documents, strict=True)
+        ]
+        self.units = _without_empty(
+            unit for units in self._units_of_texts if not isinstance(units, HeadwayError) for unit in units
+        )
 
-    def translate_each(self, sources: Sequence[Source]) -> list[Translation | HeadwayError]:
-        """Translate texts. A text that cannot be translated is represented by its error."""
-        documents = [self.parse(source.text) for source in sources]
-        units = [self._units(*pair) for pair in zip(sources, documents, strict=True)]
-        flat = [unit for own in units if not isinstance(own, HeadwayError) for unit in own]
-        self._translate_units(flat)
-        if again := [unit for unit in flat if not self._keeps_placeholders(unit)]:
-            for unit in again:
-                assert unit.segment is not None
-                unit.segment = unit.segment.without_placeholders()
-                unit.source = replace(unit.source, text=unit.segment.text)
-                unit.needs_alignment = self._needs_alignment(unit.segment)
-            self._translate_units(again)
+    @staticmethod
+    def store(units: Sequence[TranslationUnit], results: Sequence[Translation | HeadwayError]) -> None:
+        """Store the result of each unit."""
+        for unit, result in zip(units, results, strict=True):
+            unit.result = result
+
+    def retries(self) -> list[TranslationUnit]:
+        """Remove the placeholders of the units whose translations did not keep them, and return these units."""
+        units = [unit for unit in self.units if not self._keeps_placeholders(unit)]
+        for unit in units:
+            assert unit.segment is not None
+            unit.segment = unit.segment.without_placeholders()
+            unit.source = replace(unit.source, text=unit.segment.text)
+            unit.needs_alignment = self._needs_alignment(unit.segment)
+        return _without_empty(units)
+
+    def merge(self) -> list[Translation | HeadwayError]:
+        """Return the translation of each text, or the error if it cannot be translated."""
         results: list[Translation | HeadwayError] = []
-        for source, document, own in zip(sources, documents, units, strict=True):
-            if isinstance(own, HeadwayError):
-                results.append(own)
+        for source, document, units in zip(self._sources, self._documents, self._units_of_texts, strict=True):
+            if isinstance(units, HeadwayError):
+                results.append(units)
             elif document is None:
-                assert own[0].result is not None
-                results.append(own[0].result)
+                assert units[0].result is not None
+                results.append(units[0].result)
             else:
-                results.append(self._merge(source, document, own))
+                results.append(self._merge(source, document, units))
         return results
 
     def parse(self, text: str) -> Document | None:
         """Return the document of a text, or None if there is nothing to keep."""
-        if not text.strip():
-            return None
-        if self._markup is not None:
-            return parse_markup(text, self._markup, protect=self._protect)
-        return parse_plain_text(text) if self._protect else None
+        if self._options.markup is not None:
+            return parse_markup(text, self._options.markup, protect=self._options.protect) if text.strip() else None
+        return parse_plain_text(text) if self._options.protect else None
 
-    def _units(self, source: Source, document: Document | None) -> list[_Unit] | HeadwayError:
+    def _units(self, source: Source, document: Document | None) -> list[TranslationUnit] | HeadwayError:
+        if document is None:
+            return [TranslationUnit(source, self._options.alignment)]
         try:
             refuse_surrogates(source.text, 1)
         except DataError as error:
             return DataError(str(error).removeprefix("text 1, "))
-        if document is None:
-            return [_Unit(source, self._alignment)]
         if source.include and len(document.segments) > 1:
             return ConfigError(
                 f"include: the text is translated in {len(document.segments)} parts, and it is unknown which part must "
@@ -141,7 +128,7 @@ class MarkedTranslation:
             )
         first = next((piece for piece in document.pieces if isinstance(piece, int)), 0)
         return [
-            _Unit(
+            TranslationUnit(
                 replace(source, text=segment.text, prefix=source.prefix if number == first else ""),
                 self._needs_alignment(segment),
                 segment,
@@ -150,28 +137,22 @@ class MarkedTranslation:
         ]
 
     def _needs_alignment(self, segment: Segment) -> bool:
-        return self._alignment or (self._can_align and bool(segment.marks))
+        return self._options.alignment or (self._can_align and bool(segment.marks))
 
-    def _translate_units(self, units: Sequence[_Unit]) -> None:
-        chosen = [unit for unit in units if unit.segment is None or unit.segment.text]
-        found = self._translate([unit.source for unit in chosen], [unit.needs_alignment for unit in chosen])
-        for unit in units:
-            unit.result = Translation(unit.source.text, (_EMPTY,))
-        for unit, result in zip(chosen, found, strict=True):
-            unit.result = result
-
-    def _keeps_placeholders(self, unit: _Unit) -> bool:
+    def _keeps_placeholders(self, unit: TranslationUnit) -> bool:
         """Return whether all candidates contain the segment's placeholders. True for errors, which stay errors."""
         segment, result = unit.segment, unit.result
         if segment is None or not segment.has_placeholders or not isinstance(result, Translation):
             return True
         return all(
             segment.find_placeholders(candidate.text) is not None
-            and (not self._protect or keeps_placeholders(segment.text, candidate.text))
+            and (not self._options.protect or keeps_placeholders(segment.text, candidate.text))
             for candidate in result.candidates
         )
 
-    def _merge(self, source: Source, document: Document, units: Sequence[_Unit]) -> Translation | HeadwayError:
+    def _merge(
+        self, source: Source, document: Document, units: Sequence[TranslationUnit]
+    ) -> Translation | HeadwayError:
         """Merge the translations of a document's segments; see :func:`headway.predict.translation.plan.merge_parts`."""
         parts: list[Translation] = []
         for unit in units:
@@ -183,14 +164,15 @@ class MarkedTranslation:
         document = replace(document, segments=tuple(segments))
         spaces = [TextPart(segment.text, " " if number else "") for number, segment in enumerate(segments)]
         judged = [part.unlikely for part in parts if part.unlikely is not None]
+        keeps_alignments = self._options.alignment
         merged = merge_parts(
             TranslationPlan(source, tuple(spaces)),
-            [part.candidates if self._alignment else _without_alignments(part.candidates) for part in parts],
+            [part.candidates if keeps_alignments else _without_alignments(part.candidates) for part in parts],
             any(judged) if judged else None,
         )
         if isinstance(merged, HeadwayError):
             return merged
-        protected = self._protect and bool(placeholder_counts(source.text))
+        protected = self._options.protect and bool(placeholder_counts(source.text))
         candidates: list[Candidate] = []
         for rank, candidate in enumerate(merged.candidates):
             chosen = [part.candidates[min(rank, len(part.candidates) - 1)] for part in parts]
@@ -220,10 +202,21 @@ class MarkedTranslation:
         aligned = AlignedText(text, placeholders, links)
         if protected:
             expected = placeholder_counts("\n".join(segment.visible_points()))
-            found = placeholder_counts(visible_text(segment, aligned))
-            if any(found[each] != count for each, count in expected.items()):
+            counts = placeholder_counts(visible_text(segment, aligned))
+            if any(counts[placeholder] != count for placeholder, count in expected.items()):
                 return None
         return aligned
+
+
+def _without_empty(units: Iterable[TranslationUnit]) -> list[TranslationUnit]:
+    """Return the units to be translated by a model. The others, segments without text, get an empty translation."""
+    with_text: list[TranslationUnit] = []
+    for unit in units:
+        if unit.segment is None or unit.segment.text:
+            with_text.append(unit)
+        else:
+            unit.result = Translation(unit.source.text, (_EMPTY,))
+    return with_text
 
 
 def _without_alignments(candidates: Sequence[Candidate]) -> list[Candidate]:

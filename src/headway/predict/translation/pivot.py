@@ -24,15 +24,15 @@ from typing import get_args
 
 from headway.decode import DecodingOptions, SearchFunction, StepsFunction
 from headway.errors import ConfigError, HeadwayError
-from headway.predict.markup.html import MarkupKind, MarkupOptions
 from headway.predict.phrases import alternatives_to_include, contains_any_phrase
 from headway.predict.results import Alignment, Candidate, Flag, GlossaryTerm, Source, Translation, WordAlignment
 from headway.predict.translation.alignment import compose_alignments, word_alignment
 from headway.predict.translation.glossary import Glossary, GlossaryEntry
-from headway.predict.translation.marked_translation import translate_marked
+from headway.predict.translation.marked_translation import MarkedTexts, TranslationUnit
+from headway.predict.translation.options import DEFAULT_OPTIONS, PAPER_OPTIONS, TranslateOptions
 from headway.predict.translation.plan import TranslationPlan, merge_parts
 from headway.predict.translation.segment import TextPart, split_text
-from headway.predict.translation.text_translator import PAPER_OPTIONS, TextTranslator
+from headway.predict.translation.text_translator import TextTranslator
 from headway.predict.translation.translator import Translator
 
 DEFAULT_CANDIDATES = 1
@@ -99,37 +99,24 @@ class PivotTranslator(TextTranslator):
     def translate_each(
         self,
         texts: Sequence[str | Source],
-        options: DecodingOptions = PAPER_OPTIONS,
-        *,
-        target_language: str | None = None,
-        source_language: str | None = None,
-        alignment: bool = False,
+        options: TranslateOptions = DEFAULT_OPTIONS,
         glossary: Glossary | None = None,
-        markup: MarkupOptions | MarkupKind | None = None,
-        protect: bool = True,
     ) -> list[Translation | HeadwayError]:
         """Translate a list of texts. A text that cannot be translated is represented by its error.
 
-        The first step is a beam search with the beam size, length penalty and normalization of ``options``. All of them
+        The first step is a beam search with the beam size, length penalty and normalization of the options. All of them
         apply to the second step.
         """
-        if alignment:
+        if options.alignment:
             self.first.check_alignment()
             self.second.check_alignment()
         if glossary is not None:
             self.second.check_glossary(glossary)
-
-        def translate(sources: Sequence[Source], aligned: Sequence[bool]) -> list[Translation | HeadwayError]:
-            return self._translate(sources, aligned, options, source_language, target_language, glossary)
-
-        return translate_marked(
-            texts,
-            translate,
-            markup=markup,
-            protect=protect,
-            alignment=alignment,
-            can_align=self.first.can_align and self.second.can_align,
-        )
+        marked = MarkedTexts(texts, options, can_align=self.first.can_align and self.second.can_align)
+        marked.store(marked.units, self._translate(marked.units, options, glossary))
+        if retries := marked.retries():
+            marked.store(retries, self._translate(retries, options, glossary))
+        return marked.merge()
 
     def word_alignment(self, candidate: Candidate) -> WordAlignment:
         """Return the word alignment of a candidate that was translated with ``alignment=True``."""
@@ -140,58 +127,52 @@ class PivotTranslator(TextTranslator):
         self.second.check_glossary(glossary)
 
     def _translate(
-        self,
-        sources: Sequence[Source],
-        aligned: Sequence[bool],
-        options: DecodingOptions,
-        source_language: str | None,
-        target_language: str | None,
-        glossary: Glossary | None,
+        self, units: Sequence[TranslationUnit], options: TranslateOptions, glossary: Glossary | None
     ) -> list[Translation | HeadwayError]:
-        """Translate texts without markup and placeholders. ``aligned`` marks the texts that need an alignment."""
-        plans = [self._plan(source, source_language) for source in sources]
+        """Return the translation of each text, which contains no markup or placeholders to be kept, or its error."""
+        plans = [self._plan(unit.source, options.source_language) for unit in units]
         parts = [
-            _PivotedPart(each, tuple(glossary.matches(each.text)) if glossary else (), glossary is not None)
+            _PivotedPart(source, tuple(glossary.matches(source.text)) if glossary else (), glossary is not None)
             for plan in plans
             if not isinstance(plan, HeadwayError)
-            for each in plan[1]
+            for source in plan[1]
         ]
-        count = 1 if options.sampling is not None else min(self.candidates, options.beam_size)
-        first_options = DecodingOptions(
-            beam_size=options.beam_size if options.sampling is None else PAPER_OPTIONS.beam_size,
-            n_best=count,
-            length_penalty=options.length_penalty,
-            normalization=options.normalization,
-        )
-        needs_alignment = any(aligned)
-        found = self.first.translate_each(
-            [Source(part.source.text) for part in parts],
-            first_options,
-            source_language=source_language,
+        decoding = options.decoding
+        needs_alignment = any(unit.needs_alignment for unit in units)
+        first_options = TranslateOptions(
+            decoding=DecodingOptions(
+                beam_size=decoding.beam_size if decoding.sampling is None else PAPER_OPTIONS.beam_size,
+                n_best=1 if decoding.sampling is not None else min(self.candidates, decoding.beam_size),
+                length_penalty=decoding.length_penalty,
+                normalization=decoding.normalization,
+            ),
+            source_language=options.source_language,
             target_language=self._into,
             alignment=needs_alignment,
             protect=False,
         )
-        pivots = [[] if isinstance(each, HeadwayError) else _pivots(each) for each in found]
-        second = iter(
-            self.second.translate_each(
-                [
-                    self._requirements(part, pivot.text, options)
-                    for part, own in zip(parts, pivots, strict=True)
-                    for pivot in own
-                ],
-                options,
-                source_language=self._from,
-                target_language=target_language,
-                alignment=needs_alignment,
-                protect=False,
-            )
+        second_options = TranslateOptions(
+            decoding=decoding,
+            source_language=self._from,
+            target_language=options.target_language,
+            alignment=needs_alignment,
+            protect=False,
         )
+        starts = self.first.translate_each([Source(part.source.text) for part in parts], first_options)
+        pivots = [[] if isinstance(start, HeadwayError) else _pivots(start) for start in starts]
+        requests = [
+            self._requirements(part, pivot.text, decoding)
+            for part, of_part in zip(parts, pivots, strict=True)
+            for pivot in of_part
+        ]
+        remaining = iter(self.second.translate_each(requests, second_options))
         results: list[Translation | HeadwayError] = []
-        for part, start, own in zip(parts, found, pivots, strict=True):
-            ends = [next(second) for _ in own]
-            results.append(start if isinstance(start, HeadwayError) else self._join(part, start, own, ends, options))
-        return _merged(plans, iter(results), aligned)
+        for part, start, of_part in zip(parts, starts, pivots, strict=True):
+            ends = [next(remaining) for _ in of_part]
+            results.append(
+                start if isinstance(start, HeadwayError) else self._join(part, start, of_part, ends, decoding)
+            )
+        return _merged(plans, iter(results), [unit.needs_alignment for unit in units])
 
     def _plan(self, source: Source, source_language: str | None) -> tuple[TranslationPlan, list[Source]] | HeadwayError:
         """Split a text into the parts that have separate pivots."""

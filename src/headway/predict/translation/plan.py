@@ -59,33 +59,46 @@ class TranslationPlan:
     trailing_whitespace: str = ""
 
 
-@dataclass(frozen=True)
-class RequestBuilder:
-    """Creates the search requests for one call of the translator.
+@dataclass(frozen=True, kw_only=True)
+class CallSettings:
+    """What one call of a translator computes with: its model, and options that are resolved for this model.
 
     Attributes:
-        bundle: The model.
+        bundle: The model and its tokenizers.
+        decoding: The options of the search.
         special_tokens: The special tokens around each sentence.
-        options: The options of the search.
+        source_language: A BCP 47 tag, which selects the rules for splitting texts into sentences.
+        languages_differ: Whether source and target are known to be in different languages.
+        glossary: The glossary in the model's tokens. It is applied to each part of a text.
         max_source_tokens: Maximum number of source tokens, including special tokens. Longer texts are split.
         max_positions: Maximum length of a sequence, including EOS or BOS, for which the model has positions. None means
             no limit.
-        source_language: A BCP 47 tag, which selects the rules for splitting texts into sentences.
-        glossary: The glossary in the model's tokens. It is applied to each part of a text.
+        max_batch_tokens: Maximum size of a batch: number of sentences x source tokens.
+        avoid_flagged: Whether a flagged best hypothesis is replaced by the most probable one without flags.
     """
 
     bundle: Bundle
+    decoding: DecodingOptions
     special_tokens: SpecialTokens
-    options: DecodingOptions
+    source_language: str
+    languages_differ: bool
+    glossary: ModelGlossary | None
     max_source_tokens: int
     max_positions: int | None
-    source_language: str
-    glossary: ModelGlossary | None = None
+    max_batch_tokens: int
+    avoid_flagged: bool
+
+
+@dataclass(frozen=True)
+class RequestBuilder:
+    """Creates the search requests for one call of a translator."""
+
+    settings: CallSettings
 
     def plan_each(self, sources: Sequence[Source]) -> list[TranslationPlan | HeadwayError]:
         """Return the plan for each text, or the error if the text cannot be translated."""
         texts = ["" if not source.text.strip() else source.text for source in sources]
-        encoded = encode_each(self.bundle.source_tokenizer, texts)
+        encoded = encode_each(self.settings.bundle.source_tokenizer, texts)
         return [self._plan(source, ids) for source, ids in zip(sources, encoded, strict=True)]
 
     def _plan(self, source: Source, ids: list[int] | HeadwayError) -> TranslationPlan | HeadwayError:
@@ -96,17 +109,21 @@ class RequestBuilder:
         try:
             if source.include or source.banned:
                 check_phrases(source)
-            length = len(ids) + self.special_tokens.source_overhead
-            if source.split_sentences or length > self.max_source_tokens:
+            length = len(ids) + self.settings.special_tokens.source_overhead
+            if source.split_sentences or length > self.settings.max_source_tokens:
                 return self._plan_of_parts(source, length)
             return TranslationPlan(source, (TextPart(source.text, ""),), (self._request(source, ids),))
         except HeadwayError as error:
             return error
 
     def _plan_of_parts(self, source: Source, length: int) -> TranslationPlan:
-        encode, extra = self.bundle.source_tokenizer.encode, self.special_tokens.source_overhead
+        settings = self.settings
+        encode, overhead = settings.bundle.source_tokenizer.encode, settings.special_tokens.source_overhead
         parts, trailing_whitespace = split_text(
-            source.text, self.source_language, lambda text: len(encode(text)) + extra, self.max_source_tokens
+            source.text,
+            settings.source_language,
+            lambda text: len(encode(text)) + overhead,
+            settings.max_source_tokens,
         )
         if source.include and len(parts) > 1:
             raise ConfigError(
@@ -114,21 +131,22 @@ class RequestBuilder:
                 "must contain the phrases; translate its sentences one by one"
             )
         rest = replace(source, prefix="")  # the prefix belongs to the translation of the first part
-        sources = [replace(rest if at else source, text=part.text) for at, part in enumerate(parts)]
-        requests = tuple(self._request(each, encode(each.text)) for each in sources)
+        sources = [replace(rest if number else source, text=part.text) for number, part in enumerate(parts)]
+        requests = tuple(self._request(part_source, encode(part_source.text)) for part_source in sources)
         return TranslationPlan(source, tuple(parts), requests, trailing_whitespace)
 
     def _request(self, source: Source, ids: Sequence[int]) -> PartRequest:
         give_way()
-        tokenizer = self.bundle.target_tokenizer
-        prefix = self.special_tokens.target_prefix
+        settings = self.settings
+        tokenizer, glossary = settings.bundle.target_tokenizer, settings.glossary
+        prefix = settings.special_tokens.target_prefix
         if source.prefix:
             prefix += prefix_ids(tokenizer, source)
-        framed = tuple(self.special_tokens.add_to_source(ids))
+        framed = tuple(settings.special_tokens.add_to_source(ids))
         include = phrases_to_include(tokenizer, source) if source.include else ()
-        matches = self.glossary.matches(source.text) if self.glossary else []
+        matches = glossary.matches(source.text) if glossary else []
         # Sampling cannot be forced to produce phrases, so samples are only checked for them.
-        required = () if self.options.sampling else tuple(phrases for _, phrases in matches)
+        required = () if settings.decoding.sampling else tuple(phrases for _, phrases in matches)
         request = Request(
             source=framed,
             limit=self._limit(len(framed) - 1, len(prefix)),
@@ -138,21 +156,21 @@ class RequestBuilder:
             banned=banned_ids(tokenizer, source) if source.banned else (),
         )
         for phrase, alternatives in zip(source.include, include, strict=True):
-            shortest = min(len(each.tokens) for each in alternatives)
+            shortest = min(len(alternative.tokens) for alternative in alternatives)
             if shortest > request.limit:
                 raise LengthError(
                     f"include: {phrase!r} has {shortest} tokens, but this target may have at most "
                     f"{request.limit}; raise max_length (--max-length), or leave the phrase out"
                 )
-        check_request(request, self.options, EOS)  # an error during the search would stop the whole batch
-        terms = tuple(entry for entry, _ in matches) if self.glossary else None
+        check_request(request, settings.decoding, EOS)  # an error during the search would stop the whole batch
+        terms = tuple(entry for entry, _ in matches) if glossary else None
         return PartRequest(source, tuple(ids), request, terms)
 
     def _limit(self, source_length: int, prefix_length: int) -> int:
         """Return the maximum number of target tokens: ``max_length`` or the paper's limit, capped by the positions."""
-        limit = self.options.max_length or max(source_length, prefix_length) + MAX_EXTRA_TOKENS
-        if self.max_positions is not None:
-            limit = min(limit, self.max_positions - 1)
+        limit = self.settings.decoding.max_length or max(source_length, prefix_length) + MAX_EXTRA_TOKENS
+        if self.settings.max_positions is not None:
+            limit = min(limit, self.settings.max_positions - 1)
         if prefix_length > limit:
             raise LengthError(
                 f"prefix: {prefix_length} tokens, but this target may have at most {limit}; raise max_length "

@@ -22,12 +22,11 @@ from types import TracebackType
 from typing import Any
 
 from headway.contention import adapt_waiting
-from headway.decode import DecodingOptions
 from headway.errors import ConfigError, HeadwayError
-from headway.predict.markup.html import MarkupKind, MarkupOptions
 from headway.predict.results import Candidate, Source, Translation, WordAlignment
 from headway.predict.translation.glossary import Glossary
-from headway.predict.translation.text_translator import PAPER_OPTIONS, TextTranslator
+from headway.predict.translation.options import DEFAULT_OPTIONS, TranslateOptions
+from headway.predict.translation.text_translator import TextTranslator
 
 
 class TranslatorPool(TextTranslator):
@@ -86,24 +85,14 @@ class TranslatorPool(TextTranslator):
     def translate_each(
         self,
         texts: Sequence[str | Source],
-        options: DecodingOptions = PAPER_OPTIONS,
-        *,
-        target_language: str | None = None,
-        source_language: str | None = None,
-        alignment: bool = False,
+        options: TranslateOptions = DEFAULT_OPTIONS,
         glossary: Glossary | None = None,
-        markup: MarkupOptions | MarkupKind | None = None,
-        protect: bool = True,
     ) -> list[Translation | HeadwayError]:
         """Translate each text; see :meth:`TextTranslator.translate_each`."""
-        keywords = {
-            "target_language": target_language, "source_language": source_language, "alignment": alignment,
-            "glossary": glossary, "markup": markup, "protect": protect,
-        }  # fmt: skip
         sizes = [len(text if isinstance(text, str) else text.text) for text in texts]
         shares = _shares(sizes, self._workers)
         futures = [
-            self._submit("translate_each", [texts[index] for index in share], options, **keywords) for share in shares
+            self._submit("translate_each", [texts[index] for index in share], options, glossary) for share in shares
         ]
         results: dict[int, Translation | HeadwayError] = {}
         try:
@@ -134,12 +123,12 @@ class TranslatorPool(TextTranslator):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _submit(self, method: str | None, *arguments: Any, **keywords: Any) -> Future[Any]:
+    def _submit(self, method: str | None, *arguments: Any) -> Future[Any]:
         """Call a method of the translator in a free process. None only waits until a translator is loaded."""
         if self._closed:
             raise HeadwayError("this pool of translators is closed")
         with _readable_failure():
-            future: Future[Any] = self._executor.submit(_call, method, *arguments, **keywords)
+            future: Future[Any] = self._executor.submit(_call, method, *arguments)
             return future
 
 
@@ -212,11 +201,11 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _call(method: str | None, *arguments: Any, **keywords: Any) -> Any:
+def _call(method: str | None, *arguments: Any) -> Any:
     try:
         if isinstance(_loaded, Exception):
             raise _loaded
-        return None if method is None else getattr(_loaded, method)(*arguments, **keywords)
+        return None if method is None else getattr(_loaded, method)(*arguments)
     except Exception as error:
         try:
             pickle.loads(pickle.dumps(error))

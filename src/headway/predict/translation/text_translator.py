@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-from typing import overload
+from typing import Unpack, overload
 
 from headway.decode import DecodingOptions
 from headway.errors import HeadwayError
-from headway.predict.markup.html import MarkupKind, MarkupOptions
 from headway.predict.results import Candidate, Source, Translation, WordAlignment, process_lines, raise_first_error
 from headway.predict.translation.glossary import Glossary
-
-PAPER_OPTIONS = DecodingOptions()  # section 6.1
+from headway.predict.translation.options import DEFAULT_OPTIONS, PAPER_OPTIONS, TranslateKeywords, TranslateOptions
 
 
 class TextTranslator(ABC):
@@ -25,18 +22,18 @@ class TextTranslator(ABC):
     def translate_each(
         self,
         texts: Sequence[str | Source],
-        options: DecodingOptions = PAPER_OPTIONS,
-        *,
-        target_language: str | None = None,
-        source_language: str | None = None,
-        alignment: bool = False,
+        options: TranslateOptions = DEFAULT_OPTIONS,
         glossary: Glossary | None = None,
-        markup: MarkupOptions | MarkupKind | None = None,
-        protect: bool = True,
     ) -> list[Translation | HeadwayError]:
         """Translate a list of texts. A text that cannot be translated is represented by its error.
 
-        For the arguments see :meth:`translate`.
+        Args:
+            texts: The sources. The translation of a blank text is empty.
+            options: How they are translated.
+            glossary: Required translations of certain source phrases.
+
+        Raises:
+            ConfigError: The options do not fit the model.
         """
 
     @abstractmethod
@@ -49,12 +46,8 @@ class TextTranslator(ABC):
         text: str | Source,
         options: DecodingOptions = ...,
         *,
-        target_language: str | None = ...,
-        source_language: str | None = ...,
-        alignment: bool = ...,
         glossary: Glossary | None = ...,
-        markup: MarkupOptions | MarkupKind | None = ...,
-        protect: bool = ...,
+        **keywords: Unpack[TranslateKeywords],
     ) -> Translation: ...
     @overload
     def translate(
@@ -62,57 +55,35 @@ class TextTranslator(ABC):
         text: Sequence[str | Source],
         options: DecodingOptions = ...,
         *,
-        target_language: str | None = ...,
-        source_language: str | None = ...,
-        alignment: bool = ...,
         glossary: Glossary | None = ...,
-        markup: MarkupOptions | MarkupKind | None = ...,
-        protect: bool = ...,
+        **keywords: Unpack[TranslateKeywords],
     ) -> list[Translation]: ...
     def translate(
         self,
         text: str | Source | Sequence[str | Source],
         options: DecodingOptions = PAPER_OPTIONS,
         *,
-        target_language: str | None = None,
-        source_language: str | None = None,
-        alignment: bool = False,
         glossary: Glossary | None = None,
-        markup: MarkupOptions | MarkupKind | None = None,
-        protect: bool = True,
+        **keywords: Unpack[TranslateKeywords],
     ) -> Translation | list[Translation]:
         """Translate one text or a list of texts.
 
         Args:
             text: The source or sources. The translation of a blank text is empty.
             options: The options of the search.
-            target_language: The language to translate into, for models with several target languages.
-            source_language: The language of the sources, for imported models that need it.
-            alignment: Whether to align each target token to a source token.
             glossary: Required translations of certain source phrases.
-            markup: The syntax of the sources: "html" or "xml", or options. Tags are kept, and inline tags enclose the
-                translations of the words that they enclose in the source. None means that the sources are plain text.
-            protect: Whether placeholders, URLs, e-mail addresses, numbers with units, emoji, Markdown and line breaks
-                are kept; see :mod:`headway.predict.markup.placeholders`. A source that contains none of them is
-                translated as if this were False.
+            keywords: ``target_language``, ``source_language``, ``alignment``, ``markup`` and ``protect``, the fields of
+                :class:`headway.predict.TranslateOptions`.
 
         Raises:
+            ConfigError: A keyword is unknown, or the options do not fit the model.
             HeadwayError: A text cannot be translated. For a list, the message contains the number of the text, counted
                 from 1.
         """
         single = isinstance(text, (str, Source))
         texts = [text] if isinstance(text, (str, Source)) else text
-        found = self.translate_each(
-            texts,
-            options,
-            target_language=target_language,
-            source_language=source_language,
-            alignment=alignment,
-            glossary=glossary,
-            markup=markup,
-            protect=protect,
-        )
-        results = raise_first_error(found, None if single else "text", 1)
+        translations = self.translate_each(texts, TranslateOptions.of(options, keywords), glossary)
+        results = raise_first_error(translations, None if single else "text", 1)
         return results[0] if single else results
 
     def translate_lines(
@@ -120,28 +91,16 @@ class TextTranslator(ABC):
         lines: Iterable[str | Source],
         options: DecodingOptions = PAPER_OPTIONS,
         *,
-        target_language: str | None = None,
-        source_language: str | None = None,
-        alignment: bool = False,
         glossary: Glossary | None = None,
-        markup: MarkupOptions | MarkupKind | None = None,
-        protect: bool = True,
+        **keywords: Unpack[TranslateKeywords],
     ) -> Iterator[Translation]:
         """Translate a stream in order, reading ahead to batch sentences of similar length.
 
         For the arguments see :meth:`translate`. Memory use does not grow with the number of lines.
 
         Raises:
+            ConfigError: A keyword is unknown, or the options do not fit the model.
             HeadwayError: A line cannot be translated. The message contains the line number.
         """
-        translate = partial(
-            self.translate_each,
-            options=options,
-            target_language=target_language,
-            source_language=source_language,
-            alignment=alignment,
-            glossary=glossary,
-            markup=markup,
-            protect=protect,
-        )
-        return process_lines(lines, self.lines_ahead, translate)
+        chosen = TranslateOptions.of(options, keywords)
+        return process_lines(lines, self.lines_ahead, lambda chunk: self.translate_each(chunk, chosen, glossary))

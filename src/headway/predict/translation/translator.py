@@ -31,7 +31,6 @@ from headway.interop.onnx import STEP_FILE, OnnxModel
 from headway.models.base import TranslationModel
 from headway.models.registry import architecture_of
 from headway.nn.attention import attention_is_observed
-from headway.predict.markup.html import MarkupKind, MarkupOptions
 from headway.predict.once import once
 from headway.predict.results import (
     Candidate,
@@ -45,13 +44,15 @@ from headway.predict.results import (
 from headway.predict.shared_weights import with_own_model
 from headway.predict.translation.alignment import alignment_module, word_alignment
 from headway.predict.translation.calibration import Calibration, read_calibration
+from headway.predict.translation.call import TranslationCall
 from headway.predict.translation.find_candidates import CandidateFinder, search_vocabulary
 from headway.predict.translation.glossary import Glossary, ModelGlossary, model_glossary
-from headway.predict.translation.marked_translation import translate_marked
-from headway.predict.translation.plan import RequestBuilder, TranslationPlan, encode_each, merge_parts
+from headway.predict.translation.marked_translation import MarkedTexts
+from headway.predict.translation.options import DEFAULT_OPTIONS, PAPER_OPTIONS, TranslateOptions
+from headway.predict.translation.plan import CallSettings, RequestBuilder, encode_each
 from headway.predict.translation.search_tree import SearchTree
 from headway.predict.translation.shortlisting import read_shortlist
-from headway.predict.translation.text_translator import PAPER_OPTIONS, TextTranslator
+from headway.predict.translation.text_translator import TextTranslator
 from headway.text.base import BOS, EOS
 from headway.text.special_tokens import SpecialTokens
 
@@ -228,91 +229,68 @@ class Translator(TextTranslator):
         sources, targets = self.source_languages, self.target_languages
         self.translate_each(
             ["a", "b"],
-            source_language=sources[0] if sources else None,
-            target_language=targets[0] if targets else None,
+            TranslateOptions(
+                source_language=sources[0] if sources else None, target_language=targets[0] if targets else None
+            ),
         )
 
     def translate_each(
         self,
         texts: Sequence[str | Source],
-        options: DecodingOptions = PAPER_OPTIONS,
-        *,
-        target_language: str | None = None,
-        source_language: str | None = None,
-        alignment: bool = False,
+        options: TranslateOptions = DEFAULT_OPTIONS,
         glossary: Glossary | None = None,
-        markup: MarkupOptions | MarkupKind | None = None,
-        protect: bool = True,
     ) -> list[Translation | HeadwayError]:
         """Translate a list of texts. A text that cannot be translated is represented by its error."""
-        if alignment:
+        if options.alignment:
             self.check_alignment()
+        call = self._call(options, glossary)
+        marked = MarkedTexts(texts, options, can_align=self.can_align)
+        marked.store(marked.units, call.translate(marked.units))
+        if retries := marked.retries():
+            marked.store(retries, call.translate(retries))
+        return marked.merge()
 
-        def translate(sources: Sequence[Source], aligned: Sequence[bool]) -> list[Translation | HeadwayError]:
-            languages = target_language, source_language
-            return self._translate_unmarked(sources, aligned, options, *languages, glossary, keep_attention=alignment)
+    def _call(self, options: TranslateOptions, glossary: Glossary | None) -> TranslationCall:
+        """Return the call that translates texts without markup and placeholders.
 
-        return translate_marked(
-            texts, translate, markup=markup, protect=protect, alignment=alignment, can_align=self.can_align
-        )
-
-    def _translate_unmarked(
-        self,
-        sources: Sequence[Source],
-        aligned: Sequence[bool],
-        options: DecodingOptions,
-        target_language: str | None,
-        source_language: str | None,
-        glossary: Glossary | None,
-        *,
-        keep_attention: bool,
-    ) -> list[Translation | HeadwayError]:
-        """Translate texts without markup and placeholders. ``aligned`` marks those that need an alignment."""
-        special = self.bundle.token_template.fill(source_language=source_language, target_language=target_language)
-        task = self.bundle.task
-        languages = source_language or task.source_language, target_language or task.target_language
-        positions = self._model.max_length
-        terms = self._model_glossary(glossary, options, positions) if glossary is not None else None
-        builder = RequestBuilder(self.bundle, special, options, self.max_source_tokens, positions, languages[0], terms)
-        plans = builder.plan_each(sources)
-        parts = [part for plan in plans if isinstance(plan, TranslationPlan) for part in plan.requests]
-        if options.coverage_penalty and self._has_shortlist:
+        Raises:
+            ConfigError: The options or the glossary do not fit the model.
+        """
+        settings = self._settings(options, glossary)
+        if options.decoding.coverage_penalty and self._has_shortlist:
             raise ConfigError("a coverage penalty cannot be combined with a shortlist; leave one of them out")
-        needs_attention = options.coverage_penalty > 0 or attention_is_observed()
-        model = self._forward_model() if needs_attention else self._search_model()
-        finder = CandidateFinder(
-            self.bundle,
-            model,
-            options,
-            special,
-            _differ(*languages),
-            self.max_batch_tokens,
-            self.avoid_flagged,
-            self._search_all,
-        )
-        found = finder.find(parts)
-        counts = [len(plan.requests) if isinstance(plan, TranslationPlan) else 0 for plan in plans]
-        part_aligned = [align for align, count in zip(aligned, counts, strict=True) for _ in range(count)]
-        if chosen := [at for at, align in enumerate(part_aligned) if align]:
-            self._accelerated()
-            own_parts, own_found = [parts[at] for at in chosen], [found[at] for at in chosen]
-            layer = self.alignment_layer
-            with_alignments = finder.align(own_parts, own_found, layer, keep_attention=keep_attention)
-            for at, each in zip(chosen, with_alignments, strict=True):
-                found[at] = each
-        candidates = iter(found)
-        calibration, wanted = self.calibration, (source_language, target_language)
-        if calibration and (calibration.source_language, calibration.target_language) != wanted:
+        needs_attention = options.decoding.coverage_penalty > 0 or attention_is_observed()
+        calibration, languages = self.calibration, (options.source_language, options.target_language)
+        if calibration and (calibration.source_language, calibration.target_language) != languages:
             calibration = None
-        results: list[Translation | HeadwayError] = []
-        for plan in plans:
-            if isinstance(plan, HeadwayError):
-                results.append(plan)
-                continue
-            own = [next(candidates) for _ in plan.requests]
-            unlikely = None if calibration is None else _is_unlikely(calibration, plan, own, options)
-            results.append(merge_parts(plan, own, unlikely))
-        return results
+        return TranslationCall(
+            settings=settings,
+            finder=CandidateFinder(
+                settings, self._forward_model() if needs_attention else self._search_model(), self._search_all
+            ),
+            alignment_model=self._accelerated,
+            alignment_layer=self.alignment_layer,
+            keep_attention=options.alignment,
+            calibration=calibration,
+        )
+
+    def _settings(self, options: TranslateOptions, glossary: Glossary | None = None) -> CallSettings:
+        task, decoding, positions = self.bundle.task, options.decoding, self._model.max_length
+        source_language = options.source_language or task.source_language
+        return CallSettings(
+            bundle=self.bundle,
+            decoding=decoding,
+            special_tokens=self.bundle.token_template.fill(
+                source_language=options.source_language, target_language=options.target_language
+            ),
+            source_language=source_language,
+            languages_differ=_differ(source_language, options.target_language or task.target_language),
+            glossary=None if glossary is None else self._model_glossary(glossary, decoding, positions),
+            max_source_tokens=self.max_source_tokens,
+            max_positions=positions,
+            max_batch_tokens=self.max_batch_tokens,
+            avoid_flagged=self.avoid_flagged,
+        )
 
     def search_tree(
         self,
@@ -333,11 +311,10 @@ class Translator(TextTranslator):
         """
         if options.sampling is not None or options.groups > 1:
             raise ConfigError("a search tree needs one beam: leave out sampling and groups")
-        special = self.bundle.token_template.fill(source_language=source_language, target_language=target_language)
-        language = source_language or self.bundle.task.source_language
-        positions = self._model.max_length
-        builder = RequestBuilder(self.bundle, special, options, self.max_source_tokens, positions, language)
-        (plan,) = builder.plan_each([Source(text)])
+        settings = self._settings(
+            TranslateOptions(decoding=options, source_language=source_language, target_language=target_language)
+        )
+        (plan,) = RequestBuilder(settings).plan_each([Source(text)])
         if isinstance(plan, HeadwayError):
             raise plan
         if not plan.requests:
@@ -362,7 +339,7 @@ class Translator(TextTranslator):
                     steps,
                     end.value,
                     beam_size=options.beam_size,
-                    start=len(special.target_prefix),
+                    start=len(settings.special_tokens.target_prefix),
                     tokenizer=self.bundle.target_tokenizer,
                 )
 
@@ -482,26 +459,6 @@ class Translator(TextTranslator):
             )
         limits = [each for each in (options.max_length, positions and positions - 1) if each is not None]
         return model_glossary(glossary, self.bundle.target_tokenizer, min(limits, default=None))
-
-
-def _is_unlikely(
-    calibration: Calibration, plan: TranslationPlan, found: Sequence[Sequence[Candidate]], options: DecodingOptions
-) -> bool:
-    """Return whether a part of a text is unlike the calibration set.
-
-    Tokens that were sampled or forced are improbable in any domain, so only the source is judged in these cases.
-    """
-    return any(
-        calibration.is_unlikely(
-            part.source.text,
-            part.source_ids,
-            ()
-            if options.sampling or part.source.prefix.strip() or part.request.include
-            else candidates[0].token_log_probabilities,
-        )
-        for part, candidates in zip(plan.requests, found, strict=True)
-        if candidates
-    )
 
 
 def _accelerate(model: TranslationModel) -> TranslationModel:

@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.predict.results import raise_first_error
+from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.request_fields import authorization, parse_body
 from headway.serve.clients import Client
@@ -172,7 +173,9 @@ class _Aws:
         source, target = fields.source_language_code, fields.target_language_code
         terms = [self._service.glossaries.get(client.name, name) for name in fields.terminology_names or ()]
         glossary = terms[0] if terms else None
-        work = self._service.translate(client, [text], source, target, glossary=glossary, markup=markup)
+        work = self._service.translate(
+            client, [text], source, target, glossary=glossary, options=TranslateOptions(markup=markup)
+        )
         try:
             found, detected = await unless_disconnected(request, work)
         except UnknownLanguageError:

@@ -26,6 +26,7 @@ from starlette.routing import Route
 
 from headway.errors import HeadwayError
 from headway.predict.results import Translation, raise_first_error
+from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.request_fields import authorization, parse_json
 from headway.serve.clients import Client
@@ -214,9 +215,9 @@ class _Azure:
         client = self._service.checked_client(client, [job.text for job in jobs])
 
         async def translate(source: str, target: str, is_html: bool, texts: Sequence[str]) -> list[_Done]:
-            how: dict[str, Any] = {"alignment": alignment, "markup": "html" if is_html else None}
+            options = TranslateOptions(alignment=alignment, markup="html" if is_html else None)
             try:
-                found, detected = await self._service.translate(client, texts, source, target, **how)
+                found, detected = await self._service.translate(client, texts, source, target, options=options)
             except UnknownLanguageError as error:
                 code = _BAD_SOURCE if error.side == "source" else _BAD_TARGET
                 raise _refused(code, f"The {error.side} language is not valid") from None

@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from headway.predict import MarkupOptions, Source
 from headway.predict.results import raise_first_error
+from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis import deepl_glossaries
 from headway.serve.apis.deepl_fields import (
     authorized_client,
@@ -96,7 +97,9 @@ class _DeepL:
             given = [_WHITE_SPACE.sub(_without_newlines, text) for text in given]
         sources = [Source(text, split_sentences=splitting != "0") for text in given]
         try:
-            work = self._service.translate(client, sources, source or "auto", target, glossary=glossary, markup=markup)
+            work = self._service.translate(
+                client, sources, source or "auto", target, glossary=glossary, options=TranslateOptions(markup=markup)
+            )
             found, detected = await unless_disconnected(request, work)
         except UnknownLanguageError as error:
             raise BadRequestError(f"Value for '{error.side}_lang' not supported.") from None

@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from headway.decode.request import DecodingOptions
 from headway.predict.results import raise_first_error
+from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.request_fields import authorization, optional_text, parse_json_object
 from headway.serve.clients import Client
@@ -54,8 +55,9 @@ class _DeepLX:
             raise BadRequestError("Invalid tag_handling value. Allowed values are 'html' and 'xml'.")
         width = max(DecodingOptions().beam_size, _NUM_ALTERNATIVES + 1)
         self._service.sizes.check_search(hypotheses=width)
-        options = DecodingOptions(beam_size=width, n_best=_NUM_ALTERNATIVES + 1)
-        work = self._service.translate(client, [text], source, target, options=options, markup=tags or None)
+        decoding = DecodingOptions(beam_size=width, n_best=_NUM_ALTERNATIVES + 1)
+        options = TranslateOptions(decoding=decoding, markup=tags or None)
+        work = self._service.translate(client, [text], source, target, options=options)
         found, detected = await unless_disconnected(request, work)
         raise_first_error(found, None, 1)
         best, *others = [each.text for each in found[0].candidates]

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.predict.results import raise_first_error
+from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.request_fields import authorization, optional_text, parse_body, read_fields
 from headway.serve.clients import Client
@@ -115,9 +116,9 @@ class _Google:
         is_html: bool,
         glossary: StoredGlossary | None = None,
     ) -> list[_Translated]:
-        markup = "html" if is_html else None
+        options = TranslateOptions(markup="html" if is_html else None)
         try:
-            work = self._service.translate(client, texts, source or "auto", target, glossary=glossary, markup=markup)
+            work = self._service.translate(client, texts, source or "auto", target, glossary=glossary, options=options)
             found, detected = await unless_disconnected(request, work)
         except UnknownLanguageError as unknown:
             raise BadRequestError(f"{unknown.side.capitalize()} language is invalid.") from None

@@ -24,6 +24,7 @@ from headway.decode.request import DecodingOptions
 from headway.kinds import Capability
 from headway.predict import Continuation, StreamPart
 from headway.predict.results import raise_first_error
+from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.request_fields import authorization, parse_body, parse_fields
@@ -231,11 +232,11 @@ class _HuggingFace:
 
     async def _translate(self, call: _TaskCall) -> list[dict[str, str]]:
         parameters = call.fields.parameters_of(_TranslationTaskParameters)
-        options = parameters.generate_parameters.decoding()
-        self._service.sizes.check_search(hypotheses=options.beam_size, length=options.max_length)
+        decoding = parameters.generate_parameters.decoding()
+        self._service.sizes.check_search(hypotheses=decoding.beam_size, length=decoding.max_length)
         source, target = _languages(call.model, parameters.src_lang, parameters.tgt_lang)
         found, _ = await self._service.translate(
-            call.client, call.fields.texts, source, target, call.model.name, options=options
+            call.client, call.fields.texts, source, target, call.model.name, options=TranslateOptions(decoding=decoding)
         )
         raise_first_error(found, None, 1)
         return [{"translation_text": each.text} for each in found]

@@ -15,6 +15,7 @@ from starlette.routing import Route
 from headway.decode.request import DecodingOptions
 from headway.documents import document_extensions
 from headway.predict.results import raise_first_error
+from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.request_fields import read_fields, read_upload
 from headway.serve.documents import ServedDocument, ServedDocuments
@@ -68,14 +69,13 @@ class _LibreTranslate:
         if format_ not in ("text", "html"):
             raise BadRequestError(f"{format_} format is not supported")
         alternatives = _alternatives(fields)
-        options = DecodingOptions()
+        decoding = DecodingOptions()
         if alternatives:
-            width = max(options.beam_size, alternatives + 1)
-            options = options.model_copy(update={"beam_size": width, "n_best": alternatives + 1})
+            width = max(decoding.beam_size, alternatives + 1)
+            decoding = decoding.model_copy(update={"beam_size": width, "n_best": alternatives + 1})
             self._service.sizes.check_search(hypotheses=width)
-        work = self._service.translate(
-            client, texts, source, target, options=options, markup="html" if format_ == "html" else None
-        )
+        options = TranslateOptions(decoding=decoding, markup="html" if format_ == "html" else None)
+        work = self._service.translate(client, texts, source, target, options=options)
         found, detected = await unless_disconnected(request, work)
         raise_first_error(found, None, 1)
         answer: dict[str, Any] = {"translatedText": _one_or_list([each.text for each in found], is_list)}

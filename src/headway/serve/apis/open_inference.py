@@ -34,6 +34,7 @@ from headway.kinds import Capability
 from headway.predict import GenerationOptions
 from headway.predict.markup.html import MarkupKind
 from headway.predict.results import raise_first_error
+from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.request_fields import authorization, languages_for, parse_fields, parse_json_object
 from headway.serve.clients import Client
@@ -201,7 +202,8 @@ class _InferenceTask:
 async def _translate(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
     fields = parse_fields(_TranslationParameters, call.parameters)
     source, target = languages_for(call.model, fields.source_language, fields.target_language)
-    found, _ = await service.translate(call.client, call.texts, source, target, call.model.name, markup=fields.markup)
+    options = TranslateOptions(markup=fields.markup)
+    found, _ = await service.translate(call.client, call.texts, source, target, call.model.name, options=options)
     raise_first_error(found, None, 1)
     return [call.tensor("translation", [each.text for each in found])]
 

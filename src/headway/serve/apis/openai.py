@@ -25,6 +25,7 @@ from headway.kinds import Capability
 from headway.predict import Continuation, Prompt
 from headway.predict.language_modeling.predicted_tokens import PredictedToken
 from headway.predict.results import raise_first_error
+from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.request_fields import authorization, languages_for, parse_body
@@ -259,11 +260,14 @@ class _OpenAI:
         self, client: Client, model: ModelInfo, texts: Sequence[str], body: _CommonFields
     ) -> list[tuple[str, ...]]:
         """Return ``n`` translations of each text."""
-        options = DecodingOptions()
+        decoding = DecodingOptions()
         if body.count > 1:
-            options = options.model_copy(update={"beam_size": max(options.beam_size, body.count), "n_best": body.count})
+            width = max(decoding.beam_size, body.count)
+            decoding = decoding.model_copy(update={"beam_size": width, "n_best": body.count})
         source, target = languages_for(model, body.source_language, body.target_language)
-        found, _ = await self._service.translate(client, texts, source, target, model.name, options=options)
+        found, _ = await self._service.translate(
+            client, texts, source, target, model.name, options=TranslateOptions(decoding=decoding)
+        )
         raise_first_error(found, None, 1)
         return [tuple(each.text for each in result.candidates[: body.count]) for result in found]
 

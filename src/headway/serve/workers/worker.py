@@ -20,6 +20,7 @@ from headway.decode import Caller, SearchFunction, StepsFunction, search_as
 from headway.errors import HeadwayError
 from headway.hardware import move_to_huge_pages, return_freed_memory
 from headway.predict.language_modeling.continuation import Continuation, ContinuationStream
+from headway.predict.translation.options import TranslateOptions
 from headway.predict.translation.pivot import PivotTranslator
 from headway.serve.errors import WorkerError
 from headway.serve.glossaries import GlossaryLines
@@ -182,5 +183,6 @@ class _Worker:
 def _is_short(job: Job) -> bool:
     """Return whether a job has the highest priority and does little besides searching."""
     builds_glossary = any(isinstance(value, GlossaryLines) for value in job.keywords.values())
-    needs_forward_pass = job.keywords.get("alignment", False)
+    options = job.keywords.get("options")
+    needs_forward_pass = isinstance(options, TranslateOptions) and options.alignment
     return job.function in _SEARCHING_METHODS and job.priority == 0 and not (builds_glossary or needs_forward_pass)

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from headway.decode.request import DecodingOptions
 from headway.predict.markup.html import MarkupKind, MarkupOptions
 from headway.predict.results import Candidate, ScoredTarget, Source, Translation
+from headway.predict.translation.options import TranslateOptions
 from headway.predict.translation.segment import split_sentences
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
@@ -156,11 +157,14 @@ def make_translate_function(
         UnknownGlossaryError: There is no such glossary.
         BadRequestError: There are entries of a glossary, but no source language.
     """
-    options = DecodingOptions.parse(body.options, "options")
+    decoding = DecodingOptions.parse(body.options, "options")
     service.sizes.check_search(
-        hypotheses=max(options.beam_size, options.n_best),
-        length=options.max_length,
-        least_tokens=num_texts * options.min_length,
+        hypotheses=max(decoding.beam_size, decoding.n_best),
+        length=decoding.max_length,
+        least_tokens=num_texts * decoding.min_length,
+    )
+    options = TranslateOptions(
+        decoding=decoding, alignment=bool(body.alignment), markup=body.markup, protect=body.protect
     )
     include = tuple(each if isinstance(each, str) else tuple(each) for each in body.include)
     languages = body.source, body.target, body.model
@@ -168,8 +172,7 @@ def make_translate_function(
 
     async def translate(texts: Sequence[str]) -> list[dict[str, Any]]:
         sources = [Source(text, body.prefix, include, tuple(body.ban)) for text in texts]
-        how: dict[str, Any] = {"alignment": bool(body.alignment), "markup": body.markup, "protect": body.protect}
-        results, detected = await service.translate(client, sources, *languages, glossary, options=options, **how)
+        results, detected = await service.translate(client, sources, *languages, glossary, options)
         answers = [or_error(each, _translation) for each in results]
         for one, language in zip(answers, detected or (), strict=False):
             one["detected"] = asdict(language)

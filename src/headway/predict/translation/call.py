@@ -1,0 +1,111 @@
+"""One call of a translator: plan search requests, find candidates, align them, and merge the parts of each text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from headway.decode import length_batches
+from headway.errors import HeadwayError
+from headway.models.base import TranslationModel
+from headway.predict.results import Alignment, Candidate, Translation
+from headway.predict.translation.alignment import attention_maps, hard_alignment
+from headway.predict.translation.calibration import Calibration
+from headway.predict.translation.find_candidates import CandidateFinder
+from headway.predict.translation.marked_translation import TranslationUnit
+from headway.predict.translation.plan import CallSettings, PartRequest, RequestBuilder, TranslationPlan, merge_parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationCall:
+    """Translates the texts of one call, which contain no markup or placeholders to be kept.
+
+    Attributes:
+        settings: What the call computes with.
+        finder: Finds candidates for search requests.
+        alignment_model: Returns the form of the model that gives alignments. It is called if a text needs one.
+        alignment_layer: The decoder block whose attention gives alignments; see
+            :func:`headway.predict.translation.alignment.alignment_module`.
+        keep_attention: Whether alignments contain the attention weights.
+        calibration: The distribution from which the flag ``unlikely`` is computed. Without it, the flag is None.
+    """
+
+    settings: CallSettings
+    finder: CandidateFinder
+    alignment_model: Callable[[], TranslationModel]
+    alignment_layer: int | None
+    keep_attention: bool
+    calibration: Calibration | None
+
+    def translate(self, units: Sequence[TranslationUnit]) -> list[Translation | HeadwayError]:
+        """Return the translation of each text, or the error if it cannot be translated."""
+        plans = RequestBuilder(self.settings).plan_each([unit.source for unit in units])
+        counts = [len(plan.requests) if isinstance(plan, TranslationPlan) else 0 for plan in plans]
+        parts = [part for plan in plans if isinstance(plan, TranslationPlan) for part in plan.requests]
+        needs_alignment = [
+            unit.needs_alignment for unit, count in zip(units, counts, strict=True) for _ in range(count)
+        ]
+        candidates = self.finder.find(parts)
+        if True in needs_alignment:
+            candidates = self._align(parts, candidates, needs_alignment)
+        remaining = iter(candidates)
+        return [
+            plan if isinstance(plan, HeadwayError) else self._merge(plan, list(islice(remaining, count)))
+            for plan, count in zip(plans, counts, strict=True)
+        ]
+
+    def _align(
+        self,
+        parts: Sequence[PartRequest],
+        candidates: Sequence[Sequence[Candidate]],
+        needs_alignment: Sequence[bool],
+    ) -> list[list[Candidate]]:
+        """Return the candidates of each part, with alignments where they are needed."""
+        model, settings, special = self.alignment_model(), self.settings, self.settings.special_tokens
+        pairs = [
+            (part, candidate)
+            for part, of_part, needed in zip(parts, candidates, needs_alignment, strict=True)
+            if needed
+            for candidate in of_part
+        ]
+        longer = [max(part.request.source, candidate.ids, key=len) for part, candidate in pairs]
+        alignments: dict[int, Alignment] = {}
+        for batch in length_batches(longer, settings.max_batch_tokens, settings.max_batch_tokens):
+            sources = [pairs[index][0].request.source for index in batch]
+            targets = [[*special.target_prefix, *pairs[index][1].ids] for index in batch]
+            maps = attention_maps(model, sources, targets, layer=self.alignment_layer)
+            for index, attention in zip(batch, maps, strict=True):
+                ids, start = pairs[index][0].source_ids, len(special.source_prefix)
+                attention = attention[len(special.target_prefix) :, start : start + len(ids)]
+                alignment = hard_alignment(attention, settings.bundle.source_tokenizer.display(ids))
+                alignments[index] = alignment if self.keep_attention else alignment.without_attention()
+        aligned = iter(replace(pair[1], alignment=alignments[index]) for index, pair in enumerate(pairs))
+        return [
+            [next(aligned) for _ in of_part] if needed else list(of_part)
+            for of_part, needed in zip(candidates, needs_alignment, strict=True)
+        ]
+
+    def _merge(self, plan: TranslationPlan, candidates: Sequence[Sequence[Candidate]]) -> Translation | HeadwayError:
+        unlikely = None if self.calibration is None else self._is_unlikely(self.calibration, plan, candidates)
+        return merge_parts(plan, candidates, unlikely)
+
+    def _is_unlikely(
+        self, calibration: Calibration, plan: TranslationPlan, candidates: Sequence[Sequence[Candidate]]
+    ) -> bool:
+        """Return whether a part of a text is unlike the calibration set.
+
+        Tokens that were sampled or forced are improbable in any domain, so only the source is judged in these cases.
+        """
+        sampled = self.settings.decoding.sampling is not None
+        return any(
+            calibration.is_unlikely(
+                part.source.text,
+                part.source_ids,
+                ()
+                if sampled or part.source.prefix.strip() or part.request.include
+                else of_part[0].token_log_probabilities,
+            )
+            for part, of_part in zip(plan.requests, candidates, strict=True)
+            if of_part
+        )

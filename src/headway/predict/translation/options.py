@@ -1,0 +1,72 @@
+"""The options of a translation, apart from the texts and the glossary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+from pydantic import Field, field_validator
+
+from headway.config import Config
+from headway.decode import DecodingOptions
+from headway.predict.markup.html import MarkupKind, MarkupOptions
+
+PAPER_OPTIONS = DecodingOptions()  # section 6.1
+
+
+class TranslateOptions(Config):
+    """How texts are translated.
+
+    The command line, the service's own API and :meth:`headway.predict.TextTranslator.translate` have options of the
+    same names. Options that are sent to another process, or are part of a cache's key, are serialized as JSON without
+    those that have their default value, so that equal options have equal keys.
+    """
+
+    decoding: DecodingOptions = Field(PAPER_OPTIONS, description="Options of the search.")
+    target_language: str | None = Field(
+        None, description="The language to translate into, for models with several target languages."
+    )
+    source_language: str | None = Field(
+        None, description="The language of the texts, for imported models that need it."
+    )
+    alignment: bool = Field(False, description="Whether to align each target token to a source token.")
+    markup: MarkupOptions | None = Field(
+        None,
+        description='The syntax of the texts: "html" or "xml", or options. Tags are kept, and inline tags enclose the '
+        "translations of the words that they enclose in the source. Default: plain text.",
+    )
+    protect: bool = Field(
+        True,
+        description="Whether placeholders, URLs, e-mail addresses, numbers with units, emoji, Markdown and line breaks "
+        "are kept. A text that contains none of them is translated as if this were false.",
+    )
+
+    @field_validator("markup", mode="before")
+    @classmethod
+    def _options_of_kind(cls, markup: Any) -> Any:
+        return MarkupOptions.of(markup) if isinstance(markup, str) else markup
+
+    @classmethod
+    def of(cls, decoding: DecodingOptions, keywords: TranslateKeywords) -> TranslateOptions:
+        """Return the options with the keywords of :meth:`headway.predict.TextTranslator.translate`.
+
+        Raises:
+            ConfigError: A keyword or its value is invalid.
+        """
+        return cls.parse({"decoding": decoding, **keywords}, "options")
+
+    def __reduce__(self) -> tuple[Callable[[str], TranslateOptions], tuple[str]]:
+        return TranslateOptions.model_validate_json, (self.model_dump_json(exclude_defaults=True),)
+
+
+DEFAULT_OPTIONS = TranslateOptions()
+
+
+class TranslateKeywords(TypedDict, total=False):
+    """The fields of :class:`TranslateOptions` as keywords, without ``decoding``, which is an argument by position."""
+
+    target_language: str | None
+    source_language: str | None
+    alignment: bool
+    markup: MarkupOptions | MarkupKind | None
+    protect: bool
