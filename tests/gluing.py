@@ -40,7 +40,7 @@ class Gluing:
         logits = torch.randn(self.size, generator=generator)
         return logits + 6.0 * ((self.starts & self.ends[row[-1]]) > 0)
 
-    def select(self, state: list[tuple[int, ...]], rows: Tensor, sequences: Tensor | None = None) -> None:
+    def reorder_rows(self, state: list[tuple[int, ...]], rows: Tensor, sequences: Tensor | None = None) -> None:
         state[:] = [state[row] for row in rows.tolist()]
 
 

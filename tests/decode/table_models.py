@@ -60,7 +60,7 @@ class TableModel:
             [self.distribution(state.sentences[at // width], row[1:]) for at, row in enumerate(state.rows)]
         ).log()
 
-    def select(self, state: TableState, rows: Tensor, sequences: Tensor | None = None) -> None:
+    def reorder_rows(self, state: TableState, rows: Tensor, sequences: Tensor | None = None) -> None:
         state.rows = [state.rows[row] for row in rows.tolist()]
         if sequences is not None:
             state.sentences = [state.sentences[at] for at in sequences.tolist()]

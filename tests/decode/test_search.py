@@ -410,7 +410,7 @@ class RankingTransformer:
         self.model = model
         self.asked: list[str] = []
         self.device, self.max_length = model.device, model.max_length
-        self.start, self.admit, self.select = model.start, model.admit, model.select
+        self.start, self.admit, self.reorder_rows = model.start, model.admit, model.reorder_rows
 
     def step(self, state: TransformerState, tokens: Tensor, *, attention: bool = False) -> Step:
         return NotedStep(self.model.step(state, tokens), self.asked)

@@ -103,7 +103,7 @@ def test_prompts_with_a_common_beginning_take_the_place_of_one_that_has_left(pre
     kept = torch.tensor([0, 2, 4])
     with torch.inference_mode():
         state = model.start(first, beams=2)
-        model.select(state, torch.tensor([0, 1, 4, 5, 8, 9]), kept)
+        model.reorder_rows(state, torch.tensor([0, 1, 4, 5, 8, 9]), kept)
         model.admit(state, joining)
         assert state.prefix_kv.slots.tolist() == [0, 2, 4, 1, 3]
         found = model.step(state, torch.full((10,), 9)).logits()

@@ -115,7 +115,7 @@ def prefixes_and_logits(model: Any, search_model: Any) -> Iterator[tuple[Tensor,
         sources = sources[1:] if step == 4 else sources
         old = torch.arange(len(prefixes)).view(-1, beams)[kept if kept is not None else slice(None)]
         chosen = torch.stack([row[torch.randint(beams, (2,), generator=generator)] for row in old]).flatten()
-        search_model.select(state, chosen, kept)
+        search_model.reorder_rows(state, chosen, kept)
         beams = 2
         prefixes = torch.cat([prefixes[chosen], draw(len(chosen)).unsqueeze(1)], 1)
 

@@ -78,7 +78,7 @@ def test_beams_that_split_swap_and_leave_have_the_logits_of_their_own_prefixes()
         new_beams = 4 if step < 15 else 3
         old = range(len(sentences)) if kept is None else kept.tolist()
         rows = torch.cat([s * beams + torch.randint(beams, (new_beams,), generator=generator) for s in old])
-        engine.select(state, rows, kept)
+        engine.reorder_rows(state, rows, kept)
         chosen = torch.randint(4, 150, (len(rows),), generator=generator).tolist()
         prefixes = [[*prefixes[row], token] for row, token in zip(rows.tolist(), chosen, strict=True)]
 
@@ -88,7 +88,7 @@ def test_slots_that_no_beam_descends_from_are_dropped() -> None:
     state = engine.start(sources(4), beams=4)
     for _ in range(120):
         engine.step(state, torch.full((4,), 9)).logits()
-        engine.select(state, torch.zeros(4, dtype=torch.long))  # all beams continue the first one
+        engine.reorder_rows(state, torch.zeros(4, dtype=torch.long))  # all beams continue the first one
     assert state.prefix_kv.num_entries < 120 * 4 / 2
 
 
@@ -110,7 +110,7 @@ def test_sentences_that_join_later_are_not_disturbed_and_disturb_nobody() -> Non
                 for ids, tokens in ((early[0], prefix), (early[1], prefix), (late[0], newcomer))
             ]
         torch.testing.assert_close(logits[::2], torch.cat(expected), atol=2e-4, rtol=1e-4)
-        engine.select(state, torch.tensor([1, 0, 3, 2, 5, 4]))
+        engine.reorder_rows(state, torch.tensor([1, 0, 3, 2, 5, 4]))
         prefix.append(token)
         newcomer.append(token + 1)
 
@@ -126,7 +126,7 @@ def test_compiled_blocks_give_the_bits_of_their_parts(changes: dict[str, Any], m
         state = engine.start(sources(5, 3, 8), beams=2)
         for tokens in ([1] * 6, [20, 21, 22, 23, 24, 25], [30, 31, 32, 33, 34, 35]):
             logits = engine.step(state, torch.tensor(tokens)).logits()
-            engine.select(state, torch.tensor([1, 0, 3, 3, 4, 4]))
+            engine.reorder_rows(state, torch.tensor([1, 0, 3, 3, 4, 4]))
         engine.admit(state, sources(7))
         found.append((logits, engine.step(state, torch.tensor([9, 10, 11, 12, 13, 14, 1, 1])).logits()))
     for one, other in zip(*found, strict=True):
@@ -246,7 +246,7 @@ def test_in_integers_a_row_does_not_depend_on_what_is_beside_it(changes: dict[st
                     expected = engine.step(alone, torch.tensor([token])).logits()
                 assert torch.equal(logits[row], expected[0])
         rows = torch.cat([s * beams + torch.randint(beams, (4,), generator=generator) for s in range(3)])
-        engine.select(state, rows)
+        engine.reorder_rows(state, rows)
         chosen = torch.randint(4, 150, (len(rows),), generator=generator).tolist()
         prefixes = [[*prefixes[row], token] for row, token in zip(rows.tolist(), chosen, strict=True)]
 

@@ -74,7 +74,7 @@ def test_the_best_are_those_of_the_list_with_its_probabilities(precision: Precis
             chosen = torch.cat([torch.arange(beams) + beams * at for at in kept]), torch.tensor(kept)
         for state in (mine, plain):
             if chosen is not None:
-                engine.select(state, *chosen)
+                engine.reorder_rows(state, *chosen)
         if step == 3:
             joining = sources(9, 2)
             for state in (mine, plain):

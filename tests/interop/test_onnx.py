@@ -158,7 +158,7 @@ def test_selected_and_joined_states_go_on_as_the_models_own(changes: dict[str, A
         width = draws.randint(1, 3)
         chosen = torch.tensor([sentence * beams + draws.randrange(beams) for sentence in kept for _ in range(width)])
         for engine, state in zip(engines, states, strict=True):
-            engine.select(state, chosen, torch.tensor(kept) if step % 3 == 0 else None)
+            engine.reorder_rows(state, chosen, torch.tensor(kept) if step % 3 == 0 else None)
         if step % 3 == 0:
             assert states[1].length == states[1].positions.max()  # no positions of sentences that left remain
         beams = width
@@ -174,7 +174,7 @@ def test_selected_and_joined_states_go_on_as_the_models_own(changes: dict[str, A
 def test_the_beams_of_a_sentence_share_its_memory(model: OnnxModel) -> None:
     state = model.start([[4, 5, EOS], [6, EOS]])
     before = [tensor.data_ptr() for tensor in state.memory_kv]
-    model.select(state, torch.arange(2).repeat_interleave(4))
+    model.reorder_rows(state, torch.arange(2).repeat_interleave(4))
     assert model.step(state, torch.full((8,), BOS)).logits().size(0) == 8
     assert [tensor.data_ptr() for tensor in state.memory_kv] == before
     assert {tensor.size(0) for tensor in state.memory_kv} == {2}

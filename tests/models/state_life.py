@@ -36,10 +36,10 @@ def continue_and_compare(model: Any, random_tokens: Tokens) -> None:
                 texts.append(new)
             if step == 6:
                 kept = torch.tensor([3, 1])
-                model.select(state, kept, kept)
+                model.reorder_rows(state, kept, kept)
                 texts = [texts[3], texts[1]]
             if step == 8:  # two beams of each
-                model.select(state, torch.tensor([0, 0, 1, 1]))
+                model.reorder_rows(state, torch.tensor([0, 0, 1, 1]))
                 texts = [list(texts[row]) for row in (0, 0, 1, 1)]
             if step == 10:
                 new = [BOS, *random_tokens(2).tolist()]
@@ -76,7 +76,7 @@ class StateLife:
         lengths = [random.randint(1, 6) for _ in range(sentences)]
         sources = [self.random_tokens(length) for length in lengths]
         state = self.model.start([source.tolist() for source in sources])
-        self.model.select(state, torch.arange(sentences).repeat_interleave(beams))
+        self.model.reorder_rows(state, torch.arange(sentences).repeat_interleave(beams))
         return state, [Row(source, []) for source in sources for _ in range(beams)]
 
     def admitted(self, state: Any, sentences: int, beams: int) -> list[Row]:
@@ -97,12 +97,12 @@ class StateLife:
                     chosen = [
                         first + random.randrange(beams) for first in range(0, len(rows), beams) for _ in range(beams)
                     ]
-                    self.model.select(state, torch.tensor(chosen))
+                    self.model.reorder_rows(state, torch.tensor(chosen))
                     rows = [Row(rows[row].source, list(rows[row].prefix)) for row in chosen]
                 case "leave" if len(rows) > beams:
                     sentences = random.sample(range(len(rows) // beams), len(rows) // beams - 1)
                     chosen = [sentence * beams + beam for sentence in sentences for beam in reversed(range(beams))]
-                    self.model.select(state, torch.tensor(chosen), torch.tensor(sentences))
+                    self.model.reorder_rows(state, torch.tensor(chosen), torch.tensor(sentences))
                     rows = [rows[row] for row in chosen]
                 case "admit" if len(rows) < 10:
                     rows += self.admitted(state, random.randint(1, 2), beams)

@@ -239,7 +239,7 @@ def test_the_cache_keeps_the_window_whatever_the_length(precision: Any, beams: i
     most, least = 0, 256 if precision == "int8" else 32
     for _ in range(500):
         model.step(state, random_tokens(beams)).logits()
-        model.select(state, torch.arange(beams))
+        model.reorder_rows(state, torch.arange(beams))
         most = max(most, state.prefix_kv.keys[0].size(1))
     assert state.prefix_kv.lengths.tolist() == [500]
     assert most <= 1.5 * max(least, 5 * beams) + 33 * beams

@@ -226,7 +226,7 @@ def test_rows_that_come_and_go_need_no_more_room_than_the_longest_of_them() -> N
             rows += life.admitted(state, 1, 1)
         if len(rows[0].prefix) == 6:
             stay = torch.arange(1, len(rows))
-            life.model.select(state, stay, stay)
+            life.model.reorder_rows(state, stay, stay)
             rows = rows[1:]
 
 

@@ -52,7 +52,7 @@ def check_a_life(model: Transformer) -> None:
     sources = [tokens(4), tokens(2), tokens(3)]
     state = model.start([source.tolist() for source in sources[:2]], beams=2)
     model.step(state, torch.tensor([1, 2, 3, 4])).logits()
-    model.select(state, torch.tensor([1, 0, 2, 2]))
+    model.reorder_rows(state, torch.tensor([1, 0, 2, 2]))
     model.admit(state, [sources[2].tolist()])
     model.step(state, torch.tensor([5, 6, 7, 8, 5, 6])).logits()
     found = model.step(state, torch.tensor([7, 8, 9, 5, 6, 7])).logits()

@@ -184,10 +184,10 @@ class Slow:
             raise RuntimeError("poison")
         return self.model.step(state[0], tokens, attention=attention)
 
-    def select(self, state: Any, rows: torch.Tensor, sequences: torch.Tensor | None = None) -> None:
+    def reorder_rows(self, state: Any, rows: torch.Tensor, sequences: torch.Tensor | None = None) -> None:
         if sequences is not None:
             state[1][:] = [state[1][at] for at in sequences.tolist()]
-        self.model.select(state[0], rows, sequences)
+        self.model.reorder_rows(state[0], rows, sequences)
 
     def run(self, steps: int = 100_000) -> None:
         self.permitted.release(steps)
@@ -238,9 +238,9 @@ def test_a_call_that_is_canceled_while_another_one_is_removed_ends(
         with search_as(caller):
             return shared(slow, [request(number, 100_000 if caller is removed else 12)], GREEDY, VOCABULARY)
 
-    def select(state: Any, rows: torch.Tensor, sequences: torch.Tensor | None = None) -> None:
+    def reorder_rows(state: Any, rows: torch.Tensor, sequences: torch.Tensor | None = None) -> None:
         waiting.canceled.set()
-        Slow.select(slow, state, rows, sequences)
+        Slow.reorder_rows(slow, state, rows, sequences)
 
     futures = []
     for caller, number in ((removed, 1), (Caller(), 2), (waiting, 3)):
@@ -248,7 +248,7 @@ def test_a_call_that_is_canceled_while_another_one_is_removed_ends(
         wait_until(lambda: shared.num_sequences + shared.num_waiting == len(futures))
     slow.run(1)
     wait_until(lambda: slow.begun == 2 and shared.num_sequences == 2)
-    monkeypatch.setattr(slow, "select", select)
+    monkeypatch.setattr(slow, "reorder_rows", reorder_rows)
     removed.canceled.set()
     slow.run()
     for future in (futures[0], futures[2]):

@@ -536,7 +536,7 @@ class BeamSearch(Generic[StateT]):
 
     def _select_rows(self, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None) -> None:
         """Reorder the rows: row i continues the old row ``rows[i]``. Keep only ``sequences``; None keeps all."""
-        self.model.select(self._state, rows, sequences)
+        self.model.reorder_rows(self._state, rows, sequences)
         self._tokens, self._log_probs = self._tokens[rows], self._log_probs[rows]
         self._coverage = None if self._coverage is None else self._coverage[rows]
 

@@ -56,13 +56,15 @@ class Ensemble:
         logits = _log_mean([step.logits() for step in steps])
         return Step(logits, torch.stack(seen).mean(0) if attention and len(seen) == len(steps) else None)
 
-    def select(self, state: list[Any], rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
+    def reorder_rows(
+        self, state: list[Any], rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
+    ) -> None:
         """Reorder the rows: row i continues the old row ``rows[i]``, which belongs to the same sequence.
 
         Only the given ``sequences`` are kept. None keeps all.
         """
         for model, model_state in zip(self.models, state, strict=True):
-            model.select(model_state, rows, sequences)
+            model.reorder_rows(model_state, rows, sequences)
 
     def explain_nan(self, state: list[Any]) -> str | None:
         """Return why predictions after ``state`` are NaN although all weights are finite, or None if they are not."""

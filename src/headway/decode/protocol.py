@@ -72,7 +72,9 @@ class SearchModel(Protocol[StateT]):
         In the first step of a sequence, all its rows have the same token, so that one of them is enough to compute.
         """
 
-    def select(self, state: StateT, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
+    def reorder_rows(
+        self, state: StateT, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
+    ) -> None:
         """Reorder the rows: row i continues the old row ``rows[i]``, which belongs to the same sequence.
 
         Only the given ``sequences`` are kept. None keeps all. Rows stay grouped by sequence. All sequences have the

@@ -105,7 +105,7 @@ def score_by_steps(
             give_way()
             if any(len(targets[index]) <= position for index in left):
                 kept = torch.tensor([row for row, index in enumerate(left) if len(targets[index]) > position])
-                model.select(state, kept.to(model.device), kept.to(model.device))
+                model.reorder_rows(state, kept.to(model.device), kept.to(model.device))
                 left, newest = [left[row] for row in kept], [newest[row] for row in kept]
             logits = model.step(state, torch.tensor(newest, device=model.device)).logits()
             newest = [targets[index][position] for index in left]

@@ -151,7 +151,9 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
         return self._predict(apply_norm(self._decoder_norm, x), step_rows, state)
 
     @in_inference_mode
-    def select(self, state: StateT, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
+    def reorder_rows(
+        self, state: StateT, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
+    ) -> None:
         """Make row i continue the old row ``rows[i]`` of its sequence. Keep only ``sequences``; None keeps all."""
         state.prefix_kv.select(rows, sequences)
         if sequences is not None:

@@ -261,7 +261,9 @@ class OnnxModel:
         state.positions = state.positions + 1
         return Step(logits)
 
-    def select(self, state: OnnxState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
+    def reorder_rows(
+        self, state: OnnxState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
+    ) -> None:
         """Make row i continue the old row ``rows[i]`` of its sequence. Keep only ``sequences``; None keeps all."""
         state.positions = state.positions[rows]
         unused = 0

@@ -76,7 +76,7 @@ class _SearchedModel(Model):
         """Append one token to each row and predict the next."""
         raise NotImplementedError
 
-    def select(self, state: Any, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
+    def reorder_rows(self, state: Any, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
         """Reorder the rows, and keep only the given ``sequences``. None keeps all."""
         raise NotImplementedError
 

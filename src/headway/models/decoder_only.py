@@ -214,6 +214,8 @@ class DecoderOnly(ContinuationModel):
         x = self.decoder.step(x.view(prefix_kv.num_sequences, prefix_kv.beams, -1), prefix_kv)
         return Step(self.projection(x).flatten(0, 1))
 
-    def select(self, state: PrefixState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
+    def reorder_rows(
+        self, state: PrefixState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
+    ) -> None:
         """Make row i continue the old row ``rows[i]`` of its sequence, and keep only ``sequences``; None keeps all."""
         state.prefix_kv.select(rows, sequences)

@@ -238,7 +238,7 @@ class RecurrentModel(TranslationModel):
         hidden = self._decode(state, tokens.unsqueeze(1)).squeeze(1)
         return Step(self.projection(hidden), state.attention_weights if attention else None)
 
-    def select(
+    def reorder_rows(
         self, state: RecurrentState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
     ) -> None:
         """Make row i continue the old row ``rows[i]`` of its sequence. Keep only ``sequences``; None keeps all."""

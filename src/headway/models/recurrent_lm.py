@@ -203,7 +203,9 @@ class RecurrentLM(ContinuationModel):
         hidden, state.layers = self.continue_from(state.layers, tokens.unsqueeze(1))
         return Step(self.projection(hidden.squeeze(1)))
 
-    def select(self, state: SearchState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
+    def reorder_rows(
+        self, state: SearchState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
+    ) -> None:
         """Make row i continue the old row ``rows[i]`` of its sequence, and keep only ``sequences``; None keeps all."""
         old = state.layers[0][0].size(0) // state.beams
         state.layers = _select(state.layers, rows)

@@ -221,7 +221,7 @@ class Transformer(TranslationModel):
             hidden = self.decoder.step(x, prefix, state.memory_kv)
         return Step(self.projection(hidden).flatten(0, 1), seen[0].mean(1).flatten(0, 1))
 
-    def select(
+    def reorder_rows(
         self, state: TransformerState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
     ) -> None:
         """Make row i continue the old row ``rows[i]`` of its sequence. Keep only ``sequences``; None keeps all."""
