@@ -92,7 +92,9 @@ def test_weights_start_as_is_said() -> None:
 
 
 def encoder_of(cell: Cell, summary: Summary, *, bidirectional: bool = True, layers: int = 2) -> RecurrentEncoder:
-    encoder = RecurrentEncoder(cell, 3, 8, layers=layers, bidirectional=bidirectional, summary=summary, dropout=0.0)
+    encoder = RecurrentEncoder(
+        cell, 3, 8, layers=layers, bidirectional=bidirectional, vector_pooling=summary, dropout=0.0
+    )
     with torch.no_grad():
         for parameter in encoder.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.5)

@@ -28,7 +28,7 @@ from headway.engine.torch_backend import (
     Layer,
     OutputLayer,
     OutputProjection,
-    Residual,
+    ResidualWrapper,
     Rows,
     ShortlistProjection,
     TorchBackend,
@@ -82,7 +82,7 @@ class Int8Backend(TorchBackend):
             return lambda x: gelu_tanh(layer(x))
         return lambda x: activation(torch.from_numpy(layer(x))).numpy()
 
-    def output_layer(self, layer: nn.Linear, wrapper: Residual) -> OutputLayer:  # noqa: D102
+    def output_layer(self, layer: nn.Linear, wrapper: ResidualWrapper) -> OutputLayer:  # noqa: D102
         norm = _norm(wrapper.norm) if isinstance(wrapper, PostNorm) else None
         product = _quantized(layer.weight, layer.bias, norm=norm)
         return product if wrapper.residual else (lambda x, _: product(x))

@@ -34,7 +34,7 @@ Rows = Any  # (R, K), in the backend's own representation, which only the backen
 Layer = Callable[[Rows], Rows]
 OutputLayer = Callable[[Rows, Rows], Rows]  # a function of the sub-layer's inner result and the residual
 Activation = Callable[[Tensor], Tensor]
-Residual = PostNorm | PreNorm | NoNorm
+ResidualWrapper = PostNorm | PreNorm | NoNorm
 
 _BLOCK = 64  # tokens in a block; blocks are ranked by their largest logits first
 _CHUNK = 128 * _BLOCK  # tokens whose logits are computed at a time: 8 MiB for 256 rows, which fit a cache
@@ -143,7 +143,7 @@ class TorchBackend:
         activate = F.relu_ if activation is F.relu else activation
         return lambda x: activate(F.linear(x, weight, bias))
 
-    def output_layer(self, layer: nn.Linear, wrapper: Residual) -> OutputLayer:
+    def output_layer(self, layer: nn.Linear, wrapper: ResidualWrapper) -> OutputLayer:
         """Return the last layer of a sub-layer with its residual connection and norm."""
         product = self.linear(layer.weight, layer.bias)
         norm = self.norm(wrapper.norm) if isinstance(wrapper, PostNorm) else None

@@ -189,7 +189,7 @@ class RecurrentModel(TranslationModel):
             config.d_model,
             layers=config.encoder_layers,
             bidirectional=config.bidirectional,
-            summary=config.summary,
+            vector_pooling=config.summary,
             dropout=config.dropout,
         )
         self.decoder = _decoder(config, d_embedding)

@@ -126,12 +126,12 @@ class RecurrentEncoder(nn.Module):
         *,
         layers: int,
         bidirectional: bool,
-        summary: Summary,
+        vector_pooling: Summary,
         dropout: float,
     ) -> None:
         super().__init__()
         self.width = d_model // 2 if bidirectional else d_model
-        self.summary = summary
+        self.vector_pooling = vector_pooling
         inputs = [d_input] + [d_model] * (layers - 1)
         self.forward_layers = nn.ModuleList(RecurrentLayer(cell, width, self.width) for width in inputs)
         self.backward_layers = nn.ModuleList(
@@ -158,7 +158,7 @@ class RecurrentEncoder(nn.Module):
         self, states: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"], lengths: Int[Tensor, " B"]
     ) -> Float[Tensor, "B D"]:
         """Return z: the last state of each direction, or the mean or maximum over all positions."""
-        match self.summary:
+        match self.vector_pooling:
             case "mean":
                 return states.masked_fill(~mask.unsqueeze(2), 0.0).sum(1) / lengths.unsqueeze(1)
             case "max":
