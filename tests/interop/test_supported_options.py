@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from headway.interop import onnx
 from headway.interop.exporting import export_to
 from headway.interop.huggingface import exporting as huggingface_export
 from headway.interop.huggingface import masked_exporting, modeling_headway
+from headway.interop.reference import export_reference
 from headway.interop.supported import Supported, refuse_unsupported
 from headway.models.classifier import ClassifierConfig
 from headway.models.decoder_only import DecoderOnlyConfig
@@ -136,7 +138,7 @@ def listed(form: str, config: BlockConfig) -> Supported:
 def refused(form: str, config: BlockConfig) -> str | None:
     """Return the option that an exporter names when it refuses a config."""
     try:
-        refuse_unsupported(config, form, listed(form, config))
+        refuse_unsupported(config, form, listed(form, config), __name__)
     except ConfigError as error:
         return str(error).split(" = ")[0]
     return None
@@ -207,7 +209,16 @@ class WithNewOption(TransformerConfig):
 )
 def test_a_new_option_is_refused_until_an_exporter_lists_it(supported: Supported) -> None:
     """With its default value, a model computes the same as before the option existed."""
-    refuse_unsupported(WithNewOption.preset("tiny"), "elsewhere", supported)
-    with pytest.raises(ConfigError, match=r"^window = 7 cannot be exported to elsewhere; supported: the default$"):
-        refuse_unsupported(WithNewOption.preset("tiny", window=7), "elsewhere", supported)
-    refuse_unsupported(WithNewOption.preset("tiny", window=7), "elsewhere", {**supported, "window": (None, 7)})
+    refuse_unsupported(WithNewOption.preset("tiny"), "elsewhere", supported, "headway.interop.onnx")
+    refusal = "window = 7 cannot be exported to elsewhere; supported: the default (headway/interop/onnx.py lists what"
+    with pytest.raises(ConfigError, match=f"^{re.escape(refusal)} can be exported\\)$"):
+        refuse_unsupported(WithNewOption.preset("tiny", window=7), "elsewhere", supported, "headway.interop.onnx")
+    refuse_unsupported(WithNewOption.preset("tiny", window=7), "elsewhere", {**supported, "window": (None, 7)}, "x")
+
+
+def test_the_page_in_the_docs_is_up_to_date() -> None:
+    page = Path(__file__).parents[2] / "docs" / "export_options.md"
+    expected = export_reference()
+    assert page.read_text(encoding="utf-8") == expected, (
+        "run: python -m headway.interop.reference > docs/export_options.md"
+    )

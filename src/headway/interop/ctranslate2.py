@@ -107,7 +107,7 @@ def write_ctranslate2(
     _check_quantization(quantization)
     model = as_transformer(bundle, "CTranslate2")
     config = model.config
-    refuse_unsupported(config, "CTranslate2", SUPPORTED)
+    refuse_unsupported(config, "CTranslate2", SUPPORTED, __name__)
     spec = package.specs.TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers),
         config.num_heads,
@@ -151,7 +151,7 @@ def write_generator(
             f"model.kind = {model.config.kind!r} cannot be exported to CTranslate2; supported: decoder_only"
         )
     config = model.config
-    refuse_unsupported(config, "CTranslate2", LANGUAGE_MODEL)
+    refuse_unsupported(config, "CTranslate2", LANGUAGE_MODEL, __name__)
     scaling, width = config.rotary_scaling, config.d_key or config.d_model // config.num_heads
     if scaling is not None and scaling.kind != "linear":
         raise ConfigError(f"rotary_scaling = {scaling.kind!r} cannot be exported to CTranslate2; supported: linear")

@@ -120,10 +120,10 @@ def export(bundle: AnyBundle, folder: str | Path, *, max_length: int = 1024) -> 
     folder = Path(folder)
     model = exportable_model(bundle, "ONNX")
     if isinstance(model, SequenceClassifier):
-        refuse_unsupported(model.config.body, "ONNX", SUPPORTED)
-        refuse_unsupported(model.config, "ONNX", SUPPORTED_HEAD)
+        refuse_unsupported(model.config.body, "ONNX", SUPPORTED, __name__)
+        refuse_unsupported(model.config, "ONNX", SUPPORTED_HEAD, __name__)
     else:
-        refuse_unsupported(model.config, "ONNX", SUPPORTED)
+        refuse_unsupported(model.config, "ONNX", SUPPORTED, __name__)
     _require("onnx", "onnxruntime")
     if max_length < 2:
         raise ConfigError(f"max_length = {max_length}: expected at least 2, for one token and the end symbol")

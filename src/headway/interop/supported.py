@@ -2,7 +2,8 @@
 
 For each field of a model config, an exporter lists the values that it supports. A field that is not listed must have
 its inert value (:mod:`headway.config`), with which a model computes the same as before the field existed. An exporter
-that does not list a new option yet therefore refuses all its other values.
+that does not list a new option yet therefore refuses all its other values. The tables of docs/export_options.md are
+generated from these lists (:mod:`headway.interop.reference`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from headway.bundle import AnyBundle, Bundle
-from headway.config import Config
+from headway.config import ANY_VALUE, Config
 from headway.errors import ConfigError
 from headway.kinds import Capability
 from headway.models.classifier import EncoderClassifier
@@ -31,7 +32,7 @@ _ARCHITECTURES: Mapping[Capability, tuple[str, ...]] = {
     "continues": ("decoder_only",),
     "fills": ("masked",),
 }
-ANY = None
+ANY = ANY_VALUE
 _HEAD_WIDTH = "d_model / num_heads"  # represents this quotient in an exporter's list
 SIZES: Supported = dict.fromkeys(("d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers"), ANY)
 EQUAL_HEADS: Supported = dict.fromkeys(("d_key", "d_value"), (None, _HEAD_WIDTH))
@@ -45,16 +46,38 @@ COMMON: Supported = {**SIZES, **dict.fromkeys(_TRAINING, ANY)}
 """Fields that every exporter supports: sizes, and training options, which do not affect an exported model."""
 
 
-def refuse_unsupported(config: Config, toolkit: str, supported: Supported) -> None:
-    """Raise :class:`ConfigError` for the first field of ``config`` whose value ``toolkit`` does not support."""
-    inert = config.inert_values()
-    for name in type(config).model_fields:
-        value, listed = getattr(config, name), supported.get(name, (inert.get(name),))
-        if listed is ANY:
-            continue
-        if value not in [_head_width(config) if allowed == _HEAD_WIDTH else allowed for allowed in listed]:
-            accepted = ", ".join(str(allowed).lower() for allowed in listed if allowed is not None) or "the default"
-            raise ConfigError(f"{name} = {value!r} cannot be exported to {toolkit}; supported: {accepted}")
+def refuse_unsupported(config: Config, toolkit: str, supported: Supported, module: str) -> None:
+    """Raise :class:`ConfigError` for the first field of ``config`` whose value ``toolkit`` does not support.
+
+    ``module`` is the name of the module with the table ``supported``. The error names its file if the field is missing
+    in the table.
+    """
+    name = config.unsupported_option({name: _resolved(values, config) for name, values in supported.items()})
+    if name is None:
+        return
+    problem = f"{name} = {getattr(config, name)!r} cannot be exported to {toolkit}"
+    if name in supported:
+        raise ConfigError(f"{problem}; supported: {supported_values(config, name, supported)}")
+    file = f"{module.replace('.', '/')}.py"
+    raise ConfigError(
+        f"{problem}; supported: {supported_values(config, name, supported)} ({file} lists what can be exported)"
+    )
+
+
+def supported_values(config: type[Config] | Config, name: str, supported: Supported) -> str:
+    """Describe the supported values of a field: "any", a list, or its inert value if it is not listed."""
+    inert = config.inert_values().get(name)
+    values = supported.get(name, (inert,))
+    if values is ANY:
+        return "any"
+    return ", ".join(str(value).lower() for value in values if value is not None) or "the default"
+
+
+def _resolved(values: Sequence[Any] | None, config: Config) -> Sequence[Any] | None:
+    """Return the supported values of a field, with the width of a head as a number."""
+    if values is ANY or _HEAD_WIDTH not in values:
+        return values
+    return [_head_width(config) if value == _HEAD_WIDTH else value for value in values]
 
 
 def _head_width(config: Config) -> float:

@@ -69,7 +69,7 @@ def export_language_model(bundle: LanguageModelBundle, folder: Path) -> str:
         )
     config, model_type = model.config, _model_type(model.config)
     family = CAUSAL_FAMILIES[model_type]
-    refuse_unsupported(config, f"Hugging Face's {family.title}", SUPPORTED[model_type])
+    refuse_unsupported(config, f"Hugging Face's {family.title}", SUPPORTED[model_type], __name__)
     width = config.d_model / config.num_heads
     if (config.d_key or width) != (config.d_value or width):
         name = "d_key" if config.d_value is None else "d_value"

@@ -68,7 +68,7 @@ def export_model(model: Transformer, folder: str | Path, *, max_positions: int =
     config = model.config
     model_type = "pegasus" if config.norm == "pre" else "marian"
     toolkit = f"Hugging Face's {FAMILIES[model_type].title} (for norm = {config.norm!r})"
-    refuse_unsupported(config, toolkit, SUPPORTED[model_type])
+    refuse_unsupported(config, toolkit, SUPPORTED[model_type], __name__)
     weights = _as_halves(named_weights(model), config)
     source_size, target_size = len(model.source_embedding.weight), len(model.target_embedding.weight)
     tensors = {theirs: weights[ours] for ours, theirs in tensor_names(config).items()}
@@ -100,7 +100,7 @@ def export_classifier(bundle: ClassifierBundle, folder: str | Path) -> None:
     """
     folder = Path(folder)
     config = cast("ClassifierConfig", bundle.model.config)
-    refuse_unsupported(config, "Hugging Face `transformers`", SUPPORTED["classifier"])
+    refuse_unsupported(config, "Hugging Face `transformers`", SUPPORTED["classifier"], __name__)
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: weight.float() for name, weight in named_weights(bundle.model).items()}
     write_weights(weights, folder / "model.safetensors")

@@ -96,7 +96,7 @@ def export_sequence_classifier(bundle: ClassifierBundle, folder: Path) -> str:
     if not isinstance(body, MaskedConfig):
         raise ConfigError(f"body.kind = {body.kind!r} cannot be exported to Hugging Face; supported: masked")
     family = CLASSIFIER_FAMILIES[model_type := _supported_form(body)]
-    refuse_unsupported(config, f"Hugging Face's {family.title}", SUPPORTED_HEADS[model_type])
+    refuse_unsupported(config, f"Hugging Face's {family.title}", SUPPORTED_HEADS[model_type], __name__)
     files = masked_tokenizer_files(bundle.tokenizer, body.max_length, pairs=body.num_segments > 1, finds_mask=False)
     weights = {name.removeprefix("body."): weight.float() for name, weight in named_weights(model).items()}
     tensors = _tensors(weights, [*family.body.tensors(body), *plain_maps(family.head)], body)
@@ -117,7 +117,7 @@ def _supported_form(config: MaskedConfig) -> str:
     """Return the ``model_type`` of the form, or raise :class:`ConfigError` if it does not support an option."""
     model_type = "modernbert" if config.norm == "pre" else "bert"
     toolkit = f"Hugging Face's {MASKED_FAMILIES[model_type].title} (for norm = {config.norm!r})"
-    refuse_unsupported(config, toolkit, SUPPORTED[model_type])
+    refuse_unsupported(config, toolkit, SUPPORTED[model_type], __name__)
     if config.encoder_window is not None and config.encoder_window % 2 == 0:
         raise ConfigError(
             f"encoder_window = {config.encoder_window} cannot be exported to {toolkit}; supported: odd numbers, "
