@@ -44,11 +44,19 @@ class RunningService:
         with contextlib.suppress(ValueError):  # closed
             self.log.extend(self.process.stderr or ())
 
+    def cpu_seconds(self) -> float:
+        """Return the processor time that its processes have taken, which other work on the machine does not change."""
+        ticks, pids = 0, [self.process.pid]
+        for pid in pids:  # grows by the children
+            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+            pids += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def stop(self) -> int:
         """End the service as an operator does, and return its exit status. No process may log a traceback."""
         self.process.send_signal(signal.SIGTERM)
-        status = self.process.wait(30)
-        self._reader.join(30)
+        status = self.process.wait(120)
+        self._reader.join(120)
         assert not any("Traceback" in line for line in self.log), "".join(self.log)
         return status
 
@@ -68,8 +76,8 @@ def running(arguments: Sequence[str]) -> Iterator[RunningService]:
             process.kill()
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait until ``condition`` is true, which fails after some seconds."""
+def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    """Wait until ``condition`` is true. It fails after a time that is only reached if the condition never holds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"nothing happened for {seconds} seconds"

@@ -309,7 +309,7 @@ def test_asterisks_of_entries_mean_themselves(target: str) -> None:
     assert _unescaped(row) == target
 
 
-def test_ten_thousand_entries(client: deepl.DeepLClient) -> None:
+def test_ten_thousand_entries(client: deepl.DeepLClient, service: RunningService) -> None:
     words = ["".join(LETTERS[int(digit)] for digit in f"{number:04}") for number in range(10_000)]
     entries = {f"Wort {word}": f"Wort {word[::-1]}" for word in words}
     glossary = client.create_glossary("many", "EN", "DE", entries)
@@ -317,10 +317,10 @@ def test_ten_thousand_entries(client: deepl.DeepLClient) -> None:
         assert glossary.entry_count == 10_000
         assert client.get_glossary_entries(glossary) == entries
         client.translate_text("Hallo!", source_lang="EN", target_lang="DE", glossary=glossary)
-        start = time.perf_counter()
+        before = service.cpu_seconds()
         asked = [f"Ein Wort {word}." for word in words[::500]]
         found = client.translate_text(asked, source_lang="EN", target_lang="DE", glossary=glossary)
-        assert time.perf_counter() - start < 10  # the glossary is built once, in half a second
+        assert service.cpu_seconds() - before < 10  # the glossary is built once, in half a second
         assert isinstance(found, list)
         for word, each in zip(words[::500], found, strict=True):
             assert f"Wort {word[::-1]}" in each.text

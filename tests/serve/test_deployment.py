@@ -81,7 +81,7 @@ def proxy(command: list[str], port: int) -> Iterator[httpx.Client]:
             yield client
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 def check(http: httpx.Client, service: RunningService) -> None:
@@ -102,8 +102,8 @@ def check(http: httpx.Client, service: RunningService) -> None:
     # A client that disconnects from the proxy ends its work in the service.
     long = body | {"text": ["word " * 60] * 300, "options": {"max_length": 200}}
     with pytest.raises(httpx.ReadTimeout):
-        http.post("/api/v1/translate", json=long, timeout=0.5)
-    wait_until(lambda: "headway_queue_tokens 0.0" in httpx.get(f"{service.url}/metrics").text, 10)
+        http.post("/api/v1/translate", json=long, timeout=httpx.Timeout(60, read=0.5))
+    wait_until(lambda: "headway_queue_tokens 0.0" in httpx.get(f"{service.url}/metrics").text, 30)
     assert 'headway_requests_total{api="native",status="499"}' in httpx.get(f"{service.url}/metrics").text
 
 

@@ -108,9 +108,9 @@ def test_jobs_fail_at_once_when_no_worker_can_be_started_again(tmp_path: Path) -
         os.kill(fleet._loader.pid, signal.SIGKILL)
         os.kill(worker, signal.SIGKILL)
         with pytest.raises(UnavailableError):
-            await asyncio.wait_for(waiting, 10)
+            await asyncio.wait_for(waiting, _PATIENCE_S)
         with pytest.raises(UnavailableError):
-            await asyncio.wait_for(fleet.call(JOB), 10)
+            await asyncio.wait_for(fleet.call(JOB), _PATIENCE_S)
         await fleet.close()
 
     asyncio.run(check())

@@ -411,7 +411,7 @@ def test_large_requests_do_not_stop_the_service(service: RunningService, path: s
     with ThreadPoolExecutor(1) as pool:
         refused = pool.submit(httpx.post, service.url + path, content=body, headers=headers, timeout=120)
         while not refused.done():
-            assert httpx.get(f"{service.url}/health", timeout=10).status_code == 200
+            assert httpx.get(f"{service.url}/health", timeout=30).status_code == 200
     reply = refused.result()
     assert reply.status_code in (400, 413, 422)
     assert len(reply.content) < 2000

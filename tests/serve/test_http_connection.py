@@ -15,6 +15,7 @@ from running_service import RunningService, running, unpack_model
 from headway.serve.run import _listen
 
 RECEIVE_S = 1.0
+PATIENCE_S = 60.0  # also on a busy machine
 POST = b"POST /v2/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
@@ -53,18 +54,18 @@ def is_error(reply: bytes, status: int, body: dict[str, Any]) -> bool:
 )
 def test_a_request_that_trickles_ends(service: RunningService, start: bytes) -> None:
     """A byte now and then does not keep a connection open."""
+    began = time.monotonic()
     with connect(service) as connection:
-        began = time.monotonic()
         connection.sendall(start)
-        connection.settimeout(0.2)
-        reply = b""
-        while time.monotonic() < began + 10:
+        connection.settimeout(RECEIVE_S / 5)
+        reply = None
+        while reply is None:
+            assert time.monotonic() < began + PATIENCE_S, "each byte has begun a new time limit"
             try:
                 reply = connection.recv(65536)
-                break
             except TimeoutError:
                 connection.sendall(start[:1])
-        assert 0.5 * RECEIVE_S < time.monotonic() - began < 4 * RECEIVE_S + 2
+    assert time.monotonic() - began > RECEIVE_S
     if not start:
         assert reply == b""
     else:
@@ -75,17 +76,17 @@ def test_a_request_that_trickles_ends(service: RunningService, start: bytes) -> 
 def test_a_request_that_begins_with_the_previous_one_and_trickles_ends(service: RunningService) -> None:
     with connect(service) as connection:
         began = time.monotonic()
-        start = b'Content-Length: 99\r\n\r\n{"a"'
+        start = b'Content-Length: 999\r\n\r\n{"a"'
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" + POST + start)
-        connection.settimeout(0.2)
+        connection.settimeout(RECEIVE_S / 5)
         replies = b""
-        while b"HTTP/1.1 408 " not in replies and time.monotonic() < began + 10:
+        while b"HTTP/1.1 408 " not in replies:
+            assert time.monotonic() < began + PATIENCE_S, "each byte has begun a new time limit"
             try:
                 replies += connection.recv(65536)
             except TimeoutError:
                 connection.sendall(b" ")
         assert replies.startswith(b"HTTP/1.1 200 ")
-        assert time.monotonic() - began < 4 * RECEIVE_S + 2
 
 
 @pytest.mark.slow

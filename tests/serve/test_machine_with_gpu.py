@@ -60,6 +60,6 @@ def test_the_service_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         with urllib.request.urlopen(request, timeout=60) as reply:
             assert json.load(reply)
         service.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: any("serving" in line and "now" in line for line in service.log), 60)
+        wait_until(lambda: any("serving" in line and "now" in line for line in service.log))
         service.stop()
         assert service.log.count(said) == 1, "also when the models are loaded again"

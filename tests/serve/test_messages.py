@@ -25,7 +25,7 @@ def received(send: Callable[[socket.socket], Awaitable[None]], on_message: Calla
         await asyncio.get_running_loop().create_connection(lambda: receiver, sock=ours)
         await send(theirs)
         theirs.close()
-        return await asyncio.wait_for(ended, 10)
+        return await asyncio.wait_for(ended, 60)
 
     return asyncio.run(run())
 

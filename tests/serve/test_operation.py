@@ -164,7 +164,7 @@ def test_requests_are_counted_and_logged_after_their_replies(caplog: pytest.LogC
         for number in ("7", "8"):
             reports.add(EndedRequest(number, "GET", "/languages", "libretranslate", 200, 0.12345, None))
         assert not caplog.messages
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not caplog.messages:
                 await asyncio.sleep(0.001)
         expected = {"method": "GET", "path": "/languages", "status": 200, "seconds": 0.1235}
@@ -216,11 +216,11 @@ def test_a_service_without_a_worker_is_not_ready_until_it_has_another(tmp_path: 
         (worker,) = Path(f"/proc/{loader}/task/{loader}/children").read_text().split()
         os.kill(int(loader), signal.SIGSTOP)  # so that the next worker comes later
         os.kill(int(worker), signal.SIGKILL)
-        wait_until(lambda: http.get("/ready").status_code == 503, 1)
+        wait_until(lambda: http.get("/ready").status_code == 503)
         assert http.get("/ready").json() == {"status": "unavailable", "reason": "no worker is ready"}
         os.kill(int(loader), signal.SIGCONT)
         wait_until(lambda: http.get("/ready").json() == {"status": "ready"})
         assert parsed(http.get("/metrics").text)["headway_worker_restarts_total"] == 1
         os.kill(int(loader), signal.SIGKILL)
-        assert service.process.wait(20) != 0  # so that a supervisor starts the service again
+        assert service.process.wait(120) != 0  # so that a supervisor starts the service again
         assert any("the process that loads the models ended unexpectedly" in line for line in service.log)

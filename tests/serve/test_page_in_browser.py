@@ -71,11 +71,11 @@ def texts(request: Request) -> Any:
 
 
 def wait_until(page: Page, condition: Callable[[], bool]) -> None:
-    for _ in range(600):
+    for _ in range(1200):
         if condition():
             return
         page.wait_for_timeout(50)
-    raise AssertionError("nothing happened for 30 seconds")
+    raise AssertionError("nothing happened for 60 seconds")
 
 
 def output(page: Page) -> Any:

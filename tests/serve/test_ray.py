@@ -162,8 +162,8 @@ def test_a_client_that_disconnects_ends_its_work_and_the_queue_is_bounded(
         refused = http.post("/translate", json={"q": "word " * 3000, **PAIR})
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
-    wait_until(lambda: service.metric("headway_queue_tokens") == 0, 5)
-    wait_until(lambda: service.metric("headway_batch_sequences") == 0, 5)
+    wait_until(lambda: service.metric("headway_queue_tokens") == 0, 30)
+    wait_until(lambda: service.metric("headway_batch_sequences") == 0, 30)
 
 
 def test_a_lost_replica_is_replaced_and_no_reply_is_wrong_or_lost(service: RayService, translator: Translator) -> None:

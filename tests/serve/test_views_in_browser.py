@@ -23,7 +23,6 @@ from headway.text.base import EOS
 pytestmark = [pytest.mark.slow, needs_chromium]
 TEXT = "red tea"
 MASKED = "ein [MASK] rote [MASK]"
-expect.set_options(timeout=20_000)  # other work may slow the service down
 
 
 @pytest.fixture(scope="module")
