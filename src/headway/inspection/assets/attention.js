@@ -43,7 +43,7 @@ export class AttentionSection {
   }
 
   /** Ends all listeners outside of the section. */
-  remove() {
+  close() {
     this.listening.abort();
   }
 

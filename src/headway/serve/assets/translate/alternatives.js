@@ -27,16 +27,17 @@ export class AlternativesMenu {
     this.element.addEventListener("keydown", (event) => this.#key(event));
     this.listening = new AbortController();
     document.addEventListener("pointerdown", (event) => {
-      if (!this.element.hidden && !this.element.contains(event.target)) this.close(false);
+      if (!this.element.hidden && !this.element.contains(event.target)) this.hide(false);
     }, { signal: this.listening.signal });
   }
 
-  remove() {
-    this.close(false);
+  /** Ends the requests and all listeners outside of the menu. */
+  close() {
+    this.hide(false);
     this.listening.abort();
   }
 
-  close(returnFocus) {
+  hide(returnFocus) {
     this.running?.abort();
     this.element.hidden = true;
     const { place } = this;
@@ -52,7 +53,7 @@ export class AlternativesMenu {
    * @param {object} sentence What the model that has written the word has read: its text, source, target and model.
    */
   async open(place, request, sentence) {
-    this.close(false);
+    this.hide(false);
     const { t, api, describe } = this.context;
     this.place = place;
     const { slot, words, index } = place;
@@ -97,7 +98,7 @@ export class AlternativesMenu {
     const { text: translation } = slot.result, { start, end } = words[index];
     button.append(t("alternatives.why", { word: isolated(translation.slice(start, end)) }));
     button.addEventListener("click", () => {
-      this.close(false);
+      this.hide(false);
       navigate("why", { ...sentence, translation, position: start });
     });
     return [button];
@@ -121,7 +122,7 @@ export class AlternativesMenu {
         const body = { ...request, text: slot.text, prefix: slot.result.text.slice(0, start) + word };
         const { translations: [found] } = await api.post("translate", body, { signal, retryWhenBusy: true });
         if (found.error !== undefined) throw new ApiError(400, found.error);
-        this.close(false);
+        this.hide(false);
         this.choose(place, found, [start, start + word.length]);
       } catch (error) {
         if (!isAbort(error)) failure.textContent = describe(error);
@@ -156,7 +157,7 @@ export class AlternativesMenu {
     item.title = isCurrent ? t("alternatives.current") : translation?.text ?? "";
     item.addEventListener("click", () => {
       if (!word) return;
-      this.close(isCurrent);
+      this.hide(isCurrent);
       if (!isCurrent) this.choose(place, translation, span);
     });
     return item;
@@ -168,7 +169,7 @@ export class AlternativesMenu {
     const isInMenu = this.menu.contains(event.target);
     if (event.key === "Escape" || (event.key === "Tab" && (event.shiftKey || event.target.matches("form button")))) {
       event.preventDefault();
-      this.close(true);
+      this.hide(true);
     } else if (event.key === "Tab" && isInMenu) {
       event.preventDefault();
       field.focus();

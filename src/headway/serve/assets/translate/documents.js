@@ -53,7 +53,7 @@ export class Documents {
   }
 
   /** Stops asking for the progress. The service goes on with the documents, and deletes them after a while. */
-  stop() {
+  close() {
     this.ending.abort();
   }
 

@@ -77,8 +77,8 @@ export class SentenceTranslator {
     remember(this.results, keyOf(request), sentence, result);
   }
 
-  /** Ends what is going on. */
-  stop() {
+  /** Ends all requests. What is translated stays known. */
+  close() {
     this.#end(new DOMException("nobody needs the text any more", "AbortError"));
     this.#keep(() => false);
   }

@@ -6,6 +6,7 @@ import { focusField, isolated, make, percent } from "../dom.js";
 import { languageName } from "../lists.js";
 import { AlternativesMenu } from "../translate/alternatives.js";
 import { Documents } from "../translate/documents.js";
+import { Editing } from "../translate/editing.js";
 import { GlossaryTable } from "../translate/glossary.js";
 import { GlossaryEffects } from "../translate/glossary_effects.js";
 import { LanguageChoice } from "../translate/language_choice.js";
@@ -16,7 +17,7 @@ import { SentenceTranslator, splitLines } from "../translate/sentence_translator
 import { SourceMarks } from "../translate/source_marks.js";
 import { SourcePointing } from "../translate/source_pointing.js";
 import { Versions } from "../translate/versions.js";
-import { browserCode, findPhrase } from "../translate/words.js";
+import { browserCode } from "../translate/words.js";
 
 const DELAY_MS = 120; // after the last key
 const MAX_DELAY_MS = 700; // of somebody who types on
@@ -54,12 +55,8 @@ class TranslateView {
     this.turn = null; // of an update that waits for a reply
     this.comparing?.abort();
     this.checking?.abort();
-    this.languages.close();
-    this.versions.close();
-    this.translator.stop();
-    this.documents.stop();
-    this.glossary.close();
-    this.menu.remove();
+    const { languages, versions, translator, documents, glossary, menu } = this;
+    for (const part of [languages, versions, translator, documents, glossary, menu]) part.close();
   }
 
   // ---- building
@@ -83,13 +80,13 @@ class TranslateView {
     this.fromGlossary = make("span", { class: "sign required" }, t("word.required"));
     this.help = make("p", { class: "help away" }, ...confidenceLegend(context).childNodes, this.fromGlossary, " ", t("word.help"));
     this.notices = new Notices(context, this.effects, {
-      undo: (sentence) => this.#undo(sentence),
+      undo: (sentence) => this.editing.undo(sentence),
       use: (sentence, translation) => {
-        this.#use(sentence, translation);
-        this.#focusWord(sentence, 0); // the button is gone
+        this.editing.use(sentence, translation);
+        this.editing.focusWord(sentence, 0); // the button is gone
       },
     });
-    this.versions = new Versions(context, (sentence, translation) => this.#use(sentence, translation));
+    this.versions = new Versions(context, (sentence, translation) => this.editing.use(sentence, translation));
     const scrolled = make("div", { class: "scroll" }, this.hint, this.outputBox);
     const targetPane = make("section", { class: "card pane", "aria-label": t("translate.result") },
       scrolled,
@@ -117,12 +114,20 @@ class TranslateView {
         this.#selectSentence(place.slot);
         if (!place.slot.isStale) this.menu.open(place, this.request, this.#lastStep(place.slot));
       },
-      undo: ({ slot }) => slot.isStale || !slot.result.chosen || this.#undo(slot.text),
+      undo: ({ slot }) => slot.isStale || !slot.result.chosen || this.editing.undo(slot.text),
+    });
+    this.editing = new Editing(this.translator, this.output, {
+      request: () => this.request,
+      changed: (text) => {
+        this.#showNotices();
+        this.#showVersions();
+        this.context.announce(text);
+      },
     });
     this.sourcePointing = new SourcePointing(this.input, this.marks, this.output);
     this.scrolling = new LinkedScrolling(this.input, scrolled, this.output);
     this.menu = new AlternativesMenu(targetPane, context, (place, translation, span) =>
-      this.#choose(place, translation, span));
+      this.editing.chooseWord(place, translation, span));
 
     this.input.addEventListener("input", () => this.#later());
     this.clear.addEventListener("click", () => {
@@ -204,7 +209,7 @@ class TranslateView {
     this.hint.hidden = Boolean(text.trim());
     this.sourcePointing.clear();
     this.marks.show([]);
-    this.menu.close(false);
+    this.menu.hide(false);
     this.#report(null);
     const turn = (this.turn = {});
     try {
@@ -285,44 +290,6 @@ class TranslateView {
     if (!this.output.pointed) this.#point(null);
     this.#showNotices();
     this.#showVersions();
-  }
-
-  /** Uses a translation with another word, and names the words chosen earlier that it does not contain any more. */
-  #choose({ slot, words, index }, translation, [start, end]) {
-    const { text } = translation, position = words[index].start, earlier = slot.result.choices ?? [];
-    const before = earlier.filter((choice) => choice.start < Math.min(start, position));
-    const after = earlier.filter((choice) => choice.start > position)
-      .map(({ word }) => ({ word, start: findPhrase(text, word, end)?.[0] ?? null }));
-    const choices = [...before, { start, word: text.slice(start, end) }, ...after.filter((choice) => choice.start !== null)];
-    const lost = after.filter((choice) => choice.start === null).map(({ word }) => word);
-    this.#use(slot.text, { ...translation, position, choices, lost });
-    this.#focusWord(slot.text, start);
-  }
-
-  /** Uses another translation of a sentence. */
-  #use(sentence, translation) {
-    const before = this.translator.result(this.request, sentence);
-    if (translation.text !== before.text) this.#replace(sentence, { ...translation, before, chosen: true });
-  }
-
-  /** Goes back to the translation of a sentence before the last change. */
-  #undo(sentence) {
-    const { before, position = 0 } = this.translator.result(this.request, sentence);
-    this.#replace(sentence, before);
-    this.#focusWord(sentence, position); // the button may be gone
-  }
-
-  #focusWord(sentence, position) {
-    const slot = this.output.slots.find(({ text }) => text === sentence), element = slot && this.output.wordAt(slot, position);
-    if (element) this.output.focus(element);
-  }
-
-  #replace(sentence, result) {
-    this.translator.remember(this.request, sentence, result);
-    this.output.refreshSentence(sentence);
-    this.#showNotices();
-    this.#showVersions();
-    this.context.announce(result.text);
   }
 
   // ---- what is said about the translation

@@ -56,7 +56,7 @@ class WhyView {
     this.running?.abort();
     this.forced.close();
     this.comparison.close();
-    this.attention?.remove();
+    this.attention?.close();
     this.tree.close();
     document.removeEventListener("themechange", this.onTheme);
     document.removeEventListener("serviceback", this.onBack);
@@ -229,7 +229,7 @@ class WhyView {
   #showAttention(seen) {
     const { language } = this.context;
     const kept = this.attention && { kind: this.attention.kind.id, layer: this.attention.layer, head: this.attention.head };
-    this.attention?.remove();
+    this.attention?.close();
     this.attention = null;
     this.attentionPlace.parentElement.hidden = !seen.kinds.length;
     if (!seen.kinds.length) return;

@@ -37,7 +37,7 @@ class WriteView {
 
   unmount() {
     this.running?.abort();
-    this.menu.remove();
+    this.menu.close();
   }
 
   #build(container, state) {

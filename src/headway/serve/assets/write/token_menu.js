@@ -29,21 +29,22 @@ export class TokenMenu {
     this.element.addEventListener("keydown", (event) => {
       if (event.key === "Escape" || event.key === "Tab") {
         event.preventDefault();
-        this.close();
+        this.hide();
       } else moveFocus(event, [...this.element.querySelectorAll("button")]);
     });
     this.listening = new AbortController();
     document.addEventListener("pointerdown", (event) => {
-      if (!this.element.hidden && !this.element.contains(event.target)) this.close(false);
+      if (!this.element.hidden && !this.element.contains(event.target)) this.hide(false);
     }, { signal: this.listening.signal });
   }
 
-  remove() {
+  /** Ends the requests and all listeners outside of the menu. */
+  close() {
     this.listening.abort();
     this.previewing?.abort();
   }
 
-  close(returnFocus = true) {
+  hide(returnFocus = true) {
     this.previewing?.abort();
     this.element.hidden = true;
     const element = this.story.element(this.index);
@@ -53,7 +54,7 @@ export class TokenMenu {
 
   open(index) {
     const { t, language } = this.context, piece = this.story.pieces[index];
-    if (!this.element.hidden) this.close(false);
+    if (!this.element.hidden) this.hide(false);
     this.index = index;
     this.title.textContent = t("write.instead", { word: visible(piece.text) });
     this.menu.setAttribute("aria-label", this.title.textContent);
@@ -72,9 +73,9 @@ export class TokenMenu {
         make("span", { class: "name", dir: "auto" }, make("b", {}, name), preview),
         make("span", { class: "share" }, meter(alternative.probability), percent(alternative.probability, language)));
       item.addEventListener("click", () => {
-        if (isCurrent) this.close();
+        if (isCurrent) this.hide();
         if (!usable) return;
-        this.close(false);
+        this.hide(false);
         this.hooks.choose(index, alternative);
       });
       return item;
