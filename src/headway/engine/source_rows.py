@@ -34,7 +34,7 @@ class SourceRows:
 
     @classmethod
     def pack(cls, lengths: Sequence[int], device: torch.device) -> SourceRows:
-        """Return the rows of sentences of these lengths."""
+        """Return the packed rows of sentences with these lengths."""
         longest = max(lengths)
         is_real = torch.arange(longest) < torch.tensor(lengths).unsqueeze(1)
         places = is_real.flatten().nonzero().squeeze(1)

@@ -1,4 +1,4 @@
-"""Who may use the service, how often and how much: API keys, their rates and quotas, and the sizes of requests."""
+"""Limits of clients: API keys, their rates and quotas, and the sizes of requests."""
 
 from __future__ import annotations
 

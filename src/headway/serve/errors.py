@@ -21,7 +21,7 @@ class RetryLaterError(Exception):
 
 
 class BadRequestError(Exception):
-    """The request is not what the API expects; the message says why."""
+    """The request is not valid; the message gives the reason."""
 
 
 class RefusedError(Exception):

@@ -188,7 +188,7 @@ def test_words_are_found_in_tokens_of_any_tokenizer() -> None:
 
 
 KINDS: st.SearchStrategy[list[str]] = st.recursive(
-    st.sampled_from(["eins", "zwei", "Äpfel", "天", ".", ",", " ", "placeholder", "point"]).map(lambda kind: [kind]),
+    st.sampled_from(["eins", "zwei", "Äpfel", "天", ".", ",", " ", "placeholder", "object"]).map(lambda kind: [kind]),
     lambda inner: st.lists(
         st.one_of(inner, inner.map(lambda kinds: ["open", *kinds, "close"])), max_size=5
     ).map(lambda lists: list(chain.from_iterable(lists))),
@@ -204,8 +204,8 @@ def numbered(kinds: list[str]) -> list[Item]:
         name = f"⟦{number}⟧"
         if kind == "placeholder":
             items.append(Item("placeholder", (name,), name))
-        elif kind == "point":
-            items.append(Item("point", (name,)))
+        elif kind == "object":
+            items.append(Item("object", (name,)))
         elif kind == "open":
             opened.append(number)
             items.append(Item("open", (f"⟪{number}⟫",)))
@@ -240,7 +240,7 @@ def test_everything_occurs_once_and_pairs_stay_nested(kinds: list[str], data: st
     parents: dict[str, tuple[str, ...]] = {}
     for item in items:
         name = "".join(map(str, item.raw))
-        if item.kind in ("placeholder", "point", "open", "close"):
+        if item.kind in ("placeholder", "object", "open", "close"):
             assert found.count(name) == 1
         if item.kind == "open":
             parents[name] = tuple(opened)

@@ -461,8 +461,8 @@ class LanguageModel:
             texts: The texts. Each is predicted from its beginning, without the texts before it. They are read about a
                 million characters at a time.
             stride: Tokens between windows, at most the context length, which is fastest. Default: half of it.
-            precision: Precision of the measured model: "auto" means the one in which it generates. All others than
-                float32 are measured as the model generates, one token at a time, which takes longer.
+            precision: Precision of the measured model: "auto" means the one in which it generates. Precisions other
+                than float32 are measured as the model generates, one token at a time, which takes longer.
 
         Raises:
             DataError: There is no text, or a text is not valid Unicode.

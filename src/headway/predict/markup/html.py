@@ -4,7 +4,7 @@ Tags of blocks, such as ``<p>``, separate segments. Inline tags, such as ``<b>``
 element that contains a separating tag separates, too. Elements with ``translate="no"`` or the class ``notranslate``,
 code and ignored elements are kept as they are. So are comments, processing instructions and CDATA sections.
 
-Invalid markup stays as it is: tags without a partner and unknown entities are points, and so is a ``<`` that does not
+Invalid markup stays as it is: tags without a partner and unknown entities are objects, and so is a ``<`` that does not
 begin a complete tag. The parsers of the standard library and of lxml would repair or refuse such input.
 
 White space between words becomes one space, as a browser shows it. Known entities are replaced by their characters,
@@ -146,7 +146,7 @@ def parse_markup(text: str, options: MarkupOptions, *, protect: bool = True) -> 
             end_segment()
             pieces.append(token.raw)
         elif token.kind != "tag":
-            items.append(Item("point", (token.raw,)))
+            items.append(Item("object", (token.raw,)))
         else:
             is_kept = not token.closing and is_untranslated_element(token.name, token.raw, kept_names)
             if is_kept and token.partner is not None:
@@ -163,7 +163,7 @@ def parse_markup(text: str, options: MarkupOptions, *, protect: bool = True) -> 
             elif splits[index]:
                 pieces += tag_pieces(token)
             elif token.partner is None:
-                items.append(Item("point", tag_pieces(token)))
+                items.append(Item("object", tag_pieces(token)))
             else:
                 items.append(Item("close" if token.closing else "open", tag_pieces(token)))
         index = end + 1
@@ -185,7 +185,7 @@ def _kept_element(tokens: Sequence[_Token]) -> Item:
     raw = "".join(token.raw for token in tokens)
     text = " ".join(_decode("".join(token.raw for token in tokens if token.kind == "text"))[0].split())
     is_readable = len(text) <= _READABLE and any(map(str.isalnum, text))
-    return Item("placeholder", (raw,), text) if is_readable else Item("point", (raw,))
+    return Item("placeholder", (raw,), text) if is_readable else Item("object", (raw,))
 
 
 def _tokenize(text: str, is_html: bool) -> Iterator[_Token]:
@@ -302,7 +302,7 @@ def _text_items(raw: str, is_html: bool, protect: bool) -> Iterator[Item]:
     for match in _ENTITY.finditer(raw):
         if not _is_known(match.group(), is_html):
             yield from _decoded_items(raw[position : match.start()], protect)
-            yield Item("point", (match.group(),))
+            yield Item("object", (match.group(),))
             position = match.end()
     yield from _decoded_items(raw[position:], protect)
 

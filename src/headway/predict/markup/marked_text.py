@@ -1,22 +1,22 @@
 """Texts with tags or placeholders: segments to translate, and marks that are placed into their translations.
 
 A :class:`Document` consists of text that is kept and of segments. A segment is plain text with marks. A mark is a pair
-of tags that encloses words, or a point: anything between words that is kept as it is, such as an empty tag or an emoji.
-Marks are not part of the segment's text, so any model can translate it, and the translation does not depend on them.
-:func:`fill_segment` puts the marks into the translation by word alignment:
+of tags that encloses words, or an object: anything between words that is kept unchanged, such as an empty tag or an
+emoji. Marks are not part of the segment's text, so any model can translate it, and the translation does not depend on
+them. :func:`fill_segment` puts the marks into the translation by word alignment:
 
 - A pair encloses the run of target words with the largest sum of scores. The score of a target word is the share of its
   source words that are enclosed, scaled to [-1, 1]. Pairs are nested as in the source. A space at the end of a pair is
   also enclosed if it is in the source, and so is one at its start. A pair inside of a word, such as the exponent of a
   number, encloses the same characters if the translation contains the same word.
-- A point is placed before the translation of the word that follows it. If punctuation follows, the point is placed
+- An object is placed before the translation of the word that follows it. If punctuation follows, the object is placed
   before the same punctuation, or after the translation of the word before it. If it has a space only on its right, it
   is placed after the translation of the word before it, too. It is never placed inside of words such as "don't",
   "well-known" and "12.5", unless it is beside an apostrophe or hyphen in the source.
 
 Each mark occurs exactly once in the result by construction. Placeholders are different: most models copy them, and
 removing them from a sentence may leave it without its subject. They are part of the segment's text at first, and become
-points (:meth:`Segment.without_placeholders`) only if the translation does not contain each of them exactly once.
+objects (:meth:`Segment.without_placeholders`) only if the translation does not contain each of them exactly once.
 
 This module depends on no model and no syntax; the parsers are in :mod:`headway.predict.markup.html` and
 :mod:`headway.predict.markup.placeholders`.
@@ -36,7 +36,7 @@ from headway.text.words import word_spans
 
 Pieces = tuple[str | int, ...]  # text, and indices of segments
 Span = tuple[int, int]
-ItemKind = Literal["text", "number", "placeholder", "point", "open", "close"]
+ItemKind = Literal["text", "number", "placeholder", "object", "open", "close"]
 
 _OPENING, _CLOSING = "([{„«¿¡‚", ".,;:!?)]}“”»…。、，！？；：）」』"
 _UNALIGNED = -0.25  # score of a target word without alignment for being inside a pair
@@ -49,11 +49,11 @@ class Item:
     """A part of a text that a parser found.
 
     Attributes:
-        kind: "text", "number" (with a unit), "placeholder", "point", or the "open" or "close" tag of a pair. Pairs must
-            be nested.
-        raw: The part as it is written.
-        text: The part as a reader sees it. Empty for tags.
-        separates: Whether a point contains white space between its parts, which separates words.
+        kind: "text", "number" (with a unit), "placeholder", "object", or the "open" or "close" tag of a pair. Pairs
+            must be nested.
+        raw: The source of the part.
+        text: The text that a reader sees. Empty for tags.
+        separates: Whether an object contains white space between its parts, which separates words.
     """
 
     kind: ItemKind
@@ -64,16 +64,16 @@ class Item:
 
 @dataclass
 class Mark:
-    """A pair of tags or a point in a segment.
+    """A pair of tags or an object in a segment.
 
     Attributes:
         start: Start of the enclosed text in the segment.
-        end: End of the enclosed text. Equal to ``start`` for a point.
-        opening: The opening tag, or the point.
-        closing: The closing tag. None for a point.
-        visible: What a reader sees of a point, or :data:`_BOUNDARY`.
-        left: The source character to the left of a point, "" at the edge of the segment.
-        right: The source character to the right of a point.
+        end: End of the enclosed text. Equal to ``start`` for an object.
+        opening: The opening tag, or the object.
+        closing: The closing tag. None for an object.
+        visible: The text that an object displays, or :data:`_BOUNDARY`.
+        left: The source character to the left of an object, "" at the edge of the segment.
+        right: The source character to the right of an object.
         starts_with_space: Whether a pair encloses the space before its text.
         ends_with_space: Whether a pair encloses the space after its text.
         children: The marks inside a pair, in the order of the source.
@@ -119,7 +119,7 @@ class Segment:
         text: The text to translate. Empty if there is nothing to translate.
         marks: The marks in the order of the source, with the marks inside them as their children.
         placeholders: The placeholders in the text.
-        before: What is kept before the text: white space, tags and points at the start of the segment.
+        before: Items kept before the text: white space, tags and objects at the start of the segment.
         after: What is kept after the text.
         escape: A function that converts translated text to the syntax of the document.
     """
@@ -137,8 +137,8 @@ class Segment:
         """Whether the text to translate contains placeholders or numbers with units."""
         return any(item.kind in ("placeholder", "number") for item in self.items)
 
-    def visible_points(self) -> list[str]:
-        """Return what a reader sees of each point."""
+    def visible_objects(self) -> list[str]:
+        """Return the text that each object displays."""
         visible = [item.text for item in (*self.before, *self.after)]
         waiting = list(self.marks)
         while waiting:
@@ -170,8 +170,10 @@ class Segment:
         return tuple(next(spans[text]) for text in texts)
 
     def without_placeholders(self) -> Segment:
-        """Return the segment with points in place of placeholders and numbers with units."""
-        items = [replace(item, kind="point") if item.kind in ("placeholder", "number") else item for item in self.items]
+        """Return the segment with objects in place of placeholders and numbers with units."""
+        items = [
+            replace(item, kind="object") if item.kind in ("placeholder", "number") else item for item in self.items
+        ]
         return make_segment(items, self.escape)
 
 
@@ -216,7 +218,7 @@ class Document:
     segments: tuple[Segment, ...]
 
     def without_placeholders(self) -> Document:
-        """Return the document with points in place of placeholders and numbers with units."""
+        """Return the document with objects in place of placeholders and numbers with units."""
         return replace(self, segments=tuple(segment.without_placeholders() for segment in self.segments))
 
     def fill(self, translations: Sequence[AlignedText | None]) -> str:
@@ -262,7 +264,7 @@ class DocumentBuilder:
 def make_segment(items: Sequence[Item], escape: Callable[[str], str] = str) -> Segment:
     """Return the segment that consists of ``items``.
 
-    White space, points and pairs of tags around the whole segment are kept. If nothing else contains a letter or a
+    White space, objects and pairs of tags around the whole segment are kept. If nothing else contains a letter or a
     number with a unit, there is nothing to translate.
     """
     inner = _simplify(items)
@@ -288,7 +290,7 @@ def _has_letter(text: str) -> bool:
 
 
 def _is_blank(item: Item) -> bool:
-    return item.kind == "point" or (item.kind == "text" and not item.text.strip())
+    return item.kind == "object" or (item.kind == "text" and not item.text.strip())
 
 
 def _closing_index(items: Sequence[Item], at: int) -> int:
@@ -302,7 +304,7 @@ def _closing_index(items: Sequence[Item], at: int) -> int:
 
 
 def _simplify(items: Iterable[Item]) -> list[Item]:
-    """Replace pairs without text by points, and merge points that follow each other, with the space between them."""
+    """Replace pairs without text by objects, and merge objects that follow each other, with the space between them."""
     result: list[Item] = []
     opened: list[int] = []
     for item in items:
@@ -312,23 +314,23 @@ def _simplify(items: Iterable[Item]) -> list[Item]:
         elif item.kind == "close":
             start = opened.pop()
             if all(_is_blank(result[index]) for index in range(start + 1, len(result) - 1)):
-                result[start:] = [_merge_points(result[start:])]
+                result[start:] = [_merge_objects(result[start:])]
     merged: list[Item] = []
     for is_blank, group in groupby(result, _is_blank):
         run = list(group)
-        points = [index for index, item in enumerate(run) if item.kind == "point"]
-        if is_blank and points:
-            run[points[0] : points[-1] + 1] = [_merge_points(run[points[0] : points[-1] + 1])]
+        objects = [index for index, item in enumerate(run) if item.kind == "object"]
+        if is_blank and objects:
+            run[objects[0] : objects[-1] + 1] = [_merge_objects(run[objects[0] : objects[-1] + 1])]
         merged += run
     return merged
 
 
-def _merge_points(items: Sequence[Item]) -> Item:
+def _merge_objects(items: Sequence[Item]) -> Item:
     if len(items) == 1:
         return items[0]
     visible = _visible(items)
     separates = any(item.separates or item.kind == "text" for item in items)
-    return Item("point", raw_pieces(items), visible, separates)
+    return Item("object", raw_pieces(items), visible, separates)
 
 
 def _separate_marks(items: Sequence[Item]) -> tuple[str, tuple[Mark, ...], tuple[Placeholder, ...]]:
@@ -337,38 +339,38 @@ def _separate_marks(items: Sequence[Item]) -> tuple[str, tuple[Mark, ...], tuple
     placeholders: list[Placeholder] = []
     roots: list[Mark] = []
     opened: list[Mark] = []
-    points: list[Mark] = []  # points since the last text
+    objects: list[Mark] = []  # objects since the last text
     after_mark = False
     for item in items:
-        if item.kind in ("open", "close", "point"):
+        if item.kind in ("open", "close", "object"):
             after_mark = True
         if item.kind == "close":
             closed = opened.pop()
             closed.end, closed.closing = len(text), item.raw
-            closed.ends_with_space = bool(gap) and not points
-        elif item.kind in ("open", "point"):
+            closed.ends_with_space = bool(gap) and not objects
+        elif item.kind in ("open", "object"):
             mark = Mark(len(text), len(text), item.raw)
             (opened[-1].children if opened else roots).append(mark)
             if item.kind == "open":
                 opened.append(mark)
             else:
                 mark.visible, mark.left = item.text or _BOUNDARY, gap[-1:] or text[-1:]
-                points.append(mark)
+                objects.append(mark)
                 if item.separates or item.text.strip(_BOUNDARY):
                     gap = gap or " "
         else:
             content = item.text
-            for point in points:
-                point.right = content[:1]
-            if points and content.startswith(tuple(_CLOSING)):
-                gap = ""  # a point leaves no space before punctuation
-            if (after_mark and gap) or (points and text.endswith(tuple(_OPENING))):
-                content = content.lstrip(" ")  # tags and points leave no double space
-            if content.startswith(" ") and not points:
+            for waiting in objects:
+                waiting.right = content[:1]
+            if objects and content.startswith(tuple(_CLOSING)):
+                gap = ""  # an object leaves no space before punctuation
+            if (after_mark and gap) or (objects and text.endswith(tuple(_OPENING))):
+                content = content.lstrip(" ")  # tags and objects leave no double space
+            if content.startswith(" ") and not objects:
                 for mark in opened:
                     mark.starts_with_space |= mark.start == len(text)
                 content = content if text else content.lstrip(" ")
-            points, after_mark = [], False
+            objects, after_mark = [], False
             core = content.rstrip(" ")
             if core:
                 text += gap if text else ""
@@ -381,7 +383,7 @@ def _separate_marks(items: Sequence[Item]) -> tuple[str, tuple[Mark, ...], tuple
 
 
 def visible_text(segment: Segment, translation: AlignedText) -> str:
-    """Return the translation of a segment with its points, as a reader sees it. Tags separate words."""
+    """Return the translation of a segment with its objects, as a reader sees it. Tags separate words."""
     marks = tuple(map(_as_visible, segment.marks))
     filled = fill_segment(
         replace(segment, marks=marks, escape=str), translation, lambda pieces: "".join(map(str, pieces))
@@ -418,7 +420,7 @@ def fill_segment(segment: Segment, translation: AlignedText, join: Callable[[Pie
 
     def render(marks: Sequence[Mark], source: Span, target: Span) -> None:
         position = target[0]
-        last: Mark | None = None  # a point at the current position
+        last: Mark | None = None  # an object at the current position
         for (start, end), mark in placement.place(marks, source, target):
             has_gap = mark.closing is None and start - 1 > position and _has_gap(translation.text[:start], mark)
             if start > position:
@@ -448,12 +450,12 @@ def fill_segment(segment: Segment, translation: AlignedText, join: Callable[[Pie
 
 
 def _has_gap(before: str, mark: Mark) -> bool:
-    """Return whether a text ends with a space that is not before a point, but between its neighbors without it."""
+    """Return whether a text ends with a space that is not before an object, but between its neighbors without it."""
     return before[-2:] == f"{mark.left} " and not mark.left.isspace() and bool(mark.right)
 
 
 def _space(neighbor: str, source_neighbor: str) -> str:
-    """Return the space between a point and its neighbor in the translation; see :attr:`Mark.left`."""
+    """Return the space between an object and its neighbor in the translation; see :attr:`Mark.left`."""
     if not neighbor or neighbor.isspace():
         return ""
     if neighbor.isalnum():
@@ -462,7 +464,7 @@ def _space(neighbor: str, source_neighbor: str) -> str:
 
 
 _JOINERS = "'\u2019\u2010\u2011-"  # apostrophes and hyphens
-# Words with joiners inside, and numbers with separators. No point is placed inside of them.
+# Words with joiners inside, and numbers with separators. No object is placed inside of them.
 _JOINED = re.compile(rf"(?<!\w)\w++(?:[{_JOINERS}]\w++|(?<=\d)[.,:]\d++)+")
 
 
@@ -587,7 +589,7 @@ class _Placement:
         return best[1]
 
     def _position(self, mark: Mark, source: Span, target: Span) -> int:
-        """Return the position of a point in the translation."""
+        """Return the position of an object in the translation."""
         first, last = bisect_left(self._source_starts, source[0]), bisect_right(self._source_ends, source[1])
         before = range(first, bisect_right(self._source_ends, mark.start))
         after = range(bisect_left(self._source_starts, mark.start), last)

@@ -164,7 +164,7 @@ def _protected_part(text: str, match: re.Match[str], position: int) -> tuple[Ite
         return "number", start, end
     if position < start and end < len(text) and text[end] in _QUOTES.get(text[start - 1], ""):
         start, end = start - 1, end + 1
-    return "point" if match.lastgroup == "emoji" else "placeholder", start, end
+    return "object" if match.lastgroup == "emoji" else "placeholder", start, end
 
 
 def _text_items(text: str) -> list[Item]:
@@ -241,7 +241,7 @@ def _inline_items(line: str) -> list[Item]:
             items.append(Item("close", (mark,)))
             del opened[partner:]
         elif kind == "link_end":
-            items.append(Item("point", (mark,)))
+            items.append(Item("object", (mark,)))
         else:
             if kind == "link" or (right.strip() and not left.isalnum()):
                 opened = [*opened[-_MAX_OPEN:], (name, len(items))]

@@ -201,7 +201,7 @@ class MarkedTexts:
         )
         aligned = AlignedText(text, placeholders, links)
         if protected:
-            expected = placeholder_counts("\n".join(segment.visible_points()))
+            expected = placeholder_counts("\n".join(segment.visible_objects()))
             counts = placeholder_counts(visible_text(segment, aligned))
             if any(counts[placeholder] != count for placeholder, count in expected.items()):
                 return None

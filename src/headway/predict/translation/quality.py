@@ -53,7 +53,7 @@ def find_flags(
 
 
 def is_repeated(source: str, target: str, source_ids: Sequence[int], target_ids: Sequence[int]) -> bool:
-    """Return whether the target loops or compresses too well, and more so than the source."""
+    """Return whether the target repeats itself or compresses too well, and more than the source does."""
     if max(Counter(target_ids).values(), default=0) >= MIN_LOOP_REPEATS:  # otherwise no n-gram occurs that often
         run = max_ngram_repeats(target_ids)
         if run >= MIN_LOOP_REPEATS and run > max_ngram_repeats(source_ids):

@@ -387,7 +387,7 @@ class _Reply:
     async def chunks(
         self, choices: Sequence[dict[str, Any]], usage: dict[str, int] | None
     ) -> AsyncGenerator[dict[str, Any]]:
-        """Yield a chunk for each choice, for results that are not made in parts."""
+        """Yield a chunk for each choice, for results that are not generated as a stream."""
         for index, choice in enumerate(choices):
             yield self.chunk([choice | {"index": index}])
         if usage is not None:

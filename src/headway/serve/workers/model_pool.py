@@ -393,6 +393,6 @@ class ModelPool:
 
 
 def _retrieve(task: asyncio.Task[Fleet]) -> None:
-    """Mark a task's error as seen, also if every request that waited for it has given up."""
+    """Mark a task's error as retrieved, even if every request that waited for the task has given up."""
     if not task.cancelled():
         task.exception()
