@@ -242,16 +242,16 @@ class ServedDocuments:
         Raises:
             UnknownDocumentError: No document has this id, or the document has another owner.
         """
-        found = self._documents.get(identifier)
-        if found is None or found.owner != owner:
+        document = self._documents.get(identifier)
+        if document is None or document.owner != owner:
             raise UnknownDocumentError(identifier)
-        return found
+        return document
 
     def with_secret(self, secret: str) -> ServedDocument:
         """Return the document with a secret. Raises :class:`UnknownDocumentError` if there is none."""
-        for found in self._documents.values():
-            if secrets.compare_digest(found.secret.encode(), secret.encode("utf-8", "surrogatepass")):
-                return found
+        for document in self._documents.values():
+            if secrets.compare_digest(document.secret.encode(), secret.encode("utf-8", "surrogatepass")):
+                return document
         raise UnknownDocumentError(secret)
 
     def remove(self, document: ServedDocument) -> None:
@@ -282,11 +282,11 @@ class ServedDocuments:
 
     def _new(self, client: Client, name: str, num_bytes: int) -> ServedDocument:
         format_, limits = document_format(name), self._service.config.limits
-        own = [each for each in self._documents.values() if each.owner == client.name]
-        if len(own) >= limits.documents:
-            oldest = next((each for each in own if each.was_fetched), None)
+        documents = [document for document in self._documents.values() if document.owner == client.name]
+        if len(documents) >= limits.documents:
+            oldest = next((document for document in documents if document.was_fetched), None)
             if oldest is None:
-                ends = [each.expires - time.time() for each in own if each.expires is not None]
+                ends = [document.expires - time.time() for document in documents if document.expires is not None]
                 raise DocumentsFullError(max(1, math.ceil(min(ends, default=_RETRY_S))))
             self.remove(oldest)
         if self._folder is None:
@@ -314,8 +314,8 @@ class ServedDocuments:
             size += len(text.text)
             if size > most:
                 break
-        (found,) = await self._service.detect(["\n".join(beginning)[:most]])
-        return found.code
+        (detected,) = await self._service.detect(["\n".join(beginning)[:most]])
+        return detected.code
 
     def _work(
         self, client: Client, source: str, target: str, model: str | None, glossary: StoredGlossary | None
@@ -330,11 +330,11 @@ class ServedDocuments:
                 if not numbers:
                     continue
                 sources = [Source(encoded[number][1:], split_sentences=True) for number in numbers]
-                found, _ = await self._service.translate(
+                translations, _ = await self._service.translate(
                     background, sources, source, target, model, glossary, TranslateOptions(markup=MARKUP[syntax])
                 )
-                for number, each in zip(numbers, found, strict=True):
-                    results[number] = json.dumps(_summarize_translation(each)).encode()
+                for number, translation in zip(numbers, translations, strict=True):
+                    results[number] = json.dumps(_summarize_translation(translation)).encode()
             return [results[number] for number in range(len(encoded))]
 
         return work
@@ -347,10 +347,10 @@ class ServedDocuments:
         try:
             if job.error is not None:
                 raise DocumentError(job.error)
-            found = [json.loads(result) for result in job.results()]
+            results = [json.loads(result) for result in job.results()]
             # A text that could not be translated stays as it is.
-            translations = [each.get("text", text.text) for text, each in zip(texts, found, strict=True)]
-            document.warnings = _collect_warnings(texts, found)
+            translations = [result.get("text", text.text) for text, result in zip(texts, results, strict=True)]
+            document.warnings = _collect_warnings(texts, results)
             async with self._processes:
                 await write_isolated(document.folder, document.format.name, limits, translations)
         except HeadwayError as error:
@@ -388,16 +388,16 @@ def _summarize_translation(translation: Translation | HeadwayError) -> dict[str,
 
 def _collect_warnings(texts: Sequence[DocumentText], results: Sequence[dict[str, Any]]) -> list[DocumentWarning]:
     """Group the warnings of all results (see :func:`_summarize_translation`) by kind."""
-    found: dict[str, DocumentWarning] = {}
+    by_kind: dict[str, DocumentWarning] = {}
     for text, result in zip(texts, results, strict=True):
         for kind in result.get("warnings", ["failed"]):
-            warning = found.setdefault(kind, DocumentWarning(kind))
+            warning = by_kind.setdefault(kind, DocumentWarning(kind))
             warning.num_texts += 1
             if len(warning.examples) < _MAX_EXAMPLES:
                 example = " ".join(_remove_tags(text).split())
                 is_long = len(example) > _EXAMPLE_CHARACTERS
                 warning.examples.append(f"{example[: _EXAMPLE_CHARACTERS - 1]}…" if is_long else example)
-    return list(found.values())
+    return list(by_kind.values())
 
 
 def _remove_tags(text: DocumentText) -> str:

@@ -72,12 +72,14 @@ class Service:
     def replace_models(self, config: ServeConfig, pool: ModelPool) -> None:
         """Serve the models of ``pool`` from now on, with the keys and limits of ``config`` for single requests."""
         self.config, self.pool = config, pool
-        self.models = [_configured(pool.models[model_name(own)], own) for own in config.models]
+        self.models = [
+            _configured(pool.models[model_name(model_config)], model_config) for model_config in config.models
+        ]
         translating = self.models_that("translates")
         self.directions = Directions(translating, pivot_candidates=config.pivot_candidates if config.pivot else 0)
         self.pairs = self.directions.pairs()
-        self.source_languages = sorted({code for each in translating for code in each.source_languages})
-        self.target_languages = sorted({code for each in translating for code in each.target_languages})
+        self.source_languages = sorted({code for model in translating for code in model.source_languages})
+        self.target_languages = sorted({code for model in translating for code in model.target_languages})
         self.languages = sorted({*self.source_languages, *self.target_languages})
         self.cache = ResultCache(round(config.limits.cache_mb * 1e6))
 
@@ -114,11 +116,11 @@ class Service:
             UnknownModelError: There is no translation model of this name.
         """
         named = None if model is None else self.model(model, "translates")
-        found = self.directions.find(source, target, named, direct=direct)
+        chosen = self.directions.find(source, target, named, direct=direct)
         pivots = used_pivots.get(None)
-        if pivots is not None and found.pivot is not None and found.pivot not in pivots:
-            pivots.append(found.pivot)
-        return found
+        if pivots is not None and chosen.pivot is not None and chosen.pivot not in pivots:
+            pivots.append(chosen.pivot)
+        return chosen
 
     async def detect(self, texts: Sequence[str]) -> list[DetectedLanguage]:
         """Return the language of each text, of those that the models translate from, or nearly certainly into.
@@ -200,11 +202,11 @@ class Service:
             markup = options.markup
             readable = plain if markup is None else [text_without_markup(text, markup) for text in plain]
             detected = await self._detect(readable)
-        codes = [source] * len(texts) if detected is None else [each.code for each in detected]
+        codes = [source] * len(texts) if detected is None else [language.code for language in detected]
         cache = self.cache  # the cache of the current models, which may be replaced meanwhile
         results: dict[int, Any] = {}
         for code in dict.fromkeys(codes):
-            numbers = [number for number, each in enumerate(codes) if each == code]
+            numbers = [number for number, language in enumerate(codes) if language == code]
             try:
                 direction = self.direction(code, target, model)
             except UnknownLanguageError:
@@ -216,12 +218,12 @@ class Service:
             if glossary is not None:
                 dictionary = glossary.dictionary(direction.source, direction.target)
                 arguments["glossary"] = GlossaryLines(dictionary.lines)
-            found = cache.keys([texts[number] for number in numbers], direction.model, arguments)
-            keys = dict(zip(numbers, found, strict=True))
+            cache_keys = cache.keys([texts[number] for number in numbers], direction.model, arguments)
+            keys = dict(zip(numbers, cache_keys, strict=True))
             results |= {number: cache.get(key) for number, key in keys.items()}
             if missing := [number for number in numbers if results[number] is None]:
-                own, own_plain = [texts[number] for number in missing], [plain[number] for number in missing]
-                made = await self.call(client, direction.model, "translate_each", own_plain, own, **arguments)
+                missing_texts, own_plain = [texts[number] for number in missing], [plain[number] for number in missing]
+                made = await self.call(client, direction.model, "translate_each", own_plain, missing_texts, **arguments)
                 results |= zip(missing, made, strict=True)
                 for number in missing:
                     cache.put(keys[number], results[number])

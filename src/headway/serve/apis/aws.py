@@ -177,7 +177,7 @@ class _Aws:
             client, [text], source, target, glossary=glossary, options=TranslateOptions(markup=markup)
         )
         try:
-            found, detected = await unless_disconnected(request, work)
+            translations, detected = await unless_disconnected(request, work)
         except UnknownLanguageError:
             message = f"Unsupported language pair: {source} to {target}."
             error = _error(
@@ -187,14 +187,14 @@ class _Aws:
         except QuotaExceededError:  # clients would send a request that is answered with 429 again
             message = "The quota of this key is used up"
             raise RefusedError(_error("LimitExceededException", message)) from None
-        raise_first_error(found, None, 1)
+        raise_first_error(translations, None, 1)
         answer: dict[str, Any] = {
             "SourceLanguageCode": source if detected is None else detected[0].code,
             "TargetLanguageCode": target,
         }
         if fields.terminology_names:
             answer["AppliedTerminologies"] = [{"Name": name, "Terms": []} for name in fields.terminology_names]
-        return found[0].text, answer
+        return translations[0].text, answer
 
     async def _list_languages(self, request: Request, _: Client) -> dict[str, Any]:
         fields = await parse_body(request, _ListFields)

@@ -157,7 +157,7 @@ class _Azure:
 
     async def _translate_v3(self, request: Request, client: Client, items: Sequence[_Item]) -> Response:
         query = request.query_params
-        targets, source = [each for each in query.getlist("to") if each], query.get("from") or "auto"
+        targets, source = [code for code in query.getlist("to") if code], query.get("from") or "auto"
         if not targets:
             raise _refused(_BAD_TARGET, "The target language is missing")
         _check_profanity(query.get("profanityAction"))
@@ -172,40 +172,42 @@ class _Azure:
         characters = sum(len(item.text) for item in items)
         self._service.sizes.check_amount(texts=len(items) * len(targets), characters=characters * len(targets))
         jobs = [_Job(item.text, source, target, is_html) for item in items for target in targets]
-        found = iter(await unless_disconnected(request, self._run(client, jobs, alignment=aligned)))
+        results = iter(await unless_disconnected(request, self._run(client, jobs, alignment=aligned)))
 
         def answer(target: str, done: _Done) -> dict[str, Any]:
-            own: dict[str, Any] = {"text": done.translation.text, "to": target}
+            fields: dict[str, Any] = {"text": done.translation.text, "to": target}
             if aligned:
-                own["alignment"] = {"proj": "" if is_html else _projection(done.translation)}
-            return own
+                fields["alignment"] = {"proj": "" if is_html else _projection(done.translation)}
+            return fields
 
         answers = []
         for _ in items:
-            own = [next(found) for _ in targets]
-            answers.append(_with_language([answer(*each) for each in zip(targets, own, strict=True)], own))
+            item_results = [next(results) for _ in targets]
+            answers.append(
+                _with_language([answer(*pair) for pair in zip(targets, item_results, strict=True)], item_results)
+            )
         return JSONResponse(answers, headers=_usage(jobs))
 
     async def _translate_v2026(self, request: Request, client: Client, inputs: Sequence[_Input]) -> Response:
-        for each in inputs:
-            if each.script:
+        for item in inputs:
+            if item.script:
                 raise _refused(_BAD_REQUEST, "script is not supported")
-            for target in each.targets:
+            for target in item.targets:
                 target.check()
         jobs = [
-            _Job(each.text, each.language or "auto", target.language, _is_html(each.text_type))
-            for each in inputs
-            for target in each.targets
+            _Job(item.text, item.language or "auto", target.language, _is_html(item.text_type))
+            for item in inputs
+            for target in item.targets
         ]
-        found = iter(await unless_disconnected(request, self._run(client, jobs)))
+        results = iter(await unless_disconnected(request, self._run(client, jobs)))
         answers = []
-        for each in inputs:
-            own = [next(found) for _ in each.targets]
+        for item in inputs:
+            item_results = [next(results) for _ in item.targets]
             translations = [
-                {"language": target.language, "sourceCharacters": len(each.text), "text": done.translation.text}
-                for target, done in zip(each.targets, own, strict=True)
+                {"language": target.language, "sourceCharacters": len(item.text), "text": done.translation.text}
+                for target, done in zip(item.targets, item_results, strict=True)
             ]
-            answers.append(_with_language(translations, own))
+            answers.append(_with_language(translations, item_results))
         return JSONResponse({"value": answers}, headers=_usage(jobs))
 
     async def _run(self, client: Client, jobs: Sequence[_Job], *, alignment: bool = False) -> list[_Done]:
@@ -217,16 +219,16 @@ class _Azure:
         async def translate(source: str, target: str, is_html: bool, texts: Sequence[str]) -> list[_Done]:
             options = TranslateOptions(alignment=alignment, markup="html" if is_html else None)
             try:
-                found, detected = await self._service.translate(client, texts, source, target, options=options)
+                translations, detected = await self._service.translate(client, texts, source, target, options=options)
             except UnknownLanguageError as error:
                 code = _BAD_SOURCE if error.side == "source" else _BAD_TARGET
                 raise _refused(code, f"The {error.side} language is not valid") from None
             try:
-                raise_first_error(found, None, 1)
+                raise_first_error(translations, None, 1)
             except HeadwayError as error:
                 raise _refused(_BAD_TEXT, str(error)) from None
             languages: Sequence[DetectedLanguage | None] = detected or [None] * len(texts)
-            return [_Done(*each) for each in zip(found, languages, strict=True)]
+            return [_Done(*pair) for pair in zip(translations, languages, strict=True)]
 
         groups: dict[tuple[str, str, bool], list[int]] = {}
         for number, job in enumerate(jobs):
@@ -236,12 +238,12 @@ class _Azure:
             for shared, numbers in groups.items()
         ]
         try:
-            found = await asyncio.gather(*tasks)
+            group_results = await asyncio.gather(*tasks)
         finally:  # if one fails, or the client disconnects
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        numbers, results = chain.from_iterable(groups.values()), chain.from_iterable(found)
+        numbers, results = chain.from_iterable(groups.values()), chain.from_iterable(group_results)
         return [result for _, result in sorted(zip(numbers, results, strict=True), key=lambda pair: pair[0])]
 
     async def detect(self, request: Request) -> Response:
@@ -252,19 +254,19 @@ class _Azure:
         return JSONResponse(
             [
                 {
-                    "language": each.code,
-                    "score": each.confidence,
+                    "language": language.code,
+                    "score": language.confidence,
                     "isTranslationSupported": True,
                     "isTransliterationSupported": False,
                 }
-                for each in await self._service.detect([item.text for item in items])
+                for language in await self._service.detect([item.text for item in items])
             ]
         )
 
     async def languages(self, request: Request) -> Response:
         is_v3 = _version(request) == _V3
         scopes = request.query_params.get("scope", "").lower()
-        wanted = [each.strip() for each in scopes.split(",") if each.strip()] or list(_SCOPES)
+        wanted = [scope.strip() for scope in scopes.split(",") if scope.strip()] or list(_SCOPES)
         if not set(wanted) <= set(_SCOPES):
             raise _refused(_BAD_SCOPE, f"scope is not valid; it may be {', '.join(_SCOPES)}")
         known: dict[str, Any] = {
@@ -276,8 +278,12 @@ class _Azure:
             | ({} if is_v3 else {"models": []})
             for code in self._service.languages
         }
-        found = {"translation": known, "transliteration": {}, "dictionary" if is_v3 else "models": {} if is_v3 else []}
-        return JSONResponse({scope: value for scope, value in found.items() if scope in wanted})
+        by_scope = {
+            "translation": known,
+            "transliteration": {},
+            "dictionary" if is_v3 else "models": {} if is_v3 else [],
+        }
+        return JSONResponse({scope: value for scope, value in by_scope.items() if scope in wanted})
 
     def _client(self, request: Request) -> Client:
         key = request.headers.get("ocp-apim-subscription-key") or request.query_params.get("Subscription-Key")
@@ -305,16 +311,16 @@ def _parsed(kind: type[_ModelT], body: bytes) -> _ModelT:
         raise _refused(_BAD_BODY, str(problem)) from None
     except ValidationError as problem:
         first = problem.errors()[0]
-        place = ".".join(str(each) for each in first["loc"]) or "the body"
+        place = ".".join(str(part) for part in first["loc"]) or "the body"
         raise _refused(_BAD_REQUEST, f"{place}: {first['msg']}") from None
 
 
 def _flag(request: Request, name: str, default: bool) -> bool:
     value = request.query_params.get(name)
-    found = default if value is None else _FLAGS.get(value.lower())
-    if found is None:
+    flag = default if value is None else _FLAGS.get(value.lower())
+    if flag is None:
         raise _refused(_BAD_REQUEST, f"{name} is neither true nor false")
-    return found
+    return flag
 
 
 def _is_html(text_type: str | None) -> bool:
@@ -362,21 +368,21 @@ def _projection(translation: Translation) -> str:
     sources = _words(translation.source, best.alignment.source_tokens)
     targets = _words(best.text, best.tokens)
     pairs = {(sources[source], targets[target]) for source, target in best.alignment.pairs}
-    found = sorted((source, target) for source, target in pairs if source is not None and target is not None)
-    return " ".join(f"{source[0]}:{source[1] - 1}-{target[0]}:{target[1] - 1}" for source, target in found)
+    linked = sorted((source, target) for source, target in pairs if source is not None and target is not None)
+    return " ".join(f"{source[0]}:{source[1] - 1}-{target[0]}:{target[1] - 1}" for source, target in linked)
 
 
 def _words(text: str, tokens: Sequence[str]) -> list[tuple[int, int] | None]:
     """Return the span of the word in which each token begins, or None."""
     spans = [word.span() for word in re.finditer(r"\S+", text)]
     word_at = {position: span for span in spans for position in range(*span)}
-    found: list[tuple[int, int] | None] = []
+    spans_of_tokens: list[tuple[int, int] | None] = []
     position = 0
     for token in map(str.strip, tokens):
-        at = text.find(token, position) if token else -1
-        if at < 0 or text[position:at].strip():
-            found.append(None)
+        start = text.find(token, position) if token else -1
+        if start < 0 or text[position:start].strip():
+            spans_of_tokens.append(None)
         else:
-            found.append(word_at[at])
-            position = at + len(token)
-    return found
+            spans_of_tokens.append(word_at[start])
+            position = start + len(token)
+    return spans_of_tokens

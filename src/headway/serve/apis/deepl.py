@@ -100,16 +100,16 @@ class _DeepL:
             work = self._service.translate(
                 client, sources, source or "auto", target, glossary=glossary, options=TranslateOptions(markup=markup)
             )
-            found, detected = await unless_disconnected(request, work)
+            translations, detected = await unless_disconnected(request, work)
         except UnknownLanguageError as error:
             raise BadRequestError(f"Value for '{error.side}_lang' not supported.") from None
         except UnknownDictionaryError as error:
             raise BadRequestError(f"The glossary has no dictionary for {error}") from None
-        raise_first_error(found, None, 1)
-        codes = [source or ""] * len(given) if detected is None else [each.code for each in detected]
+        raise_first_error(translations, None, 1)
+        codes = [source or ""] * len(given) if detected is None else [item.code for item in detected]
         answers: list[dict[str, Any]] = [
-            {"detected_source_language": base_language(code).upper(), "text": each.text}
-            for code, each in zip(codes, found, strict=True)
+            {"detected_source_language": base_language(code).upper(), "text": item.text}
+            for code, item in zip(codes, translations, strict=True)
         ]
         for answer, text in zip(answers, given, strict=True):
             if shows_billed:
@@ -132,7 +132,7 @@ class _DeepL:
         if kind not in ("source", "target"):
             raise BadRequestError("Parameter 'type' is invalid. 'source' and 'target' are valid values.")
         if kind == "source":
-            bases = sorted({base_language(each) for each in self._service.source_languages})
+            bases = sorted({base_language(code) for code in self._service.source_languages})
             return JSONResponse([{"language": code.upper(), "name": english_name(code)} for code in bases])
         return JSONResponse(
             [
@@ -167,12 +167,12 @@ def _target_languages(known: Iterable[str]) -> dict[str, str]:
     """Return the codes of target languages as clients expect them, and their names."""
     codes = sorted(set(map(normalized, known)))
     count = Counter(map(base_language, codes))
-    found: dict[str, str] = {}
+    languages: dict[str, str] = {}
     for code in codes:
         base = base_language(code)
         regions = _REGIONS.get(base, {})
         if count[base] > 1:  # the region or script tells them apart
-            found[code.upper()] = regions.get(code.upper(), english_name(code))
+            languages[code.upper()] = regions.get(code.upper(), english_name(code))
         else:
-            found |= regions or {base.upper(): english_name(code)}
-    return found
+            languages |= regions or {base.upper(): english_name(code)}
+    return languages

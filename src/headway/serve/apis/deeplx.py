@@ -58,9 +58,9 @@ class _DeepLX:
         decoding = DecodingOptions(beam_size=width, n_best=_NUM_ALTERNATIVES + 1)
         options = TranslateOptions(decoding=decoding, markup=tags or None)
         work = self._service.translate(client, [text], source, target, options=options)
-        found, detected = await unless_disconnected(request, work)
-        raise_first_error(found, None, 1)
-        best, *others = [each.text for each in found[0].candidates]
+        translations, detected = await unless_disconnected(request, work)
+        raise_first_error(translations, None, 1)
+        best, *others = [candidate.text for candidate in translations[0].candidates]
         return JSONResponse(
             {
                 "code": 200,

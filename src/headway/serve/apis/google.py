@@ -119,12 +119,15 @@ class _Google:
         options = TranslateOptions(markup="html" if is_html else None)
         try:
             work = self._service.translate(client, texts, source or "auto", target, glossary=glossary, options=options)
-            found, detected = await unless_disconnected(request, work)
+            translations, detected = await unless_disconnected(request, work)
         except UnknownLanguageError as unknown:
             raise BadRequestError(f"{unknown.side.capitalize()} language is invalid.") from None
-        raise_first_error(found, None, 1)
+        raise_first_error(translations, None, 1)
         languages: Sequence[DetectedLanguage | None] = detected or [None] * len(texts)
-        return [_Translated(each.text, language) for each, language in zip(found, languages, strict=True)]
+        return [
+            _Translated(translation.text, language)
+            for translation, language in zip(translations, languages, strict=True)
+        ]
 
 
 class _V2Api(_Google):
@@ -146,12 +149,12 @@ class _V2Api(_Google):
             raise BadRequestError("Invalid Value: model")
         if fields.get("cid"):
             raise BadRequestError("Invalid Value: cid")  # a custom model
-        found = await self._translate(request, client, texts, source, target, is_html=_FORMATS[form])
+        translations = await self._translate(request, client, texts, source, target, is_html=_FORMATS[form])
         answers = []
-        for each in found:
-            answer = {"translatedText": each.text}
-            if each.detected is not None:
-                answer["detectedSourceLanguage"] = each.detected.code
+        for translation in translations:
+            answer = {"translatedText": translation.text}
+            if translation.detected is not None:
+                answer["detectedSourceLanguage"] = translation.detected.code
             if model is not None:
                 answer["model"] = model
             answers.append(answer)
@@ -159,8 +162,11 @@ class _V2Api(_Google):
 
     async def detect(self, request: Request) -> Response:
         fields, _ = await self._read(request)
-        found = await self._service.detect(_texts(fields))
-        detections = [[{"language": each.code, "isReliable": False, "confidence": each.confidence}] for each in found]
+        detected = await self._service.detect(_texts(fields))
+        detections = [
+            [{"language": language.code, "isReliable": False, "confidence": language.confidence}]
+            for language in detected
+        ]
         return JSONResponse({"data": {"detections": detections}})
 
     async def languages(self, request: Request) -> Response:
@@ -230,7 +236,7 @@ class _V3Api(_Google):
         source, is_html = fields.source_language_code or None, _MIME_TYPES[fields.mime_type]
 
         async def translate(glossary: StoredGlossary | None = None) -> list[dict[str, Any]]:
-            found = await self._translate(
+            translations = await self._translate(
                 request,
                 client,
                 fields.contents,
@@ -240,12 +246,12 @@ class _V3Api(_Google):
                 glossary=glossary,
             )
             answers = []
-            for each in found:
-                answer: dict[str, Any] = {"translatedText": each.text}
+            for translation in translations:
+                answer: dict[str, Any] = {"translatedText": translation.text}
                 if fields.model:
                     answer["model"] = fields.model
-                if each.detected is not None:
-                    answer["detectedLanguageCode"] = each.detected.code
+                if translation.detected is not None:
+                    answer["detectedLanguageCode"] = translation.detected.code
                 if glossary is not None and fields.glossary_config is not None:
                     answer["glossaryConfig"] = {"glossary": fields.glossary_config.glossary}
                 answers.append(answer)
@@ -266,9 +272,9 @@ class _V3Api(_Google):
         fields = await parse_body(request, _DetectFields)
         if fields.mime_type not in _MIME_TYPES:
             raise BadRequestError("Invalid mime_type; it may be text/plain or text/html")
-        found = await self._service.detect([fields.content])
+        detected = await self._service.detect([fields.content])
         return JSONResponse(
-            {"languages": [{"languageCode": each.code, "confidence": each.confidence} for each in found]}
+            {"languages": [{"languageCode": language.code, "confidence": language.confidence} for language in detected]}
         )
 
     async def languages(self, request: Request) -> Response:
@@ -289,9 +295,9 @@ class _V3Api(_Google):
 def _texts(fields: dict[str, Any]) -> list[str]:
     """Return the values of the field ``q``."""
     q = fields.get("q")
-    found = [q] if isinstance(q, str) else q
-    if not found:
+    listed = [q] if isinstance(q, str) else q
+    if not listed:
         raise BadRequestError("Required Text")
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+    if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
         raise BadRequestError("Invalid Value: q")
-    return found
+    return listed

@@ -235,45 +235,47 @@ class _HuggingFace:
         decoding = parameters.generate_parameters.decoding()
         self._service.sizes.check_search(hypotheses=decoding.beam_size, length=decoding.max_length)
         source, target = _languages(call.model, parameters.src_lang, parameters.tgt_lang)
-        found, _ = await self._service.translate(
+        translations, _ = await self._service.translate(
             call.client, call.fields.texts, source, target, call.model.name, options=TranslateOptions(decoding=decoding)
         )
-        raise_first_error(found, None, 1)
-        return [{"translation_text": each.text} for each in found]
+        raise_first_error(translations, None, 1)
+        return [{"translation_text": translation.text} for translation in translations]
 
     async def _classify(self, call: _TaskCall) -> list[list[dict[str, Any]]]:
         parameters, texts = call.fields.parameters_of(_ClassificationParameters), call.fields.texts
-        found = await self._service.call(call.client, call.model, "classify_each", texts, texts)
-        raise_first_error(found, None, 1)
+        classifications = await self._service.call(call.client, call.model, "classify_each", texts, texts)
+        raise_first_error(classifications, None, 1)
         return [
             [
                 {"label": label, "score": score}
-                for label, score in sorted(each.probabilities.items(), key=lambda pair: -pair[1])[: parameters.top_k]
+                for label, score in sorted(classification.probabilities.items(), key=lambda pair: -pair[1])[
+                    : parameters.top_k
+                ]
             ]
-            for each in found
+            for classification in classifications
         ]
 
     async def _fill(self, call: _TaskCall) -> list[Any]:
         parameters = call.fields.parameters_of(_FillMaskParameters)
-        texts, found = call.fields.texts, []
+        texts, answers = call.fields.texts, []
         if any(text.count(MASK) != 1 for text in texts):
             raise BadRequestError(f"inputs: expected one {MASK} in each text")
         async with self._service.admitted(call.client, call.model, texts) as admitted:
             for text in texts:
                 arguments = text, parameters.top_k, parameters.targets
                 fillings = await self._service.call(admitted, call.model, "fill", (), *arguments)
-                found.append(
+                answers.append(
                     [
                         {
-                            "score": each.probability,
-                            "token": each.ids[0],
-                            "token_str": each.words[0],
-                            "sequence": each.text,
+                            "score": filling.probability,
+                            "token": filling.ids[0],
+                            "token_str": filling.words[0],
+                            "sequence": filling.text,
                         }
-                        for each in fillings
+                        for filling in fillings
                     ]
                 )
-        return found[0] if isinstance(call.fields.inputs, str) else found
+        return answers[0] if isinstance(call.fields.inputs, str) else answers
 
     async def _generate(self, call: _TaskCall) -> list[Any]:
         parameters = call.fields.parameters_of(_GenerationParameters)
@@ -281,11 +283,11 @@ class _HuggingFace:
         self._service.sizes.check_search(hypotheses=parameters.best_of)
         texts = call.fields.texts
         new = len(texts) * parameters.best_of * parameters.max_new_tokens
-        found: list[list[Continuation]] = await self._service.call(
+        continuations: list[list[Continuation]] = await self._service.call(
             call.client, call.model, "generate", texts, texts, new_tokens=new, **options
         )
         answers = []
-        for text, several in zip(texts, found, strict=True):
+        for text, several in zip(texts, continuations, strict=True):
             several.sort(key=_mean_log_probability, reverse=True)
             best, *others = several
             whole = text if parameters.return_full_text else ""
@@ -293,7 +295,7 @@ class _HuggingFace:
             if parameters.details:
                 answer["details"] = _details(best, seed)
                 if others:
-                    more = [{"generated_text": whole + each.text} | _details(each, seed) for each in others]
+                    more = [{"generated_text": whole + other.text} | _details(other, seed) for other in others]
                     answer["details"]["best_of_sequences"] = more
             answers.append(answer)
         return answers if isinstance(call.fields.inputs, str) else [[answer] for answer in answers]
@@ -336,7 +338,7 @@ class _HuggingFace:
 
 def _part_tokens(part: StreamPart) -> list[dict[str, Any]]:
     """Return the tokens of a part of a stream. The last one has its text."""
-    tokens = [_token(each.id, "", each.log_probability) for each in part.tokens]
+    tokens = [_token(token.id, "", token.log_probability) for token in part.tokens]
     if part.text and not tokens:  # it might have been the beginning of a stop string until EOS came
         tokens = [_token(EOS, "", 0.0)]
     if tokens:
@@ -369,5 +371,5 @@ def _details(found: Continuation, seed: int | None) -> dict[str, Any]:
         "generated_tokens": len(found.ids),
         "seed": seed,
         "prefill": [],
-        "tokens": [_token(*each) for each in tokens],
+        "tokens": [_token(*token) for token in tokens],
     }

@@ -76,21 +76,21 @@ class _LibreTranslate:
             self._service.sizes.check_search(hypotheses=width)
         options = TranslateOptions(decoding=decoding, markup="html" if format_ == "html" else None)
         work = self._service.translate(client, texts, source, target, options=options)
-        found, detected = await unless_disconnected(request, work)
-        raise_first_error(found, None, 1)
-        answer: dict[str, Any] = {"translatedText": _one_or_list([each.text for each in found], is_list)}
+        translations, detected = await unless_disconnected(request, work)
+        raise_first_error(translations, None, 1)
+        answer: dict[str, Any] = {"translatedText": _one_or_list([item.text for item in translations], is_list)}
         if alternatives:
-            others = [[each.text for each in result.candidates[1:]] for result in found]
+            others = [[item.text for item in result.candidates[1:]] for result in translations]
             answer["alternatives"] = _one_or_list(others, is_list)
         if detected is not None:
-            answer["detectedLanguage"] = _one_or_list([_confidence(each) for each in detected], is_list)
+            answer["detectedLanguage"] = _one_or_list([_confidence(item) for item in detected], is_list)
         return JSONResponse(answer)
 
     async def detect(self, request: Request) -> Response:
         fields = await read_fields(request)
         self._service.clients.authenticate(_key(fields))
         texts, _ = _texts(fields)
-        return JSONResponse([_confidence(each) for each in await self._service.detect(texts[:1] or [""])])
+        return JSONResponse([_confidence(language) for language in await self._service.detect(texts[:1] or [""])])
 
     async def languages(self, _: Request) -> Response:
         targets: dict[str, set[str]] = {}
@@ -99,8 +99,8 @@ class _LibreTranslate:
             targets.setdefault(pair.target, set())  # clients look for both languages of a pair in this list
         return JSONResponse(
             [
-                {"code": code, "name": english_name(code), "targets": sorted(found)}
-                for code, found in sorted(targets.items())
+                {"code": code, "name": english_name(code), "targets": sorted(target_codes)}
+                for code, target_codes in sorted(targets.items())
             ]
         )
 
@@ -202,7 +202,7 @@ def _texts(fields: dict[str, Any]) -> tuple[list[str], bool]:
         raise BadRequestError("Invalid request: missing q parameter")
     if isinstance(q, str):
         return [q], False
-    if isinstance(q, list) and all(isinstance(each, str) for each in q):
+    if isinstance(q, list) and all(isinstance(text, str) for text in q):
         return q, True
     raise BadRequestError("Invalid request: q is neither a string nor a list of strings")
 

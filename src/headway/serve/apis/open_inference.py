@@ -154,9 +154,9 @@ class _OutputTensor:
         values, width = list(map(float, self.data)), self.shape[-1]
         count = min(count, width)
         data = [
-            f"{values[at]:f}:{at - row}:{self.labels[at - row]}"
+            f"{values[index]:f}:{index - row}:{self.labels[index - row]}"
             for row in range(0, len(values), width)
-            for at in sorted(range(row, row + width), key=values.__getitem__, reverse=True)[:count]
+            for index in sorted(range(row, row + width), key=values.__getitem__, reverse=True)[:count]
         ]
         return _OutputTensor(self.name, "BYTES", (*self.shape[:-1], count), data)
 
@@ -164,8 +164,8 @@ class _OutputTensor:
         """Return the elements in binary form."""
         if self.datatype == "FP32":
             return struct.pack(f"<{len(self.data)}f", *self.data)
-        encoded = [str(each).encode() for each in self.data]
-        return b"".join(chain.from_iterable((_LENGTH.pack(len(each)), each) for each in encoded))
+        encoded = [str(element).encode() for element in self.data]
+        return b"".join(chain.from_iterable((_LENGTH.pack(len(element)), element) for element in encoded))
 
 
 # The kinds of tasks.
@@ -203,20 +203,22 @@ async def _translate(service: Service, call: _InferenceCall) -> list[_OutputTens
     fields = parse_fields(_TranslationParameters, call.parameters)
     source, target = languages_for(call.model, fields.source_language, fields.target_language)
     options = TranslateOptions(markup=fields.markup)
-    found, _ = await service.translate(call.client, call.texts, source, target, call.model.name, options=options)
-    raise_first_error(found, None, 1)
-    return [call.tensor("translation", [each.text for each in found])]
+    translations, _ = await service.translate(call.client, call.texts, source, target, call.model.name, options=options)
+    raise_first_error(translations, None, 1)
+    return [call.tensor("translation", [translation.text for translation in translations])]
 
 
 async def _classify(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
     parse_fields(_NoParameters, call.parameters)
-    found = await service.call(call.client, call.model, "classify_each", call.texts, call.texts)
-    raise_first_error(found, None, 1)
+    classifications = await service.call(call.client, call.model, "classify_each", call.texts, call.texts)
+    raise_first_error(classifications, None, 1)
     labels = call.model.labels
-    every = [each.probabilities[label] for each in found for label in labels]
+    every = [classification.probabilities[label] for classification in classifications for label in labels]
     return [
-        call.tensor("label", [each.label for each in found]),
-        _OutputTensor("probability", "FP32", call.shape, [each.probability for each in found]),
+        call.tensor("label", [classification.label for classification in classifications]),
+        _OutputTensor(
+            "probability", "FP32", call.shape, [classification.probability for classification in classifications]
+        ),
         _OutputTensor("probabilities", "FP32", (*call.shape, len(labels)), every, labels),
     ]
 
@@ -228,23 +230,23 @@ async def _generate(service: Service, call: _InferenceCall) -> list[_OutputTenso
     service.sizes.check_search(hypotheses=options.beam_size)
     prompts, new = list(call.texts), len(call.texts) * options.max_new_tokens
     work = service.call(call.client, call.model, "generate", prompts, prompts, new_tokens=new, **call.parameters)
-    best = [own[0] for own in await work]
+    best = [continuations[0] for continuations in await work]
     return [
-        call.tensor("continuation", [each.text for each in best]),
-        call.tensor("finish_reason", [each.finish_reason for each in best]),
+        call.tensor("continuation", [continuation.text for continuation in best]),
+        call.tensor("finish_reason", [continuation.finish_reason for continuation in best]),
     ]
 
 
 async def _fill(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
     top = parse_fields(_FillParameters, call.parameters).top
     async with service.admitted(call.client, call.model, call.texts) as admitted:
-        found = [await service.call(admitted, call.model, "fill", (), text, top, None) for text in call.texts]
-    width = min(map(len, found), default=0)  # may be less than ``top`` if the vocabulary is small
+        fillings = [await service.call(admitted, call.model, "fill", (), text, top, None) for text in call.texts]
+    width = min(map(len, fillings), default=0)  # may be less than ``top`` if the vocabulary is small
     shape = (*call.shape, width)
-    best = [each for own in found for each in own[:width]]
+    best = [filling for text_fillings in fillings for filling in text_fillings[:width]]
     return [
-        _OutputTensor("filled", "BYTES", shape, [each.text for each in best]),
-        _OutputTensor("probability", "FP32", shape, [each.probability for each in best]),
+        _OutputTensor("filled", "BYTES", shape, [filling.text for filling in best]),
+        _OutputTensor("probability", "FP32", shape, [filling.probability for filling in best]),
     ]
 
 
@@ -306,9 +308,9 @@ class _OpenInference:
         self._service.sizes.check_texts(texts)
         parameters = {name: value for name, value in fields.parameters.items() if name not in _WITHOUT_EFFECT}
         call = _InferenceCall(client, model, texts, tuple(fields.inputs[0].shape), parameters)
-        found = await unless_disconnected(request, _TASKS[model.capability].run(self._service, call))
-        own = {"model_name": model.name, "model_version": _VERSION} | ({"id": fields.id} if fields.id else {})
-        return _reply(own, fields, found)
+        tensors = await unless_disconnected(request, _TASKS[model.capability].run(self._service, call))
+        head = {"model_name": model.name, "model_version": _VERSION} | ({"id": fields.id} if fields.id else {})
+        return _reply(head, fields, tensors)
 
     def _client(self, request: Request) -> Client:
         """Return who has the key in ``Authorization: Bearer KEY``, or the password KEY of ``Basic``."""
@@ -366,34 +368,34 @@ def _texts(tensor: _InputTensor, rest: bytes) -> list[str]:
     size = tensor.parameters.binary_data_size
     if (size or 0) != len(rest):
         raise BadRequestError(f"the body has {len(rest):,} bytes of binary data; expected {size or 0:,}")
-    found = _flat(tensor.data) if size is None else _read_elements(rest)
-    if not found or math.prod(tensor.shape) != len(found):
-        raise BadRequestError(f"'{_INPUT}' has {len(found):,} elements, which do not fill its shape")
-    return found
+    elements = _flat(tensor.data) if size is None else _read_elements(rest)
+    if not elements or math.prod(tensor.shape) != len(elements):
+        raise BadRequestError(f"'{_INPUT}' has {len(elements):,} elements, which do not fill its shape")
+    return elements
 
 
 def _flat(data: Any) -> list[str]:
     """Return the elements of nested lists."""
-    while isinstance(data, list) and data and all(isinstance(each, list) for each in data):
+    while isinstance(data, list) and data and all(isinstance(item, list) for item in data):
         data = list(chain.from_iterable(data))
-    if not isinstance(data, list) or not all(isinstance(each, str) for each in data):
+    if not isinstance(data, list) or not all(isinstance(item, str) for item in data):
         raise BadRequestError(f"the data of '{_INPUT}' are not strings")
     return data
 
 
 def _read_elements(data: bytes) -> list[str]:
     """Return the elements of a tensor in binary form, each of which has its length before it."""
-    found, at = [], 0
+    elements, position = [], 0
     try:
-        while at < len(data):
-            (length,) = _LENGTH.unpack_from(data, at)
-            start, at = at + _LENGTH.size, at + _LENGTH.size + length
-            if at > len(data):
+        while position < len(data):
+            (length,) = _LENGTH.unpack_from(data, position)
+            start, position = position + _LENGTH.size, position + _LENGTH.size + length
+            if position > len(data):
                 raise BadRequestError(f"an element of '{_INPUT}' is longer than the data")
-            found.append(data[start:at].decode())
+            elements.append(data[start:position].decode())
     except (struct.error, UnicodeDecodeError):
         raise BadRequestError(f"the binary data of '{_INPUT}' are not strings in UTF-8 with their lengths") from None
-    return found
+    return elements
 
 
 def _check_outputs(fields: _InferenceFields, model: ModelInfo) -> None:

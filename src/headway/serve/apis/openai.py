@@ -113,8 +113,8 @@ class _CompletionFields(_CommonFields):
         """Return the prompts as the Python objects take them."""
         prompts: Any = self.prompt
         is_one = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
-        found = [prompts] if is_one else prompts
-        return [each if isinstance(each, str) else tuple(each) for each in found]
+        listed = [prompts] if is_one else prompts
+        return [prompt if isinstance(prompt, str) else tuple(prompt) for prompt in listed]
 
 
 class _TextPart(BaseModel):
@@ -145,7 +145,7 @@ class _ChatFields(_CommonFields):
     @property
     def prompt(self) -> str:
         """The text that a language model continues."""
-        return "\n".join(each.text for each in self.messages)
+        return "\n".join(message.text for message in self.messages)
 
     @property
     def limit(self) -> int:
@@ -188,7 +188,7 @@ class _OpenAI:
 
     async def models(self, request: Request) -> Response:
         self._client(request)
-        return JSONResponse({"object": "list", "data": [_model(each) for each in self._models()]})
+        return JSONResponse({"object": "list", "data": [_model(model) for model in self._models()]})
 
     async def model(self, request: Request) -> Response:
         self._client(request)
@@ -204,11 +204,11 @@ class _OpenAI:
         reply = _Reply("cmpl", "text_completion", "text_completion", model.name)
         usage = None
         if model.capability == "translates":
-            texts = [each for each in prompts if isinstance(each, str)]
+            texts = [prompt for prompt in prompts if isinstance(prompt, str)]
             if len(texts) < len(prompts):
                 raise BadRequestError("prompt: a translation model takes texts, not token ids")
-            found = await unless_disconnected(request, self._translate(client, model, texts, body))
-            choices = [_completion_choice(text, "stop") for own in found for text in own]
+            translations = await unless_disconnected(request, self._translate(client, model, texts, body))
+            choices = [_completion_choice(text, "stop") for candidates in translations for text in candidates]
         elif body.stream and body.count == len(prompts) == 1 and body.logprobs is None:
             return _event_stream(self._stream_completion(client, model, prompts[0], body, reply))
         else:
@@ -224,11 +224,11 @@ class _OpenAI:
         reply = _Reply("chatcmpl", "chat.completion", "chat.completion.chunk", model.name)
         usage = None
         if model.capability == "translates":
-            texts = [each.text for each in body.messages if each.role == "user"]
+            texts = [message.text for message in body.messages if message.role == "user"]
             if not texts:
                 raise BadRequestError("messages: there is no message of the user to translate")
-            (found,) = await unless_disconnected(request, self._translate(client, model, texts[-1:], body))
-            choices = [_chat_choice(text, "stop") for text in found]
+            (candidates,) = await unless_disconnected(request, self._translate(client, model, texts[-1:], body))
+            choices = [_chat_choice(text, "stop") for text in candidates]
         elif body.stream and body.count == 1 and not body.logprobs:
             return _event_stream(self._stream_chat(client, model, body, reply))
         else:
@@ -249,10 +249,10 @@ class _OpenAI:
         return [model for capability in _CAPABILITIES for model in self._service.models_that(capability)]
 
     def _find_model(self, name: str | None) -> ModelInfo:
-        found = [model for model in self._models() if name in (None, model.name)]
-        if not found:
+        models = [model for model in self._models() if name in (None, model.name)]
+        if not models:
             raise UnknownModelError(f"There is no model {name}" if name else "No model completes texts")
-        return found[0]
+        return models[0]
 
     # Work.
 
@@ -265,36 +265,39 @@ class _OpenAI:
             width = max(decoding.beam_size, body.count)
             decoding = decoding.model_copy(update={"beam_size": width, "n_best": body.count})
         source, target = languages_for(model, body.source_language, body.target_language)
-        found, _ = await self._service.translate(
+        translations, _ = await self._service.translate(
             client, texts, source, target, model.name, options=TranslateOptions(decoding=decoding)
         )
-        raise_first_error(found, None, 1)
-        return [tuple(each.text for each in result.candidates[: body.count]) for result in found]
+        raise_first_error(translations, None, 1)
+        return [tuple(candidate.text for candidate in result.candidates[: body.count]) for result in translations]
 
     async def _complete(
         self, client: Client, model: ModelInfo, prompts: Sequence[Prompt], body: _CompletionFields
     ) -> tuple[list[dict[str, Any]], dict[str, int]]:
         """Return the choices for each prompt, and the usage."""
-        found = [[_NOTHING] * body.count for _ in prompts]
+        continuations = [[_NOTHING] * body.count for _ in prompts]
         choices: list[dict[str, Any]] = []
         num_prompt = 0
         async with self._admitted(client, model, prompts, body.count * body.limit) as admitted:
             if body.limit:
                 read = [_without_begin(prompt) for prompt in prompts]
                 options = body.generation_options(body.limit)
-                found = await self._service.call(admitted, model, "generate", (), read, **options)
-            for prompt, own in zip(prompts, found, strict=True):
+                continuations = await self._service.call(admitted, model, "generate", (), read, **options)
+            for prompt, prompt_continuations in zip(prompts, continuations, strict=True):
                 text, length = await self._service.call(admitted, model, "read_prompt", (), _without_begin(prompt))
                 num_prompt += length
-                for each in own:
+                for continuation in prompt_continuations:
                     logprobs = None
                     if body.logprobs is not None:
-                        tokens = await self._predict(admitted, model, prompt, each, body.logprobs)
-                        tokens = tokens if body.echo else tokens[len(tokens) - len(each.ids) :]
+                        tokens = await self._predict(admitted, model, prompt, continuation, body.logprobs)
+                        tokens = tokens if body.echo else tokens[len(tokens) - len(continuation.ids) :]
                         logprobs = _logprobs(tokens, body.logprobs)
-                    whole = text + each.text if body.echo else each.text
-                    choices.append(_completion_choice(whole, _finish_reason(each), logprobs))
-        return choices, _usage(num_prompt, [each for own in found for each in own])
+                    whole = text + continuation.text if body.echo else continuation.text
+                    choices.append(_completion_choice(whole, _finish_reason(continuation), logprobs))
+        return choices, _usage(
+            num_prompt,
+            [continuation for prompt_continuations in continuations for continuation in prompt_continuations],
+        )
 
     async def _continue_chat(
         self, client: Client, model: ModelInfo, body: _ChatFields
@@ -302,15 +305,15 @@ class _OpenAI:
         """Return the choices for a conversation, and the usage."""
         answers = []
         async with self._admitted(client, model, [body.prompt], body.count * body.limit) as admitted:
-            (found,) = await self._service.call(admitted, model, "generate", (), [body.prompt], **body.options)
+            (continuations,) = await self._service.call(admitted, model, "generate", (), [body.prompt], **body.options)
             _, length = await self._service.call(admitted, model, "read_prompt", (), body.prompt)
-            for each in found:
+            for continuation in continuations:
                 logprobs = None
                 if body.logprobs:
-                    tokens = await self._predict(admitted, model, body.prompt, each, body.top_logprobs or 0)
-                    logprobs = _chat_logprobs(tokens[len(tokens) - len(each.ids) :], body.top_logprobs or 0)
-                answers.append(_chat_choice(each.text, _finish_reason(each), logprobs))
-        return answers, _usage(length, found)
+                    tokens = await self._predict(admitted, model, body.prompt, continuation, body.top_logprobs or 0)
+                    logprobs = _chat_logprobs(tokens[len(tokens) - len(continuation.ids) :], body.top_logprobs or 0)
+                answers.append(_chat_choice(continuation.text, _finish_reason(continuation), logprobs))
+        return answers, _usage(length, continuations)
 
     async def _stream_completion(
         self, client: Client, model: ModelInfo, prompt: Prompt, body: _CompletionFields, reply: _Reply
@@ -381,8 +384,8 @@ class _Reply:
     def chunk(self, choices: Sequence[dict[str, Any]], usage: dict[str, int] | None = None) -> dict[str, Any]:
         """Return one part of a streamed reply."""
         numbered = [{"index": index} | choice for index, choice in enumerate(choices)]
-        own = {**self._shared, "object": self._chunk_kind, "choices": numbered}
-        return own if usage is None else own | {"usage": usage}
+        chunk = {**self._shared, "object": self._chunk_kind, "choices": numbered}
+        return chunk if usage is None else chunk | {"usage": usage}
 
     async def chunks(
         self, choices: Sequence[dict[str, Any]], usage: dict[str, int] | None
@@ -416,8 +419,8 @@ def _finish_reason(found: Continuation) -> str:
     return "length" if found.finish_reason == "length" else "stop"
 
 
-def _usage(num_prompt: int, found: Sequence[Continuation]) -> dict[str, int]:
-    made = sum(len(each.ids) for each in found)
+def _usage(num_prompt: int, continuations: Sequence[Continuation]) -> dict[str, int]:
+    made = sum(len(continuation.ids) for continuation in continuations)
     return {"prompt_tokens": num_prompt, "completion_tokens": made, "total_tokens": num_prompt + made}
 
 
@@ -436,13 +439,13 @@ def _chat_delta(delta: dict[str, Any], finish_reason: str | None) -> dict[str, A
 
 def _logprobs(tokens: Sequence[PredictedToken | None], count: int) -> dict[str, Any]:
     """Return the log-probabilities of tokens in the form of completions."""
-    names = ["" if each is None else each.token for each in tokens]
+    names = ["" if token is None else token.token for token in tokens]
     return {
         "tokens": names,
-        "token_logprobs": [None if each is None else each.log_probability for each in tokens],
+        "token_logprobs": [None if token is None else token.log_probability for token in tokens],
         "top_logprobs": [
-            None if each is None else {one.token: one.log_probability for one in each.alternatives[:count]}
-            for each in tokens
+            None if token is None else {one.token: one.log_probability for one in token.alternatives[:count]}
+            for token in tokens
         ],
         "text_offset": list(accumulate(map(len, names[:-1]), initial=0))[: len(names)],
     }
@@ -456,8 +459,8 @@ def _chat_logprobs(tokens: Sequence[PredictedToken | None], count: int) -> dict[
 
     return {
         "content": [
-            one(each.token, each.log_probability)
-            | {"top_logprobs": [one(top.token, top.log_probability) for top in each.alternatives[:count]]}
-            for each in filter(None, tokens)
+            one(token.token, token.log_probability)
+            | {"top_logprobs": [one(top.token, top.log_probability) for top in token.alternatives[:count]]}
+            for token in filter(None, tokens)
         ]
     }

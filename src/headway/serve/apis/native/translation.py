@@ -166,18 +166,18 @@ def make_translate_function(
     options = TranslateOptions(
         decoding=decoding, alignment=bool(body.alignment), markup=body.markup, protect=body.protect
     )
-    include = tuple(each if isinstance(each, str) else tuple(each) for each in body.include)
+    include = tuple(phrase if isinstance(phrase, str) else tuple(phrase) for phrase in body.include)
     languages = body.source, body.target, body.model
     glossary = _chosen_glossary(service, client, body)
 
     async def translate(texts: Sequence[str]) -> list[dict[str, Any]]:
         sources = [Source(text, body.prefix, include, tuple(body.ban)) for text in texts]
         results, detected = await service.translate(client, sources, *languages, glossary, options)
-        answers = [or_error(each, _translation) for each in results]
+        answers = [or_error(item, _translation) for item in results]
         for one, language in zip(answers, detected or (), strict=False):
             one["detected"] = asdict(language)
         if body.alignment == "pairs":
-            for candidate in (each for one in answers for each in (one, *one.get("alternatives", ()))):
+            for candidate in (item for one in answers for item in (one, *one.get("alternatives", ()))):
                 candidate.get("alignment", {}).pop("attention", None)
         return answers
 
@@ -215,7 +215,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def detect(body: DetectBody, request: Request) -> list[dict[str, Any]]:
         """Return the most probable language of each text."""
         client_of(service, request)
-        return [asdict(each) for each in await service.detect(listed(body.text))]
+        return [asdict(language) for language in await service.detect(listed(body.text))]
 
     @api.post("/sentences")
     async def sentences(body: SentencesBody, request: Request) -> dict[str, list[list[str]]]:
@@ -223,7 +223,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
         client_of(service, request)
         texts = listed(body.text)
         service.sizes.check_texts(texts)
-        return {"sentences": await asyncio.to_thread(lambda: [split_sentences(each, body.language) for each in texts])}
+        return {"sentences": await asyncio.to_thread(lambda: [split_sentences(text, body.language) for text in texts])}
 
     @api.post("/translate", response_model=None, responses={200: {"model": TranslateReply, **EVENTS}})
     async def translate(body: TranslateBody, request: Request) -> Response:
@@ -240,8 +240,8 @@ def add_routes(api: APIRouter, service: Service) -> None:
         texts = [*body.source_texts, *body.target_texts]
         arguments = body.source_texts, body.target_texts
         work = service.call(client, direction.model, "score_each", texts, *arguments, **direction.arguments)
-        found = await unless_disconnected(request, work)
-        return JSONResponse({"scores": [or_error(each, asdict) for each in found]})
+        results = await unless_disconnected(request, work)
+        return JSONResponse({"scores": [or_error(result, asdict) for result in results]})
 
     @api.post("/alternatives")
     async def alternatives(body: AlternativesBody, request: Request) -> JSONResponse:
@@ -251,8 +251,8 @@ def add_routes(api: APIRouter, service: Service) -> None:
         keywords = {"count": body.count} | direction.arguments
         texts = [body.text, body.prefix]
         work = service.call(client, direction.model, "alternatives", texts, *texts, **keywords)
-        found = await unless_disconnected(request, work)
-        return JSONResponse({"alternatives": [asdict(each) for each in found]})
+        tokens = await unless_disconnected(request, work)
+        return JSONResponse({"alternatives": [asdict(token) for token in tokens]})
 
 
 class DirectTranslation:
@@ -310,14 +310,14 @@ async def _events(
 
 
 def _translation(result: Translation) -> dict[str, Any]:
-    best, *others = [_candidate(each) for each in result.candidates]
+    best, *others = [_candidate(candidate) for candidate in result.candidates]
     return {"source": result.source, **best, "alternatives": others, "unlikely": result.unlikely}
 
 
 def _candidate(candidate: Candidate) -> dict[str, Any]:
-    found = {name: value for name, value in vars(candidate).items() if name != "ids" and value is not None}
+    fields = {name: value for name, value in vars(candidate).items() if name != "ids" and value is not None}
     if candidate.glossary is not None:
-        found["glossary"] = [asdict(term) for term in candidate.glossary]
+        fields["glossary"] = [asdict(term) for term in candidate.glossary]
     if candidate.alignment is not None:
-        found["alignment"] = asdict(candidate.alignment)
-    return found
+        fields["alignment"] = asdict(candidate.alignment)
+    return fields
