@@ -10,14 +10,12 @@ import pytest
 import headway
 from headway.predict import LanguageModel
 
-CONTEXT = 16
-
 
 @pytest.fixture(scope="module")
 def folder(make_language_model: Callable[..., LanguageModel], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the model."""
     folder = tmp_path_factory.mktemp("models") / "letters"
-    make_language_model("characters", texts=["abcdefghij "], max_length=CONTEXT).bundle.save(folder, "# A model\n")
+    make_language_model("characters", texts=["abcdefghij "], max_length=16).bundle.save(folder, "# A model\n")
     return folder
 
 

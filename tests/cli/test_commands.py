@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -312,6 +313,10 @@ class TestOtherCommands:
         assert run("tokenize", trained.model, stdin=b"der Hund sieht <eos>\n") == ended
         ids = run("tokenize", trained.model, "der Hund", "--ids").out.splitlines()[1].split()
         assert Bundle.load(trained.model).source_tokenizer.decode([int(each) for each in ids]) == "der Hund"
+
+    def test_tokens_control_no_terminal(self, trained: Trained) -> None:
+        ended = run("tokenize", trained.model, "der\x1b[31m\x9b\x07\tHund", "--merges")
+        assert {character for character in ended.out if unicodedata.category(character)[0] == "C"} == {"\n"}
 
     def test_tokenize_shows_the_merges_in_their_order(self, trained: Trained) -> None:
         start, *merges, last = run("tokenize", trained.model, "der", "--merges").out.splitlines()

@@ -15,16 +15,16 @@ import torch
 
 from headway.errors import ConfigError
 from headway.inspection.html_page import render_html
-from headway.inspection.page_data import SMALL_WEIGHT, page_data
+from headway.inspection.page_data import SMALL_WEIGHT, is_right_to_left, page_data
 from headway.inspection.results import (
     MAX_DRAWN_TOKENS,
     AttentionMap,
     Inspection,
     LabelAttribution,
 )
-from headway.inspection.visible_tokens import is_right_to_left, make_visible
 from headway.predict import TokenAlternative
 from headway.predict.language_modeling.predicted_tokens import PredictedToken
+from headway.text.visible_tokens import make_visible
 
 HOSTILE = '</script><script>alert("x")</script><!--<img src=x onerror=alert(1)>&lt;\u2028]]>'
 
@@ -224,30 +224,10 @@ class TestNumbers:
         assert len(data["sides"]["text"]) == 1
 
 
-class TestLegible:
-    @pytest.mark.parametrize(
-        ("token", "shown"),
-        [
-            (" Haus", "␣Haus"),
-            (" ", "␣"),
-            ("\n\t", "↵⇥"),
-            ("", "∅"),
-            ("\u202egnp", "<U+202E>gnp"),
-            ("\u200c", "<U+200C>"),
-            ("نمی\u200cخواهم", "نمی\u200cخواهم"),
-            ("\u0301", "◌\u0301"),
-            ("\u2009", "<U+2009>"),
-            ("東京", "東京"),
-            ("<0xE4>", "<0xE4>"),
-        ],
-    )
-    def test_what_has_no_shape_gets_one(self, token: str, shown: str) -> None:
-        assert make_visible(token) == shown
-
-    def test_direction(self) -> None:
-        assert is_right_to_left("שלום world, מה שלומך")
-        assert is_right_to_left("السلام")
-        assert not is_right_to_left("Hello שלום")
-        assert not is_right_to_left("123")
-        shown = Reader(render_html(replace(inspection(), source="שלום"))).data["right_to_left"]
-        assert (shown["source"], shown["target"]) == (True, False)
+def test_direction() -> None:
+    assert is_right_to_left("שלום world, מה שלומך")
+    assert is_right_to_left("السلام")
+    assert not is_right_to_left("Hello שלום")
+    assert not is_right_to_left("123")
+    shown = Reader(render_html(replace(inspection(), source="שלום"))).data["right_to_left"]
+    assert (shown["source"], shown["target"]) == (True, False)

@@ -15,9 +15,9 @@ from starlette.testclient import TestClient
 from headway.decode import DecodingOptions
 from headway.inspection.forced_word import force_word
 from headway.inspection.inspect_translator import inspect_translation
-from headway.inspection.visible_tokens import make_visible
 from headway.predict import Translator, load_translator
 from headway.serve.apis.native.inspection import ForceWordReply, InspectReply, SearchTreeReply
+from headway.text.visible_tokens import make_visible
 
 TEXT = "Ein Hund läuft."
 BODY = {"text": TEXT, "source": "en", "target": "de"}

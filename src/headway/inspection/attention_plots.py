@@ -22,7 +22,7 @@ from headway.errors import LengthError
 from headway.inspection.capture import Kind
 from headway.inspection.picture_files import COLORS, figure_style, font_families
 from headway.inspection.results import KIND_NAMES, MAX_DRAWN_TOKENS, AttentionMap, Inspection, Side
-from headway.inspection.visible_tokens import make_visible
+from headway.text.visible_tokens import make_visible
 
 _NUMBERED = 24  # up to this many rows or columns, cells show their weights as numbers
 _LABELED = 32  # up to this many tokens, small maps have labels

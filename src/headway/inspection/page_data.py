@@ -2,13 +2,14 @@
 
 Attention weights are integers from 0 to ``max_weight``, as bytes in base 64: two bytes each, the lower one first, or
 one byte each if ``max_weight`` is at most 255. Tokens are in a visible form; see
-:mod:`headway.inspection.visible_tokens`.
+:mod:`headway.text.visible_tokens`.
 """
 
 from __future__ import annotations
 
 import base64
 import math
+import unicodedata
 from dataclasses import asdict
 from typing import Any
 
@@ -16,8 +17,8 @@ import torch
 
 from headway.inspection.capture import Kind
 from headway.inspection.results import MAX_DRAWN_TOKENS, AttentionMap, Inspection, Side
-from headway.inspection.visible_tokens import is_right_to_left, make_visible
 from headway.predict.language_modeling.predicted_tokens import PredictedToken
+from headway.text.visible_tokens import make_visible
 
 PAGE_WEIGHT = 65_535  # maximum weight in files, whose size matters little
 SMALL_WEIGHT = 255  # maximum weight in replies: steps of 0.4 %, half the size
@@ -54,6 +55,12 @@ def page_data(inspection: Inspection, max_weight: int = PAGE_WEIGHT) -> dict[str
         "labels": None if inspection.labels is None else list(inspection.labels.items()),
         "attribution": attribution and asdict(attribution),
     }
+
+
+def is_right_to_left(text: str) -> bool:
+    """Return whether most letters of ``text`` belong to a script written from right to left."""
+    directions = [unicodedata.bidirectional(character) for character in text]
+    return sum(direction in ("R", "AL") for direction in directions) > directions.count("L")
 
 
 def step_data(step: PredictedToken) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.line_io import output_file
 from headway.cli.loading import load_ensemble
+from headway.text.visible_tokens import make_visible
 
 GROUP = CommandGroup.RUN
 
@@ -35,8 +36,7 @@ def alternatives(
     """List the most probable next tokens after the beginning of a translation.
 
     To find out why a word was not chosen, give the text before it. If the first token of the word is not in the list,
-    it is less probable than all listed tokens. "<eos>" is the end of the translation. Tokens are quoted because they
-    may contain spaces.
+    it is less probable than all listed tokens. "<eos>" is the end of the translation. A space is shown as ␣.
     """
     from headway.predict import load_translator
 
@@ -48,5 +48,4 @@ def alternatives(
             if format_ == "json":
                 file.write(json.dumps(asdict(alternative), ensure_ascii=False) + "\n")
             else:
-                token = json.dumps(alternative.token, ensure_ascii=False)
-                file.write(f"{token}\t{math.exp(alternative.log_probability):.4f}\n")
+                file.write(f"{make_visible(alternative.token)}\t{math.exp(alternative.log_probability):.4f}\n")

@@ -19,6 +19,7 @@ from headway.cli.command_groups import CommandGroup
 from headway.cli.line_io import input_lines, output_file, show_progress
 from headway.cli.loading import load_ensemble, open_language_model
 from headway.errors import ConfigError, DataError, HeadwayError
+from headway.text.visible_tokens import make_visible
 
 if TYPE_CHECKING:
     from headway.predict import ScoredText
@@ -155,7 +156,7 @@ def _score_texts(score: Callable[[list[str]], list[ScoredText]], texts: Iterable
 def _format(record: Mapping[str, Any], *, with_tokens: bool) -> str:
     names, values = record["tokens"], record["token_log_probabilities"]
     shown = zip((*names, "<eos>"), values, strict=False)
-    detail = " ".join(f"{json.dumps(name, ensure_ascii=False)}:{value:.4f}" for name, value in shown)
+    detail = " ".join(f"{make_visible(name)}:{value:.4f}" for name, value in shown)
     return "\t".join([f"{record['log_probability']:.4f}", str(len(names)), *[detail] * with_tokens]) + "\n"
 
 

@@ -10,6 +10,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
+from headway.text.visible_tokens import make_visible
 
 if TYPE_CHECKING:
     from headway.text.base import MergeStep
@@ -26,7 +27,8 @@ def tokenize(
 ) -> None:
     """Show how a text is tokenized.
 
-    Tokens are separated by bars; a space that belongs to a token is shown as ␣. Byte-pair encoding starts from the
+    Tokens are separated by bars; a space that belongs to a token is shown as ␣, a newline as ↵, a control character as
+    its code point. Byte-pair encoding starts from the
     bytes of each word. Every byte is a token, so no text is out of vocabulary. Neighboring tokens are then merged,
     always the pair that was learned first.
     """
@@ -57,7 +59,7 @@ def _print_merges(steps: list[MergeStep]) -> None:
     ]
     rows = [("bytes", _bars(start))]
     rows += [
-        (f"{step.rank + 1:,}: {_visible(step.left)} + {_visible(step.right)}", _bars(step.segmentation))
+        (f"{step.rank + 1:,}: {make_visible(step.left)} + {make_visible(step.right)}", _bars(step.segmentation))
         for step in steps
     ]
     width = max(len(rule) for rule, _ in rows)
@@ -66,8 +68,4 @@ def _print_merges(steps: list[MergeStep]) -> None:
 
 
 def _bars(tokens: Sequence[str]) -> str:
-    return "|".join(_visible(token) for token in tokens)
-
-
-def _visible(token: str) -> str:
-    return token.replace(" ", "␣").replace("\t", "⇥").replace("\n", "⏎").replace("\r", "␍")
+    return "|".join(make_visible(token) for token in tokens)

@@ -1,4 +1,5 @@
-"""Make tokens readable in a figure: white space and other invisible characters get a visible form."""
+"""Tokens as people see them, in figures, on pages and in a terminal: white space and other invisible characters have a
+visible form. No control character remains."""
 
 from __future__ import annotations
 
@@ -27,9 +28,3 @@ def _shape(character: str, *, alone: bool) -> str:
     if character in _JOINERS and not alone:
         return character
     return f"<U+{ord(character):04X}>" if unicodedata.category(character)[0] in "CZ" else character
-
-
-def is_right_to_left(text: str) -> bool:
-    """Return whether most letters of ``text`` belong to a script written from right to left."""
-    directions = [unicodedata.bidirectional(character) for character in text]
-    return sum(direction in ("R", "AL") for direction in directions) > directions.count("L")
