@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart serve test suite test-all test-gpu test-settings test-versions check soak lint format clean
+.PHONY: quickstart serve dist test suite test-all test-gpu test-settings test-versions check soak lint format clean
 
 quickstart: $(VENV)/.quickstart
 	$(BIN)/headway quickstart
@@ -48,6 +48,11 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# Builds the source distribution and, from it, the wheel, with the setuptools of the environment.
+dist: $(VENV)/.ready
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
 
 format: $(VENV)/.ready
 	$(BIN)/ruff format .

@@ -83,8 +83,7 @@ class MissingPackageError(HeadwayError):
 
     Args:
         feature: The feature that needs the package. It is the subject of the message.
-        package: The name of the package.
-        extra: The extra of Headway that installs the package. None means the extra listed in :data:`EXTRAS`.
+        package: The name of the package, a key of :data:`EXTRAS`.
     """
 
     EXTRAS: ClassVar[dict[str, str]] = {
@@ -108,12 +107,13 @@ class MissingPackageError(HeadwayError):
         "uvicorn": "serve",
     }
 
-    def __init__(self, feature: str, package: str, extra: str | None = None) -> None:
+    def __init__(self, feature: str, package: str) -> None:
+        # pip leaves an installed Headway as it is, from a wheel or editable, and installs only what the extra adds.
         super().__init__(
             f"{feature} needs the package {package!r}, which is not installed",
-            hint=f"pip install '.[{extra or self.EXTRAS[package]}]' in the folder of Headway's source",
+            hint=f"pip install 'headway[{self.EXTRAS[package]}]'",
         )
-        self.args = (feature, package, extra)  # pickle passes them to the constructor
+        self.args = (feature, package)  # pickle passes them to the constructor
 
 
 class OutputError(HeadwayError):

@@ -61,7 +61,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     done = without(package, *(paths.get(word, word) for word in COMMANDS[package]))
     assert done.returncode == 2, done.stderr
     line = done.stderr.splitlines()[-1]
-    hint = rf"pip install '\.\[{EXTRAS[package]}\]' in the folder of Headway's source"
+    hint = rf"pip install 'headway\[{EXTRAS[package]}\]'"
     assert re.fullmatch(f"headway: .* needs the package '{package}', which is not installed; {hint}", line), done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()
@@ -75,7 +75,7 @@ def test_without_tensorboard_training_says_so_once_and_writes_the_other_records(
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard.writer", raising=False)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
-    with pytest.warns(UserWarning, match=r"TensorBoard events .* pip install '\.\[tensorboard\]'"):
+    with pytest.warns(UserWarning, match=r"TensorBoard events .* pip install 'headway\[tensorboard\]'"):
         metrics = MetricsWriter(tmp_path, 0)
     metrics.write("train", 1, {"loss": 2.0})
     metrics.close()

@@ -280,5 +280,5 @@ def test_the_engine_refuses_what_is_longer_than_the_table(tmp_path: Path) -> Non
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    with pytest.raises(MissingPackageError, match=r"'ctranslate2', which is not installed; pip install '\.\[ctr"):
+    with pytest.raises(MissingPackageError, match=r"'ctranslate2', which is not installed; pip install 'headway\[ctr"):
         write_ctranslate2(drawn(), tmp_path)

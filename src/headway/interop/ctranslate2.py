@@ -256,7 +256,7 @@ def _package() -> Any:
         import ctranslate2
         import ctranslate2.specs
     except ImportError:
-        raise MissingPackageError("export to CTranslate2", "ctranslate2", "ctranslate2") from None
+        raise MissingPackageError("export to CTranslate2", "ctranslate2") from None
     return ctranslate2
 
 

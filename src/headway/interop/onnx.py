@@ -308,7 +308,7 @@ def _require(*packages: str) -> None:
         try:
             __import__(package)
         except ImportError:
-            raise MissingPackageError("ONNX", package, "onnx") from None
+            raise MissingPackageError("ONNX", package) from None
 
 
 def open_session(path: Path) -> onnxruntime.InferenceSession:
@@ -429,7 +429,7 @@ def _translation_usage(limit: int) -> str:
     return f"""Keep the files together: both graphs (opset {OPSET}, float32) read their weights from `{_WEIGHTS}`.
 Sequences have at most {limit} tokens.
 
-    pip install '.[onnx]'       # in the folder of Headway's source
+    pip install 'headway[onnx]'
     headway translate THIS_FOLDER -i input.txt -o output.txt
 
 Without Headway:

@@ -64,7 +64,7 @@ class MosesTokenizer(ImportedTokenizer):
         try:
             import sacremoses
         except ImportError:
-            raise MissingPackageError(f"{origin}: its tokenizer", "sacremoses", "moses") from None
+            raise MissingPackageError(f"{origin}: its tokenizer", "sacremoses") from None
         self._normalizer = sacremoses.MosesPunctNormalizer(lang=language, pre_replace_unicode_punct=True)
         self._tokenizer = sacremoses.MosesTokenizer(lang=language)
         self._detokenizer = sacremoses.MosesDetokenizer(lang=language)

@@ -92,7 +92,7 @@ def _processor(model: bytes, origin: str) -> Any:
     try:
         import sentencepiece
     except ImportError:
-        raise MissingPackageError(f"{origin}: its tokenizer", "sentencepiece", "sentencepiece") from None
+        raise MissingPackageError(f"{origin}: its tokenizer", "sentencepiece") from None
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(model)

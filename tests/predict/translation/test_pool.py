@@ -220,7 +220,7 @@ def is_running(process: int) -> bool:
 
 
 def test_errors_with_arguments_of_their_own_are_handed_over() -> None:
-    error = pickle.loads(pickle.dumps(MissingPackageError("drawing", "matplotlib", "plot")))
+    error = pickle.loads(pickle.dumps(MissingPackageError("drawing", "matplotlib")))
     assert isinstance(error, MissingPackageError)
     assert "drawing needs the package 'matplotlib'" in str(error)
 
