@@ -335,51 +335,91 @@ def _merge_objects(items: Sequence[Item]) -> Item:
 
 def _separate_marks(items: Sequence[Item]) -> tuple[str, tuple[Mark, ...], tuple[Placeholder, ...]]:
     """Return the text, the marks and the placeholders of items that begin and end with text or with tags of pairs."""
-    text, gap = "", ""  # the gap is the space after the text
-    placeholders: list[Placeholder] = []
-    roots: list[Mark] = []
-    opened: list[Mark] = []
-    objects: list[Mark] = []  # objects since the last text
-    after_mark = False
-    for item in items:
-        if item.kind in ("open", "close", "object"):
-            after_mark = True
-        if item.kind == "close":
-            closed = opened.pop()
-            closed.end, closed.closing = len(text), item.raw
-            closed.ends_with_space = bool(gap) and not objects
-        elif item.kind in ("open", "object"):
-            mark = Mark(len(text), len(text), item.raw)
-            (opened[-1].children if opened else roots).append(mark)
-            if item.kind == "open":
-                opened.append(mark)
+    builder = _TextBuilder()
+    objects: list[Mark] = []
+    for is_mark, run in groupby(items, lambda item: item.kind in ("open", "close", "object")):
+        if is_mark:
+            objects = builder.add_marks(run)
+            continue
+        for number, item in enumerate(run):
+            if number == 0:
+                builder.add_text_after_marks(item, objects)
             else:
-                mark.visible, mark.left = item.text or _BOUNDARY, gap[-1:] or text[-1:]
+                builder.add_text(item)
+        objects = []
+    return builder.text, tuple(builder.marks), tuple(builder.placeholders)
+
+
+class _TextBuilder:
+    """Puts together the text of a segment, and its marks and placeholders with their positions in the text.
+
+    White space on both sides of a mark becomes one space.
+
+    Attributes:
+        text: The text so far, without white space at its end.
+        gap: The white space after the text. It becomes part of the text as soon as more text follows.
+        marks: The marks that are not inside of a pair.
+        placeholders: The placeholders.
+    """
+
+    def __init__(self) -> None:
+        self.text = self.gap = ""
+        self.marks: list[Mark] = []
+        self.placeholders: list[Placeholder] = []
+        self._open_pairs: list[Mark] = []
+
+    def add_marks(self, items: Iterable[Item]) -> list[Mark]:
+        """Add marks that follow each other, and return the objects among them."""
+        objects: list[Mark] = []
+        for item in items:
+            if item.kind == "close":
+                pair = self._open_pairs.pop()
+                pair.end, pair.closing = len(self.text), item.raw
+                pair.ends_with_space = bool(self.gap) and not objects
+                continue
+            mark = Mark(len(self.text), len(self.text), item.raw)
+            siblings = self._open_pairs[-1].children if self._open_pairs else self.marks
+            siblings.append(mark)
+            if item.kind == "open":
+                self._open_pairs.append(mark)
+            else:
+                mark.visible, mark.left = item.text or _BOUNDARY, self.gap[-1:] or self.text[-1:]
                 objects.append(mark)
                 if item.separates or item.text.strip(_BOUNDARY):
-                    gap = gap or " "
-        else:
-            content = item.text
-            for waiting in objects:
-                waiting.right = content[:1]
-            if objects and content.startswith(tuple(_CLOSING)):
-                gap = ""  # an object leaves no space before punctuation
-            if (after_mark and gap) or (objects and text.endswith(tuple(_OPENING))):
-                content = content.lstrip(" ")  # tags and objects leave no double space
-            if content.startswith(" ") and not objects:
-                for mark in opened:
-                    mark.starts_with_space |= mark.start == len(text)
-                content = content if text else content.lstrip(" ")
-            objects, after_mark = [], False
-            core = content.rstrip(" ")
-            if core:
-                text += gap if text else ""
-                if item.kind == "placeholder":
-                    placeholders.append(Placeholder(len(text), len(text) + len(core), item.raw))
-                text += core
-                gap = ""
-            gap += content[len(core) :]
-    return text, tuple(roots), tuple(placeholders)
+                    self.gap = self.gap or " "
+        return objects
+
+    def add_text_after_marks(self, item: Item, objects: Sequence[Mark]) -> None:
+        """Add text that follows marks, among them ``objects``."""
+        content = item.text
+        for mark in objects:
+            mark.right = content[:1]
+        if objects and content.startswith(tuple(_CLOSING)):
+            self.gap = ""  # an object leaves no space before punctuation
+        if self.gap or (objects and self.text.endswith(tuple(_OPENING))):
+            content = content.lstrip(" ")  # tags and objects leave no double space
+        self._append(item, content if objects else self._with_space_in_pairs(content))
+
+    def add_text(self, item: Item) -> None:
+        """Add text that follows text."""
+        self._append(item, self._with_space_in_pairs(item.text))
+
+    def _with_space_in_pairs(self, content: str) -> str:
+        """Note which pairs enclose the space before ``content``, and return it without space before all text."""
+        if content.startswith(" "):
+            for pair in self._open_pairs:
+                pair.starts_with_space |= pair.start == len(self.text)
+        return content if self.text else content.lstrip(" ")
+
+    def _append(self, item: Item, content: str) -> None:
+        core = content.rstrip(" ")
+        if core:
+            self.text += self.gap if self.text else ""
+            if item.kind == "placeholder":
+                self.placeholders.append(Placeholder(len(self.text), len(self.text) + len(core), item.raw))
+            self.text += core
+            self.gap = ""
+        self.gap += content[len(core) :]
 
 
 def visible_text(segment: Segment, translation: AlignedText) -> str:
