@@ -19,8 +19,8 @@ from headway.documents.content import (
     EncodedText,
     read_text,
 )
+from headway.predict.markup.document import Pieces, raw_pieces
 from headway.predict.markup.html import MarkupOptions, parse_markup
-from headway.predict.markup.marked_text import Pieces, raw_pieces
 
 HTML = MarkupOptions(kind="html", attributes=("title", "alt", "placeholder", "aria-label", "label"))
 _CHARSET = re.compile(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headway.predict.markup.marked_text import AlignedText, Document, Segment, split_words
+from headway.predict.markup.document import Document, Segment
+from headway.predict.markup.mark_placement import AlignedText, fill_document, split_words
 
 
 def aligned(segment: Segment, target: str, links: frozenset[tuple[int, int]] = frozenset()) -> AlignedText | None:
@@ -19,7 +20,7 @@ def copy_of(segment: Segment) -> AlignedText | None:
 
 def copied(document: Document) -> str:
     """Fill a document with its own segments."""
-    return document.fill([copy_of(segment) for segment in document.segments])
+    return fill_document(document, [copy_of(segment) for segment in document.segments])
 
 
 def translated(document: Document, target: str, pairs: dict[str, str]) -> str:
@@ -31,4 +32,4 @@ def translated(document: Document, target: str, pairs: dict[str, str]) -> str:
     rows = {segment.text[start:end]: index for index, (start, end) in enumerate(here)}
     columns = {target[start:end]: index for index, (start, end) in enumerate(there)}
     links = frozenset((rows[one], columns[each]) for one, own in pairs.items() for each in own.split())
-    return document.fill([None if kept is None else AlignedText(target, kept, links)])
+    return fill_document(document, [None if kept is None else AlignedText(target, kept, links)])

@@ -11,7 +11,7 @@ import pytest
 from marked_texts import copied
 
 from headway.predict.markup import placeholders
-from headway.predict.markup.marked_text import Document
+from headway.predict.markup.document import Document
 from headway.predict.markup.placeholders import (
     find_placeholders,
     keeps_placeholders,

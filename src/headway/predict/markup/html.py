@@ -28,7 +28,7 @@ from typing import Literal
 from pydantic import Field
 
 from headway.config import Config
-from headway.predict.markup.marked_text import Document, DocumentBuilder, Item, ItemKind, Pieces
+from headway.predict.markup.document import Document, DocumentBuilder, Item, ItemKind, Pieces
 from headway.predict.markup.placeholders import protected_parts
 
 MarkupKind = Literal["html", "xml"]

@@ -11,7 +11,7 @@ Markdown              emphasis and links enclose the translations of their words
 line breaks           lines are translated separately
 ====================  ==============================================================================================
 
-How they are kept is described in :mod:`headway.predict.markup.marked_text` and
+How they are kept is described in :mod:`headway.predict.markup.mark_placement` and
 :mod:`headway.predict.translation.marked_translation`.
 """
 
@@ -21,7 +21,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from headway.predict.markup.marked_text import Document, DocumentBuilder, Item, ItemKind
+from headway.predict.markup.document import Document, DocumentBuilder, Item, ItemKind
 
 _NESTED = "[^{}]*+"
 for _ in range(4):  # ICU messages are nested: {count, plural, one {# file} other {# files}}

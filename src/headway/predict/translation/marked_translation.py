@@ -16,8 +16,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from headway.errors import ConfigError, DataError, HeadwayError
+from headway.predict.markup.document import Document, Segment
 from headway.predict.markup.html import parse_markup
-from headway.predict.markup.marked_text import AlignedText, Document, Segment, link_words, visible_text
+from headway.predict.markup.mark_placement import AlignedText, fill_document, link_words, visible_text
 from headway.predict.markup.placeholders import (
     keeps_placeholders,
     parse_plain_text,
@@ -180,11 +181,11 @@ class MarkedTexts:
             flags = candidate.flags
             if None in aligned and "copied" not in flags:
                 flags = (*flags, "copied")
-            candidates.append(replace(candidate, text=document.fill(aligned), flags=flags))
+            candidates.append(replace(candidate, text=fill_document(document, aligned), flags=flags))
         return replace(merged, candidates=tuple(candidates))
 
     def _aligned(self, segment: Segment, candidate: Candidate, protected: bool) -> AlignedText | None:
-        """Return a segment's translation for :meth:`Document.fill`, or None if the segment must stay as it is.
+        """Return a segment's translation for :func:`fill_document`, or None if the segment must stay as it is.
 
         It stays as it is if the translation and a placeholder beside it look like another placeholder. ``protected``
         tells whether the text has placeholders, so that none may be added.

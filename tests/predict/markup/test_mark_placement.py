@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marked_texts import aligned, copied, translated
 
+from headway.predict.markup.document import Document, DocumentBuilder, Item, make_segment
 from headway.predict.markup.html import MarkupOptions, parse_markup
-from headway.predict.markup.marked_text import AlignedText, Document, DocumentBuilder, Item, link_words, make_segment
+from headway.predict.markup.mark_placement import AlignedText, fill_document, link_words
 from headway.predict.markup.placeholders import parse_plain_text
 
 HTML = MarkupOptions(kind="html")
@@ -143,7 +144,7 @@ def test_a_copied_placeholder_is_one_word_for_tags() -> None:
         ["open", " file", " {", "name", "}"],
         [(4, 0), (0, 1), (1, 2), (0, 3), (4, 4)],
     )
-    assert document.fill([AlignedText("open file {name}", kept, links)]) == "<i>open</i> <b>file</b> {name}"
+    assert fill_document(document, [AlignedText("open file {name}", kept, links)]) == "<i>open</i> <b>file</b> {name}"
 
 
 @pytest.mark.parametrize(
@@ -161,17 +162,17 @@ def test_code_is_found_in_the_translation(source: str, target: str, expected: st
     document = parse_markup(source, HTML)
     (segment,) = document.segments
     found = aligned(segment, target)
-    assert (None if found is None else document.fill([found])) == expected
+    assert (None if found is None else fill_document(document, [found])) == expected
 
 
 def test_without_an_alignment_marks_keep_their_relative_place() -> None:
     document = parse_markup("ein <b>zwei</b> drei vier", HTML)
-    assert document.fill([AlignedText("one two three four")]) == "one <b>two</b> three four"
+    assert fill_document(document, [AlignedText("one two three four")]) == "one <b>two</b> three four"
 
 
 def test_a_segment_may_stay_as_it_is() -> None:
     document = parse_markup("<p>ein  <b>zwei &lt;</b></p><p>drei</p>", HTML)
-    assert document.fill([None, AlignedText("three")]) == "<p>ein  <b>zwei &lt;</b></p><p>three</p>"
+    assert fill_document(document, [None, AlignedText("three")]) == "<p>ein  <b>zwei &lt;</b></p><p>three</p>"
 
 
 def test_words_are_found_in_tokens_of_any_tokenizer() -> None:
@@ -235,7 +236,7 @@ def test_everything_occurs_once_and_pairs_stay_nested(kinds: list[str], data: st
         names = [segment.text[each.start : each.end] for each in segment.placeholders]
         words = data.draw(st.permutations([*data.draw(TARGETS), *names]))
         translations.append(aligned(segment, "".join(words), data.draw(LINKS)))
-    found = document.fill(translations)
+    found = fill_document(document, translations)
     opened: list[str] = []
     parents: dict[str, tuple[str, ...]] = {}
     for item in items:
