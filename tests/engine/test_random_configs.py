@@ -65,7 +65,7 @@ def shown(config: Config) -> Iterator[None]:
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_the_combinations_vary_each_option(config: type[Config]) -> None:
-    assert undeclared(config) == []
+    assert undeclared(config) == [], "give values for these fields in config_variants.py"
     found = [each for each in COMBINATIONS if type(each) is config]
     for name in config.model_fields:
         if name != "kind" and (config, name) not in REFUSED:
