@@ -44,9 +44,11 @@ class Model(nn.Module):
     Attributes:
         config: The configuration.
         projection: The layer that computes the logits.
+        hidden: Method that returns the states from which the projection computes logits, if the model predicts tokens.
     """
 
     config: Any
+    hidden: Any
     projection: Any
 
     @property

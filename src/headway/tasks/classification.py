@@ -71,7 +71,7 @@ class ClassificationRecipe(Recipe):
     @model_validator(mode="after")
     def _check_classification(self) -> ClassificationRecipe:
         corpora = [*self.data.train, *([self.data.dev] if self.data.dev else [])]
-        refused = {
+        given = {
             "data.filter": not self.data.filter.is_default,
             "tokenizer.joint = false": not self.tokenizer.joint,
             "source_language": any(corpus.source_language for corpus in corpora),
@@ -79,11 +79,10 @@ class ClassificationRecipe(Recipe):
             "task.target_language": self.task.target_language != TaskConfig().target_language,
             "validation.beam_size": self.validation.beam_size != 1,
         }
-        if wrong := [key for key, given in refused.items() if given]:
-            raise ValueError(
-                f"{wrong[0]}: classification has no target text; leave the key out (texts longer than model.max_length "
-                "are truncated)"
-            )
+        self.refuse_options(
+            given,
+            "classification has no target text; leave the key out (texts longer than model.max_length are truncated)",
+        )
         return self
 
     @property

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -28,8 +28,8 @@ from headway.data.store_builder import Shard
 from headway.kinds import Capability
 from headway.models.masked import MaskedConfig, MaskedTransformer
 from headway.models.registry import ModelConfig, build_model
-from headway.tasks.language_model import LanguageModelRecipe, TextDataConfig, prepare_blocks
-from headway.tasks.translation import TranslationObjective
+from headway.tasks.text_blocks import BlockRecipe, TextDataConfig, prepare_blocks
+from headway.tasks.token_objective import TokenObjective
 from headway.text.base import MASK, TextTokenizer
 from headway.training.report import Listener
 from headway.training.stream import TokenBatch
@@ -47,7 +47,7 @@ class MaskedTextConfig(TextDataConfig):
     masking: MaskingConfig = Field(default_factory=MaskingConfig, description="Which tokens are hidden, and how.")
 
 
-class MaskedLanguageModelRecipe(LanguageModelRecipe):
+class MaskedLanguageModelRecipe(BlockRecipe):
     """The recipe of a masked language model."""
 
     capability: ClassVar[Capability] = "fills"
@@ -56,8 +56,19 @@ class MaskedLanguageModelRecipe(LanguageModelRecipe):
     data: MaskedTextConfig
     model: ModelConfig = Field(default_factory=MaskedConfig)
 
+    @model_validator(mode="after")
+    def _check_masked_language_model(self) -> MaskedLanguageModelRecipe:
+        if self.training.teacher is not None:
+            raise ValueError("training.teacher: has no effect on this task; leave the key out")
+        if self.data.attend_within_documents:
+            raise ValueError(
+                "data.attend_within_documents = true needs a decoder_only model: a masked language model attends to "
+                "whole blocks; leave it out"
+            )
+        return self
 
-class MaskedLanguageModelObjective(TranslationObjective):
+
+class MaskedLanguageModelObjective(TokenObjective):
     """The cross-entropy of the hidden tokens of a batch."""
 
     model: MaskedTransformer

@@ -1,20 +1,14 @@
-"""The translation task: convert one sequence to another.
-
-The training loss is the label-smoothed cross-entropy of the real target tokens (Vaswani et al. 2017, section 5.4). With
-R-Drop (Wu et al. 2021), each sentence passes through the model twice with different dropout, and the divergence between
-the two predictions is added to the loss.
-"""
+"""The translation task: convert one sequence to another. :mod:`headway.tasks.token_objective` has the training loss."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
-from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -23,12 +17,11 @@ from headway.data.encoding import SideSpec
 from headway.data.readers import Corpus, read_examples
 from headway.data.store_builder import Shard
 from headway.decode.request import DecodingOptions
-from headway.engine.loss import projected_cross_entropy, projected_r_drop
 from headway.errors import LengthError
 from headway.evaluation import Score, bleu
-from headway.models.base import ContinuationModel, TranslationModel
-from headway.models.masked import MaskedTransformer
+from headway.models.base import TranslationModel
 from headway.models.registry import build_model
+from headway.tasks.token_objective import TokenObjective
 from headway.text.base import EOS, TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
@@ -36,7 +29,7 @@ from headway.training.prepare import BpeSampling, CorpusEncoding, Preparation
 from headway.training.recipe import Recipe, ValidationConfig
 from headway.training.report import Listener
 from headway.training.stream import TokenBatch
-from headway.training.task import Objective, RunData, Task, Tokenizers
+from headway.training.task import RunData, Task, Tokenizers
 
 if TYPE_CHECKING:
     from headway.predict import Translator
@@ -69,53 +62,14 @@ class TranslationRecipe(Recipe):
         return self
 
 
-class TranslationObjective(Objective):
-    """The label-smoothed cross-entropy of a batch's real target tokens, optionally with R-Drop."""
+class TranslationObjective(TokenObjective):
+    """The loss of each target token, given the source and the target tokens before it."""
 
-    model: TranslationModel | ContinuationModel | MaskedTransformer
-
-    def __init__(
-        self,
-        model: TranslationModel | ContinuationModel | MaskedTransformer,
-        label_smoothing: float,
-        r_drop: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.model = model
-        self.label_smoothing, self.r_drop = label_smoothing, r_drop
-
-    def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
-        """Return the loss, summed over the batch's real target tokens. No logits are computed for padding."""
-        inputs = self.inputs(batch)
-        if not self.r_drop:
-            return self._loss(self.states(*inputs), batch, self.label_smoothing)
-        states = self.states(*(tokens.repeat(2, 1) for tokens in inputs))
-        first, second = (self.outputs(half, batch) for half in states.chunk(2))
-        projection = self.model.projection
-        return projected_r_drop(
-            first, second, projection.weight, batch.targets, self.label_smoothing, self.r_drop, projection.bias
-        )
-
-    def cross_entropy(self, batch: TokenBatch) -> Float[Tensor, ""]:
-        """Return the cross-entropy without smoothing, in one pass."""
-        return self._loss(self.states(*self.inputs(batch)), batch, 0.0)
+    model: TranslationModel
 
     def inputs(self, batch: TokenBatch) -> tuple[Tensor, ...]:
-        """Return the tokens that the model reads."""
+        """Return the sources, and the targets behind BOS."""
         return batch.source, batch.decoder_input
-
-    def states(self, *inputs: Tensor) -> Float[Tensor, "B T D"]:
-        """Return the model's hidden states of all target positions."""
-        hidden: Callable[..., Tensor] = self.model.hidden
-        return hidden(*inputs)
-
-    def outputs(self, states: Float[Tensor, "B T D"], batch: TokenBatch) -> Float[Tensor, "N D"]:
-        """Return, for each target, the state from which the projection computes its logits."""
-        return states.flatten(0, 1).index_select(0, batch.target_positions)
-
-    def _loss(self, states: Float[Tensor, "B T D"], batch: TokenBatch, smoothing: float) -> Float[Tensor, ""]:
-        hidden, projection = self.outputs(states, batch), self.model.projection
-        return projected_cross_entropy(hidden, projection.weight, batch.targets, smoothing, bias=projection.bias)
 
 
 class TranslationTask(Task[TranslationRecipe, RunData, TranslationModel]):

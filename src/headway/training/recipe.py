@@ -6,6 +6,7 @@ checks; :func:`headway.tasks.parse_recipe` selects it by ``task.kind``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -207,6 +208,12 @@ class Recipe(Config):
                 "'off'"
             )
         return self
+
+    @staticmethod
+    def refuse_options(given: Mapping[str, bool], reason: str) -> None:
+        """Raise ValueError, with a reason, for the first option that is given although the task does not use it."""
+        if keys := [key for key, is_given in given.items() if is_given]:
+            raise ValueError(f"{keys[0]}: {reason}")
 
     def refuse_options_without_effect(self, origin: str) -> None:
         """Raise :class:`ConfigError`, which names ``origin``, if the recipe sets options that have no effect.

@@ -1,0 +1,166 @@
+"""Plain text in blocks: what the tasks of language models and masked language models share.
+
+Documents are joined by EOS and divided into blocks. The recipe's base class refuses the options that text without a
+target side does not have, and :func:`prepare_blocks` makes the tokenizer and the data sets of blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from pydantic import Field, model_validator
+
+from headway.bundle import TaskConfig
+from headway.data.blocks import BlockDataset
+from headway.data.documents import DocumentEncoder, NoText, TextCorpus, read_documents, read_texts
+from headway.data.encoding import SideSpec
+from headway.data.store_builder import Shard
+from headway.errors import ConfigError, TrainingError
+from headway.models.decoder_only import DecoderOnlyConfig
+from headway.text.base import TextTokenizer
+from headway.text.corpus_encoder import CorpusEncoder
+from headway.training.prepare import BpeSampling, CorpusEncoding, Preparation
+from headway.training.recipe import DataConfig, Recipe, TrainingConfig, ValidationConfig
+from headway.training.report import Listener
+from headway.training.task import Tokenizers
+
+
+class TextDataConfig(DataConfig):
+    """The documents to train and validate on."""
+
+    train: tuple[TextCorpus, ...] = Field(min_length=1, description="The training corpora.")
+    dev: TextCorpus | None = Field(None, description="The development set.")
+    dev_fraction: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Without dev: the share of the tokens at the end of each training corpus that is the development "
+        "set and is not trained on.",
+    )
+    max_tokens: int = Field(16384, ge=1, description="Batch size in tokens: blocks x the model's max_length.")
+    attend_within_documents: bool = Field(
+        False,
+        description="Whether tokens attend only to their own document, instead of to all earlier documents of the "
+        "block. Each document then begins with BOS, as in generation.",
+    )
+    reset_positions: bool = Field(
+        False,
+        description="With attend_within_documents: whether the positions of each document count from 0, instead of "
+        "from the beginning of the block. Rotary positions give the same result either way.",
+    )
+
+
+class LanguageModelTraining(TrainingConfig):
+    """How long and how to train a language model."""
+
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="Probability that is spread over all tokens.")
+    teacher: str | None = Field(
+        None,
+        description="Distillation: the folder of a language model whose predicted distribution is a soft target for "
+        "each token. The model gets the teacher's tokenizer.",
+    )
+    teacher_weight: float = Field(
+        0.5, gt=0, le=1, description="With teacher: weight of the soft targets; the rest is that of the text's tokens."
+    )
+    teacher_temperature: float = Field(
+        1.0, gt=0, description="With teacher: both models' logits are divided by it in the loss of the soft targets."
+    )
+
+
+class LanguageModelValidation(ValidationConfig):
+    """How language modeling uses the development set."""
+
+    metric: Literal["loss"] = Field("loss", description="The score that decides which model is the best.")
+
+
+class BlockRecipe(Recipe):
+    """Base class of the recipes of models that are trained on blocks of text."""
+
+    data: TextDataConfig
+    training: LanguageModelTraining = Field(default_factory=LanguageModelTraining)
+    validation: LanguageModelValidation = Field(default_factory=LanguageModelValidation)
+
+    @model_validator(mode="after")
+    def _check_blocks(self) -> BlockRecipe:
+        if self.data.dev is not None and self.data.dev_fraction:
+            raise ValueError("data.dev and data.dev_fraction exclude each other; leave one out")
+        given = {
+            "data.filter": not self.data.filter.is_default,
+            "data.bpe_dropout": self.data.bpe_dropout != 0,
+            "tokenizer.joint = false": not self.tokenizer.joint,
+            "task.source_language": self.task.source_language != TaskConfig().source_language,
+            "task.target_language": self.task.target_language != TaskConfig().target_language,
+            "training.class_weights": self.training.class_weights != "none",
+            "validation.beam_size": self.validation.beam_size != 1,
+        }
+        self.refuse_options(given, "has no effect on a language model; leave the key out")
+        defaults = LanguageModelTraining()
+        for key in ("teacher_weight", "teacher_temperature"):
+            if self.training.teacher is None and getattr(self.training, key) != getattr(defaults, key):
+                raise ValueError(f"training.{key}: has no effect without training.teacher; leave the key out")
+        if self.data.reset_positions and not self.data.attend_within_documents:
+            raise ValueError(
+                "data.reset_positions: has no effect without data.attend_within_documents; leave the key out"
+            )
+        return self
+
+
+def can_reset_positions(model: DecoderOnlyConfig) -> bool:
+    """Return whether the positions of each document can count from 0.
+
+    Rotary positions are not reset, so the scores must depend only on distances.
+    """
+    return model.positions != "rotary" or model.score in ("scaled_dot", "dot", "cosine")
+
+
+def prepare_blocks(
+    recipe: BlockRecipe,
+    run: Path,
+    listener: Listener,
+    shard: Shard | None,
+    task_key: tuple[object, ...],
+    dataset_type: Callable[[TextTokenizer], Callable[..., BlockDataset]],
+    tags: Sequence[str] = (),
+) -> tuple[BlockDataset, BlockDataset | None, Tokenizers] | None:
+    """Train the tokenizer and tokenize the corpora, or load both from the run folder.
+
+    Returns the training and development sets and the tokenizers, or None if parts of other shards are missing.
+    ``dataset_type`` returns the class of the data sets, or a function with the same arguments. For ``task_key`` and
+    ``tags`` see :meth:`~headway.training.prepare.Preparation.make_tokenizers`.
+    """
+    folder = Path(recipe.data.folder)
+    train = tuple(corpus.expanded(folder) for corpus in recipe.data.train)
+    dev = recipe.data.dev and recipe.data.dev.expanded(folder)
+    data = recipe.data.model_copy(update={"train": train, "dev": dev})
+    preparation = Preparation(recipe.model_copy(update={"data": data}), run, listener, shard)
+    tokenizers = preparation.make_tokenizers(cast("Any", read_texts), (0,), *task_key, tags=tags)
+    stores = preparation.stores(partial(_encoding, tokenizers.source, folder), None)
+    if stores is None:
+        return None
+    kept = 1 - data.dev_fraction
+    blocks = partial(dataset_type(tokenizers.source), block_length=cast("DecoderOnlyConfig", recipe.model).max_length)
+    training = blocks(stores[0], [corpus.weight for corpus in train], data.temperature, part=(0.0, kept))
+    if not len(training):
+        raise TrainingError("the training corpora contain no text")
+    development = blocks([stores[1]]) if stores[1] else blocks(stores[0], part=(kept, 1.0))
+    if data.dev_fraction and not len(development):
+        raise ConfigError(f"data.dev_fraction = {data.dev_fraction}: no token is left for it; raise it")
+    return training, development if len(development) else None, tokenizers
+
+
+def _encoding(
+    tokenizer: TextTokenizer, folder: Path, corpus: TextCorpus, _sampling: BpeSampling | None
+) -> CorpusEncoding:
+    def sides() -> tuple[SideSpec, SideSpec]:
+        return SideSpec(DocumentEncoder(CorpusEncoder(tokenizer))), SideSpec(NoText())
+
+    return CorpusEncoding(
+        partial(read_documents, corpus, folder),
+        sides,
+        (tokenizer.fingerprint, "no text"),
+        {"documents": corpus.documents},
+        ("the tokenizer has changed", "the target side has changed"),
+    )

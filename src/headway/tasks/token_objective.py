@@ -1,0 +1,65 @@
+"""The objective of models that predict tokens: label-smoothed cross-entropy, optionally with R-Drop.
+
+The loss is the label-smoothed cross-entropy of the real target tokens (Vaswani et al. 2017, section 5.4). With R-Drop
+(Wu et al. 2021), each sequence passes through the model twice with different dropout, and the divergence between the
+two predictions is added to the loss.
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+
+from headway.engine.loss import projected_cross_entropy, projected_r_drop
+from headway.models.base import Model
+from headway.training.stream import TokenBatch
+from headway.training.task import Objective
+
+
+class TokenObjective(Objective):
+    """The label-smoothed cross-entropy of a batch's real target tokens, optionally with R-Drop.
+
+    Args:
+        model: The model.
+        label_smoothing: Probability that is spread over all tokens.
+        r_drop: Weight of the divergence between two passes. 0 means a single pass.
+    """
+
+    def __init__(self, model: Model, label_smoothing: float, r_drop: float = 0.0) -> None:
+        super().__init__()
+        self.model = model
+        self.label_smoothing, self.r_drop = label_smoothing, r_drop
+
+    def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
+        """Return the loss, summed over the batch's real target tokens. No logits are computed for padding."""
+        inputs = self.inputs(batch)
+        if not self.r_drop:
+            return self.loss_of(self.states(*inputs), batch, self.label_smoothing)
+        states = self.states(*(tokens.repeat(2, 1) for tokens in inputs))
+        first, second = (self.outputs(half, batch) for half in states.chunk(2))
+        projection = self.model.projection
+        return projected_r_drop(
+            first, second, projection.weight, batch.targets, self.label_smoothing, self.r_drop, projection.bias
+        )
+
+    def cross_entropy(self, batch: TokenBatch) -> Float[Tensor, ""]:
+        """Return the cross-entropy without smoothing, in one pass."""
+        return self.loss_of(self.states(*self.inputs(batch)), batch, 0.0)
+
+    def inputs(self, batch: TokenBatch) -> tuple[Tensor, ...]:
+        """Return the tokens that the model reads."""
+        raise NotImplementedError
+
+    def states(self, *inputs: Tensor) -> Float[Tensor, "B T D"]:
+        """Return the model's hidden states of all target positions."""
+        states: Tensor = self.model.hidden(*inputs)
+        return states
+
+    def outputs(self, states: Float[Tensor, "B T D"], batch: TokenBatch) -> Float[Tensor, "N D"]:
+        """Return, for each target, the state from which the projection computes its logits."""
+        return states.flatten(0, 1).index_select(0, batch.target_positions)
+
+    def loss_of(self, states: Float[Tensor, "B T D"], batch: TokenBatch, smoothing: float) -> Float[Tensor, ""]:
+        """Return the summed loss, given the hidden states of all positions."""
+        hidden, projection = self.outputs(states, batch), self.model.projection
+        return projected_cross_entropy(hidden, projection.weight, batch.targets, smoothing, bias=projection.bias)
