@@ -12,10 +12,10 @@ _BYTES_PER_WEIGHT = 16  # the weight, its gradient and Adam's two moments in flo
 _DEVICE_BYTES = 80e9
 
 
-@pytest.mark.parametrize("kind", [kind for kind, each in ARCHITECTURES.items() if each.presets])
+@pytest.mark.parametrize("kind", [kind for kind, entry in ARCHITECTURES.items() if entry.config_class.presets])
 def test_every_preset_can_be_trained_on_one_device(kind: str) -> None:
     architecture = ARCHITECTURES[kind]
-    for preset in architecture.presets or {}:
+    for preset in architecture.config_class.presets:
         config = architecture.config_class.parse({"kind": kind, "preset": preset}, "test")
         with torch.device("meta"):
             model = build_model(config, _VOCAB_SIZE, _VOCAB_SIZE)

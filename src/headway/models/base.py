@@ -6,14 +6,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import model_validator
 from torch import Tensor, nn
 
-from headway.config import Config
+from headway.config import Config, ConfigT, apply_preset
 
 if TYPE_CHECKING:
     from headway.decode.protocol import Step
@@ -26,6 +27,23 @@ class ArchitectureConfig(Config):
     Configurations of models that continue, fill or label also have ``max_length``, the maximum length of a text in
     tokens, and those of classifiers ``pad_to_max_length`` and ``pooling``.
     """
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # named settings, such as the sizes of published models
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_preset(cls, data: Any) -> Any:
+        """Replace ``preset = "base"`` with the options of this preset. Other given keys take precedence."""
+        return apply_preset(data, cls.presets) if isinstance(data, dict) and cls.presets else data
+
+    @classmethod
+    def preset(cls: type[ConfigT], name: str, **changes: Any) -> ConfigT:
+        """Return the configuration of a preset with ``changes``.
+
+        Raises:
+            ConfigError: The preset does not exist, or a change is invalid.
+        """
+        return cls.parse({"preset": name, **changes}, f"preset {name}")
 
     if TYPE_CHECKING:  # the subclasses declare the fields, in their order
 

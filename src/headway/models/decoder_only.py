@@ -12,9 +12,9 @@ the prompt: :meth:`DecoderOnly.start` reads its tokens at once, and the first st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
@@ -64,6 +64,8 @@ _TOO_LARGE_PRESETS = ("llama2-7b", "llama2-13b", "llama3-8b")
 
 class DecoderOnlyConfig(LanguageModelConfig):
     """The sizes and options of a decoder-only language model. The defaults are the form of GPT-2, in a small size."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
     kind: Literal["decoder_only"] = Field("decoder_only", description="The architecture.")
     norm: NormPlacement = "pre"

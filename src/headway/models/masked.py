@@ -17,14 +17,14 @@ A text begins with BOS, BERT's [CLS], and ends with EOS, BERT's [SEP].
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from headway.config import apply_preset
 from headway.models.base import FillingModel
 from headway.models.language_model_config import LanguageModelConfig, initialize_weights
 from headway.nn.block_config import BlockConfig
@@ -69,6 +69,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 class MaskedConfig(LanguageModelConfig):
     """The sizes and options of a masked language model. The defaults are the form of BERT, in a small size."""
 
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+
     kind: Literal["masked"] = Field("masked", description="The architecture.")
     encoder_layers: int = Field(6, ge=1, description="Number of blocks.")
     global_every: int | None = Field(
@@ -88,11 +90,6 @@ class MaskedConfig(LanguageModelConfig):
     )
     embedding_norm: bool = Field(True, description="Whether the sum of the embeddings is normed.")
     output_bias: bool = Field(True, description="Whether each token's logit has a bias.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _apply_preset(cls, data: Any) -> Any:
-        return apply_preset(data, PRESETS) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
     def _fits_an_encoder(self) -> MaskedConfig:

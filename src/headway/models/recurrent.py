@@ -26,8 +26,8 @@ so in most of their models.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -60,6 +60,8 @@ _WITH_HIDDEN_LAYER: tuple[ScoreKind, ...] = ("additive", "feed_forward")
 
 class RecurrentConfig(ArchitectureConfig):
     """The sizes and options of a recurrent model. The defaults are a small version of Bahdanau et al.'s model."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
     kind: Literal["recurrent"] = Field("recurrent", description="The architecture.")
     cell: Cell = Field("gru", description="Type of all recurrent cells: gru or lstm.")
@@ -157,11 +159,6 @@ class RecurrentConfig(ArchitectureConfig):
         if self.attention == "none":
             return None
         return self.score or ("additive" if self.attention == "bahdanau" else "general")
-
-    @classmethod
-    def preset(cls, name: str, **changes: Any) -> RecurrentConfig:
-        """Return the named preset (cho, sutskever, bahdanau, luong) with ``changes``."""
-        return cls.parse({"preset": name, **changes}, f"preset {name}")
 
 
 class RecurrentModel(TranslationModel):

@@ -20,17 +20,16 @@ backpropagation through time). To a search the model's source is the prompt, as 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.config import apply_preset
 from headway.decode.protocol import Step
 from headway.models.base import ArchitectureConfig, ContinuationModel
 from headway.nn.dropout import Dropout, LockedDropout
@@ -52,6 +51,8 @@ TextState = tuple[LayerState, ...]  # the state of each layer
 
 class RecurrentLMConfig(ArchitectureConfig):
     """The sizes and options of a recurrent language model."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
     kind: Literal["recurrent_lm"] = Field("recurrent_lm", description="The architecture.")
     cell: Cell = Field("lstm", description="Cells of all layers.")
@@ -99,11 +100,6 @@ class RecurrentLMConfig(ArchitectureConfig):
     tie: Literal["target", "none"] = Field(
         "target", description="Whether embedding and output projection are one matrix (target) or two (none)."
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _apply_preset(cls, data: Any) -> Any:
-        return apply_preset(data, PRESETS) if isinstance(data, dict) else data
 
 
 @dataclass

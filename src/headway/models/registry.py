@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from headway.config import ByKind, spelling_hint
 from headway.errors import ConfigError
 from headway.kinds import Capability, Kinds
-from headway.models import decoder_only, masked, recurrent, recurrent_lm, sequence_classifier, transformer
+from headway.models import sequence_classifier, transformer
 from headway.models.base import ArchitectureConfig, Model
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
@@ -23,7 +23,7 @@ from headway.models.masked import MaskedConfig, MaskedTransformer
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.recurrent_lm import RecurrentLM, RecurrentLMConfig
 from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig
-from headway.models.transformer import PRESETS, Transformer, TransformerConfig
+from headway.models.transformer import Transformer, TransformerConfig
 
 ModelConfig = Annotated[
     ArchitectureConfig,
@@ -59,7 +59,6 @@ class Architecture:
         blocks: Function that returns the blocks of a model from its input to its output. None if it has none.
         cross_attentions: Function that returns the decoder's attention layers over the source, one per block. The list
             is empty if the model has none.
-        presets: Named settings of the configuration, for the documentation.
         starts: For each other capability, how training of a model with this capability starts from this architecture.
         decoder_start: How the decoder of an encoder-decoder starts from this model. None if it cannot.
     """
@@ -70,7 +69,6 @@ class Architecture:
     compilable: bool = True
     blocks: Callable[[Model], list[nn.Module]] | None = None
     cross_attentions: Callable[[Model], list[nn.Module]] = lambda _model: []
-    presets: dict[str, dict[str, Any]] | None = None
     starts: Mapping[Capability, TrainingStart] = field(default_factory=dict)
     decoder_start: TrainingStart | None = None
 
@@ -110,7 +108,6 @@ _ARCHITECTURES: dict[str, Architecture] = {
         "translates",
         blocks=_transformer_blocks,
         cross_attentions=_transformer_cross_attentions,
-        presets=PRESETS,
     ),
     "recurrent": Architecture(
         RecurrentConfig,
@@ -118,7 +115,6 @@ _ARCHITECTURES: dict[str, Architecture] = {
         "translates",
         compilable=False,
         cross_attentions=_recurrent_attention,
-        presets=recurrent.PRESETS,
     ),
     "classifier": Architecture(ClassifierConfig, EncoderClassifier, "labels"),
     "decoder_only": Architecture(
@@ -126,19 +122,15 @@ _ARCHITECTURES: dict[str, Architecture] = {
         DecoderOnly,
         "continues",
         blocks=_decoder_only_blocks,
-        presets=decoder_only.PRESETS,
         starts={"labels": _CLASSIFIER_START},
         decoder_start=TrainingStart(transformer.with_decoder, transformer.decoder_weights),
     ),
-    "recurrent_lm": Architecture(
-        RecurrentLMConfig, RecurrentLM, "continues", compilable=False, presets=recurrent_lm.PRESETS
-    ),
+    "recurrent_lm": Architecture(RecurrentLMConfig, RecurrentLM, "continues", compilable=False),
     "masked": Architecture(
         MaskedConfig,
         MaskedTransformer,
         "fills",
         blocks=_masked_blocks,
-        presets=masked.PRESETS,
         starts={
             "labels": _CLASSIFIER_START,
             "translates": TrainingStart(transformer.with_encoder, transformer.encoder_weights),

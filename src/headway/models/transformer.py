@@ -15,15 +15,14 @@ Checkpoints for Sequence Generation Tasks", the model BERT2RND), and the decoder
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from headway.config import apply_preset
 from headway.decode.protocol import Step
 from headway.errors import ConfigError
 from headway.models.base import ArchitectureConfig, TranslationModel
@@ -48,6 +47,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 class TransformerConfig(BlockConfig, ArchitectureConfig):
     """The sizes and options of a Transformer. The defaults are the paper's base model."""
 
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+
     kind: Literal["transformer"] = Field("transformer", description="The architecture.")
     d_model: ModelWidth = 512
     num_heads: NumHeads = 8
@@ -69,12 +70,6 @@ class TransformerConfig(BlockConfig, ArchitectureConfig):
     output_bias: bool = Field(False, description="Whether each token's logit has a bias.")
     tie: Tie = "all"
 
-    @model_validator(mode="before")
-    @classmethod
-    def _apply_preset(cls, data: Any) -> Any:
-        """Replace ``preset = "base"`` with the sizes of this preset. Other given keys take precedence."""
-        return apply_preset(data, PRESETS) if isinstance(data, dict) else data
-
     @model_validator(mode="after")
     def _refuse_options_without_effect(self) -> TransformerConfig:
         unused = {
@@ -90,11 +85,6 @@ class TransformerConfig(BlockConfig, ArchitectureConfig):
                     f"out, or set positions to {needed!r}"
                 )
         return self
-
-    @classmethod
-    def preset(cls, name: str, **changes: Any) -> TransformerConfig:
-        """Return the named preset (tiny, small, base, big) with ``changes``."""
-        return cls.parse({"preset": name, **changes}, f"preset {name}")
 
 
 @dataclass

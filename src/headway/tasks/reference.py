@@ -31,7 +31,7 @@ def recipe_reference() -> str:
         if name == "model":
             for kind, architecture in ARCHITECTURES.items():
                 lines += table_of_keys(f"[model] with kind = '{kind}'", architecture.config_class)
-                if presets := architecture.presets:
+                if presets := architecture.config_class.presets:
                     lines += ["", "`preset` selects the sizes of a known model; explicitly set keys override it:", ""]
                     sizes = {name: [f"{key} {value}" for key, value in keys.items()] for name, keys in presets.items()}
                     lines += [f"- `{name}`: {', '.join(shown)}" for name, shown in sizes.items()]

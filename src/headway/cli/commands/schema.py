@@ -138,9 +138,9 @@ def _schema_of(config: type[BaseModel], title: str, *, nullable: bool) -> JsonSc
     options: list[JsonSchema] = []
     for kind, architecture in ARCHITECTURES.items():
         name = architecture.config_class.__name__
-        if architecture.presets:
+        if presets := architecture.config_class.presets:
             whole["$defs"][name]["properties"]["preset"] = {
-                "enum": sorted(architecture.presets), "description": "Name of a known model, which sets the sizes."
+                "enum": sorted(presets), "description": "Name of a known model, which sets the sizes."
             }  # fmt: skip
         options.append({"$ref": f"#/$defs/{name}"} | ({} if kind in defaults else {"required": ["kind"]}))
     description = "The model: one architecture and its options."
