@@ -42,3 +42,6 @@ def test_a_kind_is_registered_only_once() -> None:
     with pytest.raises(ConfigError, match=r"model\.kind = 'b' is already registered"):
         table.register("b", 3)
     assert dict(table) == {"a": 1, "b": 2}
+    assert (list(table), table.get("b"), table.get("c", 5), "c" in table) == (["a", "b"], 2, 5, False)
+    with pytest.raises(KeyError):
+        table["c"]

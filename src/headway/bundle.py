@@ -26,9 +26,9 @@ from typing import Annotated, Any, ClassVar, TypeVar, cast
 import torch
 from pydantic import Field
 
-from headway.config import Config, flat_items
+from headway.config import Config, KindOf, flat_items
 from headway.errors import BundleError, ConfigError
-from headway.kinds import Capability, KindOf, Kinds
+from headway.kinds import Capability, Kinds
 from headway.models.base import (
     ArchitectureConfig,
     ClassificationModel,

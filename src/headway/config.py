@@ -104,6 +104,33 @@ class ByKind:
             raise ValidationError.from_exception_data(error.title, details) from None
 
 
+@dataclass(frozen=True)
+class KindOf:
+    """The values of a field are names in a table. It is given in the annotation of the field, whose type is ``str``.
+
+    Args:
+        table: Function that returns the table.
+    """
+
+    table: Callable[[], Mapping[str, Any]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, _schema: core_schema.CoreSchema, _handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"enum": list(self.table()), "type": "string"}
+
+    def _checked(self, kind: str) -> str:
+        table = self.table()
+        try:
+            table[kind]
+        except KeyError:
+            raise ValueError(spelling_hint(kind, table)) from None
+        return kind
+
+
 class Config(BaseModel):
     """A frozen and validated set of options. Unknown keys are errors."""
 

@@ -31,16 +31,11 @@ package.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import core_schema
-
-from headway.config import spelling_hint
 from headway.errors import ConfigError
 
 Capability = Literal["translates", "labels", "continues", "fills"]
@@ -87,30 +82,6 @@ class Kinds(Mapping[str, EntryT], Generic[EntryT]):
     def __len__(self) -> int:
         _import_packages()
         return len(self._entries)
-
-
-@dataclass(frozen=True)
-class KindOf:
-    """The values of a field are kinds of a table. It is given in the annotation of the field, whose type is ``str``.
-
-    Args:
-        table: Function that returns the table.
-    """
-
-    table: Callable[[], Kinds[Any]]
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        return core_schema.no_info_after_validator_function(self._checked, handler(source))
-
-    def __get_pydantic_json_schema__(
-        self, _schema: core_schema.CoreSchema, _handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return {"enum": list(self.table()), "type": "string"}
-
-    def _checked(self, kind: str) -> str:
-        if kind not in self.table():
-            raise ValueError(spelling_hint(kind, self.table()))
-        return kind
 
 
 _begun: set[str] = set()  # the modules whose import has begun

@@ -176,9 +176,11 @@ def parse_model_config(data: Any, origin: str) -> ArchitectureConfig:
     Error messages name ``origin``.
     """
     kind = data["kind"] if isinstance(data, dict) and "kind" in data else "transformer"
-    if kind not in ARCHITECTURES:
-        raise ConfigError(f"{origin}: kind = {kind!r}: {spelling_hint(str(kind), ARCHITECTURES)}")
-    return ARCHITECTURES[kind].config_class.parse_saved(data, origin)
+    try:
+        architecture = ARCHITECTURES[kind]
+    except KeyError:
+        raise ConfigError(f"{origin}: kind = {kind!r}: {spelling_hint(str(kind), ARCHITECTURES)}") from None
+    return architecture.config_class.parse_saved(data, origin)
 
 
 @overload

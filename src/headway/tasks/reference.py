@@ -11,10 +11,10 @@ from typing import Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from headway.config import KindOf
 from headway.data.masking import MaskingConfig
 from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
-from headway.kinds import KindOf
 from headway.models.registry import ARCHITECTURES
 from headway.tasks import TASKS
 from headway.training.recipe import Recipe

@@ -12,7 +12,6 @@ are not part of every step: reports, validations, saves and the averages at the 
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import threading
@@ -56,15 +55,15 @@ from headway.training.report import Listener, MetricsWriter, Scores
 from headway.training.slowdown import SlowdownNotice
 from headway.training.snapshot import average_weights, averageable_checkpoints, checkpoint_folders
 from headway.training.state import TrainingState
-from headway.training.stream import BatchStream, prefetch, to_device
+from headway.training.stream import BatchStream, prefetch
 from headway.training.task import RunData, Task
+from headway.training.validation import dev_scores, selection_score
 from headway.weights import load_weights
 
 RecipeT = TypeVar("RecipeT", bound=Recipe)
 
 _PREFETCHED_STEPS = 2
 _MAX_SKIPPED = 20  # training gives up after this many consecutive skipped steps; a rare bad batch causes only one
-_SCORE_NAMES = {"bleu": "BLEU", "accuracy": "accuracy", "macro_f1": "macro F1"}  # keyed by validation.metric
 _AVERAGES = {"ema": "moving average of the weights", "average": "average of the last checkpoints"}
 
 
@@ -284,7 +283,7 @@ class _Trainer(Generic[RecipeT]):
         record = self.world.on_main(self._dev_scores)
         self._write_metrics("dev", record)
         self.listener.validation(state.step, record)
-        state.score = self._selection_score(record)
+        state.score = selection_score(self.recipe.validation.metric, record)
         if progress.best is None or state.score > progress.best:
             progress.best, progress.best_step, progress.stale = state.score, state.step, 0
             self.world.on_main(lambda: self._write_model("best", record))
@@ -330,9 +329,9 @@ class _Trainer(Generic[RecipeT]):
                 self.listener.validation(self.state.step, record)
             self._write_model(name, record)
             self.task.complete_model_folder(self.run / name, self.recipe)
-            if best is None or not record or self._selection_score(record) >= best:
+            if best is None or not record or selection_score(self.recipe.validation.metric, record) >= best:
                 folder, scores = self.run / name, record
-                best = self._selection_score(record) if record else None
+                best = selection_score(self.recipe.validation.metric, record) if record else None
         return Result(self.state.step, False, folder, scores)
 
     def _check_skipped(self) -> None:
@@ -356,39 +355,7 @@ class _Trainer(Generic[RecipeT]):
         )
 
     def _dev_scores(self) -> Scores:
-        """Return the model's loss and scores on the development set; empty if there is no development set."""
-        recipe, prepared, model, device = self.recipe, self.prepared, self.model, self.world.device
-        if (dev := prepared.dev) is None:
-            return {}
-        model.eval()
-        objective = self.task.build_objective(model, recipe, prepared).eval()
-        sums, targets = {"loss": 0.0}, 0
-        # Code compiled for training would be compiled again without gradients.
-        with torch.compiler.set_stance("force_eager"), torch.inference_mode():
-            for rows in dev.plan_sequential(recipe.data.max_tokens, recipe.max_batch_examples):
-                batch = to_device(dev.batch(rows), device)
-                with autocast(device, self.precision):
-                    for name, value in objective.dev_sums(batch).items():
-                        sums[name] = sums.get(name, 0.0) + float(value)
-                targets += batch.targets.numel()
-        # The loss is in nats per target, without smoothing.
-        record: Scores = {name: value / max(targets, 1) for name, value in sums.items()}
-        if objective.is_per_token:
-            record["perplexity"] = math.exp(min(sums["loss"] / max(targets, 1), 700.0))
-        if prepared.dev_bytes is not None:
-            record["bits_per_byte"] = sums["loss"] / math.log(2) / prepared.dev_bytes
-        if prepared.dev_unknown:
-            record["unknown_tokens"] = prepared.dev_unknown
-        for score in self.task.dev_scores(self.task.build_bundle(model, recipe, prepared), recipe):
-            record |= {score.name: score.value, f"{score.name} signature": score.signature}
-        return record
-
-    def _selection_score(self, record: Scores) -> float:
-        """Return the score by which ``validation.metric`` selects the best model; higher is better."""
-        metric = self.recipe.validation.metric
-        name = _SCORE_NAMES.get(metric, metric)
-        score = float(record[name]) if metric != "loss" and name in record else -float(record["loss"])
-        return -math.inf if math.isnan(score) else score
+        return dev_scores(self.task, self.recipe, self.prepared, self.model, self.world.device, self.precision)
 
     def _write_model(self, name: str, scores: Scores) -> None:
         """Write a model folder, whose card reports ``scores``."""
