@@ -52,7 +52,7 @@ _ALL_BUT_EMPTY = FilterConfig.parse_saved({"max_length": 1 << 40, "max_length_ra
 
 
 class ClassificationValidation(ValidationConfig):
-    """How classification uses the development set."""
+    """Options for validating classifiers on the development set."""
 
     metric: Literal["accuracy", "macro_f1", "loss"] = Field(
         "accuracy", description="The score by which the best model is selected."

@@ -71,7 +71,7 @@ class LanguageModelTraining(TrainingConfig):
 
 
 class LanguageModelValidation(ValidationConfig):
-    """How language modeling uses the development set."""
+    """Options for validating language models on the development set."""
 
     metric: Literal["loss"] = Field("loss", description="The score that decides which model is the best.")
 

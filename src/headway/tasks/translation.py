@@ -39,7 +39,7 @@ _COUNTED_EXAMPLES = 100_000  # maximum number of examples of each corpus whose t
 
 
 class TranslationValidation(ValidationConfig):
-    """How translation uses the development set."""
+    """Options for validating translation models on the development set."""
 
     metric: Literal["bleu", "loss"] = Field("bleu", description="The score by which the best model is selected.")
 
