@@ -11,7 +11,7 @@ import pytest
 from command_line import assert_refused, run, write_lines
 
 from headway.predict import LanguageModel
-from headway.predict.language_modeling.language_model import GenerationOptions
+from headway.predict.language_modeling.generation_options import GenerationOptions
 
 pytest_plugins = ["letter_model"]  # the fixtures of that file
 

@@ -50,7 +50,7 @@ def generation_options() -> dict[str, Any]:
     Raises:
         ConfigError: A value is out of range, or two options cannot be combined.
     """
-    from headway.predict.language_modeling.language_model import GenerationOptions
+    from headway.predict.language_modeling.generation_options import GenerationOptions
 
     given = _given_options()
     GenerationOptions.parse(given, "options")
@@ -79,7 +79,7 @@ def _decoding_parameters() -> list[Any]:
 
 @cache
 def _generation_parameters() -> list[Any]:
-    from headway.predict.language_modeling.language_model import GenerationOptions
+    from headway.predict.language_modeling.generation_options import GenerationOptions
 
     return _typer_parameters([_parameter(name, field) for name, field in GenerationOptions.model_fields.items()])
 

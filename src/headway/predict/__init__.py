@@ -30,10 +30,9 @@ if TYPE_CHECKING:
         TextStream,
         TokenStream,
     )
+    from headway.predict.language_modeling.generation_options import GenerationOptions
     from headway.predict.language_modeling.language_model import (
-        GenerationOptions,
         LanguageModel,
-        Perplexity,
         Prompt,
         load_language_model,
     )
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
         MaskedLanguageModel,
         load_masked_language_model,
     )
+    from headway.predict.language_modeling.perplexity import Perplexity
     from headway.predict.language_modeling.scored_text import ScoredText, TextScorer
     from headway.predict.markup.html import MarkupKind, MarkupOptions
     from headway.predict.reranking.noisy_channel import (
@@ -138,7 +138,7 @@ _HOMES = {
     "Filling": "language_modeling.masked_language_model",
     "Flag": "results",
     "GeneratedToken": "language_modeling.continuation",
-    "GenerationOptions": "language_modeling.language_model",
+    "GenerationOptions": "language_modeling.generation_options",
     "Glossary": "translation.glossary",
     "GlossaryTerm": "results",
     "LanguageModel": "language_modeling.language_model",
@@ -148,7 +148,7 @@ _HOMES = {
     "NoisyChannelWeights": "reranking.noisy_channel",
     "OccludedPart": "classification.occlusion",
     "Occlusion": "classification.occlusion",
-    "Perplexity": "language_modeling.language_model",
+    "Perplexity": "language_modeling.perplexity",
     "PivotTranslator": "translation.pivot",
     "Prompt": "language_modeling.language_model",
     "RankedText": "reranking.rerank",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -13,15 +13,12 @@ from typing import Any, Literal, cast, overload
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, model_validator
 from torch import Tensor
 
 from headway.bundle import LanguageModelBundle
 from headway.decode import (
-    DecodingOptions,
     Hypothesis,
     Request,
-    Sampling,
     SearchFunction,
     SearchVocabulary,
     StepsFunction,
@@ -39,7 +36,9 @@ from headway.predict.language_modeling.continuation import (
     TextStream,
     TokenStream,
 )
+from headway.predict.language_modeling.generation_options import GenerationOptions
 from headway.predict.language_modeling.int8_check import Int8Check, check_int8, read_int8_check
+from headway.predict.language_modeling.perplexity import MeasurementSettings, Perplexity, measure_perplexity
 from headway.predict.language_modeling.predicted_tokens import DEFAULT_ALTERNATIVES, PredictedToken, predicted_tokens
 from headway.predict.language_modeling.scored_text import ScoredText, refuse_single_text
 from headway.predict.language_modeling.sequence_scores import (
@@ -52,107 +51,12 @@ from headway.predict.phrases import banned_ids, check_phrases, phrases_to_includ
 from headway.predict.results import Source, TokenAlternative
 from headway.predict.shared_weights import with_own_model
 from headway.text.base import BOS, EOS, PAD, UNK, ContinuationDecoder, refuse_surrogates
-from headway.version import __version__
 
 Prompt = str | tuple[int, ...]
 """A text, or its token ids without those that the tokenizer puts before every prompt."""
 
 _PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
 _MAX_TOKENS, _MAX_SEQUENCES = 16_384, 64  # maxima of a batch
-_MAX_CHARACTERS = 1 << 20  # maximum number of characters to measure at a time
-
-
-class GenerationOptions(Sampling):
-    """How a text is continued: by default with random tokens from the model's distribution."""
-
-    temperature: float = Field(
-        1.0,
-        ge=0,
-        le=1000,
-        description="Logits are divided by it: below 1 makes draws less random. 0 takes the best token.",
-    )
-    max_new_tokens: int = Field(256, ge=1, description="Maximum number of tokens that are added to the prompt.")
-    repetition_penalty: float = Field(
-        1.0,
-        ge=1,
-        description="Logits of tokens that were generated before are divided by it, or multiplied if negative.",
-    )
-    n: int = Field(1, ge=1, description="Number of continuations of each prompt.")
-    beam_size: int = Field(
-        1, ge=1, description="With temperature 0: number of hypotheses kept at each step; 1 is greedy search."
-    )
-    stop: tuple[str, ...] = Field(
-        (), description="A continuation ends before whichever of these strings is completed first."
-    )
-    include: tuple[str, ...] = Field(
-        (),
-        description="With temperature 0 and a beam: phrases that a continuation must contain as whole words; 'a|b' "
-        "requires one of the two.",
-    )
-    ban: tuple[str, ...] = Field((), description="Phrases that no continuation may contain as whole words.")
-    beyond_context: Literal["stop", "slide"] = Field(
-        "stop",
-        description="At the end of the model's context: stop, or forget all but the second half of it and go on "
-        "(slide). With stop, a prompt that is longer than the context is an error.",
-    )
-
-    @model_validator(mode="after")
-    def _fit_together(self) -> GenerationOptions:
-        if self.temperature and self.beam_size > 1:
-            raise ValueError("beam_size needs temperature = 0: draws have no beam; leave one out")
-        if not self.temperature and self.n > self.beam_size:
-            raise ValueError(
-                f"n = {self.n}: with temperature = 0 expected at most beam_size, which is {self.beam_size}"
-            )
-        if not all(self.stop):
-            raise ValueError("stop: an empty string would end every continuation; leave it out")
-        if self.include and (self.temperature or self.beam_size == 1):
-            raise ValueError("include needs temperature = 0 and beam_size >= 2: only a beam can be made to meet it")
-        if self.beyond_context == "slide" and (self.include or self.ban or self.repetition_penalty != 1):
-            raise ValueError(
-                "beyond_context = 'slide' cannot be combined with include, ban or repetition_penalty, which would "
-                "forget the tokens before a border; leave one out"
-            )
-        return self
-
-    def decoding(self) -> DecodingOptions:
-        """Return the options of the search."""
-        shared = {"n_best": self.n, "length_penalty": 0.0, "repetition_penalty": self.repetition_penalty}
-        if not self.temperature:
-            return DecodingOptions.parse({**shared, "beam_size": self.beam_size}, "options")
-        sampling = self.model_dump(include=set(Sampling.model_fields))
-        return DecodingOptions.parse({**shared, "sampling": sampling}, "options")
-
-
-@dataclass(frozen=True)
-class Perplexity:
-    """A model's prediction quality on texts.
-
-    Attributes:
-        loss: Mean negative log-probability of a token, in nats.
-        perplexity: exp(loss).
-        word_perplexity: The same per word, where a word is what white space separates.
-        bits_per_byte: Bits per byte of UTF-8, the only one of these measures that can be compared between tokenizers.
-        num_texts: Number of texts.
-        num_tokens: Number of predicted tokens: those of the texts and one EOS for each.
-        num_words: Number of words.
-        num_bytes: Number of bytes in UTF-8.
-        num_unknown: Number of unknown tokens. Each stands for a character or word that the vocabulary lacks and that no
-            bits are counted for, so with many of them all these numbers are too low.
-        signature: The settings that the numbers depend on: the context length, the stride, whether a window begins in
-            the state that the window before it ended in (carried), and whether EOS counts.
-    """
-
-    loss: float
-    perplexity: float
-    word_perplexity: float
-    bits_per_byte: float
-    num_texts: int
-    num_tokens: int
-    num_words: int
-    num_bytes: int
-    num_unknown: int
-    signature: str
 
 
 class LanguageModel:
@@ -408,10 +312,10 @@ class LanguageModel:
             ConfigError: The stride is longer than the context, the model has no windows, or the model or the machine
                 does not support the precision.
         """
-        self.signature(stride, precision)  # refuses settings that do not fit
+        settings = self._measurement(stride, precision)
         refuse_single_text(texts)
         encoded = self._tokenizer.encode_batch(texts)
-        log_probs = self._log_probs(encoded, stride, precision)
+        log_probs = self._log_probs(encoded, settings)
         return [
             ScoredText(tuple(self._tokenizer.display(ids)), tuple(values[:-1].tolist()), float(values[-1]))
             for ids, values in zip(encoded, log_probs, strict=True)
@@ -469,32 +373,8 @@ class LanguageModel:
             ConfigError: The stride is longer than the context, the model has no windows, or the model or the machine
                 does not support the precision.
         """
-        signature = self.signature(stride, precision)
-        refuse_single_text(texts)
-        total, count, tokens, words, size, unknown = 0.0, 0, 0, 0, 0, 0
-        for batch in _batches(texts):
-            encoded = self._tokenizer.encode_batch(batch)
-            for values in self._log_probs(encoded, stride, precision):
-                total -= float(values.sum(dtype=torch.float64))
-                tokens += len(values)
-            count += len(batch)
-            words += sum(len(text.split()) for text in batch)
-            size += sum(len(text.encode()) for text in batch)
-            unknown += sum(ids.count(UNK) for ids in encoded)
-        if not size:
-            raise DataError("no text to measure; expected at least one character")
-        return Perplexity(
-            loss=total / tokens,
-            perplexity=math.exp(min(total / tokens, 700.0)),
-            word_perplexity=math.exp(min(total / max(words, 1), 700.0)),
-            bits_per_byte=total / math.log(2) / size,
-            num_texts=count,
-            num_tokens=tokens,
-            num_words=words,
-            num_bytes=size,
-            num_unknown=unknown,
-            signature=signature,
-        )
+        settings = self._measurement(stride, precision)
+        return measure_perplexity(texts, self._tokenizer, settings, partial(self._log_probs, settings=settings))
 
     def signature(self, stride: int | None = None, precision: Precision = "float32") -> str:
         """Return the settings that measurements with this stride depend on; see :attr:`Perplexity.signature`.
@@ -503,35 +383,19 @@ class LanguageModel:
             ConfigError: The stride is longer than the context, the model has no windows, or the model or the machine
                 does not support the precision.
         """
-        precision = self._measured_precision(precision)
-        context = self.context_length
-        if context is None:
-            if stride is not None:
-                raise ConfigError(
-                    f"stride = {stride}: this model carries its state through the whole text and needs no windows; "
-                    "leave stride out"
-                )
-            windows = "context:all|stride:none|carried:yes"
-        else:
-            stride = context // 2 if stride is None else stride
-            if not 1 <= stride <= context:
-                raise ConfigError(f"stride = {stride}: expected from 1 to the model's context of {context} tokens")
-            windows = f"context:{context}|stride:{stride}|carried:no"
-        return f"{windows}|eos:yes|precision:{precision}|version:headway-{__version__}"
+        return self._measurement(stride, precision).signature
 
-    def _measured_precision(self, precision: Precision) -> Precision:
+    def _measurement(self, stride: int | None, precision: Precision) -> MeasurementSettings:
         search_precision(self._model, precision, self.device)  # raises an error if the precision is not supported
-        return self.precision if precision == "auto" else precision
+        precision = self.precision if precision == "auto" else precision
+        return MeasurementSettings.choose(self.context_length, stride, precision)
 
-    def _log_probs(
-        self, encoded: Sequence[Sequence[int]], stride: int | None, precision: Precision
-    ) -> list[Float[Tensor, " _"]]:
+    def _log_probs(self, encoded: Sequence[Sequence[int]], settings: MeasurementSettings) -> list[Float[Tensor, " _"]]:
         """Return the log-probability of each token of each text and of EOS after it."""
-        context = self.context_length
-        if context is None:
+        context, stride, precision = settings.context, settings.stride, settings.precision
+        if context is None or stride is None:
             model = cast("RecurrentLM", self._model)  # only its context has no limit
             return score_sequences_with_state(model, encoded, block_length=model.config.max_length)
-        stride, precision = stride or context // 2, self._measured_precision(precision)
         if precision != "float32":
             return score_sequences_by_steps(self._search_models[precision](), encoded, context=context, stride=stride)
         return score_sequences(self._model, encoded, context=context, stride=stride)
@@ -644,18 +508,6 @@ def load_language_model(
     folder = Path(folder)
     bundle = LanguageModelBundle.load(folder)
     return LanguageModel(bundle, device=device, precision=precision, int8_check=read_int8_check(folder))
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the texts in lists of about a million characters."""
-    batch, size = list[str](), 0
-    for text in texts:
-        batch.append(text)
-        size += len(text)
-        if size >= _MAX_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    yield batch
 
 
 _NOTHING_YET = Hypothesis((), 0.0, 0.0)

@@ -1,0 +1,71 @@
+"""The options of text generation."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from headway.decode import DecodingOptions, Sampling
+
+
+class GenerationOptions(Sampling):
+    """How a text is continued: by default with random tokens from the model's distribution."""
+
+    temperature: float = Field(
+        1.0,
+        ge=0,
+        le=1000,
+        description="Logits are divided by it: below 1 makes draws less random. 0 takes the best token.",
+    )
+    max_new_tokens: int = Field(256, ge=1, description="Maximum number of tokens that are added to the prompt.")
+    repetition_penalty: float = Field(
+        1.0,
+        ge=1,
+        description="Logits of tokens that were generated before are divided by it, or multiplied if negative.",
+    )
+    n: int = Field(1, ge=1, description="Number of continuations of each prompt.")
+    beam_size: int = Field(
+        1, ge=1, description="With temperature 0: number of hypotheses kept at each step; 1 is greedy search."
+    )
+    stop: tuple[str, ...] = Field(
+        (), description="A continuation ends before whichever of these strings is completed first."
+    )
+    include: tuple[str, ...] = Field(
+        (),
+        description="With temperature 0 and a beam: phrases that a continuation must contain as whole words; 'a|b' "
+        "requires one of the two.",
+    )
+    ban: tuple[str, ...] = Field((), description="Phrases that no continuation may contain as whole words.")
+    beyond_context: Literal["stop", "slide"] = Field(
+        "stop",
+        description="At the end of the model's context: stop, or forget all but the second half of it and go on "
+        "(slide). With stop, a prompt that is longer than the context is an error.",
+    )
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> GenerationOptions:
+        if self.temperature and self.beam_size > 1:
+            raise ValueError("beam_size needs temperature = 0: draws have no beam; leave one out")
+        if not self.temperature and self.n > self.beam_size:
+            raise ValueError(
+                f"n = {self.n}: with temperature = 0 expected at most beam_size, which is {self.beam_size}"
+            )
+        if not all(self.stop):
+            raise ValueError("stop: an empty string would end every continuation; leave it out")
+        if self.include and (self.temperature or self.beam_size == 1):
+            raise ValueError("include needs temperature = 0 and beam_size >= 2: only a beam can be made to meet it")
+        if self.beyond_context == "slide" and (self.include or self.ban or self.repetition_penalty != 1):
+            raise ValueError(
+                "beyond_context = 'slide' cannot be combined with include, ban or repetition_penalty, which would "
+                "forget the tokens before a border; leave one out"
+            )
+        return self
+
+    def decoding(self) -> DecodingOptions:
+        """Return the options of the search."""
+        shared = {"n_best": self.n, "length_penalty": 0.0, "repetition_penalty": self.repetition_penalty}
+        if not self.temperature:
+            return DecodingOptions.parse({**shared, "beam_size": self.beam_size}, "options")
+        sampling = self.model_dump(include=set(Sampling.model_fields))
+        return DecodingOptions.parse({**shared, "sampling": sampling}, "options")

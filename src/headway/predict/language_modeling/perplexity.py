@@ -1,0 +1,149 @@
+"""Measure how well a language model predicts texts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headway.engine import Precision
+from headway.errors import ConfigError, DataError
+from headway.predict.language_modeling.scored_text import refuse_single_text
+from headway.text.base import UNK, TextTokenizer
+from headway.version import __version__
+
+_MAX_CHARACTERS = 1 << 20  # maximum number of characters to measure at a time
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """A model's prediction quality on texts.
+
+    Attributes:
+        loss: Mean negative log-probability of a token, in nats.
+        perplexity: exp(loss).
+        word_perplexity: The same per word, where a word is what white space separates.
+        bits_per_byte: Bits per byte of UTF-8, the only one of these measures that can be compared between tokenizers.
+        num_texts: Number of texts.
+        num_tokens: Number of predicted tokens: those of the texts and one EOS for each.
+        num_words: Number of words.
+        num_bytes: Number of bytes in UTF-8.
+        num_unknown: Number of unknown tokens. Each stands for a character or word that the vocabulary lacks and that no
+            bits are counted for, so with many of them all these numbers are too low.
+        signature: The settings that the numbers depend on: the context length, the stride, whether a window begins in
+            the state that the window before it ended in (carried), and whether EOS counts.
+    """
+
+    loss: float
+    perplexity: float
+    word_perplexity: float
+    bits_per_byte: float
+    num_texts: int
+    num_tokens: int
+    num_words: int
+    num_bytes: int
+    num_unknown: int
+    signature: str
+
+
+@dataclass(frozen=True)
+class MeasurementSettings:
+    """The settings that measured probabilities depend on.
+
+    Attributes:
+        context: The model's context in tokens. None means that it carries its state and needs no windows.
+        stride: Tokens between windows. None if there are no windows.
+        precision: Precision of the measured model.
+    """
+
+    context: int | None
+    stride: int | None
+    precision: Precision
+
+    @classmethod
+    def choose(cls, context: int | None, stride: int | None, precision: Precision) -> MeasurementSettings:
+        """Return the settings for a stride, which by default is half of the context.
+
+        Raises:
+            ConfigError: The stride is longer than the context, or the model has no windows.
+        """
+        if context is None:
+            if stride is not None:
+                raise ConfigError(
+                    f"stride = {stride}: this model carries its state through the whole text and needs no windows; "
+                    "leave stride out"
+                )
+            return cls(None, None, precision)
+        stride = context // 2 if stride is None else stride
+        if not 1 <= stride <= context:
+            raise ConfigError(f"stride = {stride}: expected from 1 to the model's context of {context} tokens")
+        return cls(context, stride, precision)
+
+    @property
+    def signature(self) -> str:
+        """The settings as text; see :attr:`Perplexity.signature`."""
+        if self.context is None:
+            windows = "context:all|stride:none|carried:yes"
+        else:
+            windows = f"context:{self.context}|stride:{self.stride}|carried:no"
+        return f"{windows}|eos:yes|precision:{self.precision}|version:headway-{__version__}"
+
+
+def measure_perplexity(
+    texts: Iterable[str],
+    tokenizer: TextTokenizer,
+    settings: MeasurementSettings,
+    log_probs: Callable[[Sequence[Sequence[int]]], list[Tensor]],
+) -> Perplexity:
+    """Measure how well a model predicts texts, about a million characters at a time.
+
+    Args:
+        texts: The texts.
+        tokenizer: The model's tokenizer.
+        settings: The settings of the measurement, for the signature.
+        log_probs: Function that returns the log-probability, in nats, of each token of each sequence and of EOS after
+            it.
+
+    Raises:
+        DataError: There is no text, or a text is not valid Unicode.
+    """
+    refuse_single_text(texts)
+    total, num_texts, num_tokens, num_words, num_bytes, num_unknown = 0.0, 0, 0, 0, 0, 0
+    for batch in _batches(texts):
+        encoded = tokenizer.encode_batch(batch)
+        for values in log_probs(encoded):
+            total -= float(values.sum(dtype=torch.float64))
+            num_tokens += len(values)
+        num_texts += len(batch)
+        num_words += sum(len(text.split()) for text in batch)
+        num_bytes += sum(len(text.encode()) for text in batch)
+        num_unknown += sum(ids.count(UNK) for ids in encoded)
+    if not num_bytes:
+        raise DataError("no text to measure; expected at least one character")
+    return Perplexity(
+        loss=total / num_tokens,
+        perplexity=math.exp(min(total / num_tokens, 700.0)),
+        word_perplexity=math.exp(min(total / max(num_words, 1), 700.0)),
+        bits_per_byte=total / math.log(2) / num_bytes,
+        num_texts=num_texts,
+        num_tokens=num_tokens,
+        num_words=num_words,
+        num_bytes=num_bytes,
+        num_unknown=num_unknown,
+        signature=settings.signature,
+    )
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the texts in lists of about a million characters."""
+    batch, size = list[str](), 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= _MAX_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    yield batch
