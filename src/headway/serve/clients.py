@@ -20,10 +20,10 @@ _BACKGROUND = max(_PRIORITIES.values()) + 1
 _MINUTE_S = 60.0
 
 
-class AdmissionState(Enum):
+class PassedLimits(Enum):
     """The limits that a call has passed already, as part of a request or of a background job."""
 
-    NEW = auto()  # none
+    NONE = auto()  # none
     CHECKED = auto()  # the queue has room for the whole request, but the call must still wait in the queue
     ADMITTED = auto()  # the request has passed all limits and has left the queue
     BACKGROUND = auto()  # the background job has passed all limits
@@ -36,23 +36,23 @@ class Client:
     Attributes:
         name: The name of the key.
         key: The key.
-        admission: Which limits the call has passed already.
+        passed_limits: Which limits the call has passed already.
     """
 
     name: str
     key: KeyConfig | None = None
-    admission: AdmissionState = AdmissionState.NEW
+    passed_limits: PassedLimits = PassedLimits.NONE
 
     @property
     def priority(self) -> int:
         """The priority of the client's work; lower numbers come first."""
-        if self.admission is AdmissionState.BACKGROUND:
+        if self.passed_limits is PassedLimits.BACKGROUND:
             return _BACKGROUND
         return 0 if self.key is None else _PRIORITIES[self.key.priority]
 
     def for_background_job(self) -> Client:
         """Return the client for the calls of a background job that has passed all limits."""
-        return dataclasses.replace(self, admission=AdmissionState.BACKGROUND)
+        return dataclasses.replace(self, passed_limits=PassedLimits.BACKGROUND)
 
 
 class Clients:

@@ -17,7 +17,7 @@ from headway.predict.translation.options import DEFAULT_OPTIONS, TranslateOption
 from headway.serve.admission import Admission, estimated_tokens
 from headway.serve.bulk_jobs import BulkJob, BulkJobs, BulkWork
 from headway.serve.cache import ResultCache
-from headway.serve.clients import AdmissionState, Client, Clients, RequestSizes
+from headway.serve.clients import Client, Clients, PassedLimits, RequestSizes
 from headway.serve.config import ModelConfig, ServeConfig, model_name
 from headway.serve.directions import Direction, Directions
 from headway.serve.errors import (
@@ -195,7 +195,7 @@ class Service:
             UnavailableError: No worker could do it.
         """
         plain = [text if isinstance(text, str) else text.text for text in texts]
-        if client.admission is not AdmissionState.BACKGROUND:
+        if client.passed_limits is not PassedLimits.BACKGROUND:
             self.sizes.check_texts(plain)
         detected = None
         if source == "auto":
@@ -275,7 +275,7 @@ class Service:
         Yields the client for these calls. Raises the errors of :meth:`translate`.
         """
         async with self._admitted(client, model, texts, new_tokens):
-            yield dataclasses.replace(client, admission=AdmissionState.ADMITTED)
+            yield dataclasses.replace(client, passed_limits=PassedLimits.ADMITTED)
 
     def checked_client(self, client: Client, texts: Sequence[str]) -> Client:
         """Return the client for the calls of a request that makes several at a time.
@@ -289,7 +289,7 @@ class Service:
         """
         self.clients.check_quota(client, self.sizes.check_texts(texts))
         self.admission.check_capacity(sum(map(estimated_tokens, texts)), client.name, client.priority)
-        return dataclasses.replace(client, admission=AdmissionState.CHECKED)
+        return dataclasses.replace(client, passed_limits=PassedLimits.CHECKED)
 
     def add_job(
         self, client: Client, texts: Sequence[str], work: BulkWork, *, characters: int | None = None
@@ -325,16 +325,18 @@ class Service:
         tokens = sum(map(estimated_tokens, texts)) + new_tokens
         if isinstance(model, PivotModels):  # each text is translated once, and then each of its pivots
             tokens *= 1 + model.candidates
-        if client.admission in (AdmissionState.ADMITTED, AdmissionState.BACKGROUND):
+        if client.passed_limits in (PassedLimits.ADMITTED, PassedLimits.BACKGROUND):
             async with self.pool.using(*_names(model)) as fleet:
-                with self.admission.outside(tokens) if client.admission is AdmissionState.BACKGROUND else nullcontext():
+                with (
+                    self.admission.outside(tokens) if client.passed_limits is PassedLimits.BACKGROUND else nullcontext()
+                ):
                     yield fleet
             return
         characters = self.sizes.check_texts(texts)
         self.sizes.check_new_tokens(new_tokens)
         self.clients.check_quota(client, characters)
         request_seconds = self.config.limits.request_seconds
-        has_entered, has_room = False, client.admission is AdmissionState.CHECKED
+        has_entered, has_room = False, client.passed_limits is PassedLimits.CHECKED
         # checked before the model is loaded, and again afterwards, because other requests may have arrived
         if not has_room:
             self.admission.check_capacity(tokens, client.name, client.priority)
