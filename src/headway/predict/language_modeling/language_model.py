@@ -101,7 +101,7 @@ class LanguageModel:
         self._search_steps: StepsFunction = search_steps
         self._vocabulary = SearchVocabulary(BOS, EOS, banned=(PAD, BOS, UNK), other_ends=bundle.other_ends)
 
-    def share_search(self, search: SearchFunction, steps: StepsFunction) -> None:
+    def replace_search(self, search: SearchFunction, steps: StepsFunction) -> None:
         """Make all calls search with these functions, so that they can share batches."""
         self._search_all, self._search_steps = search, steps
 

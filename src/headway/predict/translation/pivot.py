@@ -91,10 +91,10 @@ class PivotTranslator(TextTranslator):
         self._into = into if first.target_languages else None
         self._from = from_ if second.source_languages else None
 
-    def share_search(self, search: SearchFunction, steps: StepsFunction) -> None:
+    def replace_search(self, search: SearchFunction, steps: StepsFunction) -> None:
         """Make all calls search with these functions, so that they can share batches."""
-        self.first.share_search(search, steps)
-        self.second.share_search(search, steps)
+        self.first.replace_search(search, steps)
+        self.second.replace_search(search, steps)
 
     def translate_each(
         self,

@@ -216,7 +216,7 @@ class Translator(TextTranslator):
         special = len(template.source_prefix) + len(template.source_suffix)
         return len(self.bundle.source_tokenizer.encode(text)) + special
 
-    def share_search(self, search: SearchFunction, steps: StepsFunction) -> None:
+    def replace_search(self, search: SearchFunction, steps: StepsFunction) -> None:
         """Make all calls search with these functions, so that they can share batches.
 
         Other batches, which hold up the steps of these searches, become small.

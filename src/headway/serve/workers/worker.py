@@ -37,10 +37,10 @@ _SHORT_JOB_BYTES = 4096  # maximum message size of a short job; longer texts tak
 
 
 @runtime_checkable
-class SearchSharer(Protocol):
+class ReplaceableSearch(Protocol):
     """A model whose calls can share their batches."""
 
-    def share_search(self, search: SearchFunction, steps: StepsFunction) -> None:
+    def replace_search(self, search: SearchFunction, steps: StepsFunction) -> None:
         """Make all calls search with these functions."""
 
 
@@ -58,8 +58,8 @@ class _Worker:
         self._pool = ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="job")
         self._search = SharedSearch(on_call=lambda: self._short_jobs.put(None))
         for model in models.values():
-            if isinstance(model, SearchSharer):
-                model.share_search(self._search, self._search.steps)
+            if isinstance(model, ReplaceableSearch):
+                model.replace_search(self._search, self._search.steps)
         self._sending = threading.Lock()
         self._thread = threading.get_ident()
         self._unsent: list[bytes] = []  # answers of jobs of the main thread, which are sent together after each step
