@@ -325,11 +325,10 @@ class Service:
         tokens = sum(map(estimated_tokens, texts)) + new_tokens
         if isinstance(model, PivotModels):  # each text is translated once, and then each of its pivots
             tokens *= 1 + model.candidates
-        if client.passed_limits in (PassedLimits.ADMITTED, PassedLimits.BACKGROUND):
+        is_background = client.passed_limits is PassedLimits.BACKGROUND
+        if is_background or client.passed_limits is PassedLimits.ADMITTED:
             async with self.pool.using(*_names(model)) as fleet:
-                with (
-                    self.admission.outside(tokens) if client.passed_limits is PassedLimits.BACKGROUND else nullcontext()
-                ):
+                with self.admission.outside(tokens) if is_background else nullcontext():
                     yield fleet
             return
         characters = self.sizes.check_texts(texts)
