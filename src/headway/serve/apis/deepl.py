@@ -106,10 +106,10 @@ class _DeepL:
         except UnknownDictionaryError as error:
             raise BadRequestError(f"The glossary has no dictionary for {error}") from None
         raise_first_error(translations, None, 1)
-        codes = [source or ""] * len(given) if detected is None else [item.code for item in detected]
+        codes = [source or ""] * len(given) if detected is None else [language.code for language in detected]
         answers: list[dict[str, Any]] = [
-            {"detected_source_language": base_language(code).upper(), "text": item.text}
-            for code, item in zip(codes, translations, strict=True)
+            {"detected_source_language": base_language(code).upper(), "text": translation.text}
+            for code, translation in zip(codes, translations, strict=True)
         ]
         for answer, text in zip(answers, given, strict=True):
             if shows_billed:
@@ -167,12 +167,12 @@ def _target_languages(known: Iterable[str]) -> dict[str, str]:
     """Return the codes of target languages as clients expect them, and their names."""
     codes = sorted(set(map(normalized, known)))
     count = Counter(map(base_language, codes))
-    languages: dict[str, str] = {}
+    names_by_code: dict[str, str] = {}
     for code in codes:
         base = base_language(code)
         regions = _REGIONS.get(base, {})
         if count[base] > 1:  # the region or script tells them apart
-            languages[code.upper()] = regions.get(code.upper(), english_name(code))
+            names_by_code[code.upper()] = regions.get(code.upper(), english_name(code))
         else:
-            languages |= regions or {base.upper(): english_name(code)}
-    return languages
+            names_by_code |= regions or {base.upper(): english_name(code)}
+    return names_by_code

@@ -12,6 +12,7 @@ import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
+from itertools import starmap
 from math import fsum
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -295,7 +296,10 @@ class _HuggingFace:
             if parameters.details:
                 answer["details"] = _details(best, seed)
                 if others:
-                    more = [{"generated_text": whole + other.text} | _details(other, seed) for other in others]
+                    more = [
+                        {"generated_text": whole + continuation.text} | _details(continuation, seed)
+                        for continuation in others
+                    ]
                     answer["details"]["best_of_sequences"] = more
             answers.append(answer)
         return answers if isinstance(call.fields.inputs, str) else [[answer] for answer in answers]
@@ -355,21 +359,21 @@ def _languages(model: ModelInfo, source: str | None, target: str | None) -> tupl
     return source, target or (others or model.target_languages)[0]
 
 
-def _mean_log_probability(found: Continuation) -> float:
-    return fsum(found.token_log_probabilities) / max(len(found.ids), 1)
+def _mean_log_probability(continuation: Continuation) -> float:
+    return fsum(continuation.token_log_probabilities) / max(len(continuation.ids), 1)
 
 
 def _token(index: int, text: str, log_probability: float) -> dict[str, Any]:
     return {"id": index, "text": text, "logprob": log_probability, "special": index == EOS and not text}
 
 
-def _details(found: Continuation, seed: int | None) -> dict[str, Any]:
+def _details(continuation: Continuation, seed: int | None) -> dict[str, Any]:
     """Return what is known of a continuation."""
-    tokens = zip(found.ids, found.tokens, found.token_log_probabilities, strict=True)
+    tokens = zip(continuation.ids, continuation.tokens, continuation.token_log_probabilities, strict=True)
     return {
-        "finish_reason": _FINISH_REASONS[found.finish_reason],
-        "generated_tokens": len(found.ids),
+        "finish_reason": _FINISH_REASONS[continuation.finish_reason],
+        "generated_tokens": len(continuation.ids),
         "seed": seed,
         "prefill": [],
-        "tokens": [_token(*token) for token in tokens],
+        "tokens": list(starmap(_token, tokens)),
     }

@@ -78,12 +78,14 @@ class _LibreTranslate:
         work = self._service.translate(client, texts, source, target, options=options)
         translations, detected = await unless_disconnected(request, work)
         raise_first_error(translations, None, 1)
-        answer: dict[str, Any] = {"translatedText": _one_or_list([item.text for item in translations], is_list)}
+        answer: dict[str, Any] = {
+            "translatedText": _one_or_list([translation.text for translation in translations], is_list)
+        }
         if alternatives:
-            others = [[item.text for item in result.candidates[1:]] for result in translations]
+            others = [[candidate.text for candidate in translation.candidates[1:]] for translation in translations]
             answer["alternatives"] = _one_or_list(others, is_list)
         if detected is not None:
-            answer["detectedLanguage"] = _one_or_list([_confidence(item) for item in detected], is_list)
+            answer["detectedLanguage"] = _one_or_list([_confidence(language) for language in detected], is_list)
         return JSONResponse(answer)
 
     async def detect(self, request: Request) -> Response:
@@ -99,8 +101,8 @@ class _LibreTranslate:
             targets.setdefault(pair.target, set())  # clients look for both languages of a pair in this list
         return JSONResponse(
             [
-                {"code": code, "name": english_name(code), "targets": sorted(target_codes)}
-                for code, target_codes in sorted(targets.items())
+                {"code": code, "name": english_name(code), "targets": sorted(codes)}
+                for code, codes in sorted(targets.items())
             ]
         )
 

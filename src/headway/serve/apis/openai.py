@@ -361,11 +361,13 @@ class _OpenAI:
         return self._service.admitted(client, model, texts, new_tokens=len(prompts) * new_tokens)
 
     async def _predict(
-        self, client: Client, model: ModelInfo, prompt: Prompt, found: Continuation, count: int
+        self, client: Client, model: ModelInfo, prompt: Prompt, continuation: Continuation, count: int
     ) -> list[PredictedToken | None]:
         """Return the probabilities of the tokens of a prompt and its continuation: None for BOS, which has none."""
         read = _without_begin(prompt)
-        tokens = await self._service.call(client, model, "predict_tokens", (), read, found.ids, count=max(count, 1))
+        tokens = await self._service.call(
+            client, model, "predict_tokens", (), read, continuation.ids, count=max(count, 1)
+        )
         return tokens if read == prompt else [None, *tokens]
 
 
@@ -415,8 +417,8 @@ def _sized(prompt: Prompt) -> str:
     return prompt if isinstance(prompt, str) else "1234" * len(prompt)
 
 
-def _finish_reason(found: Continuation) -> str:
-    return "length" if found.finish_reason == "length" else "stop"
+def _finish_reason(continuation: Continuation) -> str:
+    return "length" if continuation.finish_reason == "length" else "stop"
 
 
 def _usage(num_prompt: int, continuations: Sequence[Continuation]) -> dict[str, int]:

@@ -173,12 +173,13 @@ def make_translate_function(
     async def translate(texts: Sequence[str]) -> list[dict[str, Any]]:
         sources = [Source(text, body.prefix, include, tuple(body.ban)) for text in texts]
         results, detected = await service.translate(client, sources, *languages, glossary, options)
-        answers = [or_error(item, _translation) for item in results]
-        for one, language in zip(answers, detected or (), strict=False):
-            one["detected"] = asdict(language)
+        answers = [or_error(result, _translation) for result in results]
+        for answer, language in zip(answers, detected or (), strict=False):
+            answer["detected"] = asdict(language)
         if body.alignment == "pairs":
-            for candidate in (item for one in answers for item in (one, *one.get("alternatives", ()))):
-                candidate.get("alignment", {}).pop("attention", None)
+            for answer in answers:
+                for candidate in (answer, *answer.get("alternatives", ())):
+                    candidate.get("alignment", {}).pop("attention", None)
         return answers
 
     return translate
@@ -251,8 +252,8 @@ def add_routes(api: APIRouter, service: Service) -> None:
         keywords = {"count": body.count} | direction.arguments
         texts = [body.text, body.prefix]
         work = service.call(client, direction.model, "alternatives", texts, *texts, **keywords)
-        tokens = await unless_disconnected(request, work)
-        return JSONResponse({"alternatives": [asdict(token) for token in tokens]})
+        predicted = await unless_disconnected(request, work)
+        return JSONResponse({"alternatives": [asdict(token) for token in predicted]})
 
 
 class DirectTranslation:
