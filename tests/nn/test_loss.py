@@ -21,6 +21,11 @@ def test_two_tokens_by_hand() -> None:
     torch.testing.assert_close(loss, torch.tensor([good, 0.2 * good + 0.8 * bad]))
 
 
+def test_options_may_be_whole_numbers_as_in_recipes() -> None:
+    logits, targets = torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([1])
+    assert label_smoothed_cross_entropy(logits, targets, 0) == label_smoothed_cross_entropy(logits, targets, 0.0)
+
+
 @given(smoothing=st.floats(0, 1), scale=st.sampled_from([0.1, 1.0, 30.0]))
 def test_equals_pytorchs(smoothing: float, scale: float) -> None:
     logits = (scale * torch.randn(6, 11)).requires_grad_()
