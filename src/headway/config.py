@@ -69,8 +69,8 @@ class ByKind:
     classes: Callable[[], Mapping[str, type[Config]]]
 
     def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        own_serializer = core_schema.simple_ser_schema("any")
-        return core_schema.with_info_plain_validator_function(self._validated, serialization=own_serializer)
+        serializer = core_schema.simple_ser_schema("any")
+        return core_schema.with_info_plain_validator_function(self._validated, serialization=serializer)
 
     def __get_pydantic_json_schema__(
         self, _schema: core_schema.CoreSchema, _handler: GetJsonSchemaHandler
