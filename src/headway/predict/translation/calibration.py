@@ -80,7 +80,7 @@ class SurpriseScale(Config):
         squares = [((value - _at(mean, length)) ** 2, length) for value, length in surprises]
         variance, average = _fit_line(squares), max(sum(square for square, _ in squares) / len(squares), _LEAST)
         plain = cls(mean=mean, variance=variance, min_variance=_MIN_VARIANCE * average)
-        tail = max(_largest([plain.standardize(*each) for each in surprises], tail_rank), 1.0) ** 2
+        tail = max(_largest([plain.standardize(*surprise) for surprise in surprises], tail_rank), 1.0) ** 2
         return cls(mean=mean, variance=(variance[0] * tail, variance[1] * tail), min_variance=plain.min_variance * tail)
 
 
@@ -210,14 +210,14 @@ def read_calibration(bundle: AnyBundle, folder: Path) -> Calibration | None:
     if not path.exists():
         return None
     try:
-        found = Calibration.parse_saved(json.loads(path.read_text(encoding="utf-8")), "content")
+        calibration = Calibration.parse_saved(json.loads(path.read_text(encoding="utf-8")), "content")
     except (ConfigError, OSError, ValueError, RecursionError) as error:
         raise BundleError(
             f"{path}: not a calibration, or damaged ({error}); delete it and run headway calibrate"
         ) from None
-    if found.tokenizer != bundle.tokenizers["source"].fingerprint:
+    if calibration.tokenizer != bundle.tokenizers["source"].fingerprint:
         raise BundleError(f"{path}: made for a model with a different vocabulary; delete it and run headway calibrate")
-    return found
+    return calibration
 
 
 def _surprise(count: int, total: int, vocab_size: int) -> float:

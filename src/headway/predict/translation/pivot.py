@@ -193,9 +193,10 @@ class PivotTranslator(TextTranslator):
                 "phrases; translate its sentences one by one"
             )
         plan = TranslationPlan(source, tuple(parts), trailing_whitespace=trailing)
-        own = replace(source, split_sentences=False)
+        unsplit = replace(source, split_sentences=False)
         return plan, [
-            replace(own, text=part.text, prefix="" if number else source.prefix) for number, part in enumerate(parts)
+            replace(unsplit, text=part.text, prefix="" if number else source.prefix)
+            for number, part in enumerate(parts)
         ]
 
     def _requirements(self, part: _PivotedPart, pivot: str, options: DecodingOptions) -> Source:
@@ -223,11 +224,11 @@ class PivotTranslator(TextTranslator):
             for candidate in end.candidates
         ]
         if options.sampling is None:
-            pairs = _distinct(sorted(pairs, key=lambda each: -each.log_probability))
-            best, pairs = pairs[0], sorted(pairs, key=lambda each: not self._is_sound(each))
+            pairs = _distinct(sorted(pairs, key=lambda pair: -pair.log_probability))
+            best, pairs = pairs[0], sorted(pairs, key=lambda pair: not self._is_sound(pair))
             if pairs[0] is not best:
                 pairs[0] = replace(pairs[0], flags=(*pairs[0].flags, "fell_back"))
-        unlikely = _any(each.unlikely for each in (start, *ends) if not isinstance(each, HeadwayError))
+        unlikely = _any(step.unlikely for step in (start, *ends) if not isinstance(step, HeadwayError))
         return Translation(part.source.text, tuple(pairs[: options.n_best]), unlikely)
 
     def _is_sound(self, candidate: Candidate) -> bool:
@@ -243,9 +244,9 @@ class PivotTranslator(TextTranslator):
         named = {group[0] for group in alternatives_to_include(part.source)}
         terms = tuple(
             GlossaryTerm(
-                each.source, each.targets, contains_any_phrase(tokenizer, candidate.text, each.accepted_targets)
+                entry.source, entry.targets, contains_any_phrase(tokenizer, candidate.text, entry.accepted_targets)
             )
-            for each in part.terms
+            for entry in part.terms
         )
         joint = pivot.log_probability + candidate.log_probability
         return replace(
@@ -264,7 +265,7 @@ def _common_language(first: Translator, second: Translator) -> str:
     """Return the language that one model translates into and the other model translates from."""
     into = first.target_languages or (first.bundle.task.target_language,)
     from_ = second.source_languages or (second.bundle.task.source_language,)
-    common = [each for each in into if each in from_]
+    common = [language for language in into if language in from_]
     if len(common) == 1:
         return common[0]
     if common:
@@ -277,18 +278,18 @@ def _common_language(first: Translator, second: Translator) -> str:
     )
 
 
-def _pivots(found: Translation) -> list[Candidate]:
+def _pivots(translation: Translation) -> list[Candidate]:
     """Return the different pivots. One without text, whose translation is certain, would win against all others."""
-    every = _distinct(found.candidates)
-    return [each for each in every if each.text.strip()] or every[:1]
+    distinct = _distinct(translation.candidates)
+    return [pivot for pivot in distinct if pivot.text.strip()] or distinct[:1]
 
 
 def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the first candidate of each text."""
-    found: dict[str, Candidate] = {}
-    for each in candidates:
-        found.setdefault(each.text, each)
-    return list(found.values())
+    by_text: dict[str, Candidate] = {}
+    for candidate in candidates:
+        by_text.setdefault(candidate.text, candidate)
+    return list(by_text.values())
 
 
 def _merged(
@@ -302,19 +303,21 @@ def _merged(
         if isinstance(plan, HeadwayError):
             merged.append(plan)
             continue
-        own = [next(results) for _ in plan[1]]
-        error = next((each for each in own if isinstance(each, HeadwayError)), None)
-        parts = [each for each in own if not isinstance(each, HeadwayError)]
+        of_plan = [next(results) for _ in plan[1]]
+        error = next((result for result in of_plan if isinstance(result, HeadwayError)), None)
+        parts = [result for result in of_plan if not isinstance(result, HeadwayError)]
         whole = error or merge_parts(
-            plan[0], [each.candidates for each in parts], _any(each.unlikely for each in parts)
+            plan[0], [part.candidates for part in parts], _any(part.unlikely for part in parts)
         )
         if isinstance(whole, Translation) and not align:
-            whole = replace(whole, candidates=tuple(replace(each, alignment=None) for each in whole.candidates))
+            whole = replace(
+                whole, candidates=tuple(replace(candidate, alignment=None) for candidate in whole.candidates)
+            )
         merged.append(whole)
     return merged
 
 
 def _any(judgements: Iterable[bool | None]) -> bool | None:
     """Return whether any of the judgements is True, or None if there is no judgement."""
-    known = [each for each in judgements if each is not None]
+    known = [judgement for judgement in judgements if judgement is not None]
     return any(known) if known else None

@@ -220,14 +220,14 @@ def _merge(plan: TranslationPlan, parts: list[Candidate]) -> Candidate:
             score=sum(part.score for part in parts),
             log_probability=sum(part.log_probability for part in parts),
             tokens=_concatenate(plan, [part.tokens for part in parts]),
-            token_log_probabilities=tuple(each for part in parts for each in part.token_log_probabilities),
+            token_log_probabilities=tuple(value for part in parts for value in part.token_log_probabilities),
             ids=tuple(token for part in parts for token in part.ids),
             banned=tuple(dict.fromkeys(phrase for part in parts for phrase in part.banned)),
             glossary=_merge_glossaries([part.glossary for part in parts if part.glossary is not None]),
             alignment=_merge_alignments(plan, parts),
             pivot=_merge_pivots(plan, [part.pivot for part in parts if part.pivot is not None]),
         )
-    text = "".join(part.leading_whitespace + each.text for part, each in zip(plan.parts, parts, strict=True))
+    text = "".join(part.leading_whitespace + candidate.text for part, candidate in zip(plan.parts, parts, strict=True))
     flags: set[Flag] = {flag for part in parts for flag in part.flags}
     if any(part.partial_sentence for part in plan.parts):
         flags.add("split")
@@ -250,8 +250,8 @@ def _merge_pivots(plan: TranslationPlan, pivots: Sequence[str]) -> str | None:
 def _concatenate(plan: TranslationPlan, tokens: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     """Concatenate the tokens of all parts. The white space before a part becomes part of its first token."""
     pairs = zip(plan.parts, tokens, strict=True)
-    spaced = ((part.leading_whitespace + own[0], *own[1:]) if own else () for part, own in pairs)
-    return tuple(token for own in spaced for token in own)
+    spaced = ((part.leading_whitespace + of_part[0], *of_part[1:]) if of_part else () for part, of_part in pairs)
+    return tuple(token for of_part in spaced for token in of_part)
 
 
 def _merge_alignments(plan: TranslationPlan, parts: Sequence[Candidate]) -> Alignment | None:

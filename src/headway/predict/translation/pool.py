@@ -109,8 +109,8 @@ class TranslatorPool(TextTranslator):
 
     def word_alignment(self, candidate: Candidate) -> WordAlignment:
         """Return a candidate's word alignment; see :meth:`TextTranslator.word_alignment`."""
-        found: WordAlignment = _result_of(self._submit("word_alignment", candidate))
-        return found
+        alignment: WordAlignment = _result_of(self._submit("word_alignment", candidate))
+        return alignment
 
     def close(self) -> None:
         """End the processes at once."""
@@ -120,7 +120,9 @@ class TranslatorPool(TextTranslator):
     def __enter__(self) -> TranslatorPool:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _submit(self, method: str | None, *arguments: Any) -> Future[Any]:

@@ -150,7 +150,7 @@ class Translator(TextTranslator):
         first = translators[0]
         if len(translators) == 1:
             return first
-        if any(each._has_shortlist for each in translators):
+        if any(translator._has_shortlist for translator in translators):
             raise ConfigError("an ensemble averages over whole vocabularies; leave the shortlist out")
         for number, other in enumerate(translators[1:], start=2):
             for side, ours in first.bundle.tokenizers.items():
@@ -169,9 +169,9 @@ class Translator(TextTranslator):
                     "them with one device, such as 'cpu'"
                 )
         joined = copy.copy(first)
-        joined._model = Ensemble([each._model for each in translators])
-        joined._forward_model = once(lambda: Ensemble([each._forward_model() for each in translators]))
-        joined._search_model = once(lambda: Ensemble([each._search_model() for each in translators]))
+        joined._model = Ensemble([translator._model for translator in translators])
+        joined._forward_model = once(lambda: Ensemble([translator._forward_model() for translator in translators]))
+        joined._search_model = once(lambda: Ensemble([translator._search_model() for translator in translators]))
         return joined
 
     @property
@@ -368,8 +368,8 @@ class Translator(TextTranslator):
             HeadwayError: A pair cannot be scored. The message contains the number of the pair, counted from 1.
         """
         languages = {"target_language": target_language, "source_language": source_language}
-        found = self.score_each(sources, targets, **languages, as_searched=as_searched)
-        return raise_first_error(found, "text", 1)
+        results = self.score_each(sources, targets, **languages, as_searched=as_searched)
+        return raise_first_error(results, "text", 1)
 
     def score_each(
         self,
@@ -390,19 +390,21 @@ class Translator(TextTranslator):
         good = [pair for pair in pairs if not isinstance(pair, HeadwayError)]
         rows = [source for source, _ in good], [target for _, target in good]
         if as_searched:
-            found = score_by_steps(self._search_model(), rows[0], [BOS] * len(good), [[*row, EOS] for row in rows[1]])
+            log_probs = score_by_steps(
+                self._search_model(), rows[0], [BOS] * len(good), [[*row, EOS] for row in rows[1]]
+            )
         else:
             size = self.max_batch_tokens
             vocabulary = search_vocabulary(self.bundle.target_tokenizer)
-            found = score_targets(self._forward_model(), *rows, vocabulary, max_batch_tokens=size)
-        scores = iter(found)
+            log_probs = score_targets(self._forward_model(), *rows, vocabulary, max_batch_tokens=size)
+        remaining = iter(log_probs)
 
         def scored(target: list[int], scores: tuple[float, ...]) -> ScoredTarget:
-            own = slice(len(special.target_prefix), None)
-            tokens = self.bundle.target_tokenizer.display(target[own])
-            return ScoredTarget(sum(scores[own]), tuple(tokens), scores[own])
+            in_target = slice(len(special.target_prefix), None)
+            tokens = self.bundle.target_tokenizer.display(target[in_target])
+            return ScoredTarget(sum(scores[in_target]), tuple(tokens), scores[in_target])
 
-        return [pair if isinstance(pair, HeadwayError) else scored(pair[1], next(scores)) for pair in pairs]
+        return [pair if isinstance(pair, HeadwayError) else scored(pair[1], next(remaining)) for pair in pairs]
 
     def alternatives(
         self,
@@ -422,8 +424,8 @@ class Translator(TextTranslator):
         pair = self._framed(special, self.bundle.source_tokenizer.encode(source), tokenizer.encode(prefix.rstrip()))
         if isinstance(pair, HeadwayError):
             raise pair
-        found = top_next_tokens(self._forward_model(), *pair, count, search_vocabulary(tokenizer))
-        return [TokenAlternative(tokenizer.display([each.token])[0], each.log_probability) for each in found]
+        next_tokens = top_next_tokens(self._forward_model(), *pair, count, search_vocabulary(tokenizer))
+        return [TokenAlternative(tokenizer.display([token.token])[0], token.log_probability) for token in next_tokens]
 
     def word_alignment(self, candidate: Candidate) -> WordAlignment:
         """Return the word alignment of a candidate that was translated with ``alignment=True``."""
@@ -457,7 +459,7 @@ class Translator(TextTranslator):
                 f"a glossary and {'groups' if options.groups > 1 else 'beam_size = 1'} exclude each other: the beam is "
                 "divided among the phrases to include; use a beam_size of at least 2, without groups"
             )
-        limits = [each for each in (options.max_length, positions and positions - 1) if each is not None]
+        limits = [limit for limit in (options.max_length, positions and positions - 1) if limit is not None]
         return model_glossary(glossary, self.bundle.target_tokenizer, min(limits, default=None))
 
 
