@@ -47,10 +47,6 @@ def test_the_extra_of_a_message_installs_the_package(package: str) -> None:
     assert not any(requirement.startswith(package) for requirement in PROJECT["dependencies"])
 
 
-def test_the_extras_of_earlier_versions_are_still_there() -> None:
-    assert {"sentencepiece", "moses", "huggingface", "ctranslate2", "onnx"} <= PROJECT["optional-dependencies"].keys()
-
-
 @pytest.mark.slow_but_every(len(COMMANDS))
 @pytest.mark.parametrize("package", COMMANDS)
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
