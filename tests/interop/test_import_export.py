@@ -475,7 +475,8 @@ def test_an_option_that_no_format_lists_is_refused_unless_it_has_its_default(for
 
     bundle = headways("bpe")
     bundle.model.config = Extended.parse({**bundle.model.config.as_dict(), "clamp": 3}, "test")
-    with pytest.raises(ConfigError, match=r"^clamp = 3 cannot be exported to .*; supported: the default \(headway/interop/.*\)$"):
+    message = r"^clamp = 3 cannot be exported to .*; supported: the default \(headway/interop/.*\)$"
+    with pytest.raises(ConfigError, match=message):
         export_to(form, bundle, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
     bundle.model.config = Extended.parse(headways("bpe").model.config.as_dict(), "test")
