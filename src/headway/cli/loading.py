@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from multiprocessing import parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +47,8 @@ def load_ensemble(
     If a model searches in its own form instead of an optimized one, say why, except in worker processes: each of them
     would repeat it.
     """
+    from multiprocessing import parent_process
+
     from headway.predict import Translator, load_translator
 
     others = [load_translator(other, device=device, precision=precision) for other in other_models or ()]

@@ -25,6 +25,7 @@ def test_keywords_and_fields_are_the_same() -> None:
         TranslateOptions(decoding=DecodingOptions.parse({"n_best": 2, "sampling": {}}, "test"), alignment=True),
         TranslateOptions(source_language="de", target_language="en", protect=False),
         TranslateOptions(markup=MarkupOptions(kind="xml", ignore_tags=("keep",))),
+        TranslateOptions(target_language="\udcff", markup=MarkupOptions(kind="xml", ignore_tags=("\ud800",))),
     ],
 )
 def test_pickled_options_are_equal(options: TranslateOptions) -> None:

@@ -27,10 +27,9 @@ def tokenize(
 ) -> None:
     """Show how a text is tokenized.
 
-    Tokens are separated by bars; a space that belongs to a token is shown as ␣, a newline as ↵, a control character as
-    its code point. Byte-pair encoding starts from the
-    bytes of each word. Every byte is a token, so no text is out of vocabulary. Neighboring tokens are then merged,
-    always the pair that was learned first.
+    Tokens are separated by bars. A space that belongs to a token is shown as ␣, a newline as ↵, and a control character
+    as its code point. Byte-pair encoding starts from the bytes of each word. Every byte is a token, so no text is out
+    of vocabulary. Neighboring tokens are then merged, always the pair that was learned first.
     """
     from headway.bundle import load_bundle
     from headway.cli.line_io import input_lines

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.training_runs import move_previous_run_aside, print_next_command, use_huge_pages, with_device
-
-if TYPE_CHECKING:
-    pass
 
 GROUP = CommandGroup.TRAIN
 

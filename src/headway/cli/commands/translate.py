@@ -204,7 +204,8 @@ def translate(
             precision=precision,
             shortlist=shortlist,
         )
-        load = partial(_load_pivot, load_first, second, pivot_language, pivot_candidates)
+        load_second = partial(load_ensemble, second, None, device, precision)
+        load = partial(_load_pivot, load_first, load_second, pivot_language, pivot_candidates)
     elif pivot_candidates != DEFAULT_CANDIDATES or pivot_language is not None:
         raise ConfigError("--pivot-candidates and --pivot-language need --pivot, a second model")
     reader = LineReader(name, input_format, prefix, include or (), ban or ())

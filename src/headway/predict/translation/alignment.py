@@ -96,8 +96,7 @@ def compose_alignments(first: Alignment, pivot_tokens: Sequence[str], second: Al
 
     Its attention is the product of target x pivot and pivot x source. The tokens of the pivot may differ between the
     models: a source token of the second model attends like the first model's target tokens with which it shares
-        characters,
-    in proportion to their number.
+    characters, in proportion to their number.
 
     Args:
         first: The alignment of the pivot.

@@ -1,4 +1,4 @@
-"""Find candidate translations: search, search again if banned phrases occur, check for errors, choose, and align."""
+"""Find candidate translations: search, search again if banned phrases occur, check for errors, and choose."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, TypedDict
 
@@ -17,9 +18,9 @@ PAPER_OPTIONS = DecodingOptions()  # section 6.1
 class TranslateOptions(Config):
     """How texts are translated.
 
-    The command line, the service's own API and :meth:`headway.predict.TextTranslator.translate` have options of the
-    same names. Options that are sent to another process, or are part of a cache's key, are serialized as JSON without
-    those that have their default value, so that equal options have equal keys.
+    :meth:`headway.predict.TextTranslator.translate` has keywords of the same names. Options that are sent to another
+    process, or are part of a cache's key, are serialized as JSON without those that have their default value, so that
+    equal options have equal keys.
     """
 
     decoding: DecodingOptions = Field(PAPER_OPTIONS, description="Options of the search.")
@@ -56,7 +57,12 @@ class TranslateOptions(Config):
         return cls.parse({"decoding": decoding, **keywords}, "options")
 
     def __reduce__(self) -> tuple[Callable[[str], TranslateOptions], tuple[str]]:
-        return TranslateOptions.model_validate_json, (self.model_dump_json(exclude_defaults=True),)
+        # Pydantic's own JSON cannot contain half a surrogate pair, which a user's JSON may.
+        return _options_of_json, (json.dumps(self.model_dump(exclude_defaults=True)),)
+
+
+def _options_of_json(text: str) -> TranslateOptions:
+    return TranslateOptions.model_validate(json.loads(text))
 
 
 DEFAULT_OPTIONS = TranslateOptions()
