@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 
 import pytest
 
+from headway import kinds
 from headway.bundle import BUNDLE_TYPES
 from headway.errors import ConfigError
 from headway.kinds import Kinds
@@ -21,10 +25,40 @@ def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[headway.kinds]\nbroken = broken_kinds\n")
-    script = "from headway.kinds import Kinds; print('x' in Kinds('model.kind', {}))"
+    script = (
+        "from headway.kinds import Kinds\nfrom headway.errors import ConfigError\n"
+        "from headway.tasks import parse_recipe\n"
+        "recipe = {'data': {'train': [{'files': ['a', 'b']}]}, 'model': {'kind': 'transformer'}}\n"
+        "print(parse_recipe(recipe, 'a recipe of a known kind').model.kind)\n"
+        "for _ in range(2):\n    try: 'x' in Kinds('model.kind', {})\n    except ConfigError as error: print(error)"
+    )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-    assert "ConfigError: the package broken registers kinds of models, but broken_kinds cannot be" in done.stderr
+    assert done.stdout.splitlines() == [
+        "transformer",
+        *["the package broken registers kinds of models, but broken_kinds cannot be imported "
+          "(ModuleNotFoundError: No module named 'broken_kinds'); repair or uninstall it"] * 2,
+    ]  # fmt: skip
+
+
+def test_a_thread_waits_for_kinds_that_another_one_is_importing(monkeypatch: pytest.MonkeyPatch) -> None:
+    table: Kinds[int] = Kinds("model.kind", {})
+    begun, may_go_on = Event(), Event()
+
+    def load() -> None:
+        begun.set()
+        assert may_go_on.wait(60)
+        table.register("x", 1)
+
+    monkeypatch.setattr(kinds, "_modules", lambda: (SimpleNamespace(value="slow", name="slow", dist=None, load=load),))
+    monkeypatch.setattr(kinds, "_begun", set())
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(lambda: table["x"])
+        assert begun.wait(60)
+        second = threads.submit(lambda: table["x"])
+        assert not wait([second], timeout=0.05).done
+        may_go_on.set()
+        assert (first.result(60), second.result(60)) == (1, 1)
 
 
 def test_each_task_has_bundles_of_its_capability() -> None:

@@ -1,8 +1,8 @@
 """Base class of all configuration: TOML files are parsed to frozen, validated pydantic models.
 
-Each package defines a subclass of :class:`Config` for its section, and the recipe in ``train`` combines them. An error
-about an unknown key suggests the most similar known key, and an error about a value lists what is accepted. On the
-command line, ``section.key=value`` overrides a value.
+Each package defines a subclass of :class:`Config` for its section, and the recipe in ``training`` combines them. An
+error about an unknown key suggests the most similar known key, and an error about a value lists what is accepted. On
+the command line, ``section.key=value`` overrides a value.
 
 Every option has an *inert* value: with it, everything is done as before the option existed. It is the default, unless
 the annotation of the field contains :class:`Inert`. A key that is missing in a file that Headway wrote
@@ -60,13 +60,19 @@ class ByKind:
     """The values of a field are configs of different classes, which the key ``kind`` selects.
 
     It is given in the annotation of the field, as ``Field(discriminator="kind")`` is for a fixed union of classes. The
-    classes are asked for at each validation, so that classes can be added after the config with this field is defined.
+    table is read at each validation, so that kinds can be added after the config with this field is defined.
 
     Args:
-        classes: Function that returns the class of each kind.
+        table: Function that returns the table of kinds.
+        config_class: Function that returns the class of an entry of the table.
     """
 
-    classes: Callable[[], Mapping[str, type[Config]]]
+    table: Callable[[], Mapping[str, Any]]
+    config_class: Callable[[Any], type[Config]]
+
+    def all_classes(self) -> list[type[Config]]:
+        """Return the classes of all kinds."""
+        return list(map(self.config_class, self.table().values()))
 
     def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         serializer = core_schema.simple_ser_schema("any")
@@ -78,19 +84,22 @@ class ByKind:
         return {"type": "object"}  # the classes may change
 
     def _validated(self, value: Any, info: Any) -> Config:
-        classes = self.classes()
-        if isinstance(value, Config) and isinstance(value, tuple(classes.values())):
-            return value
+        table = self.table()
+        if isinstance(value, Config):
+            kind = str(getattr(value, "kind", None))
+            if kind in table and isinstance(value, self.config_class(table[kind])):
+                return value
         if not isinstance(value, Mapping):
             raise PydanticKnownError("model_attributes_type")
         if "kind" not in value:
             raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
-        kind, known = value["kind"], ", ".join(map(repr, classes))
-        if not isinstance(kind, str) or kind not in classes:
+        kind = value["kind"]
+        if not isinstance(kind, str) or kind not in table:
+            known = ", ".join(map(repr, table))
             facts = {"discriminator": "'kind'", "tag": str(kind), "expected_tags": known}
             raise PydanticKnownError("union_tag_invalid", facts)
         try:
-            return classes[kind].model_validate(value, context=info.context)
+            return self.config_class(table[kind]).model_validate(value, context=info.context)
         except ValidationError as error:  # as for a union, the kind is a part of the location
             details = [
                 InitErrorDetails(
@@ -347,7 +356,7 @@ def _resolve_location(model: type[BaseModel], location: tuple[int | str, ...]) -
 def _models_of(field: FieldInfo) -> list[type[BaseModel]]:
     """Return the model classes that the values of a field may have."""
     by_kind: list[type[BaseModel]] = [
-        config for item in field.metadata if isinstance(item, ByKind) for config in item.classes().values()
+        config for item in field.metadata if isinstance(item, ByKind) for config in item.all_classes()
     ]
     return by_kind or _models_in(field.annotation)
 

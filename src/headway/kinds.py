@@ -34,6 +34,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from threading import RLock
 from typing import Generic, Literal, TypeVar
 
 from headway.errors import ConfigError
@@ -77,14 +78,16 @@ class Kinds(Mapping[str, EntryT], Generic[EntryT]):
 
     def __iter__(self) -> Iterator[str]:
         _import_packages()
-        return iter(self._entries)
+        return iter(tuple(self._entries))  # another thread may register a kind meanwhile
 
     def __len__(self) -> int:
         _import_packages()
         return len(self._entries)
 
 
+_importing = RLock()  # a module that is being imported may ask for kinds itself
 _begun: set[str] = set()  # the modules whose import has begun
+_failed: dict[str, ConfigError] = {}  # and those that could not be imported: what they registered may be incomplete
 
 
 @cache
@@ -98,16 +101,19 @@ def _import_packages() -> None:
     Raises:
         ConfigError: A module cannot be imported. The message names its package.
     """
-    for module in _modules():
-        if module.value in _begun:  # also while it is being imported, when it may ask for kinds itself
-            continue
-        _begun.add(module.value)
-        try:
-            module.load()
-        except Exception as error:
-            _begun.remove(module.value)
-            package = module.dist.name if module.dist else module.name
-            raise ConfigError(
-                f"the package {package} registers kinds of models, but {module.value} cannot be imported "
-                f"({type(error).__name__}: {error}); repair or uninstall it"
-            ) from error
+    with _importing:
+        for module in _modules():
+            if module.value in _failed:
+                raise _failed[module.value]
+            if module.value in _begun:
+                continue
+            _begun.add(module.value)
+            try:
+                module.load()
+            except Exception as error:
+                package = module.dist.name if module.dist else module.name
+                _failed[module.value] = ConfigError(
+                    f"the package {package} registers kinds of models, but {module.value} cannot be imported "
+                    f"({type(error).__name__}: {error}); repair or uninstall it"
+                )
+                raise _failed[module.value] from error

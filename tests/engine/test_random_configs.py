@@ -48,7 +48,7 @@ EACH_THAT_DECODES = pytest.mark.parametrize(
 )
 # The distance of log-probabilities from those of the plain float32 model, as a fraction of their spread. A missing bias
 # or mask changes them by 30 % and more; rounding has changed them by up to 4e-6, 2 % and 10 %.
-# Outlier channels, with which int8 would change more, are the subject of tests/predict/test_int8_check.py.
+# Outlier channels change int8 more: see tests/predict/language_modeling/test_int8_check.py.
 # Three times the distance of the plain model in bfloat16 is added: it has been 20 % in a model without norms.
 LIMITS: dict[Precision, float] = {"float32": 1e-4, "bfloat16": 0.05, "int8": 0.15}
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from headway.bundle import AnyBundle, Bundle
+from headway.bundle import AnyBundle, Bundle, ClassifierBundle, LanguageModelBundle, MaskedLanguageModelBundle
 from headway.config import ANY_VALUE, Config
 from headway.errors import ConfigError
 from headway.kinds import Capability
@@ -89,8 +89,10 @@ def exportable_model(bundle: AnyBundle, toolkit: str) -> ExportedModel:
     """Return the bundle's model if exporters know its architecture.
 
     Raises:
-        ConfigError: They do not know it.
+        ConfigError: They do not know it, or the task.
     """
+    if not isinstance(bundle, Bundle | ClassifierBundle | LanguageModelBundle | MaskedLanguageModelBundle):
+        raise ConfigError(f"task.kind = {bundle.task.kind!r}: its models cannot be exported to {toolkit}")
     kind, known = bundle.model.config.kind, _ARCHITECTURES[bundle.capability]
     if kind not in known:
         raise ConfigError(f"model.kind = {kind!r} cannot be exported to {toolkit}; supported: {' or '.join(known)}")
@@ -99,4 +101,7 @@ def exportable_model(bundle: AnyBundle, toolkit: str) -> ExportedModel:
 
 def as_transformer(bundle: Bundle, toolkit: str) -> Transformer:
     """Return the bundle's model if it is a Transformer; raise :class:`ConfigError` otherwise."""
-    return cast("Transformer", exportable_model(bundle, toolkit))
+    model = exportable_model(bundle, toolkit)
+    if not isinstance(model, Transformer):
+        raise ConfigError(f"model.kind = {model.config.kind!r} cannot be exported to {toolkit}; supported: transformer")
+    return model

@@ -138,8 +138,7 @@ class RecurrentLM(ContinuationModel):
         self.projection = output_projection(config.tie, self.embedding, d_output, bias=config.output_bias)
         self.word_type_dropout = Dropout(config.word_type_dropout)
         inputs, outputs = (
-            config.dropout if widths_pair is None else widths_pair
-            for widths_pair in (config.input_dropout, config.output_dropout)
+            config.dropout if rate is None else rate for rate in (config.input_dropout, config.output_dropout)
         )
         self.input_dropout, self.output_dropout = LockedDropout(inputs), LockedDropout(outputs)
         self.dropout = LockedDropout(config.dropout)

@@ -27,7 +27,7 @@ from headway.models.transformer import Transformer, TransformerConfig
 
 ModelConfig = Annotated[
     ArchitectureConfig,
-    ByKind(lambda: {kind: architecture.config_class for kind, architecture in ARCHITECTURES.items()}),
+    ByKind(lambda: ARCHITECTURES, lambda architecture: architecture.config_class),
 ]
 """The type of fields with the configuration of any architecture in the table."""
 

@@ -45,8 +45,8 @@ def register(task: Task[Any, Any, Any]) -> None:
             f"task.kind = {task.kind!r}: its recipe is for a model that {task.recipe_type.capability}, but its bundle "
             f"for one that {task.bundle_type.capability}; choose one capability"
         )
-    TASKS.register(task.kind, task)
     BUNDLE_TYPES.register(task.kind, task.bundle_type)
+    TASKS.register(task.kind, task)
 
 
 def task_of(recipe: Recipe) -> Task[Any, Any, Any]:
@@ -57,8 +57,8 @@ def task_of(recipe: Recipe) -> Task[Any, Any, Any]:
 def parse_recipe(data: Mapping[str, Any], origin: str) -> Recipe:
     """Validate a recipe that was read from ``origin``. The key ``task.kind`` selects the recipe class."""
     section = data.get("task")
-    kind = section.get("kind") if isinstance(section, Mapping) else None
-    task = TASKS.get(str(kind), TASKS["translation"])  # the default, whose validation also refuses an unknown kind
+    kind = section.get("kind", "translation") if isinstance(section, Mapping) else "translation"
+    task = TASKS.get(str(kind), TASKS["translation"])  # whose validation refuses an unknown kind
     recipe: Recipe = task.recipe_type.parse(data, origin)
     return recipe
 
