@@ -11,16 +11,12 @@ import pytest
 from foreign import marian
 
 from headway.cli import app
-from headway.config import Config
 from headway.interop.exporting import export_to
 from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES
 from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES
 from headway.interop.huggingface.families import FAMILIES
 from headway.interop.huggingface.masked_families import MASKED_FAMILIES
 from headway.interop.onnx import OnnxModel
-from headway.models.masked import MaskedConfig
-from headway.models.sequence_classifier import SequenceClassifierConfig
-from headway.models.transformer import TransformerConfig
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "interop.md").read_text(encoding="utf-8")
 
@@ -41,18 +37,6 @@ def test_its_tables_of_families_are_complete() -> None:
     for heading, families in kinds.items():
         named = [re.findall(r"`(\w+)`", cell) for cell in first_cells(f"{heading} (`model_type`)")]
         assert sorted(name for names in named for name in names) == sorted(families)
-
-
-def test_its_table_of_options_names_what_the_model_has() -> None:
-    models: dict[str, type[Config]] = {
-        "the model": TransformerConfig,
-        "a masked model": MaskedConfig,
-        "its classifier": SequenceClassifierConfig,
-    }
-    for model, config in models.items():
-        named = {name for cell in first_cells(f"option of {model}") for name in re.findall(r"`(\w+)`", cell)}
-        assert len(named) > 2
-        assert named <= set(config.model_fields)
 
 
 def test_every_command_that_it_names_exists() -> None:

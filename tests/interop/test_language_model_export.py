@@ -187,5 +187,7 @@ def test_what_cannot_be_exported_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a language model has no languages to choose"):
         export_to("huggingface", bundle, tmp_path / "hf", target_language="de")
     recurrent = RecurrentLM(RecurrentLMConfig(d_model=8, num_layers=1), bundle.tokenizer.vocab_size)
-    with pytest.raises(ConfigError, match=r"model\.kind = 'recurrent_lm' cannot be exported to Hugging Face;"):
+    with pytest.raises(
+        ConfigError, match=r"model\.kind = 'recurrent_lm' cannot be exported to Hugging Face `transformers`;"
+    ):
         export_to("huggingface", LanguageModelBundle(bundle.task, recurrent, bundle.tokenizer), tmp_path / "hf")
