@@ -9,6 +9,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from command_line import assert_refused, run
 
 QUICK, THOROUGH = 12, 1000  # damaged copies of each model
 HUGE = 10_000_000
+PLAIN_SEARCH = "has no form that is optimized for search"
 STRANGE: list[Any] = [
     *(None, True, False, 0, 1, -1, 3, HUGE, 10**30, 0.5, -0.5, 1e308, float("inf"), float("nan")),
     *("", "x", "..", "../../../etc/passwd", "/etc/passwd", "\0", "\ud800", "x" * 10_000),
@@ -141,8 +143,10 @@ def fuzz(origin: Path, tmp_path: Path, seeds: range) -> int:
             assert ended.code in (0, 2), (seed, what, ended)
             if ended.code == 2:
                 refused += 1
-                assert_refused(ended, "")
-                assert len([line for line in ended.err.splitlines() if line]) == 1, (seed, what, ended)
+                # A changed option may make the model search in its own form, which one more line says.
+                lines = [line for line in ended.err.splitlines() if line and PLAIN_SEARCH not in line]
+                assert len(lines) == 1, (seed, what, ended)
+                assert_refused(replace(ended, err=lines[0]), "")
         shutil.rmtree(folder)
     return refused
 
