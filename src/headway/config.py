@@ -86,7 +86,7 @@ class ByKind:
     def _validated(self, value: Any, info: Any) -> Config:
         table = self.table()
         if isinstance(value, Config):
-            kind = str(getattr(value, "kind", None))
+            kind = str(dict(value).get("kind"))
             if kind in table and isinstance(value, self.config_class(table[kind])):
                 return value
         if not isinstance(value, Mapping):
