@@ -26,7 +26,6 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".versions"
 EXTRAS = ("ctranslate2", "huggingface", "moses", "onnx", "plots", "quickstart", "sentencepiece", "tensorboard")
 SERVICE = ("documents", "serve")  # only with the newest versions: its detection of languages needs NumPy 2
-NEEDS_SERVICE = "tests/compat/test_new_options.py"
 TOOLS = ("beartype", "greenlet", "hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 # Layers, models, tokenizers, data, decoding, kernels, ONNX, bundles, Translator, and training with exact resume.
 CORE = (
@@ -86,7 +85,6 @@ def run(name: str, table: dict[str, object], tests: list[str]) -> str:
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines() if "==" in line)
     if kind == "lowest":
         wanted = [lowest(requirement) for requirement in requirements(table, EXTRAS)]
-        tests = [*tests, f"--ignore={NEEDS_SERVICE}"]
     else:
         wanted = [requirement.name for requirement in requirements(table, (*EXTRAS, *SERVICE))]
     tools = [f"{tool}=={pins[tool]}" for tool in TOOLS]

@@ -38,6 +38,7 @@ STORES = tuple(path.name.removesuffix(".tar.xz") for path in sorted(RECORDED.glo
 
 def config_classes() -> list[type[Config]]:
     """Return all classes of configs in the package."""
+    pytest.importorskip("starlette", reason="the configurations of the service need the extra serve")
     for module in pkgutil.walk_packages(headway.__path__, "headway."):
         if module.name != "headway.serve.ray":  # needs the package ray
             importlib.import_module(module.name)
