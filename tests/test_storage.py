@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from headway import storage
 from headway.errors import CheckpointError, OutputError
 from headway.storage import atomic_write, atomic_write_folder, lock_file, lock_run_folder
 
@@ -418,6 +419,22 @@ def write_same_folder(path: Path, times: int, letter: str, errors: Any) -> None:
                     (aside / name).write_text(letter)
         except BaseException as error:
             errors.put(repr(error))
+
+
+def test_a_writer_cannot_lock_a_folder_that_is_being_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer creates its folder, and another one finds it before the first has locked it."""
+    created = tmp_path / f".file.{storage._machine()}-00000000.part"
+    created.mkdir()
+    remove_tree = storage._remove_tree
+
+    def remove_while_it_is_locked(folder: Path) -> None:
+        with pytest.raises(FileNotFoundError):
+            storage._lock(created)
+        remove_tree(folder)
+
+    monkeypatch.setattr(storage, "_remove_tree", remove_while_it_is_locked)
+    storage._remove_if_abandoned(created, tmp_path / "file")
+    assert list(tmp_path.iterdir()) == []
 
 
 WRITERS = {

@@ -308,9 +308,23 @@ def _remove_if_abandoned(staging: Path, path: Path | None = None) -> None:
     is_needed = old.exists() and (path is None or not path.exists())
     writer_is_dead = (lock.is_held and f".{_machine()}-" in staging.name) or _idle_s(staging) > _ABANDONED_AFTER_S
     if writer_is_dead and not is_needed:
-        _remove(staging, lock)
+        _remove(_renamed(staging), lock)
     else:
         lock.release()
+
+
+def _renamed(staging: Path) -> Path:
+    """Return the new name of a staging folder. A writer that has just created it can then not lock it any more.
+
+    Otherwise the writer might create the lock file again while the folder is being removed, and lose what it writes.
+    """
+    prefix, _, _ = staging.name.rpartition("-")
+    renamed = staging.with_name(f"{prefix}-{secrets.token_hex(4)}.part")
+    try:
+        staging.rename(renamed)
+    except OSError:  # some systems do not rename a folder with an open file
+        return staging
+    return renamed
 
 
 def _idle_s(folder: Path) -> float:
