@@ -50,12 +50,16 @@ def requirements(table: dict[str, object], names: tuple[str, ...]) -> list[Requi
     assert isinstance(extras, dict)
     # An extra that contains another one names the package itself, as headway[documents].
     listed = [Requirement(text) for text in (*own, *(text for extra in names for text in extras[extra]))]
-    return [each for each in listed if each.name != "headway" and (each.marker is None or each.marker.evaluate())]
+    return [
+        requirement
+        for requirement in listed
+        if requirement.name != "headway" and (requirement.marker is None or requirement.marker.evaluate())
+    ]
 
 
 def lowest(requirement: Requirement) -> str:
     """Return the requirement of only the lowest version in the range."""
-    (version,) = (each.version for each in requirement.specifier if each.operator == ">=")
+    (version,) = (bound.version for bound in requirement.specifier if bound.operator == ">=")
     return f"{requirement.name}=={version}"
 
 

@@ -71,11 +71,6 @@ class Kinds(Mapping[str, EntryT], Generic[EntryT]):
             _import_packages()
         return self._entries[kind]
 
-    def __contains__(self, kind: object) -> bool:
-        if kind not in self._entries:
-            _import_packages()
-        return kind in self._entries
-
     def __iter__(self) -> Iterator[str]:
         _import_packages()
         return iter(tuple(self._entries))  # another thread may register a kind meanwhile

@@ -166,11 +166,13 @@ class Inspection:
         if kind is None and not self.maps:
             raise ConfigError(f"this {self.architecture} model has no attention to show; JSON has its probabilities")
         maps = self.maps_of_kind(kind or self.kinds[0])
-        one = maps[_index("layer", layer, len(maps))]
+        layer_map = maps[_index("layer", layer, len(maps))]
         if head is None:
-            return one
-        index = _index("head", head, len(one.heads))
-        return replace(one, heads=one.heads[index : index + 1], weights=one.weights[index : index + 1])
+            return layer_map
+        index = _index("head", head, len(layer_map.heads))
+        return replace(
+            layer_map, heads=layer_map.heads[index : index + 1], weights=layer_map.weights[index : index + 1]
+        )
 
     def filter_maps(self, kind: Kind | None = None, layer: int | None = None, head: int | None = None) -> Inspection:
         """Return a copy that contains only the maps of one kind, layer or head; arguments as in :meth:`select_map`.

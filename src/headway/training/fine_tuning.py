@@ -62,9 +62,9 @@ def complete_recipe(recipe: RecipeT, run: Path) -> RecipeT:
     if given["model"].keys() == {"kind"}:  # the parser sets it in every recipe
         given["model"] = {}
     task, start_kind = theirs["task"]["kind"], theirs["model"]["kind"]
-    other = ARCHITECTURES[start_kind].starts.get(recipe.capability)
-    if task != recipe.task.kind and other is not None:
-        model = other.config(theirs["model"])
+    training_start = ARCHITECTURES[start_kind].starts.get(recipe.capability)
+    if task != recipe.task.kind and training_start is not None:
+        model = training_start.config(theirs["model"])
         theirs = {**theirs, "task": {**theirs["task"], "kind": recipe.task.kind}, "model": model}
         if recipe.training.start_decoder_from is not None:
             theirs |= _with_decoder(Path(start), model, Path(recipe.training.start_decoder_from))
@@ -133,28 +133,28 @@ def load_initial_weights(model: Model, folder: Path, decoder_folder: Path | None
     equal. The labels of classifiers are not compared here, but when the data are prepared.
     """
     start = load_bundle(folder).model
-    other = None
+    training_start = None
     if model.config.kind != start.config.kind:
-        other = architecture_of(start.config).starts[architecture_of(model.config).capability]
-    _load_part(model, start, other, folder, "start_from")
+        training_start = architecture_of(start.config).starts[architecture_of(model.config).capability]
+    _load_part(model, start, training_start, folder, "start_from")
     if decoder_folder is not None:
         decoder = load_bundle(decoder_folder).model
-        other = architecture_of(decoder.config).decoder_start
-        _load_part(model, decoder, other, decoder_folder, "start_decoder_from")
+        training_start = architecture_of(decoder.config).decoder_start
+        _load_part(model, decoder, training_start, decoder_folder, "start_decoder_from")
 
 
-def _load_part(model: Model, start: Model, other: TrainingStart | None, folder: Path, key: str) -> None:
-    """Load the weights of ``start``, which is in ``folder``, into the part of ``model`` that ``other`` names.
+def _load_part(model: Model, start: Model, training_start: TrainingStart | None, folder: Path, key: str) -> None:
+    """Load the weights of ``start``, which is in ``folder``, into the part of ``model`` that ``training_start`` names.
 
     None names the whole model. ``key`` is the key of [training] that names the folder.
     """
     weights, config = named_weights(start), start.config.as_dict()
     if (bias := weights.get("projection.bias")) is not None:
         weights["projection.bias"] = bias.clamp(min=_MIN_BIAS)
-    if other is not None:
-        required = {**model.config.as_dict(), **other.config(config)}
+    if training_start is not None:
+        required = {**model.config.as_dict(), **training_start.config(config)}
         config = type(model.config).parse(required, f"training.{key} = {str(folder)!r}").as_dict()
-        weights = {**named_weights(model), **other.weights(weights)}
+        weights = {**named_weights(model), **training_start.weights(weights)}
     ours, theirs = (dict(flat_items(options)) for options in (model.config.as_dict(), config))
     differing = [
         f"{name} is {_shown(ours, name)}, the model has {_shown(theirs, name)}"
