@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.serve.languages import detect_language, english_name, find_language, normalized
+from headway.serve.languages import detect_language, english_name, find_language
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,6 @@ def test_codes_are_found_whatever_their_case_region_or_script(code: str, known: 
 
 
 def test_names() -> None:
-    assert normalized("deu_Latn") == "de-latn"
     assert english_name("PT-br") == "Portuguese"
     assert english_name("tlh") == "tlh"
 

@@ -8,8 +8,9 @@ from itertools import product
 from typing import Any, Literal
 
 from headway.serve.errors import UnknownLanguageError
-from headway.serve.languages import base_language, find_language
+from headway.serve.languages import find_language
 from headway.serve.model_info import ModelInfo, PivotModels
+from headway.text.languages import base_language
 
 
 @dataclass(frozen=True)

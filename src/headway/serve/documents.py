@@ -38,8 +38,8 @@ from headway.serve.errors import (
     UnknownDocumentError,
 )
 from headway.serve.glossaries import StoredGlossary
-from headway.serve.languages import base_language
 from headway.serve.service import Service
+from headway.text.languages import base_language
 
 _log = logging.getLogger("headway.serve")
 _DETECTED_CHARACTERS = 10_000

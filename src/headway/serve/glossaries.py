@@ -23,8 +23,8 @@ from headway.config import Config
 from headway.errors import ConfigError, DataError
 from headway.predict.translation.glossary import Glossary
 from headway.serve.errors import GlossariesFullError, UnknownDictionaryError, UnknownGlossaryError
-from headway.serve.languages import base_language
 from headway.storage import atomic_write_text
+from headway.text.languages import base_language
 
 _MAX_NAME = 1024  # characters
 _NOT_IN_LINES = re.compile("[\t\n\ud800-\udfff]")

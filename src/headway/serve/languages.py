@@ -1,37 +1,15 @@
-"""Language codes as clients write them, and the language of a text."""
+"""Finding a language by the code that a client writes, names of languages, and the language of a text."""
 
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-# The code of two letters (ISO 639-1) for a code of three letters (ISO 639-3), as in deu_Latn. The standard variety of a
-# macrolanguage, such as lvs, has the code of the macrolanguage.
-_THREE_LETTERS = {
-    "afr": "af", "ara": "ar", "arb": "ar", "bel": "be", "ben": "bn", "bul": "bg", "cat": "ca", "ces": "cs", "zho": "zh",
-    "cym": "cy", "dan": "da", "deu": "de", "ell": "el", "eng": "en", "epo": "eo", "est": "et", "eus": "eu", "fas": "fa",
-    "fin": "fi", "fra": "fr", "gle": "ga", "glg": "gl", "heb": "he", "hin": "hi", "hrv": "hr", "hun": "hu", "hye": "hy",
-    "ind": "id", "isl": "is", "ita": "it", "jpn": "ja", "kat": "ka", "kor": "ko", "lat": "la", "lav": "lv", "lit": "lt",
-    "mkd": "mk", "msa": "ms", "mlt": "mt", "nld": "nl", "nno": "nn", "nob": "nb", "pol": "pl", "por": "pt",
-    "ron": "ro", "rus": "ru", "slk": "sk", "slv": "sl", "spa": "es", "sqi": "sq", "srp": "sr", "swa": "sw", "swe": "sv",
-    "tam": "ta", "tel": "te", "tgl": "tl", "tha": "th", "tur": "tr", "ukr": "uk", "urd": "ur", "vie": "vi", "yid": "yi",
-    "als": "sq", "amh": "am", "asm": "as", "aym": "ay", "ayr": "ay", "aze": "az", "azj": "az", "bak": "ba", "bam": "bm",
-    "bod": "bo", "bos": "bs", "dzo": "dz", "ekk": "et", "ewe": "ee", "fao": "fo", "fij": "fj", "fil": "tl", "gaz": "om",
-    "grn": "gn", "guj": "gu", "hat": "ht", "hau": "ha", "ibo": "ig", "jav": "jv", "kan": "kn", "kas": "ks", "kaz": "kk",
-    "khk": "mn", "khm": "km", "kik": "ki", "kin": "rw", "kir": "ky", "kmr": "ku", "kon": "kg", "kur": "ku", "lao": "lo",
-    "lim": "li", "lin": "ln", "ltz": "lb", "lug": "lg", "lvs": "lv", "mal": "ml", "mar": "mr", "mlg": "mg", "mon": "mn",
-    "mri": "mi", "mya": "my", "nep": "ne", "npi": "ne", "nya": "ny", "oci": "oc", "ori": "or", "orm": "om", "ory": "or",
-    "pan": "pa", "pbt": "ps", "pes": "fa", "plt": "mg", "pus": "ps", "que": "qu", "quy": "qu", "run": "rn", "sag": "sg",
-    "san": "sa", "sin": "si", "smo": "sm", "sna": "sn", "snd": "sd", "som": "so", "sot": "st", "srd": "sc", "ssw": "ss",
-    "sun": "su", "swh": "sw", "tat": "tt", "tgk": "tg", "tir": "ti", "tsn": "tn", "tso": "ts", "tuk": "tk", "twi": "tw",
-    "uig": "ug", "uzb": "uz", "uzn": "uz", "wol": "wo", "xho": "xh", "ydd": "yi", "yor": "yo", "zsm": "ms", "zul": "zu",
-}  # fmt: skip
-# Withdrawn codes, and Norwegian, by which nearly all models mean Bokmål.
-_OTHER_CODES = {"in": "id", "iw": "he", "ji": "yi", "no": "nb", "nor": "nb"}
+from headway.text.languages import base_language, normalized
+
 # Models name the script of Chinese; clients often name a region, or only zh, which means simplified Chinese.
 _SCRIPTS = {
     "zh": "zh-hans", "zh-cn": "zh-hans", "zh-sg": "zh-hans", "zh-tw": "zh-hant", "zh-hk": "zh-hant", "zh-mo": "zh-hant",
@@ -55,8 +33,6 @@ _NATIVE_NAMES = {
     "sr": "Српски", "sv": "Svenska", "th": "ไทย", "tr": "Türkçe", "uk": "Українська", "vi": "Tiếng Việt", "zh": "中文",
 }  # fmt: skip
 _RIGHT_TO_LEFT = ("ar", "fa", "he", "ur", "yi")
-_PARTS = re.compile(r"[-_]")
-_MAX_PARTS = 8  # maximum number of parts of a code; the rest counts as one part, so that the code is unknown
 
 
 @dataclass(frozen=True)
@@ -65,18 +41,6 @@ class DetectedLanguage:
 
     code: str
     confidence: float
-
-
-def normalized(code: str) -> str:
-    """Return a language code in lower case, with a code of two letters if there is one: deu_Latn becomes de-latn."""
-    language, *rest = _PARTS.split(code.strip().lower(), maxsplit=_MAX_PARTS)
-    language = _THREE_LETTERS.get(language, language)
-    return "-".join([_OTHER_CODES.get(language, language), *rest])
-
-
-def base_language(code: str) -> str:
-    """Return a language code in lower case, without region and script: pt-BR becomes pt."""
-    return normalized(code).partition("-")[0]
 
 
 def find_language(code: str, known: Iterable[str]) -> str | None:

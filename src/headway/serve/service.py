@@ -26,12 +26,13 @@ from headway.serve.errors import (
     UnknownModelError,
 )
 from headway.serve.glossaries import Dictionary, GlossaryEditor, GlossaryLines, GlossaryStore, StoredGlossary
-from headway.serve.languages import DetectedLanguage, base_language, detect_language, find_language
+from headway.serve.languages import DetectedLanguage, detect_language, find_language
 from headway.serve.model_info import ModelInfo, PivotModels
 from headway.serve.usage import Usage
 from headway.serve.workers.fleet import MAX_JOBS, Fleet
 from headway.serve.workers.messages import Job, ModelFunction
 from headway.serve.workers.model_pool import ModelPool
+from headway.text.languages import base_language
 
 _MODEL_TITLES: dict[Capability, str] = {
     "translates": "translation model",

@@ -34,8 +34,9 @@ from headway.serve.errors import (
     TooLargeError,
     UnknownLanguageError,
 )
-from headway.serve.languages import base_language, english_name
+from headway.serve.languages import english_name
 from headway.serve.service import Service
+from headway.text.languages import base_language
 
 _TARGET_PREFIX = "AWSShineFrontendService_20170701."
 _SCHEMES = ("aws4-hmac-sha256", "aws4-ecdsa-p256-sha256")

@@ -31,12 +31,7 @@ from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.request_fields import authorization, parse_json
 from headway.serve.clients import Client
 from headway.serve.errors import BadRequestError, RefusedError, UnknownLanguageError
-from headway.serve.languages import (
-    DetectedLanguage,
-    english_name,
-    is_right_to_left,
-    native_name,
-)
+from headway.serve.languages import DetectedLanguage, english_name, is_right_to_left, native_name
 from headway.serve.service import Service
 
 _V3, _V2026 = "3.0", "2026-06-06"

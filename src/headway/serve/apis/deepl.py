@@ -34,8 +34,9 @@ from headway.serve.apis.deepl_fields import (
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.request_fields import read_fields
 from headway.serve.errors import BadRequestError, UnknownDictionaryError, UnknownLanguageError
-from headway.serve.languages import base_language, english_name, normalized
+from headway.serve.languages import english_name
 from headway.serve.service import Service
+from headway.text.languages import base_language, normalized
 
 _UNLIMITED = 1_000_000_000_000  # the character limit of accounts without one
 _MODEL_TYPES = ("quality_optimized", "prefer_quality_optimized", "latency_optimized")

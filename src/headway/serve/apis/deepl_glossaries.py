@@ -22,8 +22,8 @@ from headway.serve.apis.request_fields import read_fields
 from headway.serve.clients import Client
 from headway.serve.errors import BadRequestError, UnknownGlossaryError, UnknownLanguageError
 from headway.serve.glossaries import Dictionary, StoredGlossary
-from headway.serve.languages import base_language
 from headway.serve.service import Service
+from headway.text.languages import base_language
 
 _FORM_FIELD = re.compile(r"dictionaries\[(\d{1,4})\]\.(\w+)")
 

@@ -20,8 +20,8 @@ from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.request_fields import authorization, optional_text, parse_json_object
 from headway.serve.clients import Client
 from headway.serve.errors import BadRequestError, RefusedError
-from headway.serve.languages import base_language
 from headway.serve.service import Service
+from headway.text.languages import base_language
 
 _NUM_ALTERNATIVES = 3
 _SCHEMES = ("bearer", "deepl-auth-key")

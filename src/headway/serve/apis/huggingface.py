@@ -31,10 +31,10 @@ from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.request_fields import authorization, parse_body, parse_fields
 from headway.serve.clients import Client
 from headway.serve.errors import BadRequestError
-from headway.serve.languages import base_language
 from headway.serve.model_info import ModelInfo
 from headway.serve.service import Service
 from headway.text.base import EOS, MASK
+from headway.text.languages import base_language
 from headway.version import __version__
 
 _DEFAULT_NEW_TOKENS = 100

@@ -1,0 +1,34 @@
+"""Language codes of several standards mean the same language."""
+
+from __future__ import annotations
+
+import pytest
+
+from headway.text.languages import base_language, normalized
+
+
+def test_codes_of_three_letters_become_codes_of_two() -> None:
+    assert normalized("deu_Latn") == "de-latn"
+    assert normalized("pt_BR") == "pt-br"
+
+
+@pytest.mark.parametrize(
+    ("code", "language"),
+    [
+        ("de", "de"),
+        ("DE-at", "de"),
+        ("deu", "de"),
+        ("ger", "de"),
+        ("zho_Hans", "zh"),
+        ("cmn", "zh"),
+        ("chi", "zh"),
+        ("zh-TW", "zh"),
+        ("jpn_Jpan", "ja"),
+        ("kor_Hang", "ko"),
+        ("khm_Khmr", "km"),
+        ("iw", "he"),
+        ("ace_Latn", "ace"),
+    ],
+)
+def test_base_language(code: str, language: str) -> None:
+    assert base_language(code) == language
