@@ -173,7 +173,7 @@ def attacks() -> list[Attack]:
     bookmark = '<w:bookmarkStart w:id="{}" w:name="b{}"/>'
     po = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n#, c-format\nmsgid "a %{} b"\nmsgstr ""\n'
     sampling = {"sampling": {"temperature": 5.0}, "n_best": 128, "min_length": 150, "max_length": 240}
-    candidates = {"text": "x9 " * 60, "alignment": True, "options": sampling}
+    candidates: dict[str, Any] = {"text": "x9 " * 60, "alignment": True, "options": sampling}
     long_text = translation(text="the house is red and " * 400, options={"beam_size": 16})
     return [
         Attack(
