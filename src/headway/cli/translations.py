@@ -1,4 +1,4 @@
-"""Translating the whole file of a test set, and naming the signs that a translation may be wrong."""
+"""Translating the whole file of a test set."""
 
 from __future__ import annotations
 
@@ -33,14 +33,3 @@ def translate_file(
         begin = time.perf_counter()
         translate = partial(translator.translate_each, options=TranslateOptions.of(decoding_options(), languages))
         return convert_all(texts, translate, job=job, source=source, workers=workers), time.perf_counter() - begin
-
-
-def translation_flags(translation: Translation) -> list[str]:
-    """Return the names of all signs that a translation may be wrong."""
-    best = translation.candidates[0]
-    unmet_terms = any(not term.met for term in best.glossary or ())
-    names = {
-        "include not met": best.unmet, "banned phrase": best.banned, "glossary not met": unmet_terms,
-        "unlikely": translation.unlikely,
-    }  # fmt: skip
-    return [*best.flags, *(name for name, is_set in names.items() if is_set)]

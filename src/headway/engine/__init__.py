@@ -3,9 +3,15 @@
 import torch
 
 import headway.kernels as kernels
-from headway.engine.precision import Precision, choose_precision, fastest_float_precision
 from headway.engine.search_model import SearchDecoderOnly, SearchTransformer, to_search_model
-from headway.engine.search_support import describe_search_form, search_precision, unsupported_reason
+from headway.engine.search_support import (
+    Precision,
+    choose_precision,
+    describe_search_form,
+    fastest_float_precision,
+    search_precision,
+    unsupported_reason,
+)
 from headway.engine.shortlist import Shortlist
 from headway.hardware import set_own_threads
 

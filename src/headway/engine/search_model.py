@@ -33,7 +33,6 @@ from headway.decode.inference import in_inference_mode
 from headway.decode.protocol import SearchModel, Step
 from headway.decode.ranking import NextTokens
 from headway.engine.decoding_step import DecodingStep, StepRows
-from headway.engine.precision import Precision
 from headway.engine.prompts import PromptRows
 from headway.engine.search_layers import (
     CausalLayer,
@@ -44,7 +43,7 @@ from headway.engine.search_layers import (
     norm_and_projection,
     transform_each_head,
 )
-from headway.engine.search_support import plain_type, search_precision, unsupported_reason
+from headway.engine.search_support import Precision, plain_type, search_precision, unsupported_reason
 from headway.engine.shortlist import Shortlist, ShortlistWeights
 from headway.engine.source_rows import SourceRows
 from headway.engine.torch_backend import Activation, Layer, OutputProjection, Rows, TorchBackend
@@ -69,8 +68,8 @@ def to_search_model(
     Args:
         model: A search model. If it is converted, some weights are shared and some are copied, so it must be converted
             again after further training.
-        precision: Precision of the matrix products; see :func:`~headway.engine.precision.choose_precision`. Models that
-            are not converted use their own precision.
+        precision: Precision of the matrix products; see :func:`~headway.engine.search_support.choose_precision`.
+            Models that are not converted use their own precision.
         shortlist: The shortlist from which translations take their tokens. None means the whole vocabulary.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Which models have a form that is optimized for search, and in which precisions.
+"""Which models have a form that is optimized for search, and the precision in which a model searches.
 
 A model has one if each of its options is supported and each of its modules is recognized exactly. An option that
 :data:`SUPPORTED` does not list is supported only at its inert value (:mod:`headway.config`), so a new option makes no
@@ -9,7 +9,7 @@ every option with the plain form.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -17,9 +17,9 @@ from torch.nn import functional as F
 
 import headway.kernels as kernels
 from headway.config import ANY_VALUE, Config
-from headway.engine.precision import Precision, choose_precision, fastest_float_precision
 from headway.engine.torch_backend import Activation
 from headway.errors import ConfigError
+from headway.hardware import has_fast_bfloat16
 from headway.models.decoder_only import DecoderOnly
 from headway.models.transformer import Transformer
 from headway.nn.attention import MultiHeadAttention
@@ -42,6 +42,8 @@ from headway.nn.embedding import TokenEmbedding
 from headway.nn.norms import RMSNorm
 from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions
 from headway.torch_internals import has_forward_hooks, hooks_are_visible
+
+Precision = Literal["auto", "float32", "bfloat16", "int8"]
 
 # Options that are supported at every value, in every precision.
 _OPTIONS: Mapping[str, Sequence[Any] | None] = dict.fromkeys(
@@ -117,6 +119,31 @@ def _unsupported_option(config: Config, precision: Precision) -> str | None:
     if precision != "auto" and (name := config.unsupported_option(SUPPORTED[precision])):
         return f"{name} = {getattr(config, name)!r} has no form for searches in {precision} ({listed_in})"
     return None
+
+
+def choose_precision(name: Precision, device: torch.device) -> Precision:
+    """Return ``name``, or the fastest precision on this machine if ``name`` is "auto".
+
+    The fastest is int8 on a CPU if the compiled kernels run (:mod:`headway.kernels`), otherwise bfloat16 if the
+    hardware multiplies it, otherwise float32. Raises :class:`ConfigError` if int8 is requested but cannot run.
+    """
+    if name == "int8" and device.type != "cpu":
+        raise ConfigError(f"precision int8 does not exist on {device.type}; use --device cpu or --precision auto")
+    int8 = name in ("auto", "int8") and device.type == "cpu" and kernels.available()
+    if name == "int8" and not int8:
+        raise ConfigError(
+            f"precision int8 cannot run: {kernels.unavailable_reason()}; use 'auto', 'bfloat16' or 'float32'"
+        )
+    if name != "auto":
+        return name
+    if int8:
+        return "int8"
+    return fastest_float_precision(device)
+
+
+def fastest_float_precision(device: torch.device) -> Precision:
+    """Return bfloat16 if the hardware multiplies it fast, otherwise float32."""
+    return "bfloat16" if has_fast_bfloat16(device) else "float32"
 
 
 def search_precision(model: Any, name: Precision, device: torch.device) -> Precision:

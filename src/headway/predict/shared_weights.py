@@ -1,15 +1,21 @@
-"""The model of a predictor: a copy that shares its weights with the model that the predictor was given.
+"""The models of a predictor: a copy that shares its weights with the model that the predictor was given, and its forms.
 
 Predictors replace the layers of a model with fast layers, turn off dropout, and may compute on another device. None of
 this may change the caller's model, which may be in the middle of training. So each predictor has a copy of every module
 object. Parameters and buffers are the same objects in both. Hooks are the same functions, but each has its own list of
 them, so that a hook that is added to one or removed from it later does not change the other.
+
+The forms into which the copy is converted, such as the one for searches, are made when they are first needed
+(:func:`once`).
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from threading import Lock
 from typing import Any, TypeVar, cast
 
 import torch
@@ -75,3 +81,22 @@ def _copied(module: nn.Module, copies: dict[int, nn.Module]) -> nn.Module:
         twin._modules[name] = None if child is None else _copied(child, copies)
     bind_loading_hooks(twin, original=module)
     return twin
+
+
+def once(make: Callable[[], Any], lock: AbstractContextManager[Any] | None = None) -> Callable[[], Any]:
+    """Return a function that calls ``make`` on its first call and then returns that result, in all threads.
+
+    ``lock`` is held during a call of ``make``.
+    """
+    made: list[Any] = []
+    held = lock or Lock()
+
+    def get() -> Any:
+        if made:
+            return made[0]
+        with held:
+            if not made:
+                made.append(make())
+        return made[0]
+
+    return get

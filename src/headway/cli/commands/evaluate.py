@@ -20,7 +20,7 @@ from headway.cli.labels import format_label_line, read_labeled_file
 from headway.cli.line_io import LineReport, convert_all, input_lines, input_name, one_line, output_file
 from headway.cli.loading import device_for_workers, load_ensemble, open_language_model
 from headway.cli.text_documents import read_text_documents
-from headway.cli.translations import translate_file, translation_flags
+from headway.cli.translations import translate_file
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def evaluate(
     from headway.decode.request import DecodingOptions
     from headway.evaluation import evaluate as score
     from headway.predict import load_translator
+    from headway.predict.translation.quality import translation_flags
     from headway.tasks import load
 
     given: dict[str, object] = {

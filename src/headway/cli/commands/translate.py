@@ -21,7 +21,6 @@ from headway.cli.decoding import DecodingCommand, decoding_options
 from headway.cli.document_io import LINES, document_format_name, refuse_line_options, translate_to_file
 from headway.cli.line_io import LineReader, LineReport, one_line, process_lines, text_batches
 from headway.cli.loading import device_for_workers, load_ensemble
-from headway.cli.translations import translation_flags
 from headway.errors import ConfigError, HeadwayError
 
 if TYPE_CHECKING:
@@ -154,6 +153,7 @@ def translate(
         from headway.hardware import keep_freed_memory
         from headway.predict import Glossary, TranslateOptions, TranslatorPool, load_translator
         from headway.predict.translation.pivot import DEFAULT_CANDIDATES
+        from headway.predict.translation.quality import translation_flags
 
     search = decoding_options()
     is_marked = markup is not None or input_format != "text"

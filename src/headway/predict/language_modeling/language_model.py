@@ -46,10 +46,9 @@ from headway.predict.language_modeling.sequence_scores import (
     score_sequences_by_steps,
     score_sequences_with_state,
 )
-from headway.predict.once import once
 from headway.predict.phrases import banned_ids, check_phrases, phrases_to_include, word_boundaries
 from headway.predict.results import Source, TokenAlternative
-from headway.predict.shared_weights import with_own_model
+from headway.predict.shared_weights import once, with_own_model
 from headway.text.base import BOS, EOS, PAD, UNK, ContinuationDecoder, refuse_surrogates
 
 Prompt = str | tuple[int, ...]

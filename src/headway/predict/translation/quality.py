@@ -23,7 +23,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 
-from headway.predict.results import Flag
+from headway.predict.results import Flag, Translation
 
 MAX_LOOP_TOKENS = 16
 MIN_LOOP_REPEATS = 4
@@ -92,3 +92,14 @@ def max_ngram_repeats(tokens: Sequence[int]) -> int:
 def _compression_ratio(text: str) -> float:
     content = text.encode()
     return len(content) / len(zlib.compress(content))
+
+
+def translation_flags(translation: Translation) -> list[str]:
+    """Return the names of all signs that a translation may be wrong: its flags, and requirements that are not met."""
+    best = translation.candidates[0]
+    unmet_terms = any(not term.met for term in best.glossary or ())
+    names = {
+        "include not met": best.unmet, "banned phrase": best.banned, "glossary not met": unmet_terms,
+        "unlikely": translation.unlikely,
+    }  # fmt: skip
+    return [*best.flags, *(name for name, is_set in names.items() if is_set)]

@@ -31,7 +31,6 @@ from headway.interop.onnx import STEP_FILE, OnnxModel
 from headway.models.base import TranslationModel
 from headway.models.registry import architecture_of
 from headway.nn.attention import attention_is_observed
-from headway.predict.once import once
 from headway.predict.results import (
     Candidate,
     ScoredTarget,
@@ -41,7 +40,7 @@ from headway.predict.results import (
     WordAlignment,
     raise_first_error,
 )
-from headway.predict.shared_weights import with_own_model
+from headway.predict.shared_weights import once, with_own_model
 from headway.predict.translation.alignment import alignment_module, word_alignment
 from headway.predict.translation.calibration import Calibration, read_calibration
 from headway.predict.translation.call import TranslationCall
