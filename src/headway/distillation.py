@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from headway.bundle import TaskConfig, read_config
+from headway.data.bad_lines import SKIP_HINT, BadLines
 from headway.data.readers import Corpus, read_examples
 from headway.data.store import fingerprint
 from headway.decode.request import DecodingOptions
@@ -85,7 +86,7 @@ def distill(
         translator.translate([], options, **languages)
     cache = _TranslationCache(home / "pieces", teacher, translator, options, recipe.data.filter.max_length)
     with lock_file(home / "lock"):  # if several processes call this, one translates, and the others reuse its files
-        missing = cache.count_missing(_chunks(work, folder))
+        missing = cache.count_missing(_chunks(work, folder, recipe))
         if missing and checkpoint_folders(run / "checkpoints"):
             raise CheckpointError(
                 f"{run}: the student was not trained on the translations of these corpora by {teacher} with beam size "
@@ -94,11 +95,11 @@ def distill(
             )
         listener.say(f"{missing:,} sources to translate with {teacher}, beam {beam_size}")
         if recipe.data.dev:  # copied, so that one folder contains everything that the student reads
-            pairs = read_examples(recipe.data.dev, folder)
+            pairs = read_examples(recipe.data.dev, folder, bad_lines=_bad_lines(recipe))
             _write_jsonl(home / "dev.jsonl", ({"source": source, "target": target} for source, target in pairs))
-        cache.fill(_chunks(work, folder), missing, listener)
+        cache.fill(_chunks(work, folder, recipe), missing, listener)
         for number, entry in enumerate(work):
-            _write_jsonl(home / f"train-{number}.jsonl", cache.records(_chunks([entry], folder)))
+            _write_jsonl(home / f"train-{number}.jsonl", cache.records(_chunks([entry], folder, recipe)))
         cache.remove_unused()
         about = {"teacher": str(teacher), "fingerprint": cache.teacher_key, "beam_size": beam_size}
         content = {**about, "corpora": [corpus.as_dict() for corpus in corpora]}
@@ -122,7 +123,7 @@ def _requested_languages(teacher: Path, translator: Translator, task: TaskConfig
     ):
         raise ConfigError(
             f"{teacher} translates {teacher_task.source_language} to {teacher_task.target_language}, but the recipe "
-            f"asks for {task.source_language} to {target} ({' + '.join(corpus.files)}); choose another teacher, or set "
+            f"asks for {task.source_language} to {target} ({corpus.shown_files}); choose another teacher, or set "
             f"task.source_language = {teacher_task.source_language!r} and "
             f"task.target_language = {teacher_task.target_language!r}"
         )
@@ -158,9 +159,13 @@ class _PairChunk:
     languages: _Languages
 
 
-def _chunks(work: Iterable[tuple[Corpus, _Languages]], folder: Path) -> Iterator[_PairChunk]:
+def _bad_lines(recipe: Recipe) -> BadLines:
+    return BadLines(recipe.data.on_error, SKIP_HINT)
+
+
+def _chunks(work: Iterable[tuple[Corpus, _Languages]], folder: Path, recipe: Recipe) -> Iterator[_PairChunk]:
     for corpus, languages in work:
-        examples = read_examples(corpus, folder)
+        examples = read_examples(corpus, folder, bad_lines=_bad_lines(recipe))
         while pairs := list(islice(examples, _CHUNK_PAIRS)):
             sources, targets = zip(*pairs, strict=True)
             yield _PairChunk(list(sources), list(targets), languages)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from headway.data import documents
+from headway.data import documents, readers
+from headway.data.bad_lines import BadLines
 from headway.data.documents import END, DocumentEncoder, TextCorpus, read_documents, read_texts
 from headway.errors import ConfigError, DataError
 from headway.text.base import EOS
@@ -47,12 +49,12 @@ def test_jsonl_has_one_document_per_line(tmp_path: Path) -> None:
 def test_compressed_files_folders_and_patterns(text: Path) -> None:
     (text / "more").mkdir()
     (text / "more" / "b.txt.gz").write_bytes(gzip.compress(b"four"))
-    corpus = TextCorpus.parse({"files": ["a.txt", "more"]}, "test").expanded(text)
+    corpus = TextCorpus.parse({"files": ["a.txt", "more"]}, "test").expanded(text, print)
     assert corpus.files == ("a.txt", "more/b.txt.gz")
     assert len(read(text, files=corpus.files)) == 2
-    assert TextCorpus.parse({"files": ["*/b.*"]}, "test").expanded(text).files == ("more/b.txt.gz",)
+    assert TextCorpus.parse({"files": ["*/b.*"]}, "test").expanded(text, print).files == ("more/b.txt.gz",)
     with pytest.raises(DataError, match="no file; expected"):
-        TextCorpus.parse({"files": ["*.md"]}, "test").expanded(text)
+        TextCorpus.parse({"files": ["*.md"]}, "test").expanded(text, print)
 
 
 def test_long_documents_come_in_pieces_that_join_to_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +66,71 @@ def test_long_documents_come_in_pieces_that_join_to_the_text(tmp_path: Path, mon
     assert "".join(pieces) == whole + END
     assert all(piece.endswith(END) is (piece is pieces[-1]) for piece in pieces)
     assert not any(piece[0].isspace() for piece in pieces)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl"])
+def test_a_long_line_is_read_in_pieces_that_end_before_single_spaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(documents, "_PIECE", 20)
+    monkeypatch.setattr(readers, "_BLOCK_BYTES", 7)
+    whole = "short\n" + "ein Wort und öfter  zwei 日本 " * 20 + "end\nlast line"
+    content = json.dumps({"text": whole}) if name == "a.jsonl" else whole
+    data = content.encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    pieces = read(tmp_path, files=[name])
+    assert "".join(pieces) == whole + END
+    assert 20 < max(map(len, pieces)) <= 41
+    assert all(piece[0] == " " and piece[1] != " " for piece in pieces[1:-1])
+    monkeypatch.setattr(readers, "_BLOCK_BYTES", 1 << 18)
+    assert read(tmp_path, files=[name]) == pieces
+
+
+@pytest.mark.parametrize("documents_are", ["line", "blank_lines"])
+def test_documents_with_long_lines_end_where_they_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents_are: str
+) -> None:
+    monkeypatch.setattr(documents, "_PIECE", 20)
+    monkeypatch.setattr(readers, "_BLOCK_BYTES", 7)
+    first, second = "one two " * 20 + "x", "e\u0301" * 60
+    (tmp_path / "a.txt").write_text(f"{first}\n\n{second}\n", encoding="utf-8")
+    pieces = read(tmp_path, files=["a.txt"], documents=documents_are)
+    assert "".join(pieces).split(END) == [first, second, ""]
+    assert not any(piece.startswith("\u0301") for piece in pieces)
+
+
+def test_an_existing_path_is_taken_literally(text: Path) -> None:
+    for name in ("book [v2].txt", "what?.txt", "b*"):
+        (text / name).write_text("five", encoding="utf-8")
+        assert TextCorpus.parse({"files": [name]}, "test").expanded(text, print).files == (name,)
+    (text / "vol [1]").mkdir()
+    (text / "vol [1]" / "c.txt").write_text("six", encoding="utf-8")
+    assert TextCorpus.parse({"files": ["vol [1]"]}, "test").expanded(text, print).files == ("vol [1]/c.txt",)
+
+
+def test_hidden_files_of_a_folder_are_left_out_and_named_ones_are_read(text: Path) -> None:
+    for name in (".DS_Store", ".git/index", "sub/._a.txt", "Thumbs.db", ".notes/b.txt"):
+        (text / name).parent.mkdir(exist_ok=True)
+        (text / name).write_bytes(b"\0")
+    messages: list[str] = []
+    corpus = TextCorpus.parse({"files": [".", ".notes", ".DS_Store"]}, "test").expanded(text, messages.append)
+    assert corpus.files == ("a.txt", ".notes/b.txt", ".DS_Store")
+    assert len(messages) == 1
+    assert "hidden files are left out: 5 (.DS_Store, .git/index, .notes/b.txt, …)" in messages[0]
+
+
+def test_bad_lines_are_listed_together_or_skipped(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one\nt\0wo\nthree\xff\nfo\rur\r\nfive\r\n")
+    (tmp_path / "b.jsonl").write_bytes(b'{"text": "six"}\n{"text": "\\u0000"}\n{"txt": 1}\n')
+    corpus = TextCorpus.parse({"files": ["a.txt", "b.jsonl"], "documents": "line"}, "test")
+    with pytest.raises(DataError, match="5 lines cannot be read") as caught:
+        list(read_documents(corpus, tmp_path))
+    assert [f"line {number}:" in str(caught.value) for number in range(1, 5)] == [False, True, True, True]
+    bad_lines = BadLines("skip")
+    assert [text for text, _ in read_documents(corpus, tmp_path, bad_lines=bad_lines)] == [
+        f"{word}{END}" for word in ("one", "five", "six")
+    ]
+    assert bad_lines.count == 5
 
 
 def test_the_encoder_ends_documents_with_eos_and_loses_nothing() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.data import store
 from headway.data.store import ContentHashes, fingerprint
 from headway.errors import DataError
 
@@ -63,3 +64,22 @@ def test_fingerprints_differ_where_any_part_does() -> None:
     parts = [("a", "b"), ("b", "a"), ("ab",), ("a", "b", None), ("a", {"b": 1}), ("a", {"b": 2})]
     assert len({fingerprint(*part) for part in parts}) == len(parts)
     assert fingerprint("a", {"b": 1}) == fingerprint("a", {"b": 1})
+
+
+def test_many_files_are_hashed_with_one_write_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write after each file takes quadratic time."""
+    writes: list[Path] = []
+
+    def counted(path: Path, text: str) -> None:
+        writes.append(path)
+        path.write_text(text)
+
+    monkeypatch.setattr(store, "atomic_write_text", counted)
+    paths = [write(tmp_path / f"{number}", f"{number}") for number in range(50)]
+    hashes, progress = ContentHashes(tmp_path / "memory.json"), list[int]()
+    first = hashes.hash_files(paths, progress.append)
+    assert first == hashes.hash_files(paths) == ContentHashes(tmp_path / "memory.json").hash_files(paths)
+    assert (len(writes), progress) == (1, list(range(1, 51)))
+    with pytest.raises(DataError, match="no such file"):  # what was hashed before the error is remembered
+        hashes.hash_files([write(tmp_path / "new", "n"), tmp_path / "missing"])
+    assert len(writes) == 2

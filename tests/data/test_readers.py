@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from headway.config import Config
 from headway.data import readers
+from headway.data.bad_lines import BadLines
 from headway.data.readers import Corpus, TextSize, read_examples, read_lines, text_size
 from headway.errors import ConfigError, DataError
 
@@ -311,3 +312,35 @@ def test_a_text_is_measured_as_it_is_read(tmp_path: Path, content: str, suffix: 
     assert text_size(path) == TextSize(lines, len(data) + (not data.endswith(b"\n")))
     path.write_bytes(packed[: len(packed) // 2] if suffix else b"")
     assert text_size(path) == TextSize(0, 0)  # reading the file reports what is wrong
+
+
+class TestBadLines:
+    LINES = (b"good\ta", b"n\0l\tb", b"\xff\tc", b"re\rturn\td", b"fine\te")
+
+    @pytest.mark.parametrize("suffix", ["tsv", "txt", "csv"])
+    def test_all_are_listed_or_skipped_on_both_sides(self, tmp_path: Path, suffix: str) -> None:
+        sides = [b"\n".join(line.split(b"\t")[side] for line in self.LINES) + b"\n" for side in (0, 1)]
+        files = ["s.txt", "t.txt"] if suffix == "txt" else [f"a.{suffix}"]
+        rows = b"\n".join(self.LINES) + b"\n"
+        contents = sides if suffix == "txt" else [rows.replace(b"\t", b",") if suffix == "csv" else rows]
+        for name, content in zip(files, contents, strict=True):
+            (tmp_path / name).write_bytes(content)
+        fields = {"fields": ["1", "2"]} if suffix == "csv" else {}
+        corpus = Corpus.parse({"files": files, **fields}, "recipe")
+        bad = (2, 3) if suffix == "csv" else (2, 3, 4)
+        if suffix == "csv":  # a carriage return outside of quotes ends the reading
+            (tmp_path / files[0]).write_bytes(contents[0].replace(b"re\rturn", b'"re\rturn"'))
+        with pytest.raises(DataError, match=f"^{len(bad)} lines cannot be read:") as caught:
+            list(read_examples(corpus, tmp_path))
+        assert all(f"{files[0]}, line {number}: " in str(caught.value) for number in bad)
+        bad_lines = BadLines("skip")
+        targets = [target for _, target in read_examples(corpus, tmp_path, bad_lines=bad_lines)]
+        assert targets == [letter for number, letter in enumerate("abcde", start=1) if number not in bad]
+        assert bad_lines.count == len(bad)
+
+    def test_twenty_are_listed_and_all_are_counted(self, tmp_path: Path) -> None:
+        write(tmp_path / "a.jsonl", "{}\n" * 30)
+        with pytest.raises(DataError, match="30 lines cannot be read") as caught:
+            examples(tmp_path, files=["a.jsonl"])
+        assert len(re.findall("line [0-9]+:", str(caught.value))) == 20
+        assert "and 10 more" in str(caught.value)

@@ -19,6 +19,7 @@ from headway import kernels
 from headway.engine import Precision
 from headway.errors import ConfigError, DataError, LengthError
 from headway.predict import LanguageModel, load_language_model, load_translator
+from headway.predict.language_modeling import perplexity
 from headway.tasks import train
 from headway.text.base import BOS, EOS
 from headway.text.tokenizer import Tokenizer
@@ -209,6 +210,24 @@ class TestMeasuring:
         both, one, other = (model.perplexity(texts) for texts in ([short, long], [short], [long]))
         total = one.loss * one.num_tokens + other.loss * other.num_tokens
         assert both.loss == pytest.approx(total / both.num_tokens, rel=1e-6)
+
+    def test_a_very_long_text_is_tokenized_in_parts(
+        self, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole = model.perplexity([TEXT])
+        monkeypatch.setattr(perplexity, "_MAX_CHARACTERS", 30)
+        encode, lengths = Tokenizer.encode, list[int]()
+
+        def recorded(tokenizer: Tokenizer, text: str) -> list[int]:
+            lengths.append(len(text))
+            return encode(tokenizer, text)
+
+        monkeypatch.setattr(Tokenizer, "encode", recorded)
+        parts = model.perplexity([TEXT])
+        assert len(lengths) > 1
+        assert max(lengths) < 100
+        assert (parts.num_tokens, parts.num_words) == (whole.num_tokens, whole.num_words)
+        assert parts.loss == pytest.approx(whole.loss, rel=1e-6)
 
     def test_impossible_requests_are_refused(self, model: LanguageModel) -> None:
         with pytest.raises(ConfigError, match="stride = 25: expected from 1 to the model's context of 24"):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+
+import typer
 
 
 def read_text_documents(data: Path, fields: str | None, documents: str) -> Iterator[str]:
@@ -11,4 +14,6 @@ def read_text_documents(data: Path, fields: str | None, documents: str) -> Itera
     from headway.data.documents import TextCorpus, read_whole_documents
 
     settings = {"files": [str(data)], "fields": fields and [fields], "documents": documents}
-    yield from read_whole_documents(TextCorpus.parse(settings, "--data").expanded(Path()), Path())
+    yield from read_whole_documents(
+        TextCorpus.parse(settings, "--data").expanded(Path(), partial(typer.echo, err=True)), Path()
+    )

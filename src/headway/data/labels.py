@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from headway.config import format_list, spelling_hint
+from headway.data.bad_lines import SKIP_HINT, BadLines, OnError
 from headway.data.readers import Corpus, read_examples
 from headway.errors import DataError
 from headway.text.corpus_encoder import PackedIds
@@ -43,7 +44,9 @@ class LabelEncoder:
         return {label: number for number, label in enumerate(self.labels, start=1)}
 
 
-def read_labeled_texts(corpus: Corpus, folder: Path, labels: Sequence[str] | None = None) -> Iterator[tuple[str, str]]:
+def read_labeled_texts(
+    corpus: Corpus, folder: Path, labels: Sequence[str] | None = None, *, bad_lines: BadLines | None = None
+) -> Iterator[tuple[str, str]]:
     """Yield (text, label) for each example. By default, the label is the first column of a file or its field "label".
 
     White space around a label is removed.
@@ -52,13 +55,14 @@ def read_labeled_texts(corpus: Corpus, folder: Path, labels: Sequence[str] | Non
         corpus: The corpus to read.
         folder: Base of relative file names.
         labels: The labels that may occur. None means any.
+        bad_lines: Collects the lines that do not contain an example. By default they are refused.
 
     Raises:
         DataError: A file cannot be read, or an example has no label or an unknown one.
     """
-    files = " + ".join(corpus.files)
+    files = corpus.shown_files
     known = None if labels is None else set(labels)
-    for number, (label, text) in enumerate(read_examples(corpus, folder, text_names=_FIELDS), start=1):
+    for number, (label, text) in enumerate(read_examples(corpus, folder, _FIELDS, bad_lines=bad_lines), start=1):
         label = label.strip()
         if not label:
             raise DataError(f"{files}, example {number:,}: the label is empty; expected a label and a text")
@@ -70,7 +74,7 @@ def read_labeled_texts(corpus: Corpus, folder: Path, labels: Sequence[str] | Non
         yield text, label
 
 
-def count_labels(corpora: Sequence[Corpus], folder: Path) -> dict[str, int]:
+def count_labels(corpora: Sequence[Corpus], folder: Path, on_error: OnError = "refuse") -> dict[str, int]:
     """Return the number of non-empty texts for each label. Labels are sorted, numeric labels by their numbers.
 
     Raises:
@@ -78,9 +82,9 @@ def count_labels(corpora: Sequence[Corpus], folder: Path) -> dict[str, int]:
     """
     counts = Counter[str]()
     for corpus in corpora:
-        for text, label in read_labeled_texts(corpus, folder):
+        for text, label in read_labeled_texts(corpus, folder, bad_lines=BadLines(on_error, SKIP_HINT)):
             counts[label] += bool(text.strip())
-    files = ", ".join(file for corpus in corpora for file in corpus.files)
+    files = ", ".join(corpus.shown_files for corpus in corpora)
     if not counts:
         raise DataError(f"{files}: no examples; expected a label and a text in each")
     if bare := [label for label, count in counts.items() if not count]:

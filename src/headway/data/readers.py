@@ -7,7 +7,7 @@ of :meth:`str.splitlines` are text, so that the two files of a corpus stay align
 ``wc -l``. Readers strip nothing and drop nothing. Empty texts are removed later, by the filters.
 
 Readers are generators: they keep one block of the file in memory, and report a missing file when the first item is
-requested.
+requested. Lines without a usable example are collected by :class:`headway.data.bad_lines.BadLines`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import codecs
 import csv
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
@@ -25,14 +26,21 @@ import zstandard
 from pydantic import Field, field_validator, model_validator
 
 from headway.config import Config, spelling_hint
+from headway.data.bad_lines import BadLines, LineProblem
 from headway.errors import ConfigError, DataError
 
 _BLOCK_BYTES = 1 << 18
+_MAX_SHOWN = 3  # files of a corpus in a message
 _MAX_CELL = 1 << 30  # characters; a longer cell usually means that a quote is never closed
 _COMPRESSIONS = (".gz", ".zst")
+_Example = tuple[str, ...] | LineProblem
 
 FileFormat = Literal["text", "tsv", "csv", "jsonl"]
 # A new format gets its extension here, its defaults in _selected_fields and its reader in read_examples.
+_MAX_CHARACTER_BYTES = 4  # in UTF-8
+_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
+_LONE_RETURN = re.compile(rb"\r(?!\n|\Z)")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _EXTENSIONS: dict[str, FileFormat] = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}
 
 
@@ -65,6 +73,12 @@ class Corpus(Config):
         description="Target language of this corpus, for models with several target languages: its tag, such as "
         "<2en>, is put before each source. Either all corpora have this key or none.",
     )
+
+    @property
+    def shown_files(self) -> str:
+        """The names of the files for a message, of which only the first if there are many."""
+        names, rest = self.files[:_MAX_SHOWN], len(self.files) - _MAX_SHOWN
+        return " + ".join(names) + (f" + {rest:,} more" if rest > 0 else "")
 
     @property
     def format(self) -> FileFormat:
@@ -135,7 +149,11 @@ def _listing(names: tuple[str, ...]) -> str:
 
 
 def read_examples(
-    corpus: Corpus, folder: Path, text_names: tuple[str, ...] = ("source", "target")
+    corpus: Corpus,
+    folder: Path,
+    text_names: tuple[str, ...] = ("source", "target"),
+    *,
+    bad_lines: BadLines | None = None,
 ) -> Iterator[tuple[str, ...]]:
     """Yield the examples of ``corpus`` in the order of its files.
 
@@ -143,12 +161,16 @@ def read_examples(
         corpus: The corpus to read.
         folder: Base of relative file names.
         text_names: Names of an example's texts, which are the default of ``Corpus.fields`` in .csv and .jsonl files.
+        bad_lines: Collects the lines that do not contain an example. By default they are refused.
 
     Raises:
         ConfigError: The corpus does not have one field or file for each of ``text_names``.
-        DataError: A file cannot be read, or a line does not contain an example.
+        DataError: A file cannot be read, or lines do not contain an example and are refused.
     """
-    paths = [folder / file for file in corpus.files]
+    return (bad_lines or BadLines()).usable(_examples(corpus, [folder / file for file in corpus.files], text_names))
+
+
+def _examples(corpus: Corpus, paths: list[Path], text_names: tuple[str, ...]) -> Iterator[_Example]:
     if corpus.format == "text":
         if len(paths) != len(text_names):
             texts = _count(len(text_names), "text")
@@ -166,11 +188,12 @@ def read_examples(
         case "csv":
             return _read_csv(paths[0], fields)
         case _:
-            return read_jsonl(paths[0], fields)
+            return read_records(paths[0], fields)
 
 
-def _read_aligned(paths: list[Path]) -> Iterator[tuple[str, ...]]:
-    readers = [read_lines(path) for path in paths]
+def _read_aligned(paths: list[Path]) -> Iterator[_Example]:
+    problems: list[LineProblem] = []
+    readers = [_checked_lines(path, problems) for path in paths]
     for paired, texts in enumerate(zip_longest(*readers)):
         if None in texts:
             rest = [sum(1 for _ in reader) for reader in readers]
@@ -181,26 +204,34 @@ def _read_aligned(paths: list[Path]) -> Iterator[tuple[str, ...]]:
                 f"{counts}: line {paired + 1} of {longest} has no partner; line n of one file must match line n of "
                 "the other: export both again together, and remove lines only in pairs"
             )
-        yield texts
+        if problems:
+            yield problems[0]
+            problems.clear()
+        else:
+            yield texts
 
 
-def _read_tsv(path: Path, columns: list[int]) -> Iterator[tuple[str, ...]]:
+def _read_tsv(path: Path, columns: list[int]) -> Iterator[_Example]:
     needed = max(columns) + 1
-    for number, line in enumerate(read_lines(path), start=1):
+    problems: list[LineProblem] = []
+    for number, line in enumerate(_checked_lines(path, problems), start=1):
         cells = line.split("\t")
-        if len(cells) < needed:
+        if problems:
+            yield problems.pop()
+        elif len(cells) < needed:
             actual = _count(len(cells), "column") if line.strip() else "blank"
-            raise DataError(
-                f"{path}, line {number}: {actual}, but {_count(needed, 'column')} needed; "
-                "columns are separated by one tab, without quotes"
-            )
-        yield tuple([cells[column] for column in columns])
+            fault = f"{actual}, but {_count(needed, 'column')} needed"
+            yield LineProblem(f"{path}, line {number}", fault, "columns are separated by one tab, without quotes")
+        else:
+            yield tuple([cells[column] for column in columns])
 
 
-def _read_csv(path: Path, fields: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _read_csv(path: Path, fields: tuple[str, ...]) -> Iterator[_Example]:
     """Read RFC 4180: quoted cells may contain commas, line ends and doubled quotes."""
     csv.field_size_limit(_MAX_CELL)
-    rows = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
+    problems: list[LineProblem] = []
+    lines = _checked_lines(path, problems, refuse_returns=False)
+    rows = csv.reader((line + "\n" for line in lines), strict=True)
     columns: list[int] | None = [int(field) - 1 for field in fields] if all(map(_is_column, fields)) else None
     try:
         for row in rows:
@@ -208,6 +239,8 @@ def _read_csv(path: Path, fields: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
             if not row:
                 continue
             if columns is None:
+                if problems:
+                    raise DataError(str(problems[0]))
                 if twice := [field for field in fields if row.count(field) > 1]:
                     raise DataError(f"{where}: several columns are named {twice[0]!r}; names must differ")
                 if missing := [field for field in fields if field not in row]:
@@ -216,10 +249,14 @@ def _read_csv(path: Path, fields: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
                         "numbers in fields if the first line is an example)"
                     )
                 columns = [row.index(field) for field in fields]
-                continue
-            if len(row) <= max(columns):
-                raise DataError(f"{where}: {_count(len(row), 'column')}, but {max(columns) + 1} needed")
-            yield tuple([row[column] for column in columns])
+            elif problems:
+                yield problems[0]
+                problems.clear()
+            elif len(row) <= max(columns):
+                fault = f"{_count(len(row), 'column')}, but {max(columns) + 1} needed"
+                yield LineProblem(where, fault, "columns are separated by commas")
+            else:
+                yield tuple([row[column] for column in columns])
     except csv.Error as error:
         raise DataError(
             f"{path}, line {rows.line_num}: not valid CSV ({error}); a cell with commas, quotes or line ends must be "
@@ -227,34 +264,38 @@ def _read_csv(path: Path, fields: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         ) from None
 
 
-def read_jsonl(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the fields ``names`` of each line, which must be a JSON object.
+def read_records(path: Path, names: tuple[str, ...]) -> Iterator[_Example]:
+    """Yield the fields ``names`` of each line, which must be a JSON object, or the problem of a line without them.
 
     Raises:
-        DataError: The file cannot be read, or a line has no such fields.
+        DataError: The file cannot be read.
     """
-    for number, line in enumerate(read_lines(path), start=1):
-        where = f"{path}, line {number}"
-        if not line.strip():
-            raise DataError(f"{where}: blank; expected one JSON object on every line")
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: not valid JSON ({error}); expected one JSON object on every line") from None
-        if not isinstance(record, dict):
-            example = json.dumps(dict.fromkeys(names, "..."), ensure_ascii=False)
-            raise DataError(f"{where}: JSON, but not an object; expected for example {example}")
-        for name in names:
-            if name not in record:
-                raise DataError(f"{where}: field {name!r} is missing; {spelling_hint(name, record)}")
-            if not isinstance(record[name], str) and type(record[name]) is not int:  # labels are often numbers
-                raise DataError(f"{where}: field {name!r} is {json.dumps(record[name])[:40]}; expected a string")
-        texts = tuple([str(record[name]) for name in names])
-        try:
-            "".join(texts).encode()
-        except UnicodeEncodeError:
-            raise DataError(f"{where}: a \\u escape is half of a surrogate pair, which is not a character") from None
-        yield texts
+    problems: list[LineProblem] = []
+    for number, line in enumerate(_checked_lines(path, problems, refuse_returns=False), start=1):
+        yield problems.pop() if problems else _fields_of(line, names, f"{path}, line {number}")
+
+
+def _fields_of(line: str, names: tuple[str, ...], where: str) -> _Example:
+    """Return some fields of a JSON object, or the problem of its line."""
+    if not line.strip():
+        return LineProblem(where, "blank", "expected one JSON object on every line")
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return LineProblem(where, f"not valid JSON ({error})", "expected one JSON object on every line")
+    if not isinstance(record, dict):
+        example = json.dumps(dict.fromkeys(names, "..."), ensure_ascii=False)
+        return LineProblem(where, "JSON, but not an object", f"expected for example {example}")
+    for name in names:
+        if name not in record:
+            return LineProblem(where, f"field {name!r} is missing", spelling_hint(name, record))
+        if not isinstance(record[name], str) and type(record[name]) is not int:  # labels are often numbers
+            return LineProblem(where, f"field {name!r} is {json.dumps(record[name])[:40]}", "expected a string")
+    texts = tuple([str(record[name]) for name in names])
+    if "\\" in line and any(map(_SURROGATE.search, texts)):
+        fault = "a \\u escape is half of a surrogate pair, which is not a character"
+        return LineProblem(where, fault, "expected both halves")
+    return texts
 
 
 def _count(number: int, noun: str) -> str:
@@ -274,6 +315,37 @@ def read_lines(path: Path) -> Iterator[str]:
         yield from decode_lines(block, path, done).split("\n")
 
 
+def _checked_lines(path: Path, problems: list[LineProblem], *, refuse_returns: bool = True) -> Iterator[str]:
+    """Yield the lines of a file as :func:`read_lines` does, with replacements for what is no text.
+
+    The problem of such a line is appended to ``problems`` before the line is yielded. With ``refuse_returns``, a
+    carriage return inside a line is a problem, too.
+
+    Raises:
+        DataError: The file is missing, empty or damaged.
+    """
+    for done, block in _blocks(path):
+        text = _text_of(block)
+        if text is not None and not (refuse_returns and "\r" in text):
+            yield from text.split("\n")
+            continue
+        for number, line in enumerate(block.split(b"\n"), start=1):
+            if problem := line_problem(line, path, done + number, refuse_returns=refuse_returns):
+                problems.append(problem)
+            yield line.removesuffix(b"\r").decode("utf-8", errors="replace")
+
+
+def _text_of(block: bytes) -> str | None:
+    """Return whole lines as text, or None if they contain NUL or are not UTF-8."""
+    try:
+        text = block.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").removesuffix("\r")
+    return None if "\0" in text else text
+
+
 def read_byte_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file as :func:`read_lines` does, but as bytes, so that they may be binary.
 
@@ -285,15 +357,48 @@ def read_byte_lines(path: Path) -> Iterator[bytes]:
             yield line.removesuffix(b"\r")
 
 
-def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield blocks of whole lines, each with the number of lines before it."""
-    done = 0
+def read_parts(path: Path) -> Iterator[str | LineProblem]:
+    """Yield the text of a file in parts: lines with ``\\n`` at their ends, of which long ones come in several parts.
+
+    Memory use does not grow with the length of a line. A line that is no text, or the part of a long line, is replaced
+    by its problem.
+
+    Raises:
+        DataError: The file is missing, empty or damaged.
+    """
+    before = 0  # number of bytes of the first line of the block in earlier blocks
+    for done, block in _blocks(path, whole_lines=False):
+        text = _text_of(block)
+        if text is not None and "\r" not in text:
+            *lines, last = text.split("\n")
+            yield from (line + "\n" for line in lines)
+            if last:
+                yield last
+        else:
+            yield from _checked_parts(block, path, done + 1, before)
+        before = len(block) - block.rfind(b"\n") - 1 + (0 if b"\n" in block else before)
+
+
+def _checked_parts(block: bytes, path: Path, number: int, bytes_before: int) -> Iterator[str | LineProblem]:
+    for line in _LINE.findall(block):
+        problem = line_problem(line, path, number, refuse_returns=True, bytes_before=bytes_before)
+        yield problem or line.decode("utf-8").replace("\r\n", "\n").removesuffix("\r")
+        number, bytes_before = number + 1, 0
+
+
+def _blocks(path: Path, *, whole_lines: bool = True) -> Iterator[tuple[int, bytes]]:
+    """Yield blocks of whole lines, each with the number of lines before it.
+
+    With ``whole_lines``, a block does not contain its last ``\\n``. Without, it does, and long lines are divided.
+    """
+    done, split = 0, line_blocks if whole_lines else _bounded_blocks
+    is_empty = True
     try:
-        for block in line_blocks(_chunks(path)):
-            if not done:
-                block = block.removeprefix(codecs.BOM_UTF8)
+        for block in split(_chunks(path)):
+            if is_empty:
+                block, is_empty = block.removeprefix(codecs.BOM_UTF8), False
             yield done, block
-            done += block.count(b"\n") + 1
+            done += block.count(b"\n") + whole_lines
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; expected UTF-8 text, plain or as .gz or .zst") from None
     except IsADirectoryError:
@@ -304,7 +409,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
         raise DataError(
             f"{path}: damaged or incomplete after line {done:,} ({error}); download or compress the file again"
         ) from None
-    if not done:
+    if is_empty:
         raise DataError(f"{path}: is empty; expected at least one line of UTF-8 text")
 
 
@@ -318,13 +423,15 @@ class TextSize(NamedTuple):
 def text_size(path: Path) -> TextSize:
     """Measure a file, decompressed, without decoding it. Returns zeros if the file cannot be read."""
     lines = num_bytes = 0
+    last = b"\n"
     try:
-        for block in line_blocks(_chunks(path)):
-            lines += block.count(b"\n") + 1
-            num_bytes += len(block) + 1
+        for chunk in _chunks(path):
+            if chunk:
+                lines, num_bytes, last = lines + chunk.count(b"\n"), num_bytes + len(chunk), chunk[-1:]
     except (OSError, EOFError, zlib.error, zstandard.ZstdError):
         return TextSize(0, 0)
-    return TextSize(lines, num_bytes)
+    is_open = last != b"\n"  # the last line need not end in a newline
+    return TextSize(lines + is_open, num_bytes + is_open)
 
 
 def decode_lines(block: bytes, path: Path | str, lines_before: int) -> str:
@@ -333,23 +440,41 @@ def decode_lines(block: bytes, path: Path | str, lines_before: int) -> str:
     Raises:
         DataError: The block is binary or not UTF-8; the message names ``path`` and the line.
     """
-    if (nul := block.find(b"\0")) >= 0:
-        number, offset = _locate(block, nul)
-        raise DataError(
-            f"{path}, line {lines_before + number}: looks binary (byte {offset} of the line is NUL); "
-            "expected UTF-8 text (UTF-16 must be converted)"
-        )
-    try:
-        text = block.decode("utf-8")
-    except UnicodeDecodeError as error:
-        number, offset = _locate(block, error.start)
-        raise DataError(
-            f"{path}, line {lines_before + number}: byte {offset} of the line (0x{block[error.start]:02X}) is not UTF-8"
-            "; expected UTF-8 text: convert the file, for example with iconv -f LATIN1 -t UTF-8"
-        ) from None
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").removesuffix("\r")
+    text = _text_of(block)
+    if text is None:
+        raise DataError(str(line_problem(block, path, lines_before + 1)))
     return text
+
+
+def line_problem(
+    block: bytes, path: Path | str, number: int, *, refuse_returns: bool = False, bytes_before: int = 0
+) -> LineProblem | None:
+    """Return the first problem of whole lines, or None.
+
+    Args:
+        block: The lines, without the last ``\\n``.
+        path: The file, for the problem.
+        number: Number of the first line.
+        refuse_returns: Whether a carriage return inside a line is a problem.
+        bytes_before: Number of bytes of the first line that come before ``block``.
+    """
+
+    def problem(position: int, fault: str, advice: str) -> LineProblem:
+        line, offset = _locate(block, position)
+        offset += bytes_before if line == 1 else 0
+        return LineProblem(f"{path}, line {number + line - 1}", fault.format(byte=f"byte {offset} of the line"), advice)
+
+    if (nul := block.find(b"\0")) >= 0:
+        return problem(nul, "looks binary ({byte} is NUL)", "expected UTF-8 text (UTF-16 must be converted)")
+    try:
+        block.decode("utf-8")
+    except UnicodeDecodeError as error:
+        advice = "expected UTF-8 text: convert the file, for example with iconv -f LATIN1 -t UTF-8"
+        return problem(error.start, f"{{byte}} (0x{block[error.start]:02X}) is not UTF-8", advice)
+    if refuse_returns and (lone := _LONE_RETURN.search(block)):
+        advice = "expected lines that end in \\n or \\r\\n: remove it, or make it a line end in all files of the corpus"
+        return problem(lone.start(), "a carriage return inside the line ({byte})", advice)
+    return None
 
 
 def _locate(block: bytes, position: int) -> tuple[int, int]:
@@ -371,6 +496,23 @@ def line_blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
         partial.append(tail)
     if last := b"".join(partial):
         yield last
+
+
+def _bounded_blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the content of ``chunks`` in blocks that end behind ``\\n`` or, in a long line, between two characters."""
+    rest = b""
+    for chunk in chunks:
+        rest += chunk
+        end = rest.rfind(b"\n") + 1
+        if not end and len(rest) >= _BLOCK_BYTES:
+            end = len(rest) - 1  # the last character may be incomplete, or a carriage return that \n follows
+            while rest[end] & 0xC0 == 0x80 and end > len(rest) - _MAX_CHARACTER_BYTES:
+                end -= 1
+        if end:
+            yield rest[:end]
+            rest = rest[end:]
+    if rest:
+        yield rest
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

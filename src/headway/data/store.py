@@ -24,7 +24,7 @@ import json
 import os
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
@@ -56,24 +56,29 @@ class FilterConfig(Config):
 
 @dataclass(frozen=True)
 class FilterCounts:
-    """The numbers of examples that were read, removed (by reason), and kept but truncated."""
+    """The numbers of examples that were read, removed (by reason), and kept but truncated.
+
+    ``unreadable`` examples belong to a line that is no text or holds no example (``data.on_error = "skip"``).
+    """
 
     read: int
     empty: int
     too_long: int
     ratio: int
     truncated: int = 0
+    unreadable: int = 0
 
     @property
     def kept(self) -> int:
         """The number of examples in the store."""
-        return self.read - self.empty - self.too_long - self.ratio
+        return self.read - self.empty - self.too_long - self.ratio - self.unreadable
 
     def __add__(self, other: FilterCounts) -> FilterCounts:
         return FilterCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     def __str__(self) -> str:
         dropped = f"{self.empty:,} with an empty side, {self.too_long:,} too long, {self.ratio:,} by length ratio"
+        dropped += f", {self.unreadable:,} unreadable" if self.unreadable else ""
         truncated = f"; {self.truncated:,} of them truncated to the model's maximum length" if self.truncated else ""
         return f"{self.kept:,} of {self.read:,} examples kept (removed: {dropped}){truncated}"
 
@@ -240,12 +245,14 @@ def join_chunks(
     dtype: np.dtype[Any],
     chunks: Iterable[Chunk],
     description: Any = None,
+    unreadable: int = 0,
 ) -> TokenStore:
     """Join the chunks of a corpus, in order, into the store ``folder``, which is written atomically.
 
-    ``description`` is saved for messages; see :func:`read_description`.
+    ``description`` is saved for messages; see :func:`read_description`. ``unreadable`` is the number of examples that
+    could not be read and are in no chunk.
     """
-    counts = FilterCounts(0, 0, 0, 0)
+    counts = FilterCounts(unreadable, 0, 0, 0, unreadable=unreadable)
     with atomic_write_folder(folder) as aside:
         with ExitStack() as stack:
             tokens = {side: stack.enter_context((aside / f"{side}.tokens").open("wb")) for side in SIDES}
@@ -291,9 +298,32 @@ class ContentHashes:
         except (OSError, ValueError):
             known = {}
         self._known: dict[str, object] = known if isinstance(known, dict) else {}
+        self._is_changed = False
 
     def hash_file(self, path: Path) -> str:
         """Return the hash of the content of ``path``, in hexadecimal."""
+        return self.hash_files([path])[0]
+
+    def hash_files(self, paths: Sequence[Path], progress: Callable[[int], None] = lambda _: None) -> list[str]:
+        """Return the hash of the content of each file. ``progress`` is called with the number of files done.
+
+        The cache is saved once, at the end or at an error, so that the time is linear in the number of files.
+
+        Raises:
+            DataError: A file is missing or cannot be read.
+        """
+        try:
+            hashes: list[str] = []
+            for path in paths:
+                hashes.append(self._hash(path))
+                progress(len(hashes))
+            return hashes
+        finally:
+            if self._is_changed:
+                atomic_write_text(self._cache_file, json.dumps(self._known, indent=2) + "\n")
+                self._is_changed = False
+
+    def _hash(self, path: Path) -> str:
         try:
             name, stat = str(path.resolve()), path.stat()
             entry = self._known.get(name)
@@ -308,5 +338,5 @@ class ContentHashes:
             raise DataError(f"{path}: cannot be read ({error.strerror}); expected a corpus file") from None
         if settled:
             self._known[name] = [stat.st_size, stat.st_mtime_ns, digest]
-            atomic_write_text(self._cache_file, json.dumps(self._known, indent=2) + "\n")
+            self._is_changed = True
         return digest

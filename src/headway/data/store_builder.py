@@ -64,11 +64,13 @@ def open_or_build_store(
     shard: Shard | None = None,
     progress: Callable[[int], None] | None = None,
     description: Any = None,
+    count_unreadable: Callable[[], int] = lambda: 0,
 ) -> TokenStore | None:
     """Open the store in ``folder`` if its fingerprint is ``key``; otherwise build it from ``examples()``.
 
     Returns None if other shards still have chunks to build; this cannot happen if ``shard`` is None. ``progress`` is
     called with the number of examples read so far. ``description`` is saved in a new store for messages.
+    ``count_unreadable`` returns, after the last example, the number of those that could not be read.
     """
     if store := open_store(folder, key):
         return store
@@ -78,7 +80,13 @@ def open_or_build_store(
         return open_store(folder, key)  # another shard may just have joined the chunks
     with lock_file(folder.with_name(f"{folder.name}.lock")):
         store = open_store(folder, key) or join_chunks(
-            folder, key, spec.rows_per_example, spec.dtype, (load_chunk(path) for path in paths), description
+            folder,
+            key,
+            spec.rows_per_example,
+            spec.dtype,
+            (load_chunk(path) for path in paths),
+            description,
+            count_unreadable(),
         )
         for chunks in folder.parent.glob(f"{folder.name}.pieces-*"):
             shutil.rmtree(chunks, ignore_errors=True)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from headway.bundle import ClassifierBundle, TaskConfig, read_config
 from headway.config import format_list
+from headway.data.bad_lines import SKIP_HINT, BadLines
 from headway.data.encoding import SideSpec
 from headway.data.labels import LabelEncoder, count_labels, read_labeled_texts
 from headway.data.readers import Corpus
@@ -231,12 +232,14 @@ def _read_dev(recipe: ClassificationRecipe) -> list[tuple[str, str]]:
         DataError: A text is empty, so it cannot be classified.
     """
     dev = recipe.data.dev
-    examples = list(read_labeled_texts(dev, Path(recipe.data.folder))) if dev else []
+    examples = (
+        list(read_labeled_texts(dev, Path(recipe.data.folder), bad_lines=BadLines(recipe.data.on_error, SKIP_HINT)))
+        if dev
+        else []
+    )
     for number, (text, _) in enumerate(examples, start=1):
         if dev and not text.strip():
-            raise DataError(
-                f"{' + '.join(dev.files)}, example {number:,}: the text is empty; expected text in every example"
-            )
+            raise DataError(f"{dev.shown_files}, example {number:,}: the text is empty; expected text in every example")
     return examples
 
 
@@ -272,13 +275,15 @@ def _labels(recipe: ClassificationRecipe, preparation: Preparation) -> Mapping[s
     start, run = recipe.training.start_from, preparation.run
     folder, corpora = preparation.data_folder, recipe.data.train
     files, path = [(file, corpus) for corpus in corpora for file in corpus.files], run / "tokens" / "labels.json"
-    hashes = [(file, preparation.content_hashes.hash_file(folder / file)) for file, _ in files]
+    hashes = preparation.hashed(*corpora)
     contents = [(digest, corpus.fields) for (_, digest), (_, corpus) in zip(hashes, files, strict=True)]
-    options = {"corpora": [corpus_options(corpus) for _, corpus in files]}
-    key = CacheKey(hashes, options, fingerprint(contents) if is_version_1(corpora) else None)
+    on_error = recipe.data.on_error
+    options: dict[str, Any] = {"corpora": [corpus_options(corpus) for _, corpus in files]}
+    options |= {} if on_error == "refuse" else {"on_error": on_error}
+    key = CacheKey(hashes, options, fingerprint(contents) if is_version_1(corpora) and on_error == "refuse" else None)
     counts = _saved_labels(path, key)
     if counts is None or (start is not None and not checkpoint_folders(run / "checkpoints")):
-        counts = count_labels(corpora, folder)
+        counts = count_labels(corpora, folder, on_error)
         counts = counts if start is None else _ordered(counts, Path(start))
         atomic_write_text(path, json.dumps({"key": key.value, "labels": counts}, ensure_ascii=False))
     if single := [label for label, count in counts.items() if count < 2]:

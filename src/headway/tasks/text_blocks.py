@@ -132,8 +132,8 @@ def prepare_blocks(
     ``tags`` see :meth:`~headway.training.prepare.Preparation.make_tokenizers`.
     """
     folder = Path(recipe.data.folder)
-    train = tuple(corpus.expanded(folder) for corpus in recipe.data.train)
-    dev = recipe.data.dev and recipe.data.dev.expanded(folder)
+    train = tuple(corpus.expanded(folder, listener.say) for corpus in recipe.data.train)
+    dev = recipe.data.dev and recipe.data.dev.expanded(folder, listener.say)
     data = recipe.data.model_copy(update={"train": train, "dev": dev})
     preparation = Preparation(recipe.model_copy(update={"data": data}), run, listener, shard)
     tokenizers = preparation.make_tokenizers(cast("Any", read_texts), (0,), *task_key, tags=tags)

@@ -77,7 +77,8 @@ class CacheKey:
             items_before = {name: list(before.pop(name)) for name in self.changes}
         except (TypeError, KeyError, ValueError, ConfigError):
             return []
-        changed = [f"the content of {name} has changed" for name, digest in self.files if digest not in files]
+        before_digests = set(files)
+        changed = [f"the content of {name} has changed" for name, digest in self.files if digest not in before_digests]
         if len(files) != len(self.files):
             changed = [f"the number of files was {len(files)}, is {len(self.files)}"]
         elif not changed and files != [digest for _, digest in self.files]:

@@ -22,7 +22,7 @@ def model_card(
 ) -> str:
     """Return the text of a model folder's README.md."""
     weights = sum(parameter.numel() for parameter in model.parameters())
-    files = ", ".join(file for corpus in recipe.data.train for file in corpus.files)
+    files = ", ".join(corpus.shown_files for corpus in recipe.data.train)
     versions = ", ".join([f"headway {__version__}", *(f"{name} {version(name)}" for name in _PACKAGES)])
     title, data = task.describe_for_model_card(recipe, prepared)
     shown = recipe.as_dict()

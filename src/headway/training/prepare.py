@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from headway.bundle import read_config
+from headway.data.bad_lines import SKIP_HINT, BadLines
 from headway.data.batching import PaddedBatch, TokenDataset
 from headway.data.encoding import EncodingSpec, SideSpec
 from headway.data.readers import Corpus
@@ -38,7 +39,7 @@ from headway.training.stream import to_device
 from headway.training.task import RunData, Task, Tokenizers
 
 BpeSampling = tuple[float, int, int, int]  # BPE-dropout: probability, segmentations, seed, order_version
-ExampleReader = Callable[[Corpus, Path], Iterator[tuple[str, ...]]]
+ExampleReader = Callable[..., Iterator[tuple[str, ...]]]  # arguments: corpus, folder, bad_lines=...
 
 _SAMPLING = ("probability", "segmentations", "seed", "order_version")
 _WARM_UP_EXAMPLES, _WARM_UP_LENGTH = 8, 32
@@ -50,7 +51,7 @@ class CorpusEncoding:
     """The specification for converting one corpus to a token store.
 
     Attributes:
-        read_examples: Function that returns the examples of the corpus.
+        read_examples: Function that returns the examples of the corpus. It has the keyword argument ``bad_lines``.
         make_sides: Function that returns the specifications for tokenizing source and target. It is called only if
             there is no store yet.
         side_cache_keys: Values that identify the encoding of the source and of the target side, for JSON.
@@ -58,7 +59,7 @@ class CorpusEncoding:
         other_cache_keys: Other values that the store depends on, by name. JSON must be able to represent them.
     """
 
-    read_examples: Callable[[], Iterator[tuple[str, ...]]]
+    read_examples: Callable[..., Iterator[tuple[str, ...]]]
     make_sides: Callable[[], tuple[SideSpec, SideSpec]]
     side_cache_keys: tuple[object, object]
     other_cache_keys: Mapping[str, object] = field(default_factory=dict)
@@ -125,12 +126,12 @@ class Preparation:
             sampling = settings if data.bpe_dropout else None
             store = self._store(f"train-{number}", corpus, encode(corpus, sampling), filters, sampling)
             counts = store.filter_counts if store is not None else "some parts are left to other shards"
-            self.listener.say(f"{' + '.join(corpus.files)}: {counts}")
+            self.listener.say(f"{corpus.shown_files}: {counts}")
             if store is not None:
                 stores.append(store)
         dev = self._store("dev", data.dev, encode(data.dev, None)) if data.dev else None
         if dev and data.dev and dev.filter_counts.truncated:
-            self.listener.say(f"{' + '.join(data.dev.files)}: {dev.filter_counts}")
+            self.listener.say(f"{data.dev.shown_files}: {dev.filter_counts}")
         if len(stores) < len(data.train) or (data.dev and dev is None):
             return None
         return stores, dev
@@ -143,7 +144,7 @@ class Preparation:
         filters: FilterConfig | None = None,
         sampling: BpeSampling | None = None,
     ) -> TokenStore | None:
-        hashes = self._hashed(corpus)
+        hashes = self.hashed(corpus)
         version_1 = fingerprint(
             [digest for _, digest in hashes],
             corpus.fields,
@@ -159,37 +160,51 @@ class Preparation:
             "filter": filters,
             "bpe_dropout": sampling and dict(zip(_SAMPLING, sampling, strict=True)),
             **encoding.other_cache_keys,
+            **self._reading_options(),
         }
         configs = [corpus, filters] if filters else [corpus]
         is_old = is_version_1(configs) and (sampling is None or sampling[3] == 1)  # the only order_version then
+        is_old = is_old and not self._reading_options()
         key = CacheKey(hashes, options, version_1 if is_old else None, {"encoding": encoding.side_changes})
         path = self.run / "tokens" / name
         if store := open_store(path, *key.valid_values):
             return store
         if changes := key.differences(read_description(path)):
-            self.listener.say(f"{' + '.join(corpus.files)}: tokenized again, because {'; '.join(changes)}")
-        spec = EncodingSpec(encoding.make_sides(), filters)
+            self.listener.say(f"{corpus.shown_files}: tokenized again, because {'; '.join(changes)}")
+        spec, bad_lines = EncodingSpec(encoding.make_sides(), filters), self.bad_lines()
         progress = partial(self.listener.progress, "examples tokenized")
         return open_or_build_store(
             path,
             key.value,
-            encoding.read_examples,
+            partial(encoding.read_examples, bad_lines=bad_lines),
             spec,
             shard=self._shard,
             progress=progress,
             description=key.description(),
+            count_unreadable=lambda: bad_lines.count,
         )
 
-    def _hashed(self, *corpora: Corpus) -> list[tuple[str, str]]:
+    def _reading_options(self) -> dict[str, str]:
+        """Return the options of reading that change a result, for :attr:`CacheKey.options`."""
+        on_error = self.recipe.data.on_error
+        return {} if on_error == "refuse" else {"on_error": on_error}
+
+    def hashed(self, *corpora: Corpus) -> list[tuple[str, str]]:
         """Return the name and the hash of each file of some corpora."""
         files = [file for corpus in corpora for file in corpus.files]
-        return [(file, self.content_hashes.hash_file(self.data_folder / file)) for file in files]
+        paths = [self.data_folder / file for file in files]
+        hashes = self.content_hashes.hash_files(paths, partial(self.listener.progress, "files compared"))
+        return list(zip(files, hashes, strict=True))
+
+    def bad_lines(self) -> BadLines:
+        """Return the treatment of lines without an example in one pass over a corpus."""
+        return BadLines(self.recipe.data.on_error, SKIP_HINT)
 
     def _trained_tokenizers(
         self, read: ExampleReader, sides: Sequence[int], task_key: Sequence[object], tags: Sequence[str]
     ) -> Tokenizers:
         config, corpora = self.recipe.tokenizer, self.recipe.data.train
-        hashes = self._hashed(*corpora)
+        hashes = self.hashed(*corpora)
         digests, fields = [digest for _, digest in hashes], [corpus.fields for corpus in corpora]
         version_1 = fingerprint(digests, version_1_options(config), fields, tags, *task_key)
         options = {
@@ -197,8 +212,10 @@ class Preparation:
             "corpora": [corpus_options(corpus) for corpus in corpora],
             "tags": tags,
             "task": task_key,
+            **self._reading_options(),
         }
-        key = CacheKey(hashes, options, version_1 if is_version_1([config, *corpora]) else None)
+        is_old = is_version_1([config, *corpora]) and not self._reading_options()
+        key = CacheKey(hashes, options, version_1 if is_old else None)
         if saved := self._saved_tokenizers(*key.valid_values):
             return saved
         if checkpoint_folders(self.run / "checkpoints"):
@@ -228,7 +245,7 @@ class Preparation:
         total = max(1, sum(size.lines for size in sizes))
         mean_bytes = sum(size.num_bytes for size in sizes) // total
         sample = min(max(1, limit * SAMPLE_BYTES // max(SAMPLE_BYTES, mean_bytes)), total)
-        examples = chain.from_iterable(read(corpus, self.data_folder) for corpus in corpora)
+        examples = chain.from_iterable(read(corpus, self.data_folder, bad_lines=self.bad_lines()) for corpus in corpora)
         for number, example in enumerate(examples):
             if (number + 1) * sample // total > number * sample // total:
                 for side in sides:

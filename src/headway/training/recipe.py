@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from headway.bundle import TaskConfig
 from headway.config import Config, Inert, flat_items
+from headway.data.bad_lines import OnError
 from headway.data.draws import ORDER_VERSION
 from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
@@ -32,6 +33,12 @@ class DataConfig(Config):
     train: tuple[Corpus, ...] = Field(min_length=1, description="The training corpora.")
     dev: Corpus | None = Field(None, description="The development set. Without one there is no validation.")
     filter: FilterConfig = Field(default_factory=FilterConfig, description="Limits on training examples.")
+    on_error: OnError = Field(
+        "refuse",
+        description="Lines that are no text (NUL, bytes that are not UTF-8, a carriage return inside) or hold no "
+        "example (a missing column or field). refuse: read all, then stop with a list. skip: leave out the example on "
+        "both sides, and count it.",
+    )
     max_tokens: int = Field(4096, ge=1, description="Batch size in tokens: rows x the longer side, padding included.")
     max_examples: int | None = Field(None, ge=1, description="Maximum examples per batch. None means no limit.")
     pool_size: int = Field(32768, ge=1, description="Examples sorted together by length. More means less padding.")

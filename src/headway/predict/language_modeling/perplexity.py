@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from headway.data.documents import divided
 from headway.engine import Precision
 from headway.errors import ConfigError, DataError
 from headway.predict.language_modeling.scored_text import refuse_single_text
 from headway.text.base import UNK, TextTokenizer
 from headway.version import __version__
 
+_WORD = re.compile(r"\S+")
 _MAX_CHARACTERS = 1 << 20  # maximum number of characters to measure at a time
 
 
@@ -113,12 +117,12 @@ def measure_perplexity(
     refuse_single_text(texts)
     total, num_texts, num_tokens, num_words, num_bytes, num_unknown = 0.0, 0, 0, 0, 0, 0
     for batch in _batches(texts):
-        encoded = tokenizer.encode_batch(batch)
+        encoded = _encoded(batch, tokenizer)
         for values in log_probs(encoded):
             total -= float(values.sum(dtype=torch.float64))
             num_tokens += len(values)
         num_texts += len(batch)
-        num_words += sum(len(text.split()) for text in batch)
+        num_words += sum(1 for text in batch for _ in _WORD.finditer(text))
         num_bytes += sum(len(text.encode()) for text in batch)
         num_unknown += sum(ids.count(UNK) for ids in encoded)
     if not num_bytes:
@@ -135,6 +139,22 @@ def measure_perplexity(
         num_unknown=num_unknown,
         signature=settings.signature,
     )
+
+
+def _encoded(texts: Sequence[str], tokenizer: TextTokenizer) -> list[Sequence[int]]:
+    """Return the ids of each text. A very long text is tokenized in parts, because that takes 100 bytes for each byte.
+
+    The parts end at line ends or before spaces, where no token of a word ends otherwise.
+    """
+    if max(map(len, texts), default=0) <= _MAX_CHARACTERS:
+        return list(tokenizer.encode_batch(texts))
+    rows: list[Sequence[int]] = []
+    for text in texts:
+        ids = array("I")
+        for part in divided(text, _MAX_CHARACTERS):
+            ids.extend(tokenizer.encode(part))
+        rows.append(ids)
+    return rows
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -15,9 +15,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from headway.decode import give_way, length_batches
 from headway.decode.scoring import score_by_steps
@@ -54,7 +57,7 @@ def score_sequences(
     Raises:
         BundleError: The model's probabilities are NaN.
     """
-    targets = [torch.tensor([*ids, EOS]) for ids in sequences]
+    targets = list(map(_with_eos, sequences))
     scores = [torch.empty(len(target)) for target in targets]
     windows = [window for index, ids in enumerate(targets) for window in _windows(index, len(ids), context, stride)]
     lengths = [range(window.begin, window.end) for window in windows]
@@ -109,21 +112,27 @@ def score_sequences_with_state(
     Raises:
         BundleError: The model's probabilities are NaN.
     """
-    targets = [torch.tensor([*ids, EOS]) for ids in sequences]
+    targets = list(map(_with_eos, sequences))
     parts: list[list[Tensor]] = [[] for _ in sequences]
     rows_at_a_time = max(_MAX_BATCH_TOKENS // block_length, 1)
     for batch in length_batches(sequences, sum(map(len, sequences)) + 1, rows_at_a_time):
-        inputs = pad_sequences([[BOS, *sequences[index]] for index in batch], PAD, model.device)
+        rows = [F.pad(targets[index][:-1], (1, 0), value=BOS) for index in batch]
+        inputs = pad_sequence(rows, batch_first=True, padding_value=PAD).to(model.device)
         state = model.initial_state(len(batch))
         for begin in range(0, inputs.size(1), block_length):
             give_way()
             hidden, state = model.continue_from(state, inputs[:, begin : begin + block_length])
             blocks = [targets[index][begin : begin + block_length] for index in batch]
-            rows = torch.cat([hidden[row, : len(block)] for row, block in enumerate(blocks)])
-            log_probs = _log_probs(model, rows, torch.cat(blocks))
+            states = torch.cat([hidden[row, : len(block)] for row, block in enumerate(blocks)])
+            log_probs = _log_probs(model, states, torch.cat(blocks))
             for index, values in zip(batch, torch.split(log_probs, list(map(len, blocks))), strict=True):
                 parts[index].append(values)
     return [torch.cat(blocks) for blocks in parts]
+
+
+def _with_eos(ids: Sequence[int]) -> Int[Tensor, " _"]:
+    """Return the ids and EOS, without an object for each id: a text may have millions."""
+    return F.pad(torch.from_numpy(np.asarray(ids, np.int64)), (0, 1), value=EOS)
 
 
 def _log_probs(

@@ -1,0 +1,91 @@
+"""Lines of a corpus that hold no usable example: refused all together, or skipped and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from headway.errors import DataError
+
+OnError = Literal["refuse", "skip"]
+SKIP_HINT = "or leave such lines out with data.on_error = 'skip'"  # for errors about the corpora of a recipe
+
+T = TypeVar("T")
+
+_LISTED = 20  # maximum number of problems in an error message
+
+
+@dataclass(frozen=True)
+class LineProblem:
+    """A line without a usable example.
+
+    Attributes:
+        where: The file and the line.
+        fault: What is wrong with the line.
+        advice: What is expected, and what to do.
+    """
+
+    where: str
+    fault: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.fault}; {self.advice}"
+
+
+class BadLines:
+    """The lines without a usable example in one pass over a corpus.
+
+    Attributes:
+        count: The number of such lines so far.
+
+    Args:
+        on_error: "refuse": read to the end, then raise an error that lists the first lines and counts all. "skip":
+            leave out the examples that they belong to.
+        hint: What a user can do apart from mending the files, for the error.
+    """
+
+    def __init__(self, on_error: OnError = "refuse", hint: str = "") -> None:
+        self.count = 0
+        self._skips, self._hint = on_error == "skip", hint
+        self._first: list[LineProblem] = []
+
+    def usable(self, items: Iterable[T | LineProblem]) -> Iterator[T]:
+        """Yield the items of a whole corpus that are no problems, as :meth:`without_problems` does.
+
+        Raises:
+            DataError: There are problems, and they are refused.
+        """
+        yield from self.without_problems(items)
+        self.refuse()
+
+    def without_problems(self, items: Iterable[T | LineProblem]) -> Iterator[T]:
+        """Yield the items that are no problems; after the first problem only if problems are skipped."""
+        for item in items:
+            if isinstance(item, LineProblem):
+                self.count += 1
+                if len(self._first) < _LISTED:
+                    self._first.append(item)
+            elif not self.are_refused:
+                yield item
+
+    @property
+    def are_refused(self) -> bool:
+        """Whether there are problems, and they are refused."""
+        return self.count > 0 and not self._skips
+
+    def refuse(self) -> None:
+        """Raise :class:`DataError` if there are problems and they are refused."""
+        if self.are_refused:
+            raise DataError(self._message())
+
+    def _message(self) -> str:
+        hint = f"; {self._hint}" if self._hint else ""
+        if self.count == 1:
+            return f"{self._first[0]}{hint}"
+        rest = self.count - len(self._first)
+        lines = [f"  {problem.where}: {problem.fault}" for problem in self._first]
+        lines += [f"  and {rest:,} more"] if rest else []
+        advice = "; ".join(dict.fromkeys(problem.advice for problem in self._first))
+        return "\n".join([f"{self.count:,} lines cannot be read:", *lines, f"{advice}{hint}"])
