@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import glob
 import hashlib
 import os
 import platform
@@ -16,6 +17,7 @@ import re
 import secrets
 import shutil
 import stat
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator
@@ -145,6 +147,48 @@ def lock_file(path: Path, *, wait: bool = True) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+class TemporaryFolder:
+    """A new folder among the system's temporary files, which only this user can read, and which is locked.
+
+    Args:
+        prefix: The beginning of its name.
+
+    Attributes:
+        path: The folder.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        while True:
+            self.path = Path(tempfile.mkdtemp(prefix=prefix))
+            with suppress(FileNotFoundError, BlockingIOError):  # another process has just removed it as abandoned
+                self._lock = _lock(self.path)
+                return
+
+    def remove(self) -> None:
+        """Remove the folder and what is in it."""
+        _remove(self.path, self._lock)
+
+    @staticmethod
+    def remove_abandoned(prefix: str) -> None:
+        """Remove the folders of killed processes of this user, whose names begin with ``prefix``.
+
+        Folders without a lock belong to older versions. They are removed a week after their last change.
+        """
+        with suppress(OSError):
+            for folder in Path(tempfile.gettempdir()).glob(f"{glob.escape(prefix)}*"):
+                status = folder.lstat()
+                if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+                    continue
+                if not (folder / _LOCK).exists() and _idle_s(folder) <= _ABANDONED_AFTER_S:
+                    continue
+                with suppress(OSError):
+                    lock = _lock(folder)
+                    if lock.is_held:
+                        _remove(folder, lock)
+                    else:
+                        lock.release()
 
 
 def _followed(path: Path) -> Path:

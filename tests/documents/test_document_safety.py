@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import re
+import subprocess
+import sys
 import time
 import zipfile
 from collections.abc import Callable
@@ -14,6 +16,7 @@ import pytest
 from document_samples import MAKERS, Words
 
 from headway.documents import DocumentError, DocumentLimits, document_format, fill_document, read_document
+from headway.documents.content import limited_time
 from headway.errors import HeadwayError
 
 _DOCX = document_format("a.docx")
@@ -170,6 +173,37 @@ def test_a_place_that_cannot_be_written_to_is_an_error_before_the_work(tmp_path:
     (tmp_path / "file").touch()
     with pytest.raises(HeadwayError, match="cannot be written"):
         fill_document(translate, tmp_path / "a.txt", tmp_path / "file" / "b.txt")
+
+
+def test_the_processor_time_is_limited() -> None:
+    @limited_time(DocumentLimits(processor_s=0.01))
+    def compute() -> None:
+        while True:
+            pass
+
+    with pytest.raises(DocumentError, match=r"takes too long to process; expected at most 0.01 s of processor time"):
+        compute()
+
+
+@pytest.mark.slow
+def test_a_process_that_reads_a_document_ends_with_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "source").write_text("*a* [b](c)\n\n" * 200_000)  # some seconds
+    start = (
+        "import os, subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-m', 'headway.documents.isolated', 'read', {str(tmp_path)!r}, "
+        "'md', '{}', str(os.getpid())])\n"
+        "while os.getpriority(os.PRIO_PROCESS, child.pid) < 19: time.sleep(0.01)\n"
+        "print(child.pid, flush=True)\ntime.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        status = Path(f"/proc/{int(parent.stdout.readline())}/stat")
+        parent.kill()
+    deadline = time.monotonic() + 30
+    while status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert not (tmp_path / "texts.json").exists()
 
 
 def test_a_folder_is_not_a_document(tmp_path: Path) -> None:

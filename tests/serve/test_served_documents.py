@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import io
 import json
+import os
 import shutil
 import struct
+import tempfile
 import time
 import zipfile
 import zlib
@@ -24,13 +26,15 @@ from in_process import make_service
 from running_clients import HERE, call, install_node
 from running_service import RunningService, running, unpack_model, wait_until
 
-from headway.documents import FORMATS, document_extensions, translate_document
+from headway.documents import FORMATS, document_extensions, isolated, translate_document
 from headway.errors import ConfigError
 from headway.predict import Candidate, Glossary, GlossaryTerm, Source, Translation, Translator, load_translator
 from headway.serve.clients import Client
 from headway.serve.config import LimitsConfig
 from headway.serve.documents import ServedDocuments
+from headway.serve.errors import TooLargeError
 from headway.serve.service import Service
+from headway.storage import TemporaryFolder
 
 KEYS = ("first", "second")
 BODY = "a b <b>c d</b> e"
@@ -391,6 +395,36 @@ def served_documents(translator: Translator, **limits: int) -> tuple[ServedDocum
     return ServedDocuments(service), service.clients.authenticate(None)
 
 
+def test_the_next_service_removes_the_documents_of_a_killed_one(
+    translator: Translator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    served_documents(translator)
+    killed, running = (TemporaryFolder("headway-documents-") for _ in range(2))
+    (killed.path / "source").write_text("secret")
+    os.close(killed._lock.descriptor)  # as the system does when the process is killed
+    fresh = tmp_path / "headway-documents-without-lock"  # of a service that is just starting
+    fresh.mkdir()
+    (tmp_path / "headway-documents-link").symlink_to(fresh)
+    served_documents(translator)
+    assert set(tmp_path.iterdir()) == {running.path, fresh, tmp_path / "headway-documents-link"}
+    running.remove()
+    assert not running.path.exists()
+
+
+def test_a_document_with_too_many_texts_is_refused_before_its_texts_are_read(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        documents, client = served_documents(translator, job_texts=3)
+        with pytest.raises(TooLargeError, match="4 texts in one job; at most 3"):
+            await documents.add(client, "a.txt", b"a b\n\nb c\n\nc d\n\nd e\n", "en", "de")
+        documents.close()
+
+    monkeypatch.setattr(isolated, "DocumentText", None)
+    asyncio.run(run())
+
+
 def test_an_upload_that_is_canceled_leaves_nothing(translator: Translator) -> None:
     async def run() -> None:
         documents, client = served_documents(translator, documents=1)
@@ -401,7 +435,7 @@ def test_an_upload_that_is_canceled_leaves_nothing(translator: Translator) -> No
             with pytest.raises(asyncio.CancelledError):
                 await adding
         document = await documents.add(client, "a.txt", b"a b", "en", "de")
-        assert [path.name for path in document.folder.parent.iterdir()] == [document.id]
+        assert {path.name for path in document.folder.parent.iterdir()} == {document.id, "lock"}
         documents.close()
 
     asyncio.run(run())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -28,20 +31,57 @@ class DocumentText:
 
 
 class DocumentLimits(Config):
-    """Limits on the size of documents, in bytes. Larger documents are refused."""
+    """Limits on documents. What exceeds one is refused.
+
+    Attributes:
+        file_bytes: Size of a file.
+        unpacked_bytes: Size of an office document after unpacking.
+        xml_bytes: Size of an XML file in an office document.
+        files: Number of files in an office document.
+        compression_ratio: How many times smaller an XML file in an office document may have become by compression.
+        processor_s: Processor time to read a document, and to write it, in seconds.
+    """
 
     file_bytes: int = 64 << 20
     unpacked_bytes: int = 512 << 20
     xml_bytes: int = 64 << 20
     files: int = 10_000
     compression_ratio: int = 200
+    processor_s: float = 300
 
 
 DEFAULT_LIMITS = DocumentLimits()
+TAKES_TOO_LONG = "the document takes too long to process"
 
 
 class DocumentError(DataError):
     """A document cannot be read: it is damaged, encrypted, too large, or its format is not supported."""
+
+
+@contextmanager
+def limited_time(limits: DocumentLimits) -> Iterator[None]:
+    """Limit the processor time of the block to ``limits.processor_s``.
+
+    The limit needs a signal, which only the main thread of a process can receive. Other threads, and systems without
+    this signal (Windows), have no limit.
+
+    Raises:
+        DocumentError: The time is over.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGVTALRM"):
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise DocumentError(TAKES_TOO_LONG, accepted=f"at most {limits.processor_s:g} s of processor time")
+
+    previous = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, limits.processor_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, previous)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from headway.predict.markup.html import MarkupOptions, parse_markup
 
 HTML = MarkupOptions(kind="html", attributes=("title", "alt", "placeholder", "aria-label", "label"))
 _CHARSET = re.compile(
-    rb"""<meta\s[^>]*?charset\s*=\s*["']?\s*([\w.:-]+)|<\?xml\s[^>]*?encoding\s*=\s*["']([\w.:-]+)""", re.IGNORECASE
+    rb"""<meta\s[^<>]*?charset\s*+=\s*+["']?\s*+([\w.:-]++)|<\?xml\s[^<>]*?encoding\s*+=\s*+["']([\w.:-]++)""",
+    re.IGNORECASE,
 )
 # codecs of Python that are not encodings of web pages
 _NOT_OF_PAGES = ("unicode-escape", "raw-unicode-escape", "idna", "punycode")

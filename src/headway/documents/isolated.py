@@ -1,43 +1,72 @@
 """Read and write documents in a separate process, with limits on memory, time and file size.
 
 Parsers written in C can crash, and malicious documents can make them use much memory or time. Such failures end only
-this process, and its parent reports an error. The process loads neither a model nor PyTorch.
+this process, and its parent reports an error. The process loads neither a model nor PyTorch, has the lowest priority,
+and ends with its parent.
 
-Usage: ``python -P -m headway.documents.isolated read|write FOLDER FORMAT``. FOLDER contains the document as ``source``.
-"read" writes ``texts.json``, a list of (syntax, text) pairs. "write" reads ``translations.json``, a list of texts, and
-writes ``target``. If the document is refused, ``error.json`` contains the message as a string.
+Usage: ``python -P -m headway.documents.isolated read|write FOLDER FORMAT LIMITS PARENT``. FOLDER contains the document
+as ``source``. LIMITS are in JSON, and PARENT is the id of the parent process. "read" writes ``texts.json``, a list of
+(syntax, text) pairs, and their size, ``size.json``. "write" reads ``translations.json``, a list of texts, and writes
+``target``. If the document is refused, ``error.json`` contains the message as a string.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from headway.documents.content import DocumentError, DocumentLimits, DocumentText
+from headway.config import Config
+from headway.documents.content import TAKES_TOO_LONG, DocumentError, DocumentLimits, DocumentText
 from headway.errors import HeadwayError
 
 SOURCE, TARGET = "source", "target"
-_TEXTS, _TRANSLATIONS, _ERROR = "texts.json", "translations.json", "error.json"
+_TEXTS, _SIZE, _TRANSLATIONS, _ERROR = "texts.json", "size.json", "translations.json", "error.json"
 _MEMORY_BYTES = 2 << 30
-_CPU_S = 120
 _FILE_BYTES = 1 << 30
+_LOWEST_PRIORITY = 19
+_PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _WALL_S = 300.0
 _MAX_TEXT_BYTES = 64 << 20  # maximum size of a file that the parent reads
 
 
-async def read_isolated(folder: Path, format_name: str, limits: DocumentLimits) -> list[DocumentText]:
+class DocumentSize(Config):
+    """The size of the texts of a document.
+
+    Attributes:
+        texts: Their number.
+        characters: The number of their characters.
+        longest: The number of characters of the longest.
+    """
+
+    texts: int
+    characters: int
+    longest: int
+
+
+async def read_isolated(
+    folder: Path, format_name: str, limits: DocumentLimits, check: Callable[[DocumentSize], None]
+) -> list[DocumentText]:
     """Return the texts of the document ``source`` in a folder.
+
+    Args:
+        folder: The folder.
+        format_name: The format of the document.
+        limits: Larger documents are refused.
+        check: Raises an exception if the texts are too many or too large. They are read into this process afterwards.
 
     Raises:
         DocumentError: The document was refused, or the process failed.
     """
     await _run("read", folder, format_name, limits)
+    check(DocumentSize.model_validate_json((folder / _SIZE).read_bytes()))
     if (folder / _TEXTS).stat().st_size > _MAX_TEXT_BYTES:
         raise DocumentError("the document has too much text")
     data = await asyncio.to_thread(lambda: json.loads((folder / _TEXTS).read_bytes()))
@@ -56,7 +85,7 @@ async def write_isolated(folder: Path, format_name: str, limits: DocumentLimits,
 
 async def _run(step: Literal["read", "write"], folder: Path, format_name: str, limits: DocumentLimits) -> None:
     (folder / _ERROR).unlink(missing_ok=True)
-    arguments = step, str(folder.absolute()), format_name, limits.model_dump_json()
+    arguments = step, str(folder.absolute()), format_name, limits.model_dump_json(), str(os.getpid())
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "headway.documents.isolated", *arguments),
         stdin=asyncio.subprocess.DEVNULL,
@@ -69,7 +98,7 @@ async def _run(step: Literal["read", "write"], folder: Path, format_name: str, l
         async with asyncio.timeout(_WALL_S):
             status = await process.wait()
     except TimeoutError:
-        raise DocumentError("the document takes too long to process") from None
+        raise DocumentError(TAKES_TOO_LONG) from None
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):
@@ -78,7 +107,7 @@ async def _run(step: Literal["read", "write"], folder: Path, format_name: str, l
     if (folder / _ERROR).exists():
         raise DocumentError(json.loads((folder / _ERROR).read_bytes()))
     if status in (-signal.SIGXCPU, -signal.SIGKILL):
-        raise DocumentError("the document takes too long to process")
+        raise DocumentError(TAKES_TOO_LONG)
     if status != 0:
         raise DocumentError("the document cannot be processed; it is damaged, or needs too much memory")
 
@@ -92,19 +121,23 @@ def main(step: str, folder: Path, format_name: str, limits: DocumentLimits) -> N
         if step == "read":
             data = json.dumps([[text.syntax, text.text] for text in content.texts])
             (folder / _TEXTS).write_text(data, encoding="ascii")
+            lengths = [len(text.text) for text in content.texts]
+            size = DocumentSize(texts=len(lengths), characters=sum(lengths), longest=max(lengths, default=0))
+            (folder / _SIZE).write_text(size.model_dump_json(), encoding="ascii")
         else:
             content.write(json.loads((folder / _TRANSLATIONS).read_bytes()), folder / TARGET)
     except HeadwayError as error:
         (folder / _ERROR).write_text(json.dumps(str(error)), encoding="ascii")
 
 
-def _limit_resources() -> None:
+def _limit_resources(limits: DocumentLimits) -> None:
     """Limit the resources of this process. Windows has no such limits, but the service does not run on Windows."""
     import resource
 
+    os.nice(_LOWEST_PRIORITY)
     for limit, value in (
         (resource.RLIMIT_AS, _MEMORY_BYTES),
-        (resource.RLIMIT_CPU, _CPU_S),
+        (resource.RLIMIT_CPU, math.ceil(limits.processor_s)),
         (resource.RLIMIT_FSIZE, _FILE_BYTES),
         (resource.RLIMIT_CORE, 0),
     ):
@@ -113,6 +146,18 @@ def _limit_resources() -> None:
         resource.setrlimit(limit, (soft, soft))
 
 
+def _end_with_parent(parent: int) -> None:
+    """Let the system end this process when its parent ends, even if that is killed. Only Linux can do this."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it has ended already
+            sys.exit(1)
+
+
 if __name__ == "__main__":
-    _limit_resources()
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], DocumentLimits.model_validate_json(sys.argv[4]))
+    _end_with_parent(int(sys.argv[5]))
+    document_limits = DocumentLimits.model_validate_json(sys.argv[4])
+    _limit_resources(document_limits)
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], document_limits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -49,6 +50,8 @@ class MixedContent:
     def __init__(self, element: _Element, classify: Callable[[_Element], InlineElement]) -> None:
         self._element, self._classify = element, classify
         self._pieces: list[InlineText | InlinePart] = [InlineText()]
+        self._with_breaks: set[_Element] = set()
+        self._find_breaks(element)
         self._read(element, may_break=True)
 
     @property
@@ -78,13 +81,14 @@ class MixedContent:
         children = list(parent)
         kinds = [self._classify(child) for child in children]
         ranges = nested_ranges([(kind.role, kind.key) for kind in kinds])
-        inside = {position for start, end in ranges.items() for position in range(start, end)}
         ends = set(ranges.values())
+        num_open = 0  # ranges that enclose the child
         for index, (child, kind) in enumerate(zip(children, kinds, strict=True)):
-            can_break = may_break and index not in inside
+            num_open += (index in ranges) - (index in ends)
+            can_break = may_break and not num_open
             if kind.role == "break" and can_break:
                 self._pieces += [InlinePart("object", payload=child), InlineText()]
-            elif kind.role == "pair" and can_break and self._has_break(child):
+            elif kind.role == "pair" and can_break and child in self._with_breaks:
                 self._pieces += [InlinePart("open", payload=child), InlineText()]
                 self._read(child, may_break=True)
                 self._pieces += [InlinePart("close", payload=child), InlineText()]
@@ -100,11 +104,15 @@ class MixedContent:
                 self._text.add_object(child, "".join(child.itertext()) if kind.role == "keep" else "")
             self._text.add_text(child.tail or "")
 
-    def _has_break(self, element: _Element) -> bool:
-        return any(
-            kind.role == "break" or (kind.role == "pair" and self._has_break(child))
-            for child, kind in ((child, self._classify(child)) for child in element)
-        )
+    def _find_breaks(self, element: _Element) -> bool:
+        """Collect the elements that contain a break, and return whether ``element`` is one of them."""
+        has_break = False
+        for child in element:
+            role = self._classify(child).role
+            has_break |= role == "break" or (role == "pair" and self._find_breaks(child))
+        if has_break:
+            self._with_breaks.add(element)
+        return has_break
 
     @property
     def _text(self) -> InlineText:
@@ -121,14 +129,16 @@ def nested_ranges(marks: Sequence[tuple[str, Hashable]]) -> dict[int, int]:
     """
     ranges: dict[int, int] = {}
     opened: list[int] = []
+    depths: dict[Hashable, list[int]] = defaultdict(list)  # where the open ranges of each key are in ``opened``
     for index, (role, key) in enumerate(marks):
         if role == "start":
+            depths[key].append(len(opened))
             opened.append(index)
-        elif role == "end":
-            matching = [opened_index for opened_index, start in enumerate(opened) if marks[start][1] == key]
-            if matching:
-                ranges[opened[matching[-1]]] = index
-                del opened[matching[-1] :]
+        elif role == "end" and depths[key]:
+            depth = depths[key][-1]
+            ranges[opened[depth]] = index
+            while len(opened) > depth:
+                depths[marks[opened.pop()][1]].pop()
     return ranges
 
 

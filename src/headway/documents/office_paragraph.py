@@ -10,6 +10,7 @@ texts. Hyperlinks, tracked insertions and similar elements enclose the translati
 from __future__ import annotations
 
 import copy
+import functools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -87,6 +88,11 @@ class _Part:
     key: Any = None
     children: list[_Part] = field(default_factory=list)
     field: str = ""
+
+    @functools.cached_property
+    def has_break(self) -> bool:
+        """Whether a child, or a child of one, is a break."""
+        return any(child.kind == "break" or child.has_break for child in self.children)
 
 
 _Siblings = defaultdict[Any, list[FormattedText | FixedObject]]  # the new children of each element
@@ -204,34 +210,30 @@ class OfficeParagraph:
         Links and tables of contents are also fields, but their texts are translated. A field that continues in another
         paragraph is kept and separates texts.
         """
-        merged: list[_Part] = []
-        index = 0
-        while index < len(parts):
-            end = _field_end(parts, index) if parts[index].field == "begin" else None
-            if end is None:
-                merged.append(parts[index])
-                index += 1
-                continue
-            field_parts = parts[index : end + 1]
-            depths = _depths(field_parts)
-            divider = next(
-                (
-                    position
-                    for position, part in enumerate(field_parts)
-                    if part.field == "separate" and depths[position] == 1
-                ),
-                len(field_parts) - 1,
-            )
-            instruction = "".join(part.text for part in field_parts[:divider] if part.field == "instruction")
-            if _TRANSLATED_FIELD.match(instruction) and divider < len(field_parts) - 1:
-                merged.append(_Part("start", self._kept(field_parts[: divider + 1]), key=(id(field_parts[0]), "field")))
-                merged += self._merged_fields(field_parts[divider + 1 : -1])
-                merged.append(_Part("end", self._kept(field_parts[-1:]), key=(id(field_parts[0]), "field")))
-            else:
-                visible = "".join(part.text for part in field_parts[divider + 1 :] if part.kind == "text")
-                merged.append(_Part("object", self._kept(field_parts), visible))
-            index = end + 1
-        return merged
+        fields = _fields(parts)
+
+        def merge(start: int, stop: int) -> list[_Part]:
+            merged: list[_Part] = []
+            index = start
+            while index < stop:
+                if index not in fields:
+                    merged.append(parts[index])
+                    index += 1
+                    continue
+                divider, end = fields[index]
+                instruction = "".join(part.text for part in parts[index:divider] if part.field == "instruction")
+                if _TRANSLATED_FIELD.match(instruction) and divider < end:
+                    key = id(parts[index]), "field"
+                    merged.append(_Part("start", self._kept(parts[index : divider + 1]), key=key))
+                    merged += merge(divider + 1, end)
+                    merged.append(_Part("end", self._kept([parts[end]]), key=key))
+                else:
+                    visible = "".join(part.text for part in parts[divider + 1 : end + 1] if part.kind == "text")
+                    merged.append(_Part("object", self._kept(parts[index : end + 1]), visible))
+                index = end + 1
+            return merged
+
+        return merge(0, len(parts))
 
     def _kept(self, parts: Sequence[_Part]) -> list[_Element | _RunContent]:
         """Return the elements of the parts of a field."""
@@ -245,12 +247,12 @@ class OfficeParagraph:
         """Add the texts between breaks. The marks of overlapping ranges are put before or after the text."""
         start = 0
         for index, part in enumerate([*parts, _Part("break")]):
-            if part.kind == "break" or (part.kind == "container" and _has_break(part)):
+            if part.kind == "break" or (part.kind == "container" and part.has_break):
                 self._add_text(parent, parts[start:index])
                 start = index + 1
             if part.kind == "break":
                 self._pieces += [InlinePart("object", payload=part)] if part.elements else []
-            elif part.kind == "container" and _has_break(part):
+            elif part.kind == "container" and part.has_break:
                 self._pieces.append(InlinePart("open", payload=part))
                 self._add(_content(part.elements[0]), part.children)
                 self._pieces.append(InlinePart("close", payload=part))
@@ -258,10 +260,11 @@ class OfficeParagraph:
     def _add_text(self, parent: _Element, parts: Sequence[_Part]) -> None:
         ranges = nested_ranges([(part.kind, part.key) for part in parts])
         nested = ranges.keys() | set(ranges.values())
-        loose = [part for index, part in enumerate(parts) if part.kind in ("start", "end") and index not in nested]
+        is_loose = [part.kind in ("start", "end") and index not in nested for index, part in enumerate(parts)]
+        loose = [part for part, outside in zip(parts, is_loose, strict=True) if outside]
         self._pieces += [InlinePart("object", payload=part) for part in loose if part.kind == "start"]
         inline, spaces = InlineText(), SpaceFormats()
-        enclosed = [part for part in parts if not any(part is mark for mark in loose)]
+        enclosed = [part for part, outside in zip(parts, is_loose, strict=True) if not outside]
         base = self._add_inline(inline, spaces, parent, enclosed)
         self._pieces.append(_ParagraphText(inline, base, spaces))
         self._pieces += [InlinePart("object", payload=part) for part in loose if part.kind == "end"]
@@ -414,26 +417,22 @@ def _elements(part: _Part) -> list[_Element]:
     return [element.to_element() if isinstance(element, _RunContent) else element for element in part.elements]
 
 
-def _has_break(part: _Part) -> bool:
-    return any(child.kind == "break" or _has_break(child) for child in part.children)
+def _fields(parts: Sequence[_Part]) -> dict[int, tuple[int, int]]:
+    """Return, for the beginning of each field that ends among ``parts``, the indices of its separator and its end.
 
-
-def _depths(parts: Sequence[_Part]) -> list[int]:
-    """Return the number of fields that enclose each part."""
-    depth, depths = 0, []
-    for part in parts:
-        depth += part.field == "begin"
-        depths.append(depth)
-        depth -= part.field == "end"
-    return depths
-
-
-def _field_end(parts: Sequence[_Part], start: int) -> int | None:
-    depths = _depths(parts[start:])
-    ends = (
-        index for index, part in enumerate(parts[start:], start) if part.field == "end" and depths[index - start] == 1
-    )
-    return next(ends, None)
+    The separator of a field without one is its end.
+    """
+    fields: dict[int, tuple[int, int]] = {}
+    opened: list[tuple[int, int | None]] = []  # the beginnings of the enclosing fields, and their separators
+    for index, part in enumerate(parts):
+        if part.field == "begin":
+            opened.append((index, None))
+        elif opened and part.field == "separate" and opened[-1][1] is None:
+            opened[-1] = opened[-1][0], index
+        elif opened and part.field == "end":
+            begin, divider = opened.pop()
+            fields[begin] = index if divider is None else divider, index
+    return fields
 
 
 def _format(properties: _Element | None) -> bytes:

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.decode import DecodingOptions
-from headway.documents.content import DEFAULT_LIMITS, DocumentError, DocumentLimits, DocumentText, TextSyntax
+from headway.documents.content import (
+    DEFAULT_LIMITS,
+    DocumentError,
+    DocumentLimits,
+    DocumentText,
+    TextSyntax,
+    limited_time,
+)
 from headway.documents.formats import FORMATS, DocumentFormat, document_extensions, document_format, read_document
 from headway.documents.html_file import HTML
 from headway.errors import ConfigError, HeadwayError
@@ -125,7 +132,8 @@ def fill_document(
                 f"{target}: the result has the format {document_type.name}, as the source",
                 hint="documents are not converted; choose another name",
             )
-        content = read_document(source, document_type, limits)
+        with limited_time(limits):
+            content = read_document(source, document_type, limits)
         with atomic_write(target) as aside:
             aside.touch()  # fail before the work if the folder is not writable
             translations: list[str] = []
@@ -135,7 +143,8 @@ def fill_document(
                 translations += translate(batch)
             if progress is not None:
                 progress(len(translations), len(content.texts))
-            content.write(translations, aside)
+            with limited_time(limits):
+                content.write(translations, aside)
     except DocumentError as error:
         raise error.with_location(str(source)) from None
     return len(content.texts)

@@ -153,9 +153,13 @@ class RequestSizes:
 
     def check_job(self, texts: Sequence[str], characters: int) -> None:
         """Check the texts of a job for bulk texts, of which ``characters`` are counted."""
-        limits, longest = self._limits(), max(map(len, texts), default=0)
-        if len(texts) > limits.job_texts:
-            raise TooLargeError(f"{len(texts):,} texts in one job; at most {limits.job_texts:,} are accepted")
+        self.check_job_size(len(texts), characters, max(map(len, texts), default=0))
+
+    def check_job_size(self, num_texts: int, characters: int, longest: int) -> None:
+        """Check the size of a job's texts. ``longest`` is the number of characters of its longest text."""
+        limits = self._limits()
+        if num_texts > limits.job_texts:
+            raise TooLargeError(f"{num_texts:,} texts in one job; at most {limits.job_texts:,} are accepted")
         if characters > limits.job_characters:
             raise TooLargeError(f"{characters:,} characters in one job; at most {limits.job_characters:,} are accepted")
         if longest > limits.characters:

@@ -14,18 +14,17 @@ import math
 import re
 import secrets
 import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headway.documents import DocumentError, DocumentLimits, DocumentText, document_format
 from headway.documents.formats import DocumentFormat
-from headway.documents.isolated import SOURCE, TARGET, read_isolated, write_isolated
+from headway.documents.isolated import SOURCE, TARGET, DocumentSize, read_isolated, write_isolated
 from headway.documents.translation import MARKUP
 from headway.errors import HeadwayError
 from headway.predict import Source, TranslateOptions, Translation
@@ -39,11 +38,15 @@ from headway.serve.errors import (
 )
 from headway.serve.glossaries import StoredGlossary
 from headway.serve.service import Service
+from headway.serve.turns import Turns
+from headway.storage import TemporaryFolder
 from headway.text.languages import base_language
 
 _log = logging.getLogger("headway.serve")
+_FOLDER = "headway-documents-"
 _DETECTED_CHARACTERS = 10_000
 _MAX_PROCESSES = 2  # processes that read or write documents at a time
+_PROCESSOR_S = 20  # processor time of one of them
 _RETRY_S = 60
 _MAX_NAME = 200  # characters
 _MAX_EXAMPLES = 20
@@ -153,8 +156,9 @@ class ServedDocuments:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._documents: dict[str, ServedDocument] = {}
-        self._processes = asyncio.Semaphore(_MAX_PROCESSES)
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._turns = Turns(_MAX_PROCESSES)
+        self._folder: TemporaryFolder | None = None
+        TemporaryFolder.remove_abandoned(_FOLDER)
 
     async def add(
         self,
@@ -193,9 +197,10 @@ class ServedDocuments:
         try:
             document.folder.mkdir(mode=0o700, parents=True)  # the system may have deleted temporary folders
             await asyncio.to_thread((document.folder / SOURCE).write_bytes, data)
-            limits = DocumentLimits(file_bytes=self._service.config.limits.document_bytes)
-            async with self._processes:
-                texts = await read_isolated(document.folder, document.format.name, limits)
+            file_bytes = self._service.config.limits.document_bytes
+            limits = DocumentLimits(file_bytes=file_bytes, processor_s=_PROCESSOR_S)
+            async with self._turn(document):
+                texts = await read_isolated(document.folder, document.format.name, limits, self._check_size)
             is_detected = source == "auto"
             document.source_language = await self._language(texts) if is_detected else source
             languages = document.source_language, target
@@ -208,6 +213,14 @@ class ServedDocuments:
             raise
         document.writing = asyncio.ensure_future(self._finish(document, document.job, texts, limits))
         return document
+
+    def _turn(self, document: ServedDocument) -> AbstractAsyncContextManager[None]:
+        """Wait until a process may read or write a document. With keys, one process is left for other keys."""
+        most = _MAX_PROCESSES - 1 if self._service.config.keys else _MAX_PROCESSES
+        return self._turns.take(document.owner, most)
+
+    def _check_size(self, size: DocumentSize) -> None:
+        self._service.sizes.check_job_size(size.texts, size.characters, size.longest)
 
     async def _choose_work(
         self,
@@ -277,7 +290,7 @@ class ServedDocuments:
     def delete_files(self) -> None:
         """Delete the files of all documents, whose translation ends with the process."""
         if self._folder is not None:
-            self._folder.cleanup()
+            self._folder.remove()
             self._folder = None
 
     def _new(self, client: Client, name: str, num_bytes: int) -> ServedDocument:
@@ -290,7 +303,7 @@ class ServedDocuments:
                 raise DocumentsFullError(max(1, math.ceil(min(ends, default=_RETRY_S))))
             self.remove(oldest)
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="headway-documents-")
+            self._folder = TemporaryFolder(_FOLDER)
         identifier = str(uuid.uuid4())
         document = ServedDocument(
             id=identifier,
@@ -298,7 +311,7 @@ class ServedDocuments:
             owner=client.name,
             name=_file_name(name),
             format=format_,
-            folder=Path(self._folder.name, identifier),
+            folder=self._folder.path / identifier,
             num_bytes=num_bytes,
             seconds=limits.job_seconds,
         )
@@ -351,7 +364,7 @@ class ServedDocuments:
             # A text that could not be translated stays as it is.
             translations = [result.get("text", text.text) for text, result in zip(texts, results, strict=True)]
             document.warnings = _collect_warnings(texts, results)
-            async with self._processes:
+            async with self._turn(document):
                 await write_isolated(document.folder, document.format.name, limits, translations)
         except HeadwayError as error:
             document.error = str(error)
