@@ -1,20 +1,24 @@
 import json
+import os
 import pickle
 import resource
 import shutil
 from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from headway.bundle import Bundle, TaskConfig
+from headway.bundle import Bundle, TaskConfig, read_config
 from headway.errors import BundleError, OutputError
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
+from headway.weights import read_weights
 
 NOT_OURS = "config.json: not a Headway model's configuration"
 KEY_BIAS = "encoder.blocks.0.attention.key.bias"
@@ -341,3 +345,30 @@ def test_weights_have_the_permissions_of_the_other_files(folder: Path, monkeypat
     made().save(folder, "# Card")
     modes = {path.name: path.stat().st_mode for path in folder.iterdir()}
     assert set(modes.values()) == {modes["config.json"]}
+
+
+def test_a_file_that_may_not_be_read_is_not_called_damaged() -> None:
+    """Root may read everything, so another user tries."""
+
+    def read() -> None:
+        for name, load in (("model.safetensors", read_weights), ("config.json", lambda path: read_config(path.parent))):
+            with pytest.raises(BundleError, match=rf"{name}: cannot be read \(Permission denied\)"):
+                load(folder / name)
+
+    with TemporaryDirectory() as name:  # other users cannot enter tmp_path
+        folder = Path(name)
+        folder.chmod(0o755)
+        for file in ("model.safetensors", "config.json"):
+            (folder / file).touch(0o000)
+        process = get_context("fork").Process(target=as_normal_user, args=(read,))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+
+
+def as_normal_user(action: Callable[[], None]) -> None:
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+    action()

@@ -20,7 +20,7 @@ import pytest
 
 from headway import storage
 from headway.errors import CheckpointError, OutputError
-from headway.storage import atomic_write, atomic_write_folder, lock_file, lock_run_folder
+from headway.storage import atomic_write, atomic_write_folder, atomic_write_text, lock_file, lock_run_folder
 
 UNCHANGED = "cannot be written .*; its previous content is unchanged"
 
@@ -305,6 +305,17 @@ class TestModes:
         write_folder(tmp_path)
         folder = tmp_path / "folder"
         assert self.modes(tmp_path / "file", folder, folder / "a", folder / "deep") == [0o640, 0o750, 0o640, 0o750]
+
+    def test_what_a_library_creates_for_the_owner_alone_has_the_mode_of_the_umask(self, tmp_path: Path) -> None:
+        with atomic_write(tmp_path / "file") as aside:
+            os.close(os.open(aside, os.O_CREAT, 0o600))
+        assert self.modes(tmp_path / "file") == [0o640]
+
+    def test_private_files_are_for_the_owner_alone(self, tmp_path: Path) -> None:
+        (tmp_path / "old").touch(0o644)
+        for name in ("old", "new"):
+            atomic_write_text(tmp_path / name, "text", private=True)
+            assert self.modes(tmp_path / name) == [0o600]
 
     def test_existing_ones_keep_their_mode(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("old")
@@ -700,3 +711,18 @@ class TestLock:
 def _write_under(lock: Path, path: Path) -> None:
     with lock_file(lock):
         path.write_text("done")
+
+
+def test_locks_are_not_written_through_links(tmp_path: Path) -> None:
+    """Whoever can create names in a run folder must not choose which files of its user are changed."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "precious").write_text("text")
+    (tmp_path / "run" / "lock.pid").symlink_to(tmp_path / "precious")
+    with lock_run_folder(tmp_path / "run"):
+        assert (tmp_path / "run" / "lock.pid").read_text() == f"{os.getpid()}\n"
+    assert (tmp_path / "precious").read_text() == "text"
+    (tmp_path / "run" / "lock").unlink()
+    (tmp_path / "run" / "lock").symlink_to(tmp_path / "new")
+    with pytest.raises(OutputError, match="cannot be written"), lock_run_folder(tmp_path / "run"):
+        pass
+    assert not (tmp_path / "new").exists()

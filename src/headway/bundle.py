@@ -460,7 +460,9 @@ def _read_json(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         json.dumps(config, ensure_ascii=False).encode()  # raises an error for lone surrogates, which cannot be printed
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise BundleError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
         raise BundleError(f"{path}: damaged ({error}); copy the folder again from its source") from None
     if not isinstance(config, dict) or type(config.get("format")) is not int or config["format"] < 1:
         raise BundleError(f"{path}: not a Headway model's configuration (no format version)")

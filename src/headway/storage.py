@@ -17,6 +17,7 @@ import re
 import secrets
 import shutil
 import stat
+import sys
 import tempfile
 import time
 import warnings
@@ -37,11 +38,12 @@ def checksum(path: Path) -> str:
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path, *, private: bool = False) -> Iterator[Path]:
     """Yield a temporary path to write to, which replaces ``path`` on exit. After an error ``path`` is unchanged.
 
     Threads, processes and machines may write the same path at the same time: the last one to exit wins. The mode of an
-    existing file is kept. A symbolic link is followed. A pipe or a device cannot be replaced, so it is written to
+    existing file is kept. A new file has the default mode, whatever created it. With ``private``, only this user can
+    read the file, old or new. A symbolic link is followed. A pipe or a device cannot be replaced, so it is written to
     directly.
     """
     path = _followed(path)
@@ -53,17 +55,16 @@ def atomic_write(path: Path) -> Iterator[Path]:
             new = staging / _NEW
             yield new
             _flush(new)  # before the file gets its mode, which may forbid reading
-            with suppress(FileNotFoundError):
-                shutil.copymode(path, new)
+            new.chmod(stat.S_IRUSR | stat.S_IWUSR if private else _mode(path, staging))
             new.replace(path)
             _flush_entries(path.parent)
     except OSError as error:
         raise _cannot_write(path, error) from None
 
 
-def atomic_write_text(path: Path, text: str) -> None:
-    """Replace the content of the file ``path`` with ``text`` in UTF-8. After an error ``path`` is unchanged."""
-    with atomic_write(path) as new:
+def atomic_write_text(path: Path, text: str, *, private: bool = False) -> None:
+    """Replace the content of the file ``path`` with ``text`` in UTF-8, as :func:`atomic_write` does."""
+    with atomic_write(path, private=private) as new:
         new.write_text(text, encoding="utf-8", newline="\n")
 
 
@@ -103,7 +104,9 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
     holder = folder / "lock.pid"
     try:
         with lock_file(folder / "lock", wait=False):
-            holder.write_text(f"{os.getpid()}\n", encoding="ascii")
+            holder.unlink(missing_ok=True)
+            with holder.open("x", encoding="ascii") as file:  # never through a link
+                file.write(f"{os.getpid()}\n")
             for remains in folder.glob(".*.part"):
                 if remains.is_file():  # written by a version without staging folders
                     remains.unlink(missing_ok=True)
@@ -130,7 +133,7 @@ def lock_file(path: Path, *, wait: bool = True) -> Iterator[None]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o666))
     except OSError as error:
         raise _cannot_write(path, error) from None
     lock = FileLock(path, fallback_to_soft=False)  # the existence of this file must not mean that it is locked
@@ -176,6 +179,8 @@ class TemporaryFolder:
 
         Folders without a lock belong to older versions. They are removed a week after their last change.
         """
+        if sys.platform == "win32":
+            return
         with suppress(OSError):
             for folder in Path(tempfile.gettempdir()).glob(f"{glob.escape(prefix)}*"):
                 status = folder.lstat()
@@ -189,6 +194,25 @@ class TemporaryFolder:
                         _remove(folder, lock)
                     else:
                         lock.release()
+
+
+def user_cache_folder() -> Path:
+    """Return the folder for Headway's caches of this user. Raises :class:`RuntimeError` if the user has no home."""
+    home = Path.home()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "headway" / "Cache"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "headway"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "headway"
+
+
+def _mode(path: Path, staging: Path) -> int:
+    """Return the mode of the file ``path``, or if there is none, the default mode of new files."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        (staging / _DEFAULT_MODE).touch()
+        return stat.S_IMODE((staging / _DEFAULT_MODE).stat().st_mode)
 
 
 def _followed(path: Path) -> Path:
@@ -205,11 +229,12 @@ def _followed(path: Path) -> Path:
 
 # A staging folder is named after its target, its machine and a random number. It contains what is written, later the
 # folder that was replaced, and a file that is locked while the writer is alive.
-_NEW, _OLD, _LOCK = "new", "old", "lock"
+_NEW, _OLD, _LOCK, _DEFAULT_MODE = "new", "old", "lock", "mode"
 _STAGING_NAME = re.compile(r"\.(?P<target>.+)\.[0-9a-f]{8}-[0-9a-f]{8}\.part", re.DOTALL)
 _MAX_NAME_BYTES = 100  # longer names are hashed, so that staging names fit: some file systems allow 143 bytes
 _ABANDONED_AFTER_S = 7 * 24 * 3600  # time without a change, if no lock shows whether the writer is alive
 _MAX_ATTEMPTS = 100
+_NO_LINK = vars(os).get("O_NOFOLLOW", 0)  # Windows does not have it
 
 
 @contextmanager
@@ -282,7 +307,7 @@ class _Lock:
 
 def _lock(staging: Path) -> _Lock:
     """Lock a staging folder. Raises :class:`BlockingIOError` if it is locked, or was removed before it was locked."""
-    descriptor = os.open(staging / _LOCK, os.O_RDWR | os.O_CREAT | vars(os).get("O_NOFOLLOW", 0), 0o600)
+    descriptor = os.open(staging / _LOCK, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o600)
     try:
         import fcntl  # Windows does not have it
 

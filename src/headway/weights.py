@@ -81,11 +81,20 @@ def stored_shapes(path: Path) -> dict[str, Shape]:
         return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
 
 
+def check_readable(path: Path) -> None:
+    """Raise :class:`BundleError` with the system's reason if a file cannot be read."""
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise BundleError(f"{path}: cannot be read ({error.strerror})") from None
+
+
 @contextmanager
 def _weight_file_errors(path: Path) -> Iterator[None]:
     """Convert errors from reading a safetensors file to :class:`BundleError`."""
     if not path.is_file():
         raise BundleError(f"{path}: missing, but a model folder needs it; copy the folder again from its source")
+    check_readable(path)
     try:
         yield
     except (SafetensorError, OSError, ValueError) as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -126,6 +128,30 @@ def test_finished_work_is_not_repeated(
     assert len(seen) == 5
     assert seen | kept == seen
     assert content(tmp_path / "s") == expected
+
+
+class _Planted:
+    """A pickle that writes a file when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_no_pickle_in_the_run_folder_is_read(
+    tmp_path: Path, work: EncodingSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_cores(monkeypatch, 2)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    home = tmp_path / f"store.pieces-{KEY}-10"
+    home.mkdir()
+    (home / "spec.pickle").write_bytes(pickle.dumps(_Planted(tmp_path / "planted")))
+    assert open_or_build_store(tmp_path / "store", KEY, texts, work) is not None
+    assert not (tmp_path / "planted").exists()
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 def test_pieces_of_another_key_are_not_used_and_go(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from torch.nn import functional as F
 
 from headway import kernels
 from headway.config import Config
-from headway.engine.accelerate import accelerate, describe_forward_form, layer_forms
+from headway.engine.accelerate import accelerate, compile_blocks, describe_forward_form, layer_forms
 from headway.engine.attention import KernelMultiHeadAttention, attention_weights, scaled_dot_product_attention
 from headway.engine.layers import AutocastDropout, KernelDropout, KernelPostNorm
 from headway.models.registry import build_model
@@ -87,6 +89,17 @@ def test_an_option_that_no_fast_form_knows_keeps_a_layer_plain() -> None:
 def test_what_runs_is_described(options: dict[str, Any], ending: str) -> None:
     described = describe_forward_form(block(**options))
     assert re.fullmatch(r"(\d+) of \1 layers have a fast form" + re.escape(ending), described)
+
+
+def test_compiled_code_is_cached_in_a_folder_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code in PyTorch's default folder, among the temporary files, may be anybody's."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "chosen")
+    compile_blocks([])
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "chosen"
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compile_blocks([])
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "headway" / "inductor")
 
 
 def test_a_type_that_no_fast_form_knows_stays_plain() -> None:

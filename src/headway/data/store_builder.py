@@ -28,10 +28,11 @@ from headway.cores import num_cores
 from headway.data.encoding import EncodingSpec, load_chunk, save_chunk
 from headway.data.store import TokenStore, join_chunks, open_store
 from headway.errors import ConfigError, OutputError
-from headway.storage import atomic_write, lock_file
+from headway.storage import TemporaryFolder, lock_file
 
 _CHUNK_EXAMPLES = 1 << 16  # a few seconds of work and a few megabytes
 _CHUNK_CHARACTERS = 1 << 24  # pieces of documents are long
+_SPEC_FOLDER = "headway-tokenizing-"
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,11 @@ def _build_chunks(
 
     # Processes are started when there is work. They are spawned, not forked: a fork would copy the locks of PyTorch's
     # and the tokenizers' threads. After an error, chunks in progress are finished and kept. A process reads the spec
-    # from a file: if it ended at once, and its arguments did not fit a pipe, its parent would wait forever.
-    spec_file = home / "spec.pickle"
+    # from a file: if it ended at once, and its arguments did not fit a pipe, its parent would wait forever. A pickle
+    # can run code, so nobody else may be able to write the file.
+    TemporaryFolder.remove_abandoned(_SPEC_FOLDER)
+    private = TemporaryFolder(_SPEC_FOLDER)
+    spec_file = private.path / "spec.pickle"
     try:
         with ProcessPoolExecutor(cores, get_context("spawn"), _start_worker, (spec_file,)) as pool:
             for number in count():
@@ -134,7 +138,7 @@ def _build_chunks(
                     while len(pending) >= cores:
                         collect()
                     if not spec_file.exists():
-                        _write_spec(spec, spec_file)
+                        spec_file.write_bytes(pickle.dumps(spec))
                     pending[pool.submit(_tokenize, path, chunk)] = len(chunk)
             while pending:
                 collect()
@@ -143,6 +147,8 @@ def _build_chunks(
             "a tokenizing process ended unexpectedly: it was killed, often because memory ran out, or a script that "
             "trains has no 'if __name__ == \"__main__\":'; run the same command again: finished chunks are kept"
         ) from None
+    finally:
+        private.remove()
     return paths
 
 
@@ -161,14 +167,9 @@ def _next_chunk(examples: Iterator[tuple[str, ...]]) -> tuple[list[tuple[str, ..
 _spec: EncodingSpec  # set only in worker processes
 
 
-def _write_spec(spec: EncodingSpec, path: Path) -> None:
-    with atomic_write(path) as aside:
-        aside.write_bytes(pickle.dumps(spec))
-
-
 def _start_worker(spec_file: Path) -> None:
     global _spec
-    _spec = pickle.loads(spec_file.read_bytes())  # written by the parent process
+    _spec = pickle.loads(spec_file.read_bytes())  # from a folder that only this user can write to
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_exit_with_parent, daemon=True).start()

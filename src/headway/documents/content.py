@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -68,7 +69,7 @@ def limited_time(limits: DocumentLimits) -> Iterator[None]:
     Raises:
         DocumentError: The time is over.
     """
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGVTALRM"):
+    if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
         yield
         return
 

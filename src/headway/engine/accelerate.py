@@ -14,8 +14,10 @@ Replace layers before a model is wrapped by DDP or FSDP.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -50,6 +52,7 @@ from headway.nn.norms import RMSNorm
 from headway.nn.positions import RotaryPositions
 from headway.nn.recurrent import RecurrentLayer
 from headway.nn.scores import ScoreFunction
+from headway.storage import user_cache_folder
 from headway.torch_internals import parts, parts_are_visible
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -188,7 +191,12 @@ def compile_blocks(blocks: Iterable[nn.Module]) -> None:
 
     Blocks of the same kind share compiled code, so that compiling takes as long for a deep model as for one with a
     single layer. It is compiled again without gradients, and for batches of a single row.
+
+    PyTorch loads compiled code from its cache, by default a folder of temporary files that another user may have made.
+    Unless ``TORCHINDUCTOR_CACHE_DIR`` is set, it is set to the cache folder of this user.
     """
+    with suppress(RuntimeError):  # the user has no home folder
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(user_cache_folder() / "inductor"))
     for block in blocks:
         block.compile(dynamic=True)
 

@@ -14,7 +14,6 @@ import atexit
 import contextlib
 import functools
 import hashlib
-import os
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from typing import Any
 import numba
 
 from headway.kernels.processor import cpu_features
+from headway.storage import user_cache_folder
 
 _SOURCES = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
 _FEATURES = ",".join(sorted(cpu_features())).encode()
@@ -57,16 +57,8 @@ def cache_folders() -> list[Path]:
         return [Path(config.CACHE_DIR) / "headway"]
     folders = [Path(__file__).parent / "__pycache__"]
     with contextlib.suppress(RuntimeError):  # the user has no home folder
-        folders.append(_user_cache_folder(Path.home()) / "kernels")
+        folders.append(user_cache_folder() / "kernels")
     return folders
-
-
-def _user_cache_folder(home: Path) -> Path:
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "headway" / "Cache"
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "headway"
-    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "headway"
 
 
 @functools.cache

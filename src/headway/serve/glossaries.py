@@ -222,7 +222,7 @@ class GlossaryStore:
         if sum(other.size for other in others) + glossary.size > self._max_characters:
             raise GlossariesFullError(f"The service stores glossaries of at most {self._max_characters:,} characters")
         if self._folder is not None:
-            atomic_write_text(self._path(self._folder, glossary), json.dumps(glossary.as_dict()))
+            atomic_write_text(self._path(self._folder, glossary), json.dumps(glossary.as_dict()), private=True)
         self._glossaries[glossary.id] = glossary
 
     def delete(self, glossary: StoredGlossary) -> None:
@@ -291,7 +291,7 @@ def _check_name(name: str) -> None:
 
 def _files(folder: Path) -> list[Path]:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return sorted(folder.glob("*.json"))
     except OSError as error:
         raise ConfigError(f"glossary_folder: {folder} cannot be used ({error.strerror})") from None

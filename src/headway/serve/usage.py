@@ -61,7 +61,7 @@ class Usage:
         self._has_changed = False
         record = _Record(month=self._month, characters=dict(self._characters))
         try:
-            atomic_write_text(self._path, json.dumps(record.as_dict(), indent=1) + "\n")
+            atomic_write_text(self._path, json.dumps(record.as_dict(), indent=1) + "\n", private=True)
         except BaseException:
             self._has_changed = True
             raise

@@ -31,6 +31,7 @@ from headway.errors import BundleError, ConfigError
 from headway.models.decoder_only import DecoderOnly
 from headway.storage import atomic_write_text
 from headway.text.base import NUM_SPECIAL, UNK, TextTokenizer
+from headway.weights import check_readable
 
 INT8_CHECK_FILE = "int8_check.json"
 """Name of the check's file in a model folder."""
@@ -137,6 +138,7 @@ def read_int8_check(folder: Path) -> Int8Check | None:
     path = folder / INT8_CHECK_FILE
     if not path.exists():
         return None
+    check_readable(path)
     try:
         return Int8Check.parse_saved(json.loads(path.read_text(encoding="utf-8")), "content")
     except (ConfigError, OSError, ValueError, RecursionError) as error:

@@ -40,6 +40,7 @@ from headway.errors import BundleError, ConfigError
 from headway.predict.results import Translation
 from headway.storage import atomic_write_text
 from headway.text.base import TextTokenizer
+from headway.weights import check_readable
 
 CALIBRATION_FILE = "calibration.json"
 """Name of the calibration's file in a model folder."""
@@ -209,6 +210,7 @@ def read_calibration(bundle: AnyBundle, folder: Path) -> Calibration | None:
     path = folder / CALIBRATION_FILE
     if not path.exists():
         return None
+    check_readable(path)
     try:
         calibration = Calibration.parse_saved(json.loads(path.read_text(encoding="utf-8")), "content")
     except (ConfigError, OSError, ValueError, RecursionError) as error:

@@ -13,6 +13,7 @@ from headway.bundle import AnyBundle, Bundle
 from headway.engine import Shortlist, unsupported_reason
 from headway.errors import BundleError, ConfigError, DataError
 from headway.storage import atomic_write
+from headway.weights import check_readable
 
 SHORTLIST_FILE = "shortlist.safetensors"
 """Name of the shortlist's file in a model folder."""
@@ -85,6 +86,7 @@ def read_shortlist(bundle: AnyBundle, folder: Path) -> Shortlist | None:
     path = folder / SHORTLIST_FILE
     if not path.exists():
         return None
+    check_readable(path)
     try:
         with safe_open(path, framework="numpy") as file:
             always, table = (file.get_tensor(name) for name in ("always", "table"))
