@@ -351,9 +351,10 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged() -> None:
     """Root may read everything, so another user tries."""
 
     def read() -> None:
-        for name, load in (("model.safetensors", read_weights), ("config.json", lambda path: read_config(path.parent))):
-            with pytest.raises(BundleError, match=rf"{name}: cannot be read \(Permission denied\)"):
-                load(folder / name)
+        with pytest.raises(BundleError, match=r"model.safetensors: cannot be read \(Permission denied\)"):
+            read_weights(folder / "model.safetensors")
+        with pytest.raises(BundleError, match=r"config.json: cannot be read \(Permission denied\)"):
+            read_config(folder)
 
     with TemporaryDirectory() as name:  # other users cannot enter tmp_path
         folder = Path(name)
