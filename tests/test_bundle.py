@@ -352,15 +352,15 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged() -> None:
 
     def read() -> None:
         with pytest.raises(BundleError, match=r"model.safetensors: cannot be read \(Permission denied\)"):
-            read_weights(folder / "model.safetensors")
+            read_weights(home / "model.safetensors")
         with pytest.raises(BundleError, match=r"config.json: cannot be read \(Permission denied\)"):
-            read_config(folder)
+            read_config(home)
 
     with TemporaryDirectory() as name:  # other users cannot enter tmp_path
-        folder = Path(name)
-        folder.chmod(0o755)
+        home = Path(name)
+        home.chmod(0o755)
         for file in ("model.safetensors", "config.json"):
-            (folder / file).touch(0o000)
+            (home / file).touch(0o000)
         process = get_context("fork").Process(target=as_normal_user, args=(read,))
         process.start()
         process.join()
