@@ -82,7 +82,7 @@ def html_texts(page: str) -> tuple[list[DocumentText], Callable[[Sequence[str]],
 
 def _parts(page: str) -> Iterator[str | _Fragment]:
     """Yield the texts of a page, without the white space around them, and everything between them."""
-    document = parse_markup(page, HTML)
+    document = parse_markup(page, HTML, keeps_messages=True)
 
     def raw(pieces: Pieces) -> str:
         return "".join(

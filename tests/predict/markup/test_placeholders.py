@@ -100,7 +100,11 @@ def document_of(text: str) -> Document:
         ("1. eins\n2. zwei", "eins|zwei", "eins|zwei"),
         ("| a | b c |\n|---|---|", "a|b c", "a|b c"),
         ("eins\n```\nzwei\n```\ndrei", "eins|drei", "eins|drei"),
-        ("{n, plural,\n one {# Datei}\n other {# Dateien}\n} gelöscht", None, "gelöscht"),
+        (
+            "{n, plural,\n one {# Datei}\n other {# Dateien}\n} gelöscht",
+            "# Datei|# Dateien|{n} gelöscht",
+            "Datei|Dateien|gelöscht",
+        ),
         ("{name}", "", ""),
     ],
 )

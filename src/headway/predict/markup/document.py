@@ -32,6 +32,9 @@ ItemKind = Literal["text", "number", "placeholder", "object", "open", "close"]
 _OPENING, _CLOSING = "([{„«¿¡‚", ".,;:!?)]}“”»…。、，！？；：）」』"
 BOUNDARY = "\ufffc"
 """Stands for a tag in the visible text of a segment."""
+_FIRST_STAND_IN, _LAST_STAND_IN = 0x100000, 0x10FFFD
+STAND_IN = re.compile(f"[{chr(_FIRST_STAND_IN)}-{chr(_LAST_STAND_IN)}]")
+"""Characters for private use, which replace parts of a text while it is parsed; see :class:`DocumentBuilder`."""
 
 
 @dataclass(frozen=True)
@@ -201,14 +204,68 @@ def text_as_seen(items: Iterable[Item]) -> str:
 
 
 class DocumentBuilder:
-    """Collects the segments of a document."""
+    """Collects the segments of a document.
 
-    def __init__(self) -> None:
+    Args:
+        keeps_messages: Whether the branches of ICU messages are left to a later step, which parses the segments again.
+    """
+
+    def __init__(self, *, keeps_messages: bool = False) -> None:
         self.segments: list[Segment] = []
+        self.keeps_messages = keeps_messages
+        self._stand_ins: list[Item] = []
+        self._write: Callable[[str], str] = str
+
+    def inner(self, write: Callable[[str], str]) -> DocumentBuilder:
+        """Return a builder with the same segments and stand-ins of its own, for a text inside of a text.
+
+        ``write`` converts text to the syntax of the outer text.
+        """
+        builder = DocumentBuilder(keeps_messages=self.keeps_messages)
+        builder.segments, builder._write = self.segments, write
+        return builder
+
+    def stand_in(self, item: Item) -> str:
+        """Return a character that is replaced by ``item`` after parsing, or the item's text if none is left."""
+        character = _FIRST_STAND_IN + len(self._stand_ins)
+        if character > _LAST_STAND_IN:
+            return item.text
+        self._stand_ins.append(item)
+        return chr(character)
+
+    def restore(self, pieces: Pieces) -> Pieces:
+        """Return pieces with the items that stand-ins represent."""
+        return tuple(
+            part for piece in pieces for part in (self._restored(piece) if isinstance(piece, str) else (piece,))
+        )
+
+    def _restored(self, raw: str) -> Pieces:
+        pieces: list[str | int] = []
+        position = 0
+        for match in STAND_IN.finditer(raw) if self._stand_ins else ():
+            pieces += (raw[position : match.start()], *self._item(match.group()).raw)
+            position = match.end()
+        return (*pieces, raw[position:])
+
+    def _item(self, stand_in: str) -> Item:
+        return self._stand_ins[ord(stand_in) - _FIRST_STAND_IN]
+
+    def _restored_item(self, item: Item) -> Item:
+        if STAND_IN.fullmatch(item.text):
+            return self._item(item.text)
+        raw = tuple(self._write(piece) if isinstance(piece, str) else piece for piece in item.raw)
+        return replace(
+            item,
+            raw=self.restore(raw if item.kind == "text" else item.raw),
+            text=STAND_IN.sub(lambda match: self._item(match.group()).text, item.text),
+        )
 
     def add_segment(self, items: Sequence[Item], escape: Callable[[str], str] = str) -> Pieces:
         """Add a segment and return the pieces that represent it. Items without text to translate are kept."""
-        segment = make_segment(items, escape)
+        write = self._write
+        if self._stand_ins or write is not str:
+            items = list(map(self._restored_item, items))
+        segment = make_segment(items, escape if write is str else lambda text: escape(write(text)))
         if not segment.text:
             return raw_pieces(items)
         self.segments.append(segment)

@@ -28,7 +28,8 @@ from typing import Literal
 from pydantic import Field
 
 from headway.config import Config
-from headway.predict.markup.document import Document, DocumentBuilder, Item, ItemKind, Pieces
+from headway.predict.markup.document import BOUNDARY, Document, DocumentBuilder, Item, ItemKind, Pieces
+from headway.predict.markup.icu_messages import MessageReader, may_have_arguments
 from headway.predict.markup.placeholders import protected_parts
 
 MarkupKind = Literal["html", "xml"]
@@ -114,61 +115,119 @@ def is_untranslated_element(name: str, opening_tag: str, kept_names: frozenset[s
     return name in kept_names or _NOT_TRANSLATED.search(opening_tag) is not None
 
 
-def parse_markup(text: str, options: MarkupOptions, *, protect: bool = True) -> Document:
+def parse_markup(text: str, options: MarkupOptions, *, protect: bool = True, keeps_messages: bool = False) -> Document:
     """Return the document of a text with markup.
 
     Args:
         text: The text.
         options: The syntax, and the role of each tag.
         protect: Whether placeholders in the text are kept; see :mod:`headway.predict.markup.placeholders`.
+        keeps_messages: Whether ICU messages with branches are read as text, because their segments are parsed again.
     """
-    is_html = options.kind == "html"
-    tokens = _paired(list(_tokenize(text, is_html)), is_html)
-    splits = _splitting(tokens, options)
-    kept_names = _KEPT.union(options.ignore_tags) if is_html else frozenset(options.ignore_tags)
-    builder = DocumentBuilder()
-    pieces: list[str | int] = []
-    items: list[Item] = []
+    builder = DocumentBuilder(keeps_messages=keeps_messages)
+    pieces = _MarkupParser(options, protect).pieces(text, builder)
+    return Document(pieces, tuple(builder.segments))
 
-    def tag_pieces(token: _Token) -> Pieces:
-        return _translated_attributes(token.raw, options, builder, protect) if options.attributes else (token.raw,)
 
-    def end_segment() -> None:
-        pieces.extend(builder.add_segment(items, _escape_function(items)))
-        items.clear()
+class _MarkupParser:
+    """Parses texts with markup. The arguments are those of :func:`parse_markup`."""
 
-    index = 0
-    while index < len(tokens):
-        token, end = tokens[index], index
-        if token.kind == "text":
-            items += _text_items(token.raw, is_html, protect)
-        elif token.kind != "tag" and splits[index]:
-            end_segment()
-            pieces.append(token.raw)
-        elif token.kind != "tag":
-            items.append(Item("object", (token.raw,)))
-        else:
-            is_kept = not token.closing and is_untranslated_element(token.name, token.raw, kept_names)
-            if is_kept and token.partner is not None:
+    def __init__(self, options: MarkupOptions, protect: bool) -> None:
+        self._options, self._protect = options, protect
+        self._is_html = options.kind == "html"
+        names = options.ignore_tags
+        self._kept_names = _KEPT.union(names) if self._is_html else frozenset(names)
+
+    def pieces(self, text: str, builder: DocumentBuilder) -> Pieces:
+        """Return the pieces of a text, which may contain ICU messages."""
+        if not (self._protect and may_have_arguments(text)):
+            return self._pieces(text, builder)
+        # In pages, the text around a message is not one.
+        reader = MessageReader(text, self._pieces, hide_tags=self._hide_tags, is_message=not self._is_html)
+        return reader.pieces(builder)
+
+    def _hide_tags(self, text: str) -> str:
+        """Replace tags and the elements that are not translated."""
+        tokens = _paired(list(_tokenize(text, self._is_html)), self._is_html)
+        hidden: list[str] = []
+        end = -1  # index of the last token of an element that is not translated
+        for index, token in enumerate(tokens):
+            if index > end and self._is_kept(token) and token.partner is not None:
                 end = token.partner
-            if splits[index]:
+            hidden.append(token.raw if token.kind == "text" and index > end else BOUNDARY * len(token.raw))
+        return "".join(hidden)
+
+    def _is_kept(self, token: _Token) -> bool:
+        return (
+            token.kind == "tag"
+            and not token.closing
+            and is_untranslated_element(token.name, token.raw, self._kept_names)
+        )
+
+    def _pieces(self, text: str, builder: DocumentBuilder) -> Pieces:
+        tokens = _paired(list(_tokenize(text, self._is_html)), self._is_html)
+        splits = _splitting(tokens, self._options)
+        pieces: list[str | int] = []
+        items: list[Item] = []
+
+        def end_segment() -> None:
+            pieces.extend(builder.add_segment(items, _escape_function(items)))
+            items.clear()
+
+        index = 0
+        while index < len(tokens):
+            token, end = tokens[index], index
+            if token.kind == "text":
+                items += _text_items(token.raw, self._is_html, self._protect)
+            elif token.kind != "tag" and splits[index]:
                 end_segment()
-            if end > index:
-                inside = tokens[index : end + 1]
-                kept = _kept_element(inside)
-                if splits[index]:
-                    pieces += kept.raw
-                else:
-                    items.append(kept)
-            elif splits[index]:
-                pieces += tag_pieces(token)
-            elif token.partner is None:
-                items.append(Item("object", tag_pieces(token)))
+                pieces.append(token.raw)
+            elif token.kind != "tag":
+                items.append(Item("object", (token.raw,)))
             else:
-                items.append(Item("close" if token.closing else "open", tag_pieces(token)))
-        index = end + 1
-    end_segment()
-    return Document(tuple(pieces), tuple(builder.segments))
+                if self._is_kept(token) and token.partner is not None:
+                    end = token.partner
+                if splits[index]:
+                    end_segment()
+                if end > index:
+                    kept = _kept_element(tokens[index : end + 1])
+                    if splits[index]:
+                        pieces += kept.raw
+                    else:
+                        items.append(kept)
+                elif splits[index]:
+                    pieces += self._tag_pieces(token.raw, builder)
+                else:
+                    kind: ItemKind = "object" if token.partner is None else "close" if token.closing else "open"
+                    items.append(Item(kind, self._tag_pieces(token.raw, builder)))
+            index = end + 1
+        end_segment()
+        return tuple(pieces)
+
+    def _tag_pieces(self, tag: str, builder: DocumentBuilder) -> Pieces:
+        """Return the pieces of a tag, whose attributes may be translated."""
+        if not self._options.attributes:
+            return (tag,)
+        names = self._options.attributes
+        wanted = {name.lower() for name in names} if self._is_html else set(names)
+        pieces: list[str | int] = []
+        position = 0
+        for match in _ATTRIBUTE.finditer(tag):
+            if (match[1].lower() if self._is_html else match[1]) in wanted:
+                start, end = match.start(3) + 1, match.end(3) - 1
+
+                def parse(text: str, inner: DocumentBuilder, quote: str = tag[end]) -> Pieces:
+                    items = list(_text_items(text, self._is_html, self._protect))
+                    return inner.add_segment(items, _escape_function(items, quote))
+
+                value = tag[start:end]
+                reader = MessageReader(value, parse, is_message=not self._is_html)
+                pieces += (
+                    tag[position:start],
+                    *(reader.pieces(builder) if self._protect else parse(value, builder)),
+                )
+                position = end
+        return (*pieces, tag[position:])
 
 
 def text_without_markup(text: str, options: MarkupOptions) -> str:
@@ -372,18 +431,3 @@ def _escape_function(items: Iterable[Item], quote: str = "") -> Callable[[str], 
         return pattern.sub(lambda match: match.group() if match.lastgroup == "kept" else names[match.group()], text)
 
     return escape
-
-
-def _translated_attributes(tag: str, options: MarkupOptions, builder: DocumentBuilder, protect: bool) -> Pieces:
-    """Return the pieces of a tag whose attributes are translated."""
-    is_html = options.kind == "html"
-    wanted = {name.lower() for name in options.attributes} if is_html else set(options.attributes)
-    pieces: list[str | int] = []
-    position = 0
-    for match in _ATTRIBUTE.finditer(tag):
-        if (match[1].lower() if is_html else match[1]) in wanted:
-            start, end = match.start(3) + 1, match.end(3) - 1
-            items = list(_text_items(tag[start:end], is_html, protect))
-            pieces += (tag[position:start], *builder.add_segment(items, _escape_function(items, tag[end])))
-            position = end
-    return (*pieces, tag[position:])

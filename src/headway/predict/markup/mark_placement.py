@@ -64,10 +64,16 @@ def fill_document(document: Document, translations: Sequence[AlignedText | None]
 
 def visible_text(segment: Segment, translation: AlignedText) -> str:
     """Return the translation of a segment with its objects, as a reader sees it. Tags separate words."""
-    marks = tuple(map(_as_visible, segment.marks))
-    filled = _fill_segment(
-        replace(segment, marks=marks, escape=str), translation, lambda pieces: "".join(map(str, pieces))
+    visible = replace(
+        segment,
+        marks=tuple(map(_as_visible, segment.marks)),
+        placeholders=tuple(
+            replace(placeholder, raw=(segment.text[placeholder.start : placeholder.end],))
+            for placeholder in segment.placeholders
+        ),
+        escape=str,
     )
+    filled = _fill_segment(visible, translation, lambda pieces: "".join(map(str, pieces)))
     return text_as_seen(segment.before) + filled + text_as_seen(segment.after)
 
 

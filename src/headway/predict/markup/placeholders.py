@@ -2,7 +2,8 @@ r"""Find what a translation must contain exactly as the source does: placeholder
 
 ====================  ==============================================================================================
 placeholders          ``{name}``, ``{0}``, ``{{x}}``, ``${x}``, ``%{x}``, ``$x``, ``%s``, ``%1$d``, ``%(name)s``,
-                      ``%X%``, ICU messages, URLs, e-mail addresses, and code in backticks
+                      ``%X%``, URLs, e-mail addresses, and code in backticks
+ICU messages          the skeleton of :mod:`headway.predict.markup.icu_messages`; their branches are separate texts
 emoji                 with their modifiers, and sequences of them
 numbers with units    ``5 km``, ``30 %``, ``$5``. Only their digits must be kept, because separators and units depend on
                       the language: ``1,000 miles`` may become ``1.000 Meilen``
@@ -21,7 +22,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from headway.predict.markup.document import Document, DocumentBuilder, Item, ItemKind
+from headway.predict.markup.document import STAND_IN, Document, DocumentBuilder, Item, ItemKind, Pieces
+from headway.predict.markup.icu_messages import MessageReader, may_have_arguments
 
 _NESTED = "[^{}]*+"
 for _ in range(4):  # ICU messages are nested: {count, plural, one {# file} other {# files}}
@@ -46,6 +48,7 @@ _PROTECTED = re.compile(
         | %%(?!\w) | (?<![\w%])%[A-Za-z_]\w*% | (?<!\w)\$[A-Za-z_]\w*
         | (?:https?|ftps?|file)://[^\s<>"“”„»«`]*{_URL_END}
         | (?<![\w.@])www\.[\w-]+\.[^\s<>"“”„»«`]*{_URL_END}
+        | {STAND_IN.pattern}
         | (?<![\w.+-])(?:mailto:)?[\w+-]+(?:\.[\w+-]+)*@[\w-]+(?:\.[\w-]+)+
       )
     | (?P<emoji>(?:(?:[\U0001f1e6-\U0001f1ff]{{2}}|[0-9\#*]\ufe0f?\u20e3|{_EMOJI}){_MODIFIERS}*
@@ -62,7 +65,8 @@ _INLINE = re.compile(
 )
 # A text without any of these characters contains nothing to keep.
 _HINT = re.compile(
-    "[{%$@*_~`\\[\\d\\n\\r\u2028\u2029\u20e3\u231a-\u3299\U0001f000-\U0001faff€£¥]|://|www\\.|^\\s*[#>+|-]"
+    "[{%$@*_~`\\[\\d\\n\\r\u2028\u2029\u20e3\u231a-\u3299\U0001f000-\U0001faff€£¥]|://|www\\.|^\\s*[#>+|-]|"
+    + STAND_IN.pattern
 )
 _LINE_BREAK = re.compile("\r\n|[\n\r\u2028\u2029]")
 _QUOTES = {"„": "“”", "“": "”", '"': '"', "'": "'", "«": "»", "»": "«", "‚": "‘", "‘": "’", "(": ")", "[": "]"}
@@ -180,6 +184,15 @@ def parse_plain_text(text: str) -> Document | None:
     if is_plain(text) or not text.strip():
         return None
     builder = DocumentBuilder()
+    if may_have_arguments(text):
+        pieces = MessageReader(text, lambda part, inner: _plain_text_pieces(part, inner)[0]).pieces(builder)
+        return Document(pieces, tuple(builder.segments))
+    pieces, is_marked = _plain_text_pieces(text, builder)
+    return Document(pieces, tuple(builder.segments)) if is_marked else None
+
+
+def _plain_text_pieces(text: str, builder: DocumentBuilder) -> tuple[Pieces, bool]:
+    """Return the pieces of a text, and whether it contains anything to keep."""
     pieces: list[str | int] = []
     lines = list(_lines(text))
     is_marked, in_fence = len(lines) > 1, False
@@ -199,7 +212,7 @@ def parse_plain_text(text: str) -> Document | None:
             is_marked |= mark is not None or any(item.kind != "text" for item in items)
             pieces += (mark.group() if mark else "", *builder.add_segment(items))
         pieces.append(line_break)
-    return Document(tuple(pieces), tuple(builder.segments)) if is_marked or in_fence else None
+    return tuple(pieces), is_marked or in_fence
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:
