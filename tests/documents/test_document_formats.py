@@ -165,6 +165,23 @@ def test_text_without_words_stays(extension: str, text: str, tmp_path: Path) -> 
     assert target.read_text() == text
 
 
+@pytest.mark.parametrize(
+    ("extension", "text", "expected"),
+    [
+        ("md", "**one** [two](u) ~~three~~ <b>four</b> x\n", "[two](u)   x\n"),
+        ("json", '{"a": "<b>one</b> <a>two</a> <i>three</i> <s>four</s> x"}', '{"a": " <a>two</a>   x"}'),
+    ],
+)
+def test_emphasis_without_words_is_left_out_and_links_keep_their_words(
+    extension: str, text: str, expected: str, tmp_path: Path
+) -> None:
+    source, target = tmp_path / f"a.{extension}", tmp_path / f"b.{extension}"
+    source.write_text(text)
+    empty = " ".join(f'<g id="{number}"></g>' for number in range(4))
+    fill_document(lambda batch: [f"{empty} x"] * len(batch), source, target)
+    assert target.read_text() == expected
+
+
 @pytest.mark.parametrize("text", ["Compute 5 * 3, but \\*hello there\\* is text.\n", "snake_case and \\_private\\_\n"])
 def test_escaped_characters_do_not_become_emphasis(text: str, tmp_path: Path) -> None:
     import markdown_it

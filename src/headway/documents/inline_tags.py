@@ -20,6 +20,7 @@ from html import unescape
 from typing import Any, Literal
 
 from headway.documents.content import DocumentError, DocumentText
+from headway.predict.markup.html import is_plain_formatting
 from headway.predict.markup.placeholders import has_words
 
 _TAG = re.compile(r'<(?:(?P<open>g) id="(?P<pair>\d+)"|(?P<close>/g)|x id="(?P<object>\d+)"/|keep id="(?P<kept>\d+)")>')
@@ -40,6 +41,21 @@ class InlinePart:
     kind: Literal["text", "open", "close", "object"]
     text: str = ""
     payload: Any = None
+
+
+@dataclass(frozen=True)
+class SourceTag:
+    """The source of a tag or pair of tags.
+
+    Attributes:
+        opening: The opening tag, or the only one.
+        closing: The closing tag.
+        words: The source of the words between the tags. They remain if the translation has no words for the pair.
+    """
+
+    opening: str
+    closing: str = ""
+    words: str = ""
 
 
 class InlineText:
@@ -126,7 +142,7 @@ class InlineText:
 
 
 def parse_tags(text: str, tags: re.Pattern[str], read: Callable[[str], str] = str) -> InlineText:
-    """Parse a text that contains tags. The payload of a tag is its source and the source of its closing tag.
+    """Parse a text that contains tags. The payload of a tag is a :class:`SourceTag`.
 
     Args:
         text: The text.
@@ -146,11 +162,12 @@ def parse_tags(text: str, tags: re.Pattern[str], read: Callable[[str], str] = st
     for index, tag in enumerate(matches):
         inline.add_text(read(text[position : tag.start()]))
         if index in partners:
-            inline.open((tag.group(), matches[partners[index]].group()))
+            partner = matches[partners[index]]
+            inline.open(SourceTag(tag.group(), partner.group(), tags.sub("", text[tag.end() : partner.start()])))
         elif index in closing:
             inline.close()
         else:
-            inline.add_object((tag.group(), ""))
+            inline.add_object(SourceTag(tag.group()))
         position = tag.end()
     inline.add_text(read(text[position:]))
     return inline
@@ -162,10 +179,20 @@ def write_tags(inline: InlineText, translation: str, write: Callable[[str], str]
     Raises:
         DocumentError: The translation does not contain each tag exactly once, or its pairs are not nested.
     """
-    return "".join(
-        write(part.text) if part.kind == "text" else part.payload[part.kind == "close"]
-        for part in inline.translated_parts(translation)
-    )
+    out: list[str] = []
+    opened: list[int] = []
+    for part in inline.translated_parts(translation):
+        if part.kind == "open":
+            opened.append(len(out))
+        if part.kind != "close":
+            out.append(write(part.text) if part.kind == "text" else part.payload.opening)
+        elif any(map(str.strip, out[(start := opened.pop()) + 1 :])):
+            out.append(part.payload.closing)
+        elif is_plain_formatting(part.payload.opening):
+            out[start] = ""
+        else:
+            out += (part.payload.words, part.payload.closing)
+    return "".join(out)
 
 
 def _escape(text: str) -> str:

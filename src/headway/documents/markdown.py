@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headway.documents.content import DocumentContent, DocumentLimits, DocumentText, read_text
 from headway.documents.html_file import html_texts
-from headway.documents.inline_tags import InlinePart, InlineText
+from headway.documents.inline_tags import InlinePart, InlineText, SourceTag
 from headway.documents.line_breaks import break_like, wrap, wrapped_width
 from headway.errors import MissingPackageError
-from headway.predict.markup.html import is_untranslated_element
+from headway.predict.markup.html import is_plain_formatting, is_untranslated_element
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -61,6 +61,17 @@ class _Event:
     raw: str = ""
     text: str = ""
     name: str = ""
+
+
+@dataclass(frozen=True)
+class _MarkdownTag(SourceTag):
+    """A construct of Markdown or an HTML tag.
+
+    Attributes:
+        short_closing: The short form of the end of a reference, or empty.
+    """
+
+    short_closing: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,16 +129,22 @@ class _MarkdownParagraph:
             if part.kind == "text":
                 out.append(self._escaped(part.text))
                 continue
-            opening, closing, short = part.payload
+            opening, closing = part.payload.opening, part.payload.closing
             if part.kind == "open":
                 opened.append(len(out))
             elif part.kind == "close":
                 start = opened.pop()
+                if not any(map(str.strip, out[start + 1 :])):
+                    if set(closing) <= set("*_~") or is_plain_formatting(opening):
+                        out[start] = ""  # emphasis without words would be read as its marks
+                        continue
+                    out.append(part.payload.words)
                 if set(closing) == {"_"} and (
                     "".join(out[:start])[-1:].isalnum() or (following is not None and following.text[:1].isalnum())
                 ):
                     out[start] = closing = "*" * len(closing)  # inside a word, _ is not emphasis
                 words = "".join(out[start + 1 :])
+                short = part.payload.short_closing
                 out.append(short if short and closing == f"][{words}]" else closing)
                 continue
             elif opening.startswith("`") and out and out[-1].endswith("`"):
@@ -270,8 +287,7 @@ def _inline(
 ) -> tuple[InlineText, dict[str, str], frozenset[str]]:
     """Return the text between two positions, the sources of its escaped characters, and its unescaped characters.
 
-    The payload of a tag consists of its source, the source of its closing tag, and the closing tag's short form, if
-    any.
+    The payload of a tag is a :class:`_MarkdownTag`.
     """
     inline, written, bare = InlineText(), dict[str, str](), set[str]()
     inner_events = [event for event in events if start <= event.start and event.end <= end and event.kind != "break"]
@@ -282,7 +298,7 @@ def _inline(
         position = 0
         for match in _FOOTNOTE.finditer(raw):
             add_words(raw[position : match.start()])
-            inline.add_object((match.group(), "", ""))
+            inline.add_object(_MarkdownTag(match.group()))
             position = match.end()
         add_words(raw[position:])
 
@@ -302,17 +318,18 @@ def _inline(
         elif index in partners:
             partner = inner_events[partners[index]]
             if event.name.startswith("<") and is_untranslated_element(event.name[1:], event.raw):
-                inline.add_object((content[event.start : partner.end], "", ""), content[event.end : partner.start])
+                inline.add_object(_MarkdownTag(content[event.start : partner.end]), content[event.end : partner.start])
                 position = partner.end
                 continue
-            inline.open((event.raw, partner.raw, partner.text))
+            words = _BREAK.sub(" ", content[event.end : partner.start])
+            inline.open(_MarkdownTag(event.raw, partner.raw, words, partner.text))
         elif index in closing:
             inline.close()
         elif event.raw:
             # A line break separates words.
             is_break = event.name == "<br"
             inline.add_text(" " * (is_break and not content[start : event.start][-1:].isspace()))
-            inline.add_object((event.raw, "", ""), event.text)
+            inline.add_object(_MarkdownTag(event.raw), event.text)
             inline.add_text(" " * (is_break and not content[event.end : end][:1].isspace()))
     add_text(content[position:end])
     return inline, written, frozenset(bare)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import chain
 
 import pytest
@@ -62,6 +63,40 @@ def test_inline_tags_follow_their_words(source: str, expected: str) -> None:
 def test_points_are_not_placed_inside_of_joined_words(
     source: str, target: str, pairs: dict[str, str], expected: str
 ) -> None:
+    assert translated(parse_markup(source, HTML), target, pairs) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "pairs", "expected"),
+    [
+        ("um 7:29 **PM**", "à 19:29", {"um": "à", "7": "19", "29": "29"}, "à **19:29**"),
+        ("um 7:29 **PM**, ja", "à 19:29, oui", {"um": "à", "7": "19", "29": "29", "ja": "oui"}, "à **19:29**, oui"),
+        ("[die](u) Taste hier", "touche ici", {"Taste": "touche", "hier": "ici"}, "[touche](u) ici"),
+        ("ja, **so** doch.", "oui, si.", {"ja": "oui", "doch": "si"}, "oui, **si**."),
+        ("ja **so**, doch", "oui, si", {"ja": "oui", "doch": "si"}, "**oui**, si"),
+        ("das ~~x~~", "", {}, ""),
+        ("**a** *b* c", "x", {"a": "x"}, "**x**"),
+        ("**a** [b](u) c", "x", {"a": "x"}, "**x** [b](u)"),
+        ("**[a](u)** b", "", {}, "[a](u)"),
+        ("[**a**](u) b", "x", {"b": "x"}, "[**x**](u)"),
+        ("**zu** sehr", "trop", {"zu": "trop", "sehr": "trop"}, "**trop**"),
+    ],
+)
+def test_a_pair_without_a_counterpart_encloses_a_neighbor(
+    source: str, target: str, pairs: dict[str, str], expected: str
+) -> None:
+    document = parse_plain_text(source)
+    assert document is not None
+    assert translated(document, target, pairs) == expected
+    as_html = (("[", "<a href=u>"), ("](u)", "</a>"), ("**", "<b>"), ("~~", "<s>"), ("*", "<i>"))
+    for mark, opening in as_html:
+        closing = opening.replace("<", "</")
+        source, expected = (
+            text.replace(mark, opening)
+            if mark in ("[", "](u)")
+            else re.sub(rf"{re.escape(mark)}(.*?){re.escape(mark)}", rf"{opening}\1{closing}", text)
+            for text in (source, expected)
+        )
     assert translated(parse_markup(source, HTML), target, pairs) == expected
 
 
@@ -258,3 +293,18 @@ def test_everything_occurs_once_and_pairs_stay_nested(kinds: list[str], data: st
             if other not in around and name not in parents[other] and other != name:
                 inside = found.index(name) < found.index(other) < found.index(closing)
                 assert not inside, "two pairs side by side became nested"
+
+
+ENCLOSED = ["eins", "<b>zwei</b>", "<s>drei</s>", "<a href=u>vier</a>", "<i>fünf <a href=u>sechs</a></i>", ",", "{x}"]
+
+
+@given(parts=st.lists(st.sampled_from(ENCLOSED), max_size=8), data=st.data())
+@settings(max_examples=100)
+def test_no_pair_is_empty_whatever_the_translation_is(parts: list[str], data: st.DataObject) -> None:
+    source = " ".join(parts)
+    document = parse_markup(source, HTML).without_placeholders()
+    found = fill_document(
+        document, [aligned(each, "".join(["un", *data.draw(TARGETS)]), data.draw(LINKS)) for each in document.segments]
+    )
+    assert not re.search(r"<(\w+)[^>]*>\s*(<\w+[^>]*></\w+>)*</\1>", found), found
+    assert found.count("<a href=u>") == source.count("<a href=u>")

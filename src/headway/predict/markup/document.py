@@ -4,7 +4,7 @@ A :class:`Document` consists of text that is kept and of segments. A segment is 
 of tags that encloses words, or an object: anything between words that is kept unchanged, such as an empty tag or an
 emoji. Marks are not part of the segment's text, so any model can translate it, and the translation does not depend on
 them. :mod:`headway.predict.markup.mark_placement` puts the marks into the translation. Each mark occurs exactly once in
-the result.
+the result, except that emphasis may be left out if the translation has no word for it.
 
 Placeholders are different: most models copy them, and removing them from a sentence may leave it without its subject.
 They are part of the segment's text at first, and become objects (:meth:`Segment.without_placeholders`) only if the
@@ -28,6 +28,7 @@ from headway.text.words import word_spans
 Pieces = tuple[str | int, ...]  # text, and indices of segments
 Span = tuple[int, int]
 ItemKind = Literal["text", "number", "placeholder", "object", "open", "close"]
+WithoutWords = Literal["empty", "dropped", "source"]
 
 _OPENING, _CLOSING = "([{„«¿¡‚", ".,;:!?)]}“”»…。、，！？；：）」』"
 BOUNDARY = "\ufffc"
@@ -47,12 +48,15 @@ class Item:
         raw: The source of the part.
         text: The text that a reader sees. Empty for tags.
         separates: Whether an object contains white space between its parts, which separates words.
+        without_words: What becomes of a pair if the translation has no word for it: "empty" leaves a pair without
+            words, "dropped" leaves the tags out, and "source" encloses the words of the source.
     """
 
     kind: ItemKind
     raw: Pieces
     text: str = ""
     separates: bool = False
+    without_words: WithoutWords = "empty"
 
 
 @dataclass
@@ -70,6 +74,7 @@ class Mark:
         starts_with_space: Whether a pair encloses the space before its text.
         ends_with_space: Whether a pair encloses the space after its text.
         children: The marks inside a pair, in the order of the source.
+        without_words: See :class:`Item`.
     """
 
     start: int
@@ -82,6 +87,7 @@ class Mark:
     starts_with_space: bool = False
     ends_with_space: bool = False
     children: list[Mark] = field(default_factory=list)
+    without_words: WithoutWords = "empty"
 
     def has_pair_at(self, edge: int) -> bool:
         """Return whether a pair inside of the pair begins or ends at the same position of the source."""
@@ -388,7 +394,7 @@ class _TextBuilder:
                 pair.end, pair.closing = len(self.text), item.raw
                 pair.ends_with_space = bool(self.gap) and not objects
                 continue
-            mark = Mark(len(self.text), len(self.text), item.raw)
+            mark = Mark(len(self.text), len(self.text), item.raw, without_words=item.without_words)
             siblings = self._open_pairs[-1].children if self._open_pairs else self.marks
             siblings.append(mark)
             if item.kind == "open":

@@ -28,7 +28,7 @@ from typing import Literal
 from pydantic import Field
 
 from headway.config import Config
-from headway.predict.markup.document import BOUNDARY, Document, DocumentBuilder, Item, ItemKind, Pieces
+from headway.predict.markup.document import BOUNDARY, Document, DocumentBuilder, Item, ItemKind, Pieces, WithoutWords
 from headway.predict.markup.icu_messages import MessageReader, may_have_arguments
 from headway.predict.markup.placeholders import protected_parts
 
@@ -50,6 +50,9 @@ _KEPT = frozenset({
     "code", "kbd", "math", "pre", "samp", "script", "style", "svg", "var",
 })  # fmt: skip
 _RAW_TEXT = ("script", "style")  # elements of HTML without markup inside
+_FORMATTING = re.compile(
+    r"<(?:b|big|del|em|font|i|ins|mark|q|s|small|span|strike|strong|sub|sup|tt|u)\s*>", re.IGNORECASE
+)  # tags that have no effect without words
 _MAX_DEPTH = 50  # inline tags that are nested more deeply separate segments
 
 _NAME = r"[A-Za-z_:][^\s/>\"'=<]*"
@@ -113,6 +116,11 @@ class _Token:
 def is_untranslated_element(name: str, opening_tag: str, kept_names: frozenset[str] = _KEPT) -> bool:
     """Return whether an element's content stays untranslated, by its name or an attribute like ``translate="no"``."""
     return name in kept_names or _NOT_TRANSLATED.search(opening_tag) is not None
+
+
+def is_plain_formatting(opening_tag: str) -> bool:
+    """Return whether an element formats words and has no attributes, so that it is without effect if it is empty."""
+    return _FORMATTING.fullmatch(opening_tag) is not None
 
 
 def parse_markup(text: str, options: MarkupOptions, *, protect: bool = True, keeps_messages: bool = False) -> Document:
@@ -199,10 +207,16 @@ class _MarkupParser:
                     pieces += self._tag_pieces(token.raw, builder)
                 else:
                     kind: ItemKind = "object" if token.partner is None else "close" if token.closing else "open"
-                    items.append(Item(kind, self._tag_pieces(token.raw, builder)))
+                    raw = self._tag_pieces(token.raw, builder)
+                    items.append(Item(kind, raw, without_words=self._without_words(token)))
             index = end + 1
         end_segment()
         return tuple(pieces)
+
+    def _without_words(self, token: _Token) -> WithoutWords:
+        if not self._is_html:
+            return "empty"
+        return "dropped" if is_plain_formatting(token.raw) else "source"
 
     def _tag_pieces(self, tag: str, builder: DocumentBuilder) -> Pieces:
         """Return the pieces of a tag, whose attributes may be translated."""

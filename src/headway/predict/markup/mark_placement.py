@@ -3,7 +3,9 @@
 - A pair encloses the run of target words with the largest sum of scores. The score of a target word is the share of its
   source words that are enclosed, scaled to [-1, 1]. Pairs are nested as in the source. A space at the end of a pair is
   also enclosed if it is in the source, and so is one at its start. A pair inside of a word, such as the exponent of a
-  number, encloses the same characters if the translation contains the same word.
+  number, encloses the same characters if the translation contains the same word. A pair whose words have no counterpart
+  encloses a neighbor: the translation of the nearest word that no other pair encloses. If no word is left, see
+  :attr:`headway.predict.markup.document.Item.without_words`.
 - An object is placed before the translation of the word that follows it. If punctuation follows, the object is placed
   before the same punctuation, or after the translation of the word before it. If it has a space only on its right, it
   is placed after the translation of the word before it, too. It is never placed inside of words such as "don't",
@@ -14,13 +16,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from headway.predict.markup.document import BOUNDARY, Document, Mark, Pieces, Segment, Span, raw_pieces, text_as_seen
 from headway.text.words import word_spans
 
 _UNALIGNED = -0.25  # score of a target word without alignment for being inside a pair
+_NEIGHBORS = 3  # words on either side of a pair whose translations may be enclosed instead of the pair's own
 _LOOKAHEAD = 8  # characters that may be skipped to find the next token in a text
 
 
@@ -119,20 +123,33 @@ def _fill_segment(segment: Segment, translation: AlignedText, join: Callable[[Pi
                 out.extend((before, join(mark.opening), _space(translation.text[start : start + 1], mark.right)))
                 last = mark
             else:
-                out.append(join(mark.opening))
+                is_dropped = start == end and mark.without_words == "dropped"
+                words = _source_words(segment, mark) if start == end and mark.without_words == "source" else ""
+                if words and (last is not None or translation.text[:start][-1:].strip()):
+                    out.append(" ")
+                out.append("" if is_dropped else join(mark.opening))
                 if mark.starts_with_space and mark.start == start == 0 and not mark.has_pair_at(0):
                     out.append(" ")
                 render(mark.children, (mark.start, mark.end), (start, end))
+                out.append(words)
                 ends = mark.end == len(segment.text) and end == len(translation.text)
                 if mark.ends_with_space and ends and not mark.has_pair_at(mark.end):
                     out.append(" ")
-                out.append(join(mark.closing))
-                last = None
+                out.append("" if is_dropped else join(mark.closing))
+                if words and translation.text[end : end + 1].isalnum():
+                    out.append(" ")
+                last = mark if words else None
             position = end
         add_text(position, target[1])
 
     render(segment.marks, (0, len(segment.text)), (0, len(translation.text)))
     return "".join(out)
+
+
+def _source_words(segment: Segment, pair: Mark) -> str:
+    """Return the words of the source that a pair encloses, unless a pair inside of it encloses them."""
+    is_inside = any(child.closing is not None and child.without_words == "source" for child in pair.children)
+    return "" if is_inside else segment.escape(segment.text[pair.start : pair.end].strip())
 
 
 def _has_gap(before: str, mark: Mark) -> bool:
@@ -164,6 +181,7 @@ class _Placement:
         self._target = split_words(translation.text, translation.placeholders)
         self._source_text, self._target_text = segment.text, translation.text
         self._source_starts, self._source_ends = [start for start, _ in self._source], [end for _, end in self._source]
+        self._target_starts, self._target_ends = [start for start, _ in self._target], [end for _, end in self._target]
         # Every position is after the first entry, which is no word.
         self._joined = [(-1, -1), *(match.span() for match in _JOINED.finditer(translation.text))]
         rows, columns = len(self._source), len(self._target)
@@ -191,6 +209,10 @@ class _Placement:
             if order not in spans and mark.closing is not None and (run := self._best_run(mark, target, taken)):
                 taken.update(range(*run))
                 spans[order] = self._without_rest_of_word(mark, run)
+        for order, mark in enumerate(marks):
+            if order not in spans and mark.closing is not None and (run := self._neighbor(mark, target, taken)):
+                taken.update(range(*run))
+                spans[order] = self._target[run[0]][0], self._target[run[1] - 1][1]
         self._enclose_spaces(marks, spans, target)
         placed = [(span, order) for order, span in spans.items()]
         for order, mark in enumerate(marks):
@@ -273,6 +295,46 @@ class _Placement:
             if total > best[0]:
                 best = total, (begin, j + 1)
         return best[1]
+
+    def _neighbor(self, mark: Mark, target: Span, taken: set[int]) -> Span | None:
+        """Return the run of target words to enclose if no word belongs to a pair, or None if all words are taken.
+
+        The run is the word that shares its translation with the pair, or else the translation of the word after or
+        before the pair that is not separated from it by punctuation, or else the nearest word. Words that are joined,
+        such as "7:29", are one run.
+        """
+        first, last = bisect_left(self._target_starts, target[0]), bisect_right(self._target_ends, target[1])
+        if len(taken) >= last - first:
+            return None
+        start, end = bisect_right(self._source_ends, mark.start), bisect_left(self._source_starts, mark.end)
+        before, after = range(start - 1, max(-1, start - 1 - _NEIGHBORS), -1), range(end, end + _NEIGHBORS)
+        neighbors = [*self._same_clause(after), *self._same_clause(before), *before, *after]
+        near = [j for i in [*range(start, end), *neighbors] if i < len(self._source) for j in self._targets[i]]
+        if not near:
+            near = [min(len(self._target) - 1, start * len(self._target) // max(1, len(self._source)))]
+        free = (j for j in near if first <= j < last and j not in taken and self._is_word(j))
+        chosen = next(free, None)
+        if chosen is None:
+            by_distance = sorted((abs(j - near[0]), j) for j in range(first, last) if j not in taken)
+            chosen = next((j for _, j in by_distance if self._is_word(j)), by_distance[0][1])
+        return self._joined_run(chosen, first, last, taken)
+
+    def _same_clause(self, words: Iterable[int]) -> Iterator[int]:
+        """Yield source words up to the first punctuation mark."""
+        return takewhile(
+            lambda i: 0 <= i < len(self._source) and self._source_text[self._source[i][0]].isalnum(), words
+        )
+
+    def _is_word(self, j: int) -> bool:
+        start, end = self._target[j]
+        return end > start + 1 or self._target_text[start].isalnum()
+
+    def _joined_run(self, j: int, first: int, last: int, taken: set[int]) -> Span:
+        """Return the run of a target word and the words that are joined to it, if all of them are free."""
+        start, end = self._joined[bisect_right(self._joined, (self._target[j][0], len(self._target_text))) - 1]
+        run = bisect_left(self._target_starts, start), bisect_right(self._target_ends, end)
+        is_inside = first <= run[0] <= j < run[1] <= last
+        return run if is_inside and taken.isdisjoint(range(*run)) else (j, j + 1)
 
     def _position(self, mark: Mark, source: Span, target: Span) -> int:
         """Return the position of an object in the translation."""

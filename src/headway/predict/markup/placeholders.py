@@ -22,7 +22,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from headway.predict.markup.document import STAND_IN, Document, DocumentBuilder, Item, ItemKind, Pieces
+from headway.predict.markup.document import STAND_IN, Document, DocumentBuilder, Item, ItemKind, Pieces, WithoutWords
 from headway.predict.markup.icu_messages import MessageReader, may_have_arguments
 
 _NESTED = "[^{}]*+"
@@ -250,7 +250,8 @@ def _inline_items(line: str) -> list[Item]:
         left, right = line[start - 1 : start], line[end : end + 1]
         if partner is not None and (kind == "link_end" or (left.strip() and not right.isalnum())):
             index = opened[partner][1]
-            items[index] = Item("open", items[index].raw)
+            without_words: WithoutWords = "source" if kind == "link_end" else "dropped"
+            items[index] = Item("open", items[index].raw, without_words=without_words)
             items.append(Item("close", (mark,)))
             del opened[partner:]
         elif kind == "link_end":
