@@ -365,6 +365,7 @@ FIELD = '<w:r><w:fldChar w:fldCharType="{}"/></w:r>'
         (run("he") + "<w:proofErr w:type='spellStart'/>" + run("llo"), run("HELLO")),
         (run("one ") + run("two", BOLD) + run(" three"), run("ONE ") + run("TWO", BOLD) + run(" THREE")),
         (run("all bold", BOLD), run("ALL BOLD", BOLD)),
+        ("<w:r><w:t>one <w:r><w:t>two</w:t></w:r> three</w:t></w:r>", run("ONE TWO THREE")),
         (run("one", BOLD) + run(" ") + run("two two", ITALIC), run("ONE", BOLD) + run(" ") + run("TWO TWO", ITALIC)),
         (run("one ", BOLD) + run("two two"), run("ONE ", BOLD) + run("TWO TWO")),
         (run("one") + FOOTNOTE + run(" ", BOLD) + run("two", ITALIC) + run(" ") + FOOTNOTE,
@@ -379,7 +380,7 @@ FIELD = '<w:r><w:fldChar w:fldCharType="{}"/></w:r>'
          '<w:bookmarkStart w:id="1" w:name="x"/>' + run("ONE") + '<w:bookmarkEnd w:id="1"/>' + run(" TWO")),
         ('<w:bookmarkStart w:id="1" w:name="x"/>' + run("one") + '<w:bookmarkStart w:id="2" w:name="y"/>' + run(" two")
          + '<w:bookmarkEnd w:id="1"/>' + run(" three") + '<w:bookmarkEnd w:id="2"/>',
-         '<w:bookmarkStart w:id="2" w:name="y"/><w:bookmarkStart w:id="1" w:name="x"/>' + run("ONE TWO")
+         '<w:bookmarkStart w:id="1" w:name="x"/>' + run("ONE") + '<w:bookmarkStart w:id="2" w:name="y"/>' + run(" TWO")
          + '<w:bookmarkEnd w:id="1"/>' + run(" THREE") + '<w:bookmarkEnd w:id="2"/>'),
         ('<w:r><w:t>one</w:t><w:tab/><w:t>two</w:t><w:br/></w:r>',
          run("ONE") + "<w:r><w:tab/></w:r>" + run("TWO") + "<w:r><w:br/></w:r>"),

@@ -4,7 +4,8 @@ Each tag represents formatting or an object of the document, identified by a num
 
     ``<g id="0">words</g>``     formatting, or an element that contains words, such as a link
     ``<x id="1"/>``             an object between words, such as a picture or a footnote
-    ``<keep id="2">F5</keep>``  an object whose text is read as part of the sentence but not translated
+    ``<x id="2"> </x>``         white space other than a single space: several spaces, or an object such as a tab
+    ``<keep id="3">F5</keep>``  an object whose text is read as part of the sentence but not translated
 
 The names follow XLIFF. ``&``, ``<`` and ``>`` in the text are written as entities. The translation contains each tag
 once, so no object is lost. The :class:`headway.predict.MarkupOptions` for this syntax are in
@@ -14,33 +15,40 @@ once, so no object is lost. The :class:`headway.predict.MarkupOptions` for this 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import unescape
-from typing import Any, Literal
+from typing import Any
 
 from headway.documents.content import DocumentError, DocumentText
+from headway.documents.inline_spaces import InlinePart, WhiteSpace, place_spaces
 from headway.predict.markup.html import is_plain_formatting
+from headway.predict.markup.icu_messages import may_have_arguments
 from headway.predict.markup.placeholders import has_words
 
-_TAG = re.compile(r'<(?:(?P<open>g) id="(?P<pair>\d+)"|(?P<close>/g)|x id="(?P<object>\d+)"/|keep id="(?P<kept>\d+)")>')
+_TAG = re.compile(
+    r'<(?:(?P<open>g) id="(?P<pair>\d+)"|(?P<close>/g)|x id="(?P<object>\d+)"/|keep id="(?P<kept>\d+)")>'
+    r'|<x id="(?P<space>\d+)"> </x>'
+)
 _KEPT_END = "</keep>"
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_SPACES = re.compile(r"([ \t\r\n\f\v]+)")  # a no-break space is a character that the model reads
+_COLUMNS = re.compile(r"(?<=\S) {3,}(?=\S)")  # spaces that align words below each other
+
+
+_SPACE = InlinePart("text", " ")
 
 
 @dataclass(frozen=True)
-class InlinePart:
-    """A part of a translation: a piece of text or an inline tag.
+class _Tag:
+    """The source of a tag."""
 
-    Attributes:
-        kind: "text", the "open" or "close" tag of a pair, or "object".
-        text: The text, if ``kind`` is "text".
-        payload: The formatting or object that the tag represents. Both tags of a pair have the same payload.
-    """
+    source: str
 
-    kind: Literal["text", "open", "close", "object"]
-    text: str = ""
-    payload: Any = None
+    @property
+    def is_of_pair(self) -> bool:
+        return self.source.startswith(("<g", "</g"))
 
 
 @dataclass(frozen=True)
@@ -61,43 +69,101 @@ class SourceTag:
 class InlineText:
     """A text with inline tags, built piece by piece.
 
+    Args:
+        has_layout: Whether spaces may align words below each other. Such spaces are kept even if the text has no other
+            tags.
+
     Attributes:
         has_words: Whether the text contains anything to translate.
     """
 
-    def __init__(self) -> None:
-        self._parts: list[str] = []
+    def __init__(self, *, has_layout: bool = False) -> None:
+        self._items: list[str | InlinePart | _Tag] = []  # text, objects that are seen as white space, and tags
         self._payloads: list[Any] = []
+        self._has_layout = has_layout
         self.has_words = False
 
     def add_text(self, text: str) -> None:
         """Add text."""
         self.has_words = self.has_words or has_words(text)
-        self._parts.append(_escape(text))
+        self._items.append(text)
+
+    def add_space(self, payload: Any) -> None:
+        """Add an object that a reader sees as white space, such as a tab or a line break."""
+        self._items.append(InlinePart("object", payload=payload))
 
     def open(self, payload: Any) -> None:
         """Add the start of a pair."""
-        self._parts.append(f'<g id="{len(self._payloads)}">')
+        self._items.append(_Tag(f'<g id="{len(self._payloads)}">'))
         self._payloads.append(payload)
 
     def close(self) -> None:
         """Add the end of the pair that was opened last."""
-        self._parts.append("</g>")
+        self._items.append(_Tag("</g>"))
 
     def add_object(self, payload: Any, visible: str = "") -> None:
         """Add an object, which is kept. ``visible`` is the text that the object displays."""
         number = len(self._payloads)
         self._payloads.append(payload)
         if visible.strip():
-            self._parts.append(f'<keep id="{number}">{_escape(visible)}{_KEPT_END}')
+            self._items.append(_Tag(f'<keep id="{number}">{_escape(visible)}{_KEPT_END}'))
         else:
-            self._parts.append(f'<x id="{number}"/>')
+            self._items.append(_Tag(f'<x id="{number}"/>'))
 
-    @property
+    @cached_property
     def source(self) -> DocumentText:
-        """The text to translate. Its syntax is "plain" if it has no tags."""
-        whole = "".join(self._parts)
-        return DocumentText(whole, "tagged") if self._payloads else DocumentText(unescape(whole))
+        """The complete text to translate. Its syntax is "plain" if it has no tags."""
+        text = "".join(item for item in self._items if isinstance(item, str))
+        if all(isinstance(item, str) for item in self._items) and not (self._has_layout and _COLUMNS.search(text)):
+            return DocumentText(text)
+        # The white space of ICU messages is part of their syntax.
+        return DocumentText(
+            "".join(self._tagged(self._items if may_have_arguments(text) else self._separated())), "tagged"
+        )
+
+    def _tagged(self, items: Iterable[str | InlinePart | _Tag]) -> Iterator[str]:
+        """Yield the source of the text with tags, among them those for white space."""
+        between: list[str | list[InlinePart]] = []  # white space, and tags of pairs, since the last text or object
+        for item in items:
+            if isinstance(item, InlinePart):
+                last = between[-1] if between else ""
+                if isinstance(last, str):
+                    between.append([item])
+                else:
+                    last.append(item)
+            elif isinstance(item, _Tag) and item.is_of_pair:
+                between.append(item.source)
+            else:
+                yield from self._between(between)
+                between = []
+                yield item.source if isinstance(item, _Tag) else _escape(item)
+        yield from self._between(between)
+
+    def _separated(self) -> Iterator[str | InlinePart | _Tag]:
+        """Yield the items, with the white space of texts as separate parts."""
+        for item in self._items:
+            if not isinstance(item, str):
+                yield item
+                continue
+            for number, piece in enumerate(_SPACES.split(item)):
+                if piece:
+                    yield InlinePart("text", piece) if number % 2 else piece
+
+    def _between(self, parts: Sequence[str | list[InlinePart]]) -> Iterator[str]:
+        """Yield the source of white space and tags of pairs. White space gets tags if it is more than a single space.
+
+        A model reads only one of two spaces with tags between, so each of them gets a tag.
+        """
+        spaces = [part for part in parts if not isinstance(part, str)]
+        is_single = len(spaces) == 1 and spaces[0] == [_SPACE]
+        for part in parts:
+            if isinstance(part, str):
+                yield part
+            elif is_single:
+                yield _SPACE.text
+            else:
+                self._payloads.append(WhiteSpace(tuple(part)))
+                yield f'<x id="{len(self._payloads) - 1}"> </x>'
 
     def translated_parts(self, translation: str) -> list[InlinePart]:
         """Return the parts of a translation.
@@ -105,13 +171,13 @@ class InlineText:
         Raises:
             DocumentError: The translation does not contain each tag exactly once, or its pairs are not nested.
         """
-        if not self._payloads:
+        if self.source.syntax == "plain":
             return [InlinePart("text", translation)]
         parts = list(self._parse(translation))
         opened = [id(part.payload) for part in parts if part.kind in ("open", "object")]
         if sorted(opened) != sorted(map(id, self._payloads)):
             raise DocumentError("a translation does not contain each inline tag of its source once")
-        return parts
+        return place_spaces(list(self._parse(self.source.text)), parts)
 
     def _parse(self, translation: str) -> Iterator[InlinePart]:
         position, pairs = 0, list[Any]()
@@ -129,7 +195,7 @@ class InlineText:
             else:
                 if match["kept"]:
                     position = max(position, translation.find(_KEPT_END, position) + len(_KEPT_END))
-                yield InlinePart("object", payload=self._payload(match["object"] or match["kept"]))
+                yield InlinePart("object", payload=self._payload(match["object"] or match["kept"] or match["space"]))
         if pairs:
             raise DocumentError("a translation has an inline tag that does not end")
         if position < len(translation):

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headway.documents.content import DocumentContent, DocumentLimits, DocumentText, read_text
 from headway.documents.html_file import html_texts
-from headway.documents.inline_tags import InlinePart, InlineText, SourceTag
+from headway.documents.inline_spaces import InlinePart
+from headway.documents.inline_tags import InlineText, SourceTag
 from headway.documents.line_breaks import break_like, wrap, wrapped_width
 from headway.errors import MissingPackageError
 from headway.predict.markup.html import is_plain_formatting, is_untranslated_element

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
-from headway.documents.inline_tags import InlinePart, InlineText
+from headway.documents.inline_spaces import InlinePart
+from headway.documents.inline_tags import InlineText
 from headway.documents.safe_xml import remove_invalid_characters
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-InlineRole = Literal["pair", "object", "keep", "start", "end", "break"]
+InlineRole = Literal["pair", "object", "keep", "start", "end", "break", "space"]
+_LINE_BREAKS = re.compile(r"([ \t]*(?:\r\n|\r|\n)\s*)")
 
 
 @dataclass(frozen=True)
@@ -22,8 +26,8 @@ class InlineElement:
 
     Attributes:
         role: "pair" encloses text to translate. "object" and "keep" do not; the text of "keep" is read as part of the
-            sentence. "start" and "end" mark the ends of a range. "break" separates texts, as does a pair that contains
-            a break.
+            sentence. "space" is an object that a reader sees as white space. "start" and "end" mark the ends of a
+            range. "break" separates texts, as does a pair that contains a break.
         key: Identifies the range.
     """
 
@@ -45,14 +49,24 @@ class MixedContent:
     Args:
         element: The element to read and fill.
         classify: Returns the role of each child.
+        has_layout: Whether spaces may align words below each other; see :class:`InlineText`.
+        has_lines: Whether line breaks in the text separate texts.
     """
 
-    def __init__(self, element: _Element, classify: Callable[[_Element], InlineElement]) -> None:
+    def __init__(
+        self,
+        element: _Element,
+        classify: Callable[[_Element], InlineElement],
+        *,
+        has_layout: bool = False,
+        has_lines: bool = False,
+    ) -> None:
         self._element, self._classify = element, classify
-        self._pieces: list[InlineText | InlinePart] = [InlineText()]
+        self._has_layout, self._has_lines = has_layout, has_lines
+        self._pieces: list[InlineText | InlinePart] = [self._new_text()]
         self._with_breaks: set[_Element] = set()
         self._find_breaks(element)
-        self._read(element, may_break=True)
+        self._read(element)
 
     @property
     def texts(self) -> list[InlineText]:
@@ -76,25 +90,30 @@ class MixedContent:
         for part in (part for parts in pieces for part in parts):
             _append_part(stack, part)
 
-    def _read(self, parent: _Element, *, may_break: bool) -> None:
-        self._text.add_text(parent.text or "")
+    def _read(self, parent: _Element) -> None:
+        self._add_text(parent.text)
         children = list(parent)
         kinds = [self._classify(child) for child in children]
-        ranges = nested_ranges([(kind.role, kind.key) for kind in kinds])
+        num_breaks = [0, *accumulate(map(self._is_break, children, kinds))]
+        # A range that contains a break encloses no text: its ends are objects.
+        ranges = {
+            start: end
+            for start, end in nested_ranges([(kind.role, kind.key) for kind in kinds]).items()
+            if num_breaks[start] == num_breaks[end]
+        }
         ends = set(ranges.values())
-        num_open = 0  # ranges that enclose the child
         for index, (child, kind) in enumerate(zip(children, kinds, strict=True)):
-            num_open += (index in ranges) - (index in ends)
-            can_break = may_break and not num_open
-            if kind.role == "break" and can_break:
-                self._pieces += [InlinePart("object", payload=child), InlineText()]
-            elif kind.role == "pair" and can_break and child in self._with_breaks:
-                self._pieces += [InlinePart("open", payload=child), InlineText()]
-                self._read(child, may_break=True)
-                self._pieces += [InlinePart("close", payload=child), InlineText()]
+            if kind.role == "break":
+                self._pieces += [InlinePart("object", payload=child), self._new_text()]
+            elif kind.role == "space":
+                self._text.add_space(child)
+            elif kind.role == "pair" and child in self._with_breaks:
+                self._pieces += [InlinePart("open", payload=child), self._new_text()]
+                self._read(child)
+                self._pieces += [InlinePart("close", payload=child), self._new_text()]
             elif kind.role == "pair":
                 self._text.open(child)
-                self._read(child, may_break=False)
+                self._read(child)
                 self._text.close()
             elif index in ranges:
                 self._text.open(_ElementRange(child, children[ranges[index]]))
@@ -102,17 +121,35 @@ class MixedContent:
                 self._text.close()
             else:
                 self._text.add_object(child, "".join(child.itertext()) if kind.role == "keep" else "")
-            self._text.add_text(child.tail or "")
+            self._add_text(child.tail)
+
+    def _add_text(self, text: str | None) -> None:
+        lines = _LINE_BREAKS.split(text or "") if self._has_lines else [text or ""]
+        self._text.add_text(lines[0])
+        for line_break, line in zip(lines[1::2], lines[2::2], strict=True):
+            self._pieces += [InlinePart("text", line_break), self._new_text()]
+            self._text.add_text(line)
+
+    def _new_text(self) -> InlineText:
+        return InlineText(has_layout=self._has_layout)
 
     def _find_breaks(self, element: _Element) -> bool:
         """Collect the elements that contain a break, and return whether ``element`` is one of them."""
-        has_break = False
+        has_break = self._has_line_break(element.text)
         for child in element:
-            role = self._classify(child).role
-            has_break |= role == "break" or (role == "pair" and self._find_breaks(child))
+            kind = self._classify(child)
+            inside = kind.role == "pair" and self._find_breaks(child)
+            has_break |= inside or self._is_break(child, kind)
         if has_break:
             self._with_breaks.add(element)
         return has_break
+
+    def _is_break(self, child: _Element, kind: InlineElement) -> bool:
+        """Return whether a child is a break, contains one, or is before one."""
+        return kind.role == "break" or child in self._with_breaks or self._has_line_break(child.tail)
+
+    def _has_line_break(self, text: str | None) -> bool:
+        return self._has_lines and text is not None and _LINE_BREAKS.search(text) is not None
 
     @property
     def _text(self) -> InlineText:

@@ -25,7 +25,7 @@ _PARAGRAPHS = (f"{_TEXT}p", f"{_TEXT}h")
 _PAIRS = {f"{_TEXT}{name}" for name in ("span", "a", "meta", "meta-field")}
 _BREAKS = {f"{_TEXT}tab", f"{_TEXT}line-break"}
 _RANGE_NAMES = (f"{_TEXT}name", f"{_TEXT}change-id", f"{_TEXT}id", f"{_OFFICE}name")
-_NOT_VISIBLE = {f"{_TEXT}{name}" for name in ("s", "note", "ruby", "script", "hidden-text", "hidden-paragraph")}
+_NOT_VISIBLE = {f"{_TEXT}{name}" for name in ("note", "ruby", "script", "hidden-text", "hidden-paragraph")}
 
 
 def read_odt(path: Path, limits: DocumentLimits) -> DocumentContent:
@@ -41,7 +41,11 @@ def read_odt(path: Path, limits: DocumentLimits) -> DocumentContent:
     if b"encryption-data" in package.read("META-INF/manifest.xml"):
         raise DocumentError("the document is encrypted; save it without a password")
     files = {name: package.read_xml(name) for name in ("content.xml", "styles.xml") if name in package.names}
-    contents = [MixedContent(element, _classify) for file in files.values() for element in _paragraphs(file.root)]
+    contents = [
+        MixedContent(element, _classify, has_layout=True)
+        for file in files.values()
+        for element in _paragraphs(file.root)
+    ]
 
     def write(translations: Sequence[str], target: Path) -> None:
         fill_all(contents, translations)
@@ -63,6 +67,8 @@ def _classify(element: _Element) -> InlineElement:
         return InlineElement("pair")
     if tag in _BREAKS:
         return InlineElement("break")
+    if tag == f"{_TEXT}s":
+        return InlineElement("space")
     if tag == f"{_OFFICE}annotation" and element.get(_OFFICE + "name"):
         return InlineElement("start", ("annotation", element.get(_OFFICE + "name")))
     kind, _, end = name.rpartition("-")

@@ -3,8 +3,9 @@
 A paragraph consists of runs, each with its formatting. Adjacent runs with the same formatting are joined, because
 spelling checks and editing sessions split runs arbitrarily. The most common formatting in a text gets no tag, so most
 texts have no tags. Spaces between words of different formatting get no tags, either
-(:mod:`headway.documents.office_spaces`). Objects, fields and tracked deletions are kept; tabs and line breaks separate
-texts. Hyperlinks, tracked insertions and similar elements enclose the translations of their words.
+(:mod:`headway.documents.office_spaces`), but a run of several spaces alone, such as a blank to fill in, is an object
+that a reader sees as white space. Objects, fields and tracked deletions are kept; tabs and line breaks separate texts.
+Hyperlinks, tracked insertions and similar elements enclose the translations of their words.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from headway.documents.inline_tags import InlinePart, InlineText
+from headway.documents.inline_spaces import InlinePart
+from headway.documents.inline_tags import InlineText
 from headway.documents.mixed_content import nested_ranges
 from headway.documents.office_spaces import FixedObject, FormattedText, SpaceFormats
 from headway.documents.safe_xml import local_name, remove_invalid_characters
@@ -38,7 +40,7 @@ _CONTROLS = {"date", "dropDownList", "comboBox", "checkbox", "picture"}
 _NO_FORMATTING = {"lang", "noProof"}
 _NO_FORMATTING_ATTRIBUTES = {"lang", "altLang", "dirty", "err", "noProof", "smtClean", "bmk"}
 _TRANSLATED_FIELD = re.compile(r"\s*(?:HYPERLINK|TOC)\b", re.IGNORECASE)
-_MANY_SPACES = 2  # a run of at least this many spaces alone is layout, such as a blank to fill in
+_MANY_SPACES = 2  # a run of at least this many spaces alone is layout
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ class _Part:
     """A part of a paragraph.
 
     Attributes:
-        kind: "text"; "object", which is kept; "break", which separates texts; "start" or "end" of a range; "container".
+        kind: "text"; "object", which is kept; "space", an object that a reader sees as white space; "break", which
+            separates texts; "start" or "end" of a range; "container".
         elements: The elements to keep.
         text: The text, or the text that an object displays.
         format: Identifies the formatting of a text.
@@ -80,7 +83,7 @@ class _Part:
         field: The role of the part in a field, such as "separate". Empty outside fields.
     """
 
-    kind: Literal["text", "object", "break", "start", "end", "container"]
+    kind: Literal["text", "object", "space", "break", "start", "end", "container"]
     elements: list[_Element | _RunContent] = field(default_factory=list)
     text: str = ""
     format: bytes = b""
@@ -178,8 +181,10 @@ class OfficeParagraph:
         contents = [child for child in run if local_name(child) != "rPr" and local_name(child) not in _DROPPED]
         for child in contents:
             name = local_name(child)
-            text = (child.text or "") if name == "t" else _CHARACTERS.get(name)
-            if text is not None and not (text.isspace() and len(text) >= _MANY_SPACES):
+            # Some programs write runs inside of the text of a run.
+            text = "".join(child.itertext()) if name == "t" else _CHARACTERS.get(name)
+            is_layout = text is not None and len(text) >= _MANY_SPACES and not text.strip(" ")
+            if text is not None and not is_layout:
                 for number, piece in enumerate(text.split("\t")):  # PowerPoint stores tabs as characters
                     if number:
                         yield _Part("break", [self._run("\t", properties)])
@@ -191,7 +196,7 @@ class OfficeParagraph:
                 kind = child.get(WORD + "fldCharType") if name == "fldChar" else None
                 yield _Part("break", [kept], child.text or "", field=kind or "instruction")
             else:
-                yield _Part("break" if name in _BREAKS else "object", [kept])
+                yield _Part("space" if is_layout else "break" if name in _BREAKS else "object", [kept])
 
     def _visible(self, element: _Element) -> Iterator[str]:
         if local_name(element) in ("fld", "fldSimple", "sdt", "ruby"):
@@ -244,7 +249,7 @@ class OfficeParagraph:
         ]
 
     def _add(self, parent: _Element, parts: Sequence[_Part]) -> None:
-        """Add the texts between breaks. The marks of overlapping ranges are put before or after the text."""
+        """Add the texts between breaks."""
         start = 0
         for index, part in enumerate([*parts, _Part("break")]):
             if part.kind == "break" or (part.kind == "container" and part.has_break):
@@ -258,16 +263,9 @@ class OfficeParagraph:
                 self._pieces.append(InlinePart("close", payload=part))
 
     def _add_text(self, parent: _Element, parts: Sequence[_Part]) -> None:
-        ranges = nested_ranges([(part.kind, part.key) for part in parts])
-        nested = ranges.keys() | set(ranges.values())
-        is_loose = [part.kind in ("start", "end") and index not in nested for index, part in enumerate(parts)]
-        loose = [part for part, outside in zip(parts, is_loose, strict=True) if outside]
-        self._pieces += [InlinePart("object", payload=part) for part in loose if part.kind == "start"]
-        inline, spaces = InlineText(), SpaceFormats()
-        enclosed = [part for part, outside in zip(parts, is_loose, strict=True) if not outside]
-        base = self._add_inline(inline, spaces, parent, enclosed)
+        inline, spaces = InlineText(has_layout=True), SpaceFormats()
+        base = self._add_inline(inline, spaces, parent, parts)
         self._pieces.append(_ParagraphText(inline, base, spaces))
-        self._pieces += [InlinePart("object", payload=part) for part in loose if part.kind == "end"]
 
     def _add_inline(
         self, inline: InlineText, spaces: SpaceFormats, parent: _Element, parts: Sequence[_Part]
@@ -305,7 +303,9 @@ class OfficeParagraph:
                 inline.open(_PartRange(part, parts[ranges[index]]))
             elif index in ends:
                 inline.close()
-            else:
+            elif part.kind == "space":
+                inline.add_space(part)
+            else:  # an object, or the mark of a range that overlaps with another one or ends in another text
                 inline.add_object(part, part.text if part.kind == "object" else "")
         if opened is not None:
             inline.close()

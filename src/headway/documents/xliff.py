@@ -8,18 +8,25 @@ elements with ``translate="no"`` are also kept. New translations are marked: ``s
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.documents.content import DocumentContent, DocumentError, DocumentLimits
 from headway.documents.mixed_content import InlineElement, MixedContent, fill_all
 from headway.documents.safe_xml import local_name, parse_xml
+from headway.predict.markup.icu_messages import may_have_arguments
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
 _UNTRANSLATED = ("new", "needs-translation", "initial")
+_LINE_BREAK_NAMES = frozenset({"lb", "x-html-br", "xlf:lb", "LINE_BREAK"})
+_LINE_BREAK = re.compile(r"\s*<br\s*/?>\s*|[ \t]*(?:\\r)?(?:\\n|[\r\n])\s*", re.IGNORECASE)
+_SPACE = re.compile(r"(?:\s|&nbsp;|&#160;|\\t)+")
+_XML_SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 _UNIT_1, _UNIT_2 = "trans-unit", "segment"
 
 
@@ -38,8 +45,12 @@ def read_xliff(path: Path, limits: DocumentLimits) -> DocumentContent:
             f"the file is not XLIFF (element {local_name(root)}, version {version!r})", accepted="1.2 or 2"
         )
     units = list(_units(root, _UNIT_1 if version.startswith("1") else _UNIT_2))
-    targets = [(unit, _target(unit)) for unit in units]
-    contents = [content for _, target in targets for content in _contents(target)]
+    targets = [(unit, _target(unit)) for unit, _ in units]
+    contents = [
+        content
+        for (unit, target), (_, keeps_space) in zip(targets, units, strict=True)
+        for content in _contents(unit, target, keeps_space)
+    ]
 
     def write(translations: Sequence[str], target_path: Path) -> None:
         fill_all(contents, translations)
@@ -50,16 +61,27 @@ def read_xliff(path: Path, limits: DocumentLimits) -> DocumentContent:
     return DocumentContent([text.source for content in contents for text in content.texts], write)
 
 
-def _units(element: _Element, name: str) -> Iterator[_Element]:
-    """Yield the units that need a translation. Elements with ``translate="no"`` are skipped with all their content."""
-    inherited = [(element, True)]
+def _units(element: _Element, name: str) -> Iterator[tuple[_Element, bool]]:
+    """Yield the units that need a translation, and whether their white space is kept.
+
+    Elements with ``translate="no"`` are skipped with all their content.
+    """
+    inherited = [(element, True, False)]
     while inherited:
-        node, is_translated = inherited.pop()
+        node, is_translated, keeps_space = inherited.pop()
         is_translated = {"no": False, "yes": True}.get(node.get("translate", ""), is_translated)
+        keeps_space = _keeps_space(node, keeps_space)
         if local_name(node) != name:
-            inherited += [(child, is_translated) for child in reversed(node) if local_name(child) != "alt-trans"]
+            inherited += [
+                (child, is_translated, keeps_space) for child in reversed(node) if local_name(child) != "alt-trans"
+            ]
         elif is_translated and _needs_translation(node):
-            yield node
+            yield node, keeps_space
+
+
+def _keeps_space(element: _Element, inherited: bool) -> bool:
+    """Return whether the white space of an element is kept (``xml:space``)."""
+    return {"preserve": True, "default": False}.get(element.get(_XML_SPACE, ""), inherited)
 
 
 def _child(unit: _Element, name: str) -> _Element | None:
@@ -84,19 +106,26 @@ def _target(unit: _Element) -> _Element:
     target.tag = str(source.tag).replace("seg-source", "target").replace("source", "target")
     old = _child(unit, "target")
     attributes = {} if old is None else dict(old.attrib)
-    spaces = {name: value for name, value in source.attrib.items() if str(name).endswith("}space")}
+    spaces = {name: value for name, value in source.attrib.items() if name == _XML_SPACE}
     target.attrib.clear()
     target.attrib.update(spaces | attributes)
     return target
 
 
-def _contents(target: _Element) -> Iterator[MixedContent]:
+def _contents(unit: _Element, target: _Element, keeps_space: bool) -> Iterator[MixedContent]:
+    parent = unit.getparent()
+    data = () if parent is None else parent.iterfind("{*}originalData/{*}data")
+    native_codes = {entry.get("id", ""): entry.text or "" for entry in data}
     segments = [mark for mark in target.iter() if local_name(mark) == "mrk" and mark.get("mtype") == "seg"]
+    classify, keeps_space = partial(_classify, native_codes=native_codes), _keeps_space(target, keeps_space)
     for element in segments or [target]:
-        yield MixedContent(element, _classify)
+        # The line breaks of an ICU message are part of its syntax.
+        has_lines = keeps_space and not may_have_arguments("".join(element.itertext()))
+        yield MixedContent(element, classify, has_lines=has_lines)
 
 
-def _classify(element: _Element) -> InlineElement:
+def _classify(element: _Element, native_codes: Mapping[str, str]) -> InlineElement:
+    """Return the role of an inline element. ``native_codes`` are the codes that the unit stores, by their ids."""
     match local_name(element):
         case "g" | "pc":
             return InlineElement("pair")
@@ -111,8 +140,20 @@ def _classify(element: _Element) -> InlineElement:
             return InlineElement("start", element.get("id"))
         case "ec":
             return InlineElement("end", element.get("startRef"))
+        case "x" | "ph" | "it":
+            return _classify_code(element, native_codes)
         case _:
             return InlineElement("object")
+
+
+def _classify_code(code: _Element, native_codes: Mapping[str, str]) -> InlineElement:
+    """Return the role of an inline code without content, by its names and the native code that it stands for."""
+    names = [code.get(name, "") for name in ("ctype", "subType", "equiv", "id")]
+    native = native_codes.get(code.get("dataRef", ""))
+    shown = [text for text in (code.get("equiv-text"), code.get("disp"), code.text, native) if text]
+    if not _LINE_BREAK_NAMES.isdisjoint(names) or any(map(_LINE_BREAK.fullmatch, shown)):
+        return InlineElement("break")
+    return InlineElement("space" if any(map(_SPACE.fullmatch, shown)) else "object")
 
 
 def _set_target(unit: _Element, target: _Element) -> None:

@@ -9,7 +9,8 @@
 - An object is placed before the translation of the word that follows it. If punctuation follows, the object is placed
   before the same punctuation, or after the translation of the word before it. If it has a space only on its right, it
   is placed after the translation of the word before it, too. It is never placed inside of words such as "don't",
-  "well-known" and "12.5", unless it is beside an apostrophe or hyphen in the source.
+  "well-known" and "12.5", unless it is beside an apostrophe or hyphen in the source. An object inside of a word stays
+  at its place if the translation contains the same word.
 """
 
 from __future__ import annotations
@@ -218,6 +219,9 @@ class _Placement:
         for order, mark in enumerate(marks):
             if order in spans:
                 continue
+            if enclosed := self._inside_word(mark, target, spans):
+                placed.append((enclosed[0], order))
+                continue
             position = self._position(mark, source, target)
             if not {mark.left, mark.right}.intersection(_JOINERS):
                 start, end = self._joined[bisect_left(self._joined, (position,)) - 1]
@@ -232,14 +236,17 @@ class _Placement:
         return [(span, marks[order]) for span, order in sorted(placed)]
 
     def _inside_word(self, mark: Mark, target: Span, spans: dict[int, Span]) -> tuple[Span, int] | None:
-        """Return the place of a pair inside of a word that the translation contains unchanged, and this word.
+        """Return the place of a mark inside of a word that the translation contains unchanged, and this word.
 
         Places beside the characters ``target``, or that overlap with one of ``spans``, are not considered.
         """
         word = bisect_right(self._source_ends, mark.start)
+        if word == len(self._source):
+            return None
         begin, end = self._source[word]
         start = max(begin, mark.start)  # a mark begins before the space before its first word
-        if mark.end > end or (start, mark.end) == (begin, end):
+        is_inside = begin < mark.start < end if mark.closing is None else mark.end <= end
+        if not is_inside or (start, mark.end) == (begin, end):
             return None
         text = self._source_text[begin:end]
         for j in dict.fromkeys([*self._targets[word], *range(len(self._target))]):

@@ -1,0 +1,148 @@
+"""White space beside inline tags: a translation gets it as in its source.
+
+Models read and write single spaces between words, and word alignment places tags without regard to spaces. A *gap* is
+the place between two tags that follow each other, or between a tag and text. The spaces of a translation are moved to
+the gaps that have spaces in the source; white space other than a single space comes back as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+_OPENING = "([{„“«¿¡‚‘"
+
+
+@dataclass(frozen=True)
+class InlinePart:
+    """A part of a translation: a piece of text or an inline tag.
+
+    Attributes:
+        kind: "text", the "open" or "close" tag of a pair, or "object".
+        text: The text, if ``kind`` is "text".
+        payload: The formatting or object that the tag represents. Both tags of a pair have the same payload.
+    """
+
+    kind: Literal["text", "open", "close", "object"]
+    text: str = ""
+    payload: Any = None
+
+
+@dataclass(frozen=True)
+class WhiteSpace:
+    """Payload of an object: consecutive spaces, and objects that a reader sees as white space."""
+
+    parts: tuple[InlinePart, ...]
+
+
+_Tag = tuple[str, int] | None  # the kind of a tag and the identity of its payload; None for text
+_Neighbors = tuple[_Tag, _Tag]
+
+
+@dataclass(frozen=True)
+class _Gap:
+    """A place for spaces.
+
+    Attributes:
+        neighbors: What is on the left and on the right of the gap.
+        spaces: The spaces.
+        joins_object: Whether an object and a word are on both sides, without a space between them.
+    """
+
+    neighbors: _Neighbors
+    spaces: str
+    joins_object: bool
+
+
+def place_spaces(source: Sequence[InlinePart], translation: Sequence[InlinePart]) -> list[InlinePart]:
+    """Return the parts of a translation with spaces beside its tags as in the source.
+
+    The objects for white space (:class:`WhiteSpace`) are replaced by their parts.
+    """
+    _, source_gaps = _split(source)
+    spaced = {gap.neighbors for gap in source_gaps if gap.spaces}
+    joined = {gap.neighbors for gap in source_gaps if gap.joins_object}
+    words, gaps = _split(translation)
+    result: list[InlinePart] = []
+    start = 0
+    for end, word in enumerate([*words, None]):
+        if word is not None and word.kind != "text":
+            continue
+        tags, around = words[start:end], gaps[start : end + 1]
+        spaces = [gap.spaces for gap in around]
+        if tags:
+            has_white_space = any(isinstance(tag.payload, WhiteSpace) for tag in tags)
+            _move_spaces(spaces, around, spaced, joined, has_white_space=has_white_space)
+        for space, part in zip(spaces, [*tags, word], strict=True):
+            result += [InlinePart("text", space)] if space else []
+            if part is not None:
+                result += part.payload.parts if isinstance(part.payload, WhiteSpace) else [part]
+        start = end + 1
+    return result
+
+
+def _move_spaces(
+    spaces: list[str], gaps: Sequence[_Gap], spaced: set[_Neighbors], joined: set[_Neighbors], *, has_white_space: bool
+) -> None:
+    """Move the spaces around consecutive tags to the gaps that have spaces in the source, and remove double ones.
+
+    Args:
+        spaces: The spaces of the gaps, which are changed.
+        gaps: The gaps before, between and after the tags.
+        spaced: The neighbors of gaps of the source with spaces.
+        joined: The neighbors of gaps of the source that join an object and a word.
+        has_white_space: Whether a tag represents white space.
+    """
+    missing = [index for index, gap in enumerate(gaps) if gap.neighbors in spaced and not gap.spaces]
+    missing.sort(key=lambda index: None not in gaps[index].neighbors)  # gaps beside text come first
+    is_spaced = has_white_space or any(gap.neighbors in spaced and gap.spaces for gap in gaps)
+    for index, gap in enumerate(gaps):
+        if not gap.spaces or gap.neighbors in spaced:
+            continue
+        if missing:
+            spaces[missing.pop(0)] = gap.spaces
+        elif not is_spaced or not (has_white_space or gap.neighbors in joined or not _is_beside_object(gap)):
+            continue
+        spaces[index] = ""
+        is_spaced = True
+    for index in missing:
+        if None not in gaps[index].neighbors:
+            spaces[index] = " "
+
+
+def _is_beside_object(gap: _Gap) -> bool:
+    return None in gap.neighbors and any(tag is not None and tag[0] == "object" for tag in gap.neighbors)
+
+
+def _split(parts: Sequence[InlinePart]) -> tuple[list[InlinePart], list[_Gap]]:
+    """Return tags and texts without the spaces around them, and the gaps before each of them and after the last."""
+    words: list[InlinePart] = []
+    spaces = [""]
+    for part in parts:
+        core = part.text.strip(" ")
+        if part.kind != "text":
+            words.append(part)
+            spaces.append("")
+        elif not core:
+            spaces[-1] += part.text
+        else:
+            start = part.text.index(core)
+            spaces[-1] += part.text[:start]
+            words.append(InlinePart("text", core))
+            spaces.append(part.text[start + len(core) :])
+    return words, list(_gaps(words, spaces))
+
+
+def _gaps(words: Sequence[InlinePart], spaces: Sequence[str]) -> Iterator[_Gap]:
+    nothing = InlinePart("text")
+    for (left, right), between in zip(pairwise([nothing, *words, nothing]), spaces, strict=True):
+        neighbors = _tag(left), _tag(right)
+        joins_word = right.text[:1].isalnum() if left.kind == "object" else left.text[-1:] not in ("", *_OPENING)
+        joins_object = not between and joins_word and "object" in (left.kind, right.kind)
+        yield _Gap(neighbors, between, joins_object)
+
+
+def _tag(part: InlinePart) -> _Tag:
+    return None if part.kind == "text" else (part.kind, id(part.payload))
