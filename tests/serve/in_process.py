@@ -16,7 +16,8 @@ import uvicorn
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
-from headway.serve.app import error_for_url, make_app
+from headway.serve.api_table import error_for_url
+from headway.serve.app import make_app
 from headway.serve.clients import Client
 from headway.serve.config import KeyConfig, LimitsConfig, ModelConfig, ServeConfig
 from headway.serve.documents import ServedDocuments
@@ -24,6 +25,7 @@ from headway.serve.errors import OverloadedError
 from headway.serve.glossaries import GlossaryLines, GlossaryStore
 from headway.serve.http_connection import BoundedHttpConnection
 from headway.serve.model_info import ModelInfo
+from headway.serve.received_bytes import ReceivedBytes
 from headway.serve.service import Service
 from headway.serve.usage import Usage
 from headway.serve.workers.fleet import Fleet
@@ -86,7 +88,9 @@ def application(models: Mapping[str, Any] | Path, **settings: Any) -> TestClient
 @contextlib.contextmanager
 def listening(app: ASGIApp) -> Iterator[str]:
     """Serve an application on a free port, in a thread, and yield its URL."""
-    connection = partial(BoundedHttpConnection, limits=LimitsConfig, error=error_for_url)
+    connection = partial(
+        BoundedHttpConnection, limits=LimitsConfig, received=ReceivedBytes(LimitsConfig), error=error_for_url
+    )
     settings = uvicorn.Config(
         app,
         port=0,

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import httpx
 import pytest
+from in_process import listening
 from running_service import RunningService, running, unpack_model
+from starlette.types import Receive, Scope, Send
 
 from headway.serve.run import _listen
 
@@ -152,7 +158,96 @@ def test_invalid_http_gets_an_error_of_its_api(service: RunningService) -> None:
 def test_a_request_is_answered_although_the_next_one_is_invalid(service: RunningService) -> None:
     with connect(service) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nnothing like HTTP\r\n\r\n")
+        first, _, second = reply_of(connection).partition(b'{"status":"ok"}')
+    assert (first[:13], second[:13]) == (b"HTTP/1.1 200 ", b"HTTP/1.1 400 ")
+
+
+def test_the_number_of_headers_is_bounded(service: RunningService) -> None:
+    with connect(service) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"a:\r\n" * 150)
+        assert is_error(reply_of(connection), 431, {"error": "The headers are too many"})
+
+
+def test_the_body_of_an_answered_request_is_not_awaited_forever(service: RunningService) -> None:
+    with connect(service) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
         assert is_error(reply_of(connection), 200, {"status": "ok"})
+
+
+class TestPipelining:
+    """A client sends further requests before it has the reply to the first one."""
+
+    @pytest.fixture
+    def app(self) -> Slow:
+        return Slow()
+
+    @pytest.fixture
+    def connection(self, app: Slow) -> Iterator[socket.socket]:
+        with listening(app) as url, socket.create_connection(("127.0.0.1", httpx.URL(url).port or 0), 30) as connected:
+            yield connected
+
+    @pytest.mark.parametrize("size", [1, 7, 10_000])
+    def test_all_are_answered_in_order(self, connection: socket.socket, app: Slow, size: int) -> None:
+        app.release.set()
+        posts = [b"POST /%d HTTP/1.1\r\nContent-Length: 5\r\n\r\nGET /" % number for number in range(20)]
+        data = b"".join([*posts, b"GET /20 HTTP/1.1\r\nConnection: close\r\n\r\n"])
+        for start in range(0, len(data), size):
+            connection.sendall(data[start : start + size])
+        assert [int(path) for path in re.findall(rb"\r\n\r\n/(\d+)", reply_of(connection))] == list(range(21))
+        assert app.most_at_once == 1
+
+    @pytest.mark.parametrize("next_requests", [b"", b"GET /1 HTTP/1.1\r\n\r\n", b"GET /1 HTTP/1.1\r\n\r\n" * 5000])
+    def test_a_client_that_closes_the_connection_is_noticed(
+        self, connection: socket.socket, app: Slow, next_requests: bytes
+    ) -> None:
+        connection.sendall(b"GET /0 HTTP/1.1\r\n\r\n")
+        assert app.has_begun.wait(PATIENCE_S)
+        connection.sendall(next_requests)
+        connection.close()
+        assert app.is_disconnected.wait(PATIENCE_S)
+
+    def test_what_is_stored_is_bounded(self, connection: socket.socket, app: Slow) -> None:
+        connection.sendall(b"GET /0 HTTP/1.1\r\n\r\n")
+        assert app.has_begun.wait(PATIENCE_S)
+        for _ in range(100):
+            connection.sendall(b"GET /1 HTTP/1.1\r\n\r\n" * 2000)
+        app.release.set()
+        with suppress(ConnectionResetError):  # the service has closed it, with data that it has not read
+            assert reply_of(connection).count(b"HTTP/1.1 200 ") == 1
+        assert app.most_at_once == 1
+
+    def test_requests_in_the_same_data_as_the_end_of_a_chunked_body(self, connection: socket.socket, app: Slow) -> None:
+        """The end of such a body is known to the parser only, so the requests after it must be sent again."""
+        app.release.set()
+        head, body = b"POST /0 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\na\r\n0\r\n\r\n"
+        connection.sendall(head + body + b"GET /1 HTTP/1.1\r\n\r\n")
+        assert reply_of(connection).endswith(b"\r\n\r\n/0")
+
+
+class Slow:
+    """An application that reads the body of a request, and answers with its path when it is released."""
+
+    def __init__(self) -> None:
+        self.has_begun, self.release, self.is_disconnected = threading.Event(), threading.Event(), threading.Event()
+        self.at_once = self.most_at_once = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        while (await receive()).get("more_body"):
+            pass
+        self.has_begun.set()
+        disconnecting = asyncio.ensure_future(receive())
+        while not self.release.is_set() and not disconnecting.done():
+            await asyncio.sleep(0.001)
+        if disconnecting.done():
+            self.is_disconnected.set()
+            return
+        disconnecting.cancel()
+        body = scope["path"].encode()
+        self.at_once -= 1
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
 
 
 def test_connections_are_bounded(service: RunningService) -> None:

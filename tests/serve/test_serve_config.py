@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from headway.errors import ConfigError
 from headway.serve.config import ModelConfig, model_name, read_config
+
+
+def digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+def key(name: str, text: str) -> str:
+    return f'[[keys]]\nname = "{name}"\nsha256 = "{digest(text)}"\n'
 
 
 def test_options_win_over_variables_and_these_over_the_file(tmp_path: Path) -> None:
@@ -38,6 +47,10 @@ def test_options_win_over_variables_and_these_over_the_file(tmp_path: Path) -> N
         ("models = [{ path = 'a/best' }, { path = 'b/../a/best' }]", "two models are called 'a'"),
         ("models = [{ path = 'a' }]\nkeys = [{ name = 'x', sha256 = 'secret' }]", "sha256 = 'secret'"),
         ("", "no model to serve"),
+        (f"models = [{{ path = 'a' }}]\nkeys = [{{ name = 'x', sha256 = '{digest('')}' }}]", "the digest of nothing"),
+        (f"models = [{{ path = 'a' }}]\nkeys = [{{ name = 'x', sha256 = '{digest('foo')}' }}]", "the digest of foo"),
+        (f"models = [{{ path = 'a' }}]\n{key('x', 'a')}{key('x', 'b')}", "two keys have the name 'x'"),
+        (f"models = [{{ path = 'a' }}]\n{key('x', 'a')}{key('y', 'a')}", "two keys have the sha256"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:

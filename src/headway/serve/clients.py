@@ -77,11 +77,9 @@ class Clients:
         keys = self._keys()
         if not keys:
             return Client("anyone")
-        digest = hashlib.sha256((key or "").encode("utf-8", "surrogatepass")).hexdigest()
-        matching = [config for config in keys if hmac.compare_digest(config.sha256, digest)]
-        if not matching:
+        config = self._config(key)
+        if config is None:
             raise BadKeyError
-        config = matching[0]
         if config.requests_per_minute is not None:
             now = time.monotonic()
             recent = [start for start in self._request_times.get(config.name, ()) if start > now - _MINUTE_S]
@@ -89,6 +87,17 @@ class Clients:
                 raise RateExceededError(max(1, math.ceil(recent[0] + _MINUTE_S - now)))
             self._request_times[config.name] = [*recent, now]
         return Client(config.name, config)
+
+    def has_key(self, key: str) -> bool:
+        """Return whether this is a key. The request is not counted."""
+        return self._config(key) is not None
+
+    def _config(self, key: str | None) -> KeyConfig | None:
+        if not key:  # the absence of a key is never a key
+            return None
+        digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+        matching = [config for config in self._keys() if hmac.compare_digest(config.sha256, digest)]
+        return matching[0] if matching else None
 
     def characters_used(self, client: Client) -> int:
         """Return the characters that a client has sent in this month."""

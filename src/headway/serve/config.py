@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +17,9 @@ from headway.serve.model_info import ModelSpec
 
 _PREFIX = "HEADWAY_"
 _SHA256 = 64  # hexadecimal digits
+# What a digest is of if the command that makes it got no key, and of a key that everyone knows.
+_KNOWN_KEYS = {"": "nothing", "\n": "a line break", "foo": "foo", "foo\n": "foo and a line break"}
+_KNOWN_DIGESTS = {sha256(key.encode()).hexdigest(): name for key, name in _KNOWN_KEYS.items()}
 
 
 class ModelConfig(Config):
@@ -55,6 +60,13 @@ class LimitsConfig(Config):
     connections: int = Field(2000, ge=1, description="Maximum number of open connections.")
     header_bytes: int = Field(65_536, ge=1024, description="Maximum size of a request's headers, with its URL.")
     body_bytes: int = Field(4 << 20, ge=1024, description="Maximum size of a request's body.")
+    receiving_mb: float = Field(
+        256.0,
+        gt=0,
+        description="Memory for what has arrived of all requests that are not answered yet, in megabytes. Beyond it "
+        "requests get 429. Requests whose key is not known yet may take an eighth of it, the first 8 kB of each "
+        "request do not count, and a single request is always accepted.",
+    )
     texts: int = Field(1024, ge=1, description="Maximum number of texts of a request.")
     characters: int = Field(100_000, ge=1, description="Maximum number of characters of a request.")
     jobs: int = Field(8, ge=0, description="Maximum number of jobs for bulk texts that are kept for a key.")
@@ -91,6 +103,16 @@ class KeyConfig(Config):
     characters_per_month: int | None = Field(None, ge=0, description="Quota of characters for a calendar month.")
     requests_per_minute: int | None = Field(None, ge=1, description="Maximum rate.")
     priority: Literal["interactive", "bulk"] = Field("interactive", description="Bulk requests wait for all others.")
+
+    @field_validator("sha256")
+    @classmethod
+    def _is_of_a_secret(cls, digest: str) -> str:
+        if digest in _KNOWN_DIGESTS:
+            raise ValueError(
+                f"this is the digest of {_KNOWN_DIGESTS[digest]}, not of a secret key; "
+                "make one with: openssl rand -hex 24"
+            )
+        return digest
 
 
 class ServeConfig(Config):
@@ -139,6 +161,15 @@ class ServeConfig(Config):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"two models are called {twice!r}; set models.name")
+        return self
+
+    @model_validator(mode="after")
+    def _has_distinct_keys(self) -> ServeConfig:
+        for field, consequence in (("name", "share quota, glossaries and documents"), ("sha256", "be the same key")):
+            count = Counter(getattr(key, field) for key in self.keys)
+            twice = next((value for value, number in count.items() if number > 1), None)
+            if twice is not None:
+                raise ValueError(f"two keys have the {field} {twice!r}, and would {consequence}; change one of them")
         return self
 
     def specs(self) -> list[ModelSpec]:

@@ -6,11 +6,11 @@ API but the native one also has its own prefix, such as ``/deepl/v2/translate``,
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable
 from urllib.parse import parse_qsl
 
-from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope
 
 from headway.serve.apis.request_fields import parse_json_object
@@ -39,31 +39,28 @@ _PATHS = (
 )
 _WHOLE_PATHS = {"/v2": "open-inference", "/info": "huggingface"}
 _DEEPLX_FIELDS = {"text", "source_lang", "target_lang"}
+_DEEPLX_FIELD = re.compile(rb'"(?:text|source_lang|target_lang)"\s*:')
+_LIBRETRANSLATE_FIELD = re.compile(rb'"q"\s*:')
 
 
-async def api_of_request(scope: Scope, receive: Receive, api: str) -> tuple[str, Receive]:
-    """Return the name of the API that a request is meant for, and a function that receives its body.
+def is_shared(scope: Scope, api: str) -> bool:
+    """Return whether the body of a request decides between LibreTranslate and DeepLX.
 
-    ``api`` is the API that the head indicates (:func:`api_of_head`). Only the bodies of requests that LibreTranslate
-    and DeepLX might share are read here.
+    ``api`` is the API that the head indicates (:func:`api_of_head`).
     """
-    if (api, scope["method"], scope["path"]) != (_DEFAULT, "POST", "/translate"):
-        return api, receive
-    messages: list[Message] = []
-    failure: HTTPException | None = None
-    try:
-        while not messages or messages[-1].get("more_body"):
-            messages.append(await receive())
-    except HTTPException as error:  # the body is too large
-        failure = error
-    body = b"".join(message.get("body", b"") for message in messages)
+    return (api, scope["method"], scope["path"]) == (_DEFAULT, "POST", "/translate")
 
-    async def receive_rest() -> Message:
-        if failure is not None:
-            raise failure
-        return await receive()
 
-    return "deeplx" if _is_deeplx(body) else api, replay(messages, receive_rest)
+async def api_of_body(body: bytes) -> str:
+    """Return the name of the API that a body is meant for, if LibreTranslate and DeepLX share the path."""
+    if _DEEPLX_FIELD.search(body) is None:
+        return _DEFAULT
+    return "deeplx" if await _is_deeplx(body) else _DEFAULT
+
+
+def likely_api_of_body(body: bytes) -> str:
+    """Guess what :func:`api_of_body` returns, without interpreting the body."""
+    return "deeplx" if _DEEPLX_FIELD.search(body) and not _LIBRETRANSLATE_FIELD.search(body) else _DEFAULT
 
 
 def api_of_head(scope: Scope) -> str:
@@ -92,10 +89,10 @@ def _is_azure(query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return "api-version" in names or any(name.startswith(b"ocp-apim-") for name, _ in headers)
 
 
-def _is_deeplx(body: bytes) -> bool:
+async def _is_deeplx(body: bytes) -> bool:
     """Return whether a body has fields of DeepLX, and lacks the field that LibreTranslate requires."""
     try:
-        fields = parse_json_object(body)
+        fields = await parse_json_object(body)
     except BadRequestError:
         return False
     return "q" not in fields and not _DEEPLX_FIELDS.isdisjoint(fields)

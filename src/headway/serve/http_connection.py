@@ -1,4 +1,4 @@
-"""uvicorn's HTTP connections, with time limits for slow clients and a limit on the size of headers."""
+"""uvicorn's HTTP connections: one request at a time, limits for slow clients, and bounded memory for each client."""
 
 from __future__ import annotations
 
@@ -13,18 +13,32 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from headway.serve.config import LimitsConfig
+from headway.serve.errors import OverloadedError
+from headway.serve.received_bytes import ReceivedBytes, ReceivedRequest
+
+_READ_BYTES = 16_384  # read at a time
+_WAITING_BYTES = 16_384  # of further requests that a client may send before it has the reply to the first one
+_MAX_HEADERS = 100
+_HEAD_END = b"\r\n\r\n"
 
 
-class BoundedHttpConnection(HttpToolsProtocol):
+class BoundedHttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
     """An HTTP connection with limits on the size of headers and on the time that the client takes.
 
-    The client must send each request, and receive each reply, within ``receive_seconds``. Time in which the service
-    works does not count.
+    The client must send each request, and receive each piece of a reply, within ``receive_seconds``. Time in which the
+    service works does not count.
+
+    Requests are answered one after the other. What a client sends of the next ones meanwhile is stored, but not parsed,
+    and reading goes on, because only then it is noticed when the client closes the connection. If it sends more than is
+    stored, the connection is closed after the present reply.
 
     Args:
         limits: Returns the present limits.
+        received: Bounds the bytes of all requests that are being received.
         error: Returns an error in the form of the API that a URL belongs to.
     """
+
+    _buffer = memoryview(bytearray(_READ_BYTES))  # of all connections: it is filled and read within a single callback
 
     def __init__(
         self,
@@ -34,13 +48,18 @@ class BoundedHttpConnection(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         limits: Callable[[], LimitsConfig],
+        received: ReceivedBytes,
         error: Callable[[bytes, str, int], Response],
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._limits, self._error = limits, error
         self._receiving: asyncio.TimerHandle | None = None  # runs while a request is incomplete
         self._sending: asyncio.TimerHandle | None = None  # runs while a reply is not sent
-        self._in_head, self._head_bytes = True, 0
+        self._in_head, self._head_bytes, self._head_tail = True, 0, b""
+        self._head = ReceivedRequest(received, is_known=False)
+        self._body_left: int | None = 0  # None: chunked
+        self._waiting = bytearray()  # the next requests
+        self._is_ignoring = False  # the next request in the same data as the end of the present one
         self.url = b""  # URL of the request, set by the parent class
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -51,28 +70,125 @@ class BoundedHttpConnection(HttpToolsProtocol):
             self._refuse(503, "Too many connections")
         self._expect_data()
 
+    # Receiving.
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the buffer to read into, which is small because many connections may send a lot at the same time."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Read a part of a request from the buffer."""
+        self.data_received(bytes(self._buffer[:nbytes]))
+
     def data_received(self, data: bytes) -> None:
         """Read a part of a request."""
+        while data and not self.transport.is_closing():
+            if self._is_answering:
+                self._wait(data)
+                return
+            size = self._part_size(data)
+            self._feed(data[:size])
+            data = data[size:]
+        if self.cycle is not None and self.cycle.body and self.cycle.more_body:
+            self.flow.pause_reading()  # until the application has taken this part of the body
+
+    def _wait(self, data: bytes) -> None:
+        """Store data of the next requests while the present one is being answered."""
+        self._waiting += data
+        if len(self._waiting) > _WAITING_BYTES:
+            self._waiting.clear()
+            self.cycle.keep_alive = False
+
+    def _part_size(self, data: bytes) -> int:
+        """Return how much of the data certainly belongs to the present request, or to its head."""
+        if self._in_head:
+            seen = self._head_tail + data
+            end = seen.find(_HEAD_END)
+            if end >= 0:
+                size = end + len(_HEAD_END) - len(self._head_tail)
+                self._head_tail = b""
+                return size
+            self._head_tail = seen[1 - len(_HEAD_END) :]
+        elif self._body_left is not None:
+            return min(len(data), max(1, self._body_left))
+        return len(data)
+
+    def _feed(self, data: bytes) -> None:
         if self._in_head:
             self._head_bytes += len(data)
+            try:
+                self._head.add(len(data))
+            except OverloadedError:
+                self._refuse(429, "The service is busy; try again later")
+                return
+        elif self._body_left is not None:
+            self._body_left -= len(data)
         super().data_received(data)
         if not self._is_answering:
             self._expect_data()
         if self._in_head and self._head_bytes > self._limits().header_bytes and not self.transport.is_closing():
             self._refuse(431, "The headers are too large")
 
+    # The parser's callbacks.
+
+    def on_message_begin(self) -> None:
+        """Begin a request, unless it comes in the same data as the end of the present one."""
+        self._is_ignoring = self._is_answering
+        if self._is_ignoring:
+            self.cycle.keep_alive = False
+        else:
+            super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Read a part of the URL."""
+        if not self._is_ignoring:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Read a header."""
+        if self._is_ignoring or self.transport.is_closing():
+            return
+        super().on_header(name, value)
+        if len(self.headers) > _MAX_HEADERS:
+            self._refuse(431, "The headers are too many")
+
     def on_headers_complete(self) -> None:
         """Begin to answer a request."""
+        if self._is_ignoring or self.transport.is_closing():
+            return
         self._in_head = False
+        names = {name: value for name, value in self.headers if name in (b"content-length", b"transfer-encoding")}
+        length = names.get(b"content-length", b"0")
+        self._body_left = int(length) if length.isdigit() and b"transfer-encoding" not in names else None
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Read a part of a body."""
+        if not self._is_ignoring and self.cycle is not None:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Stop waiting for the client."""
+        if self._is_ignoring or self.cycle is None:
+            return
         super().on_message_complete()
         self._in_head, self._head_bytes = True, 0
         if self._receiving is not None:
             self._receiving.cancel()
             self._receiving = None
+
+    # Replying.
+
+    def on_response_complete(self) -> None:
+        """Forget the request, and begin with the next one if the client has sent it already."""
+        self._head.release()
+        self.headers, self.url = [], b""
+        self.scope = self.cycle.scope = {}  # type: ignore[typeddict-item]
+        super().on_response_complete()
+        if self._waiting:
+            data = bytes(self._waiting)
+            self._waiting.clear()
+            self.data_received(data)
 
     def pause_writing(self) -> None:
         """Start the timeout for the client to receive the data that has been sent."""
@@ -89,6 +205,8 @@ class BoundedHttpConnection(HttpToolsProtocol):
         """End the timers."""
         for timer in filter(None, (self._receiving, self._sending)):
             timer.cancel()
+        self._waiting.clear()
+        self._head.release()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -111,9 +229,10 @@ class BoundedHttpConnection(HttpToolsProtocol):
         self._receiving = None
         if self.transport.is_closing():
             return
+        is_answered = not self._in_head and self.cycle is not None and self.cycle.response_complete
         if self._is_answering or self.flow.read_paused:  # the client waits, or this side does not read
             self._expect_data()
-        elif self._in_head and not self._head_bytes:
+        elif is_answered or (self._in_head and not self._head_bytes):
             self.transport.close()
         else:
             self._refuse(408, "The request did not arrive in time")
@@ -123,6 +242,7 @@ class BoundedHttpConnection(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             reply = self._error(self.url, message, status)
             reply.headers["connection"] = "close"
+            reply.headers["x-content-type-options"] = "nosniff"
             lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode()]
             lines += [name + b": " + value for name, value in reply.raw_headers]
             self.transport.write(b"\r\n".join([*lines, b"", bytes(reply.body)]))

@@ -10,6 +10,7 @@ The drawing of attention is shared with the page that ``headway inspect`` writes
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from starlette.requests import Request
@@ -18,6 +19,7 @@ from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 import headway.inspection
+from headway.serve.apis.keys import KeyPlace
 from headway.serve.service import Service
 
 SHARED = ("attention.css", "attention.js", "attention_words.js", "basics.js")
@@ -35,8 +37,9 @@ _HEADERS = {
     "Content-Security-Policy": "; ".join(f"{directive} {sources}" for directive, sources in _POLICY.items()),
     "Cache-Control": "no-cache",
     "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
 }
+
+KEYS = KeyPlace(lambda _: None, public=re.compile(r".*", re.DOTALL))
 
 
 def routes(_: Service) -> list[Route]:

@@ -64,7 +64,8 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
     await pool.launch()
     # These imports take about as long as loading a model, which another process does meanwhile.
     from headway.hardware import move_to_huge_pages
-    from headway.serve.app import error_for_url, make_app
+    from headway.serve.api_table import error_for_url
+    from headway.serve.app import make_app
     from headway.serve.documents import ServedDocuments
     from headway.serve.http_connection import BoundedHttpConnection
     from headway.serve.languages import prepare_detection
@@ -75,7 +76,12 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
     await pool.start()
     service = Service(config, pool, workers, glossaries, usage)
     documents = ServedDocuments(service)
-    connection = partial(BoundedHttpConnection, limits=lambda: service.config.limits, error=error_for_url)
+    connection = partial(
+        BoundedHttpConnection,
+        limits=lambda: service.config.limits,
+        received=service.received,
+        error=error_for_url,
+    )
     settings = uvicorn.Config(
         make_app(service, documents),
         http=connection,  # type: ignore[arg-type]  # uvicorn calls it as it would call the class

@@ -28,6 +28,7 @@ from headway.serve.errors import (
 from headway.serve.glossaries import Dictionary, GlossaryEditor, GlossaryLines, GlossaryStore, StoredGlossary
 from headway.serve.languages import DetectedLanguage, detect_language, find_language
 from headway.serve.model_info import ModelInfo, PivotModels
+from headway.serve.received_bytes import ReceivedBytes
 from headway.serve.usage import Usage
 from headway.serve.workers.fleet import MAX_JOBS, Fleet
 from headway.serve.workers.messages import Job, ModelFunction
@@ -58,6 +59,7 @@ class Service:
         self.glossary_editor = GlossaryEditor(glossaries, self._check_changed_dictionaries)
         self.clients = Clients(lambda: self.config.keys, usage)
         self.sizes = RequestSizes(lambda: self.config.limits)
+        self.received = ReceivedBytes(lambda: self.config.limits)
         limits = config.limits
         self.admission = Admission(
             slots=workers * MAX_JOBS,

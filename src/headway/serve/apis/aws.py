@@ -17,17 +17,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_pascal
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.predict.results import raise_first_error
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, parse_body
 from headway.serve.clients import Client
 from headway.serve.errors import (
-    BadKeyError,
     BadRequestError,
     QuotaExceededError,
     RefusedError,
@@ -51,6 +51,19 @@ _NAMES = {
     503: "ServiceUnavailableException",
     504: "ServiceUnavailableException",
 }
+
+
+def _key(head: HTTPConnection) -> str | None:
+    """Return the access key id of a signature."""
+    signed = (authorization(head, *_SCHEMES) or "").partition("Credential=")[2]
+    return (signed or head.query_params.get("X-Amz-Credential", "")).partition("/")[0] or None
+
+
+def _refusal(_: HTTPConnection, key: str | None) -> Response | None:
+    return None if key else _error("MissingAuthenticationTokenException", "Missing Authentication Token", 403)
+
+
+KEYS = KeyPlace(_key, refusal=_refusal)
 
 
 def routes(service: Service) -> list[Route]:
@@ -129,23 +142,12 @@ class _Aws:
 
     async def run(self, request: Request) -> Response:
         """Run the operation that the request names."""
-        client = self._client(request)
+        client = client_of(request)
         name = request.headers.get("x-amz-target", "").removeprefix(_TARGET_PREFIX)
         operation = self._operations.get(name)
         if operation is None:
             return _error("UnknownOperationException", "This operation is not supported", 404)
         return _JsonReply(await operation(request, client))
-
-    def _client(self, request: Request) -> Client:
-        signed = (authorization(request, *_SCHEMES) or "").partition("Credential=")[2]
-        key = (signed or request.query_params.get("X-Amz-Credential", "")).partition("/")[0]
-        try:
-            return self._service.clients.authenticate(key or None)
-        except BadKeyError:
-            if key:
-                raise
-            message = "Missing Authentication Token"
-            raise RefusedError(_error("MissingAuthenticationTokenException", message, 403)) from None
 
     async def _translate_text(self, request: Request, client: Client) -> dict[str, Any]:
         fields = await parse_body(request, _TextFields)

@@ -20,7 +20,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, RootModel, ValidationError
 from pydantic.alias_generators import to_camel
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -28,6 +28,7 @@ from headway.errors import HeadwayError
 from headway.predict.results import Translation, raise_first_error
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, parse_json
 from headway.serve.clients import Client
 from headway.serve.errors import BadRequestError, RefusedError, UnknownLanguageError
@@ -44,6 +45,14 @@ _DYNAMIC_DICTIONARY = "<mstrans:dictionary"  # markup that says how a phrase is 
 _BAD_REQUEST = 400000
 _CODES = {403: _QUOTA, 413: _TOO_LARGE}
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
+
+
+def _key(head: HTTPConnection) -> str | None:
+    key = head.headers.get("ocp-apim-subscription-key") or head.query_params.get("Subscription-Key")
+    return key or authorization(head, "bearer")
+
+
+KEYS = KeyPlace(_key, public=re.compile("/languages"))
 
 
 def routes(service: Service) -> list[Route]:
@@ -144,11 +153,11 @@ class _Azure:
         self._service = service
 
     async def translate(self, request: Request) -> Response:
-        version, client = _version(request), self._client(request)
+        version, client = _version(request), client_of(request)
         body = await request.body()
         if version == _V3:
-            return await self._translate_v3(request, client, _parsed(_Items, body).root)
-        return await self._translate_v2026(request, client, _parsed(_Inputs, body).inputs)
+            return await self._translate_v3(request, client, (await _parsed(_Items, body)).root)
+        return await self._translate_v2026(request, client, (await _parsed(_Inputs, body)).inputs)
 
     async def _translate_v3(self, request: Request, client: Client, items: Sequence[_Item]) -> Response:
         query = request.query_params
@@ -244,8 +253,7 @@ class _Azure:
     async def detect(self, request: Request) -> Response:
         if _version(request) != _V3:
             return error("This version does not detect languages; translate does", 404)
-        self._client(request)
-        items = _parsed(_Items, await request.body()).root
+        items = (await _parsed(_Items, await request.body())).root
         return JSONResponse(
             [
                 {
@@ -280,10 +288,6 @@ class _Azure:
         }
         return JSONResponse({scope: value for scope, value in by_scope.items() if scope in wanted})
 
-    def _client(self, request: Request) -> Client:
-        key = request.headers.get("ocp-apim-subscription-key") or request.query_params.get("Subscription-Key")
-        return self._service.clients.authenticate(key or authorization(request, "bearer"))
-
 
 # Reading requests.
 
@@ -299,9 +303,9 @@ def _version(request: Request) -> str:
     return version
 
 
-def _parsed(kind: type[_ModelT], body: bytes) -> _ModelT:
+async def _parsed(kind: type[_ModelT], body: bytes) -> _ModelT:
     try:
-        return kind.model_validate(parse_json(body))
+        return kind.model_validate(await parse_json(body))
     except BadRequestError as problem:
         raise _refused(_BAD_BODY, str(problem)) from None
     except ValidationError as problem:

@@ -21,7 +21,6 @@ from headway.predict.results import raise_first_error
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis import deepl_glossaries
 from headway.serve.apis.deepl_fields import (
-    authorized_client,
     check_formality,
     check_supported,
     choice,
@@ -32,6 +31,7 @@ from headway.serve.apis.deepl_fields import (
     texts,
 )
 from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.keys import client_of
 from headway.serve.apis.request_fields import read_fields
 from headway.serve.errors import BadRequestError, UnknownDictionaryError, UnknownLanguageError
 from headway.serve.languages import english_name
@@ -76,7 +76,7 @@ class _DeepL:
 
     async def translate(self, request: Request) -> Response:
         fields = await read_fields(request)
-        client = authorized_client(self._service, request, fields)
+        client = client_of(request)
         given, source, target = (
             texts(fields),
             optional_text(fields, "source_lang"),
@@ -122,13 +122,11 @@ class _DeepL:
     async def rephrase(self, request: Request) -> Response:
         """Answer as DeepL does for a target language that has no model."""
         fields = await read_fields(request)
-        authorized_client(self._service, request, fields)
         texts(fields)
         raise BadRequestError("Value for 'target_lang' not supported.")
 
     async def languages(self, request: Request) -> Response:
         fields = await read_fields(request)
-        authorized_client(self._service, request, fields)
         kind = optional_text(fields, "type") or "source"
         if kind not in ("source", "target"):
             raise BadRequestError("Parameter 'type' is invalid. 'source' and 'target' are valid values.")
@@ -143,8 +141,7 @@ class _DeepL:
         )
 
     async def usage(self, request: Request) -> Response:
-        fields = await read_fields(request)
-        client = authorized_client(self._service, request, fields)
+        client = client_of(request)
         quota = None if client.key is None else client.key.characters_per_month
         return JSONResponse(
             {

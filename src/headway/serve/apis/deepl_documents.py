@@ -15,13 +15,13 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from headway.serve.apis.deepl_fields import (
-    authorized_client,
     check_formality,
     check_supported,
     optional_text,
     required_text,
 )
 from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.keys import client_of
 from headway.serve.apis.request_fields import read_fields, read_upload
 from headway.serve.documents import ServedDocument, ServedDocuments
 from headway.serve.errors import (
@@ -76,7 +76,7 @@ class _Documents:
 
     async def upload(self, request: Request) -> Response:
         fields, file = await read_upload(request)
-        client = authorized_client(self._service, request, fields)
+        client = client_of(request)
         source, target = optional_text(fields, "source_lang"), required_text(fields, "target_lang")
         if file is None:
             raise BadRequestError("Parameter 'file' not specified.")
@@ -123,7 +123,7 @@ class _Documents:
 
     async def _document(self, request: Request) -> ServedDocument:
         fields = await read_fields(request)
-        client = authorized_client(self._service, request, fields)
+        client = client_of(request)
         key = required_text(fields, "document_key")
         document = self._documents.get(client.name, request.path_params["identifier"])
         if not hmac.compare_digest(document.secret.encode(), key.encode("utf-8", "surrogatepass")):

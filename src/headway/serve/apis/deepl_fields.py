@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from starlette.requests import Request
-
+from headway.serve.apis.keys import KeyPlace
 from headway.serve.apis.request_fields import authorization
 from headway.serve.apis.request_fields import optional_text as _optional_text
-from headway.serve.clients import Client
-from headway.serve.errors import BadKeyError, BadRequestError
-from headway.serve.service import Service
+from headway.serve.errors import BadRequestError
 
 optional_text = partial(_optional_text, problem="Value for '{}' not supported.")
 
@@ -22,18 +19,7 @@ _NOT_SUPPORTED = ("style_id", "custom_instructions", "translation_memory_id", "g
 _FLAGS = {"0": False, "1": True, "false": False, "true": True}
 
 
-def authorized_client(service: Service, request: Request, fields: dict[str, Any]) -> Client:
-    """Return who has the key of the header ``Authorization: DeepL-Auth-Key KEY``, or of the field ``auth_key``.
-
-    Raises:
-        BadKeyError: There is no key, or a wrong one. Without keys in the configuration, any key is accepted.
-        RateExceededError: The key has sent too many requests.
-    """
-    key = authorization(request, _SCHEME)
-    secret = fields.get("auth_key") if key is None else key
-    if not isinstance(secret, str) or not secret.strip():
-        raise BadKeyError
-    return service.clients.authenticate(secret.strip())
+KEYS = KeyPlace(lambda head: authorization(head, _SCHEME), fields=("auth_key",), is_required=True)
 
 
 def texts(fields: dict[str, Any]) -> list[str]:

@@ -17,7 +17,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.errors import DataError
-from headway.serve.apis.deepl_fields import authorized_client, optional_text, required_text
+from headway.serve.apis.deepl_fields import optional_text, required_text
+from headway.serve.apis.keys import client_of
 from headway.serve.apis.request_fields import read_fields
 from headway.serve.clients import Client
 from headway.serve.errors import BadRequestError, UnknownGlossaryError, UnknownLanguageError
@@ -56,7 +57,7 @@ class _Glossaries:
 
     async def _read(self, request: Request) -> tuple[dict[str, Any], Client]:
         fields = await read_fields(request)
-        return fields, authorized_client(self._service, request, fields)
+        return fields, client_of(request)
 
     async def _glossary(self, request: Request) -> StoredGlossary:
         _, client = await self._read(request)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -17,8 +17,8 @@ from headway.decode.request import DecodingOptions
 from headway.predict.results import raise_first_error
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, optional_text, parse_json_object
-from headway.serve.clients import Client
 from headway.serve.errors import BadRequestError, RefusedError
 from headway.serve.service import Service
 from headway.text.languages import base_language
@@ -26,6 +26,14 @@ from headway.text.languages import base_language
 _NUM_ALTERNATIVES = 3
 _SCHEMES = ("bearer", "deepl-auth-key")
 _MAX_ID = 10**10
+
+
+def _key(head: HTTPConnection) -> str | None:
+    key = authorization(head, *_SCHEMES)
+    return head.query_params.get("token") if key is None else key
+
+
+KEYS = KeyPlace(_key)
 
 
 def routes(service: Service) -> list[Route]:
@@ -43,7 +51,7 @@ class _DeepLX:
         self._service = service
 
     async def translate(self, request: Request) -> Response:
-        client, fields = self._client(request), parse_json_object(await request.body())
+        client, fields = client_of(request), await parse_json_object(await request.body())
         text, target = _text(fields, "text"), _text(fields, "target_lang")
         source = _text(fields, "source_lang").lower() or "auto"
         if not text:
@@ -72,10 +80,6 @@ class _DeepLX:
                 "method": "Free",
             }
         )
-
-    def _client(self, request: Request) -> Client:
-        key = authorization(request, *_SCHEMES)
-        return self._service.clients.authenticate(request.query_params.get("token") if key is None else key)
 
 
 def _text(fields: dict[str, Any], name: str) -> str:

@@ -6,6 +6,7 @@ models here do not have is refused: custom models, transliteration, and formats 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,16 +14,17 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.predict.results import raise_first_error
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, optional_text, parse_body, read_fields
 from headway.serve.clients import Client
-from headway.serve.errors import BadKeyError, BadRequestError, RefusedError, UnknownLanguageError
+from headway.serve.errors import BadRequestError, UnknownLanguageError
 from headway.serve.glossaries import StoredGlossary
 from headway.serve.languages import DetectedLanguage, english_name
 from headway.serve.service import Service
@@ -45,6 +47,21 @@ _STATUSES = {
 _MODELS = ("nmt", "base")
 _FORMATS = {"text": False, "html": True}
 _MIME_TYPES = {"text/plain": False, "text/html": True, "": True}
+
+
+def _key(head: HTTPConnection) -> str | None:
+    """Return the token of ``Authorization: Bearer TOKEN``, or the key of a header or of the query."""
+    token = authorization(head, "bearer")
+    return head.headers.get("x-goog-api-key") or head.query_params.get("key") if token is None else token
+
+
+def _refusal(head: HTTPConnection, key: str | None) -> Response | None:
+    if authorization(head, "bearer") is not None:
+        return error("Request had invalid authentication credentials.", 401)
+    return None if key is None else error("API key not valid. Please pass a valid API key.", 400)
+
+
+KEYS = KeyPlace(_key, fields=("key",), paths=re.compile(re.escape(_V2)), refusal=_refusal)
 
 
 def routes(service: Service) -> list[Route]:
@@ -89,22 +106,6 @@ class _Google:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def _client(self, request: Request, key: Any) -> Client:
-        """Return who has a key, or a token in the header ``Authorization: Bearer TOKEN``."""
-        token = authorization(request, "bearer")
-        if token is not None:
-            try:
-                return self._service.clients.authenticate(token)
-            except BadKeyError:
-                raise RefusedError(error("Request had invalid authentication credentials.", 401)) from None
-        key = request.headers.get("x-goog-api-key") or key
-        if not isinstance(key, str):
-            return self._service.clients.authenticate(None)
-        try:
-            return self._service.clients.authenticate(key)
-        except BadKeyError:
-            raise RefusedError(error("API key not valid. Please pass a valid API key.", 400)) from None
-
     async def _translate(
         self,
         request: Request,
@@ -131,14 +132,14 @@ class _Google:
 
 
 class _V2Api(_Google):
-    async def _read(self, request: Request) -> tuple[dict[str, Any], Client]:
+    async def _read(self, request: Request) -> dict[str, Any]:
         fields = _drop_nulls(await read_fields(request))
         if isinstance(fields.get("data"), dict):  # Google's API clients wrap the body
             fields |= _drop_nulls(fields.pop("data"))
-        return fields, self._client(request, fields.get("key"))
+        return fields
 
     async def translate(self, request: Request) -> Response:
-        fields, client = await self._read(request)
+        client, fields = client_of(request), await self._read(request)
         texts, target, source = _texts(fields), _text(fields, "target"), _text(fields, "source")
         model, form = _text(fields, "model"), _text(fields, "format") or "html"
         if target is None:
@@ -161,7 +162,7 @@ class _V2Api(_Google):
         return JSONResponse({"data": {"translations": answers}})
 
     async def detect(self, request: Request) -> Response:
-        fields, _ = await self._read(request)
+        fields = await self._read(request)
         detected = await self._service.detect(_texts(fields))
         detections = [
             [{"language": language.code, "isReliable": False, "confidence": language.confidence}]
@@ -170,7 +171,7 @@ class _V2Api(_Google):
         return JSONResponse({"data": {"detections": detections}})
 
     async def languages(self, request: Request) -> Response:
-        fields, _ = await self._read(request)
+        fields = await self._read(request)
         with_names = _text(fields, "target") is not None
         codes = self._service.languages
         languages = [{"language": code} | ({"name": english_name(code)} if with_names else {}) for code in codes]
@@ -220,11 +221,8 @@ class _DetectFields(_Fields):
 
 
 class _V3Api(_Google):
-    def _authorized(self, request: Request) -> Client:
-        return self._client(request, request.query_params.get("key"))
-
     async def translate(self, request: Request) -> Response:
-        client, fields = self._authorized(request), await parse_body(request, _TranslateFields)
+        client, fields = client_of(request), await parse_body(request, _TranslateFields)
         if fields.mime_type not in _MIME_TYPES:
             raise BadRequestError("Invalid mime_type; it may be text/plain or text/html")
         if fields.model.rpartition("/")[2] not in ("", *_MODELS):
@@ -268,7 +266,6 @@ class _V3Api(_Google):
         return JSONResponse(answer)
 
     async def detect(self, request: Request) -> Response:
-        self._authorized(request)
         fields = await parse_body(request, _DetectFields)
         if fields.mime_type not in _MIME_TYPES:
             raise BadRequestError("Invalid mime_type; it may be text/plain or text/html")
@@ -278,7 +275,6 @@ class _V3Api(_Google):
         )
 
     async def languages(self, request: Request) -> Response:
-        self._authorized(request)
         sources, targets = self._service.source_languages, self._service.target_languages
         with_names = "displayLanguageCode" in request.query_params
         return JSONResponse(

@@ -9,6 +9,7 @@ also be a list. Options that Headway's models do not support are refused.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from headway.predict.results import raise_first_error
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
+from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, parse_body, parse_fields
 from headway.serve.clients import Client
 from headway.serve.errors import BadRequestError
@@ -41,6 +43,8 @@ _DEFAULT_NEW_TOKENS = 100
 _MAX_STOPS = 100
 _ERROR_TYPES = {400: "validation", 413: "validation", 422: "validation", 429: "overloaded", 503: "overloaded"}
 _FINISH_REASONS = {"length": "length", "end": "eos_token", "stop": "stop_sequence"}
+
+KEYS = KeyPlace(lambda head: authorization(head, "bearer"), public=re.compile(r"(/models/.*)?/health", re.DOTALL))
 
 
 def routes(service: Service) -> list[Route]:
@@ -193,7 +197,7 @@ class _HuggingFace:
 
     async def run(self, request: Request) -> Response:
         """Run the task of the model that a request is for."""
-        client, model = self._client(request), self._model(request)
+        client, model = client_of(request), self._model(request)
         call = _TaskCall(client, model, await parse_body(request, _HuggingFaceFields))
         self._service.sizes.check_texts(call.fields.texts)
         task, run = self._tasks[model.capability]
@@ -205,7 +209,6 @@ class _HuggingFace:
 
     async def info(self, request: Request) -> Response:
         """Describe an endpoint."""
-        self._client(request)
         model = self._model(request)
         return JSONResponse(
             {
@@ -221,9 +224,6 @@ class _HuggingFace:
         """Say whether an endpoint works."""
         reason = self._service.unavailable_reason
         return error(reason, 503) if reason else Response()
-
-    def _client(self, request: Request) -> Client:
-        return self._service.clients.authenticate(authorization(request, "bearer"))
 
     def _model(self, request: Request) -> ModelInfo:
         name: str | None = request.path_params.get("name")

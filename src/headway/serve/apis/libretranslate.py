@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
@@ -17,6 +18,7 @@ from headway.documents import document_extensions
 from headway.predict.results import raise_first_error
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import read_fields, read_upload
 from headway.serve.documents import ServedDocument, ServedDocuments
 from headway.serve.errors import BadRequestError, UnavailableError, UnknownDocumentError
@@ -27,6 +29,13 @@ TRANSLATE_FILE_PATH = "/translate_file"
 DOWNLOAD_PATH = "/download_file/"  # what follows needs no key, so it is a secret
 _MAX_ALTERNATIVES = 10
 _CHECK_S = 0.5  # time between two looks whether the service ends
+
+
+KEYS = KeyPlace(
+    lambda _: None,
+    fields=("api_key", "apiKey"),  # the second one is that of the npm client
+    public=re.compile(rf"/languages|/frontend/settings|/health|{DOWNLOAD_PATH}.*", re.DOTALL),
+)
 
 
 def routes(service: Service) -> list[Route]:
@@ -61,8 +70,7 @@ class _LibreTranslate:
         self._service = service
 
     async def translate(self, request: Request) -> Response:
-        fields = await read_fields(request)
-        client = self._service.clients.authenticate(_key(fields))
+        client, fields = client_of(request), await read_fields(request)
         texts, is_list = _texts(fields)
         source, target = _required(fields, "source"), _required(fields, "target")
         format_ = fields.get("format") or "text"
@@ -90,7 +98,6 @@ class _LibreTranslate:
 
     async def detect(self, request: Request) -> Response:
         fields = await read_fields(request)
-        self._service.clients.authenticate(_key(fields))
         texts, _ = _texts(fields)
         return JSONResponse([_confidence(language) for language in await self._service.detect(texts[:1] or [""])])
 
@@ -127,9 +134,7 @@ class _LibreTranslate:
             }
         )
 
-    async def suggest(self, request: Request) -> Response:
-        fields = await read_fields(request)
-        self._service.clients.authenticate(_key(fields))
+    async def suggest(self, _: Request) -> Response:
         return error("Suggestions are disabled on this server.", 403)
 
     async def health(self, _: Request) -> Response:
@@ -143,7 +148,7 @@ class _LibreTranslateDocuments:
     async def translate_file(self, request: Request) -> Response:
         """Translate a file, and return the address of the result when it is there."""
         fields, file = await read_upload(request)
-        client = self._service.clients.authenticate(_key(fields))
+        client = client_of(request)
         source, target = _required(fields, "source"), _required(fields, "target")
         if file is None:
             raise BadRequestError("Invalid request: missing file parameter")
@@ -177,15 +182,6 @@ class _LibreTranslateDocuments:
         if name != document.name:
             raise UnknownDocumentError(name)
         return FileResponse(document.fetch(), media_type=document.format.media_type, filename=document.name)
-
-
-def _text(fields: dict[str, Any], name: str) -> str | None:
-    value = fields.get(name)
-    return value if isinstance(value, str) else None
-
-
-def _key(fields: dict[str, Any]) -> str | None:
-    return _text(fields, "api_key") or _text(fields, "apiKey")  # the name that the npm client uses
 
 
 def _required(fields: dict[str, Any], name: str) -> str:

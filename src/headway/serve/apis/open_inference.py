@@ -18,6 +18,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 import struct
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,7 +27,7 @@ from itertools import chain
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -36,6 +37,7 @@ from headway.predict.markup.html import MarkupKind
 from headway.predict.results import raise_first_error
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, languages_for, parse_fields, parse_json_object
 from headway.serve.clients import Client
 from headway.serve.errors import BadRequestError, TooLargeError, UnknownModelError
@@ -56,6 +58,20 @@ _MAX_DIGITS = 20
 _WITHOUT_EFFECT = {
     "sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output", "content_type",
 }  # fmt: skip
+
+
+def _key(head: HTTPConnection) -> str | None:
+    """Return KEY of ``Authorization: Bearer KEY``, or the password KEY of ``Basic``."""
+    basic = authorization(head, "basic")
+    if basic is None:
+        return authorization(head, "bearer")
+    try:
+        return base64.b64decode(basic).decode().partition(":")[2]
+    except ValueError:
+        raise BadRequestError("the header Authorization is not valid") from None
+
+
+KEYS = KeyPlace(_key, public=re.compile("/v2|/v2/health/(?:live|ready)"))
 
 
 def routes(service: Service) -> list[Route]:
@@ -279,12 +295,10 @@ class _OpenInference:
     # Models.
 
     async def model_ready(self, request: Request) -> Response:
-        self._client(request)
         model, reason = self._model(request), self._service.unavailable_reason
         return error(reason, 503) if reason else JSONResponse({"name": model.name, "ready": True})
 
     async def model(self, request: Request) -> Response:
-        self._client(request)
         model = self._model(request)
         outputs = [
             {"name": name, "datatype": datatype, "shape": [-1, -1] if is_wider else [-1]}
@@ -301,8 +315,8 @@ class _OpenInference:
         )
 
     async def infer(self, request: Request) -> Response:
-        client, model = self._client(request), self._model(request)
-        fields, rest = _split(request, await self._body(request))
+        client, model = client_of(request), self._model(request)
+        fields, rest = await _split(request, await self._body(request))
         texts = _texts(fields.inputs[0], rest)
         _check_outputs(fields, model)
         self._service.sizes.check_texts(texts)
@@ -311,16 +325,6 @@ class _OpenInference:
         tensors = await unless_disconnected(request, _TASKS[model.capability].run(self._service, call))
         head = {"model_name": model.name, "model_version": _VERSION} | ({"id": fields.id} if fields.id else {})
         return _reply(head, fields, tensors)
-
-    def _client(self, request: Request) -> Client:
-        """Return who has the key in ``Authorization: Bearer KEY``, or the password KEY of ``Basic``."""
-        basic = authorization(request, "basic")
-        if basic is None:
-            return self._service.clients.authenticate(authorization(request, "bearer"))
-        try:
-            return self._service.clients.authenticate(base64.b64decode(basic).decode().partition(":")[2])
-        except ValueError:
-            raise BadRequestError("the header Authorization is not valid") from None
 
     def _model(self, request: Request) -> ModelInfo:
         name, version = request.path_params["name"], request.path_params.get("version", _VERSION)
@@ -350,15 +354,15 @@ class _OpenInference:
 # Reading requests.
 
 
-def _split(request: Request, body: bytes) -> tuple[_InferenceFields, bytes]:
+async def _split(request: Request, body: bytes) -> tuple[_InferenceFields, bytes]:
     """Return the fields of a request, and the binary data after them."""
     length = request.headers.get(_HEADER_LENGTH)
     if length is None:
-        return parse_fields(_InferenceFields, parse_json_object(body)), b""
+        return parse_fields(_InferenceFields, await parse_json_object(body)), b""
     if not length.isdecimal() or len(length) > _MAX_DIGITS or int(length) > len(body):
         raise BadRequestError(f"{_HEADER_LENGTH} is not the length of a part of the body")
     end = int(length)
-    return parse_fields(_InferenceFields, parse_json_object(body[:end])), body[end:]
+    return parse_fields(_InferenceFields, await parse_json_object(body[:end])), body[end:]
 
 
 def _texts(tensor: _InputTensor, rest: bytes) -> list[str]:

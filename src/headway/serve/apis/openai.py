@@ -28,6 +28,7 @@ from headway.predict.results import raise_first_error
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
+from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, languages_for, parse_body
 from headway.serve.clients import Client
 from headway.serve.errors import BadRequestError, UnknownModelError
@@ -158,6 +159,9 @@ class _ChatFields(_CommonFields):
         return self.generation_options(self.limit)
 
 
+KEYS = KeyPlace(lambda head: authorization(head, "bearer"))
+
+
 def routes(service: Service) -> list[Route]:
     """Return the routes of the API."""
     api = _OpenAI(service)
@@ -186,16 +190,14 @@ class _OpenAI:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def models(self, request: Request) -> Response:
-        self._client(request)
+    async def models(self, _: Request) -> Response:
         return JSONResponse({"object": "list", "data": [_model(model) for model in self._models()]})
 
     async def model(self, request: Request) -> Response:
-        self._client(request)
         return JSONResponse(_model(self._find_model(request.path_params["name"])))
 
     async def complete(self, request: Request) -> Response:
-        client, body = self._client(request), await parse_body(request, _CompletionFields)
+        client, body = client_of(request), await parse_body(request, _CompletionFields)
         model, prompts = self._find_model(body.model), body.prompts()
         self._service.sizes.check_search(hypotheses=body.count)
         self._service.sizes.check_amount(texts=len(prompts) * body.count)
@@ -218,7 +220,7 @@ class _OpenAI:
         return reply.whole(choices, usage)
 
     async def chat(self, request: Request) -> Response:
-        client, body = self._client(request), await parse_body(request, _ChatFields)
+        client, body = client_of(request), await parse_body(request, _ChatFields)
         model = self._find_model(body.model)
         self._service.sizes.check_search(hypotheses=body.count)
         reply = _Reply("chatcmpl", "chat.completion", "chat.completion.chunk", model.name)
@@ -240,10 +242,7 @@ class _OpenAI:
             return _event_stream(reply.chunks(deltas, usage if body.wants_usage else None))
         return reply.whole(choices, usage)
 
-    # Models and keys.
-
-    def _client(self, request: Request) -> Client:
-        return self._service.clients.authenticate(authorization(request, "bearer"))
+    # Models.
 
     def _models(self) -> list[ModelInfo]:
         return [model for capability in _CAPABILITIES for model in self._service.models_that(capability)]

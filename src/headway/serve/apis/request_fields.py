@@ -5,28 +5,37 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ValidationError
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import HTTPConnection, Request
 
 from headway.serve.errors import BadRequestError
 from headway.serve.model_info import ModelInfo
 
 T = TypeVar("T")
+DataT = TypeVar("DataT", str, bytes)
 FieldsT = TypeVar("FieldsT", bound=BaseModel)
 _MAX_DEPTH = 20
 _MAX_FIELDS = 10_000
-_LARGE_FORM = 65_536  # characters
+_LARGE = 65_536  # characters or bytes, the parsing of which takes long
+_PIECE = 32_768  # bytes of a form that are parsed at a time
+_CHARSETS = (b"utf-8", b"utf8", b"us-ascii", b"ascii")
+_MAX_CONTAINERS = 200_000  # lists and objects of a JSON body, or one for so many bytes, if that is more:
+_MIN_BYTES = 16
+_FIELD = re.compile(rb'"\s*:')
 
 
-def authorization(request: Request, *schemes: str) -> str | None:
+def authorization(head: HTTPConnection, *schemes: str) -> str | None:
     """Return the key in the header ``Authorization: SCHEME KEY``, or None without a header of one of the schemes."""
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    scheme, _, key = head.headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() in schemes else None
 
 
@@ -36,7 +45,7 @@ async def parse_body(request: Request, kind: type[FieldsT]) -> FieldsT:
     Raises:
         BadRequestError: The body is not valid JSON, or its fields do not match ``kind``.
     """
-    return parse_fields(kind, parse_json_object(await request.body()))
+    return parse_fields(kind, await parse_json_object(await request.body()))
 
 
 def parse_fields(kind: type[FieldsT], fields: dict[str, Any]) -> FieldsT:
@@ -83,11 +92,10 @@ async def read_fields(request: Request) -> dict[str, Any]:
             text = body.decode("utf-8")
         except UnicodeDecodeError:
             raise BadRequestError("the form is not valid UTF-8") from None
-        is_large = len(text) > _LARGE_FORM  # takes long
-        return fields | _joined(await asyncio.to_thread(_parse_form, text) if is_large else _parse_form(text))
+        return fields | _joined(await _unless_large(_parse_form, text))
     if kind == "multipart/form-data":
         return fields | (await _read_multipart(request))[0]
-    return fields | parse_json_object(body)
+    return fields | await parse_json_object(body)
 
 
 @dataclass(frozen=True)
@@ -112,31 +120,68 @@ async def read_upload(request: Request) -> tuple[dict[str, Any], UploadedFile | 
 
 
 async def _read_multipart(request: Request) -> tuple[dict[str, Any], dict[str, UploadedFile]]:
-    """Return the fields and the files of a form."""
+    """Return the fields and the files of a form.
+
+    The fields are in UTF-8, whatever the request says: some decoders of Python take a time that grows with the square
+    of the length.
+    """
+    charset = parse_options_header(request.headers["content-type"])[1].get(b"charset", b"utf-8")
+    if charset.lower() not in _CHARSETS:
+        raise BadRequestError("the charset of the form is not UTF-8")
+    body = await request.body()
+
+    async def pieces() -> AsyncGenerator[bytes]:
+        for start in range(0, len(body), _PIECE):
+            yield body[start : start + _PIECE]
+            await asyncio.sleep(0)  # so that other requests are answered meanwhile
+
     try:
-        async with request.form() as form:
-            items = form.multi_items()
-            fields = _joined([(name, value) for name, value in items if not isinstance(value, UploadFile)])
-            files = [(name, value) for name, value in items if isinstance(value, UploadFile)]
-            return fields, {name: UploadedFile(value.filename or "", await value.read()) for name, value in files}
-    except (HTTPException, UnicodeDecodeError, ValueError) as error:
-        if isinstance(error, HTTPException) and error.status_code == 413:
-            raise
+        form = await MultiPartParser(request.headers, pieces()).parse()
+    except (MultiPartException, ValueError, KeyError):
         raise BadRequestError("the form is not valid") from None
+    try:
+        items = form.multi_items()
+        fields = _joined([(name, value) for name, value in items if not isinstance(value, UploadFile)])
+        files = [(name, value) for name, value in items if isinstance(value, UploadFile)]
+        return fields, {name: UploadedFile(value.filename or "", await value.read()) for name, value in files}
+    finally:
+        await form.close()
 
 
-def parse_json(body: bytes) -> Any:
+async def parse_json(body: bytes) -> Any:
     """Parse a JSON body.
 
     Raises:
-        BadRequestError: The body is not valid JSON, or it is nested too deeply.
+        BadRequestError: The body is not valid JSON, is nested too deeply, or has too many lists and objects.
     """
+    return await _unless_large(_parse_json, body)
+
+
+async def check_size_of_json(body: bytes) -> None:
+    """Raise :class:`BadRequestError` if a JSON body has more lists, objects and fields than are parsed quickly."""
+    await _unless_large(_check_size_of_json, body)
+
+
+async def _unless_large(function: Callable[[DataT], T], data: DataT) -> T:
+    """Call a function, in a thread if its argument is large, so that other requests are answered meanwhile."""
+    return function(data) if len(data) <= _LARGE else await asyncio.to_thread(function, data)
+
+
+def _parse_json(body: bytes) -> Any:
+    _check_size_of_json(body)
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):  # not JSON, not UTF-8, or nested too deeply
         raise BadRequestError("the body is not valid JSON") from None
     check_nesting(value)
     return value
+
+
+def _check_size_of_json(body: bytes) -> None:
+    bound = max(_MAX_CONTAINERS, len(body) // _MIN_BYTES)
+    is_large = body.count(b"[") + body.count(b"{") > bound
+    if is_large or (body.count(b":") > bound and sum(1 for _ in _FIELD.finditer(body)) > bound):
+        raise BadRequestError(f"the body has more than {bound:,} lists, objects or fields")
 
 
 def _parse_form(text: str) -> list[tuple[str, str]]:
@@ -178,13 +223,13 @@ def check_nesting(value: Any, max_fields: int = _MAX_FIELDS) -> None:
     raise BadRequestError("the body is nested too deeply")
 
 
-def parse_json_object(body: bytes) -> dict[str, Any]:
+async def parse_json_object(body: bytes) -> dict[str, Any]:
     """Parse a body that must be a JSON object.
 
     Raises:
         BadRequestError: The body is not a JSON object.
     """
-    fields = parse_json(body)
+    fields = await parse_json(body)
     if not isinstance(fields, dict):
         raise BadRequestError("the body is not a JSON object")
     return fields

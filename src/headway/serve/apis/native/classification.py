@@ -12,8 +12,9 @@ from headway.predict import Classification
 from headway.predict.classification.occlusion import MAX_CHARACTERS, MAX_PARTS, Occlusion, occlude
 from headway.serve.admission import estimated_tokens
 from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.keys import client_of
 from headway.serve.apis.native.errors import ItemError, or_error
-from headway.serve.apis.native.fields import Body, Texts, client_of, listed
+from headway.serve.apis.native.fields import Body, Texts, listed
 from headway.serve.service import Service
 
 
@@ -44,7 +45,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     @api.post("/classify", responses={200: {"model": ClassifyReply}})
     async def classify(body: ClassifyBody, request: Request) -> JSONResponse:
         """Return the label of each text, and the probability of every label."""
-        client = client_of(service, request)
+        client = client_of(request)
         texts, model = listed(body.text), service.model(body.model, "labels")
         classifications = await unless_disconnected(request, service.call(client, model, "classify_each", texts, texts))
         return JSONResponse(
@@ -54,7 +55,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     @api.post("/explain")
     async def explain(body: ExplainBody, request: Request) -> JSONResponse:
         """Return how much each token and word of a text contributes to its label."""
-        client, model = client_of(service, request), service.model(body.model, "labels")
+        client, model = client_of(request), service.model(body.model, "labels")
         work = service.call(client, model, "explain", [body.text], body.text, body.label)
         return JSONResponse(asdict(await unless_disconnected(request, work)))
 
@@ -64,7 +65,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
         Only the first 10,000 characters are considered.
         """
-        client, model = client_of(service, request), service.model(body.model, "labels")
+        client, model = client_of(request), service.model(body.model, "labels")
         tokens = min(MAX_PARTS * estimated_tokens(body.text[:MAX_CHARACTERS]), service.config.limits.new_tokens)
         work = service.call(client, model, occlude, [body.text], body.text, body.label, new_tokens=tokens)
         return JSONResponse(asdict(await unless_disconnected(request, work)))

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, Response
 
 from headway.serve.apis.disconnect import unless_disconnected
-from headway.serve.apis.native.fields import client_of
+from headway.serve.apis.keys import client_of
 from headway.serve.apis.native.glossaries import GlossaryBody
 from headway.serve.apis.native.jobs import iso_time
 from headway.serve.apis.request_fields import optional_text, parse_fields, parse_json, read_upload
@@ -52,14 +52,14 @@ def add_routes(api: APIRouter, service: Service, documents: ServedDocuments) -> 
 
         A text that cannot be translated stays as it is. Only the key that uploaded a document sees it.
         """
-        client = client_of(service, request)
+        client = client_of(request)
         fields, file = await read_upload(request)
         if file is None:
             raise BadRequestError("file: Field required")
         source, target = _text(fields, "source") or "auto", _text(fields, "target")
         if target is None:
             raise BadRequestError("target: Field required")
-        glossary = _chosen_glossary(service, client, fields)
+        glossary = await _chosen_glossary(service, client, fields)
         model = _text(fields, "model")
         adding = documents.add(client, file.name, file.content, source, target, model, glossary)
         return _document(await unless_disconnected(request, adding))
@@ -72,27 +72,27 @@ def add_routes(api: APIRouter, service: Service, documents: ServedDocuments) -> 
         "unlikely", "glossary" (an entry is not met) or "failed" (the text is not translated). ``num_texts`` is the
         number of texts that it applies to, and ``examples`` are the beginnings of some of them.
         """
-        return _document(documents.get(client_of(service, request).name, identifier))
+        return _document(documents.get(client_of(request).name, identifier))
 
     @api.get("/documents/{identifier}/result", response_model=None, response_class=FileResponse)
     async def document_result(identifier: str, request: Request) -> Response:
         """Return a translated document."""
-        document = documents.get(client_of(service, request).name, identifier)
+        document = documents.get(client_of(request).name, identifier)
         return FileResponse(document.fetch(), media_type=document.format.media_type, filename=document.name)
 
     @api.delete("/documents/{identifier}", status_code=204)
     async def delete_document(identifier: str, request: Request) -> None:
         """Cancel the translation of a document, and delete it."""
-        documents.remove(documents.get(client_of(service, request).name, identifier))
+        documents.remove(documents.get(client_of(request).name, identifier))
 
 
-def _chosen_glossary(service: Service, client: Client, fields: dict[str, Any]) -> StoredGlossary | None:
+async def _chosen_glossary(service: Service, client: Client, fields: dict[str, Any]) -> StoredGlossary | None:
     identifier, dictionaries = _text(fields, "glossary"), _text(fields, "dictionaries")
     if dictionaries is None:
         return None if identifier is None else service.glossaries.get(client.name, identifier)
     if identifier is not None:
         raise BadRequestError("glossary and dictionaries: only one of them is accepted")
-    data = {"name": "dictionaries of a document", "dictionaries": parse_json(dictionaries.encode())}
+    data = {"name": "dictionaries of a document", "dictionaries": await parse_json(dictionaries.encode())}
     body = parse_fields(GlossaryBody, data)
     return StoredGlossary.new(client.name, body.name, body.to_dictionaries())
 

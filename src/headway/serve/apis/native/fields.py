@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
-from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from starlette.requests import HTTPConnection
 
+from headway.serve.apis.keys import KeyPlace
 from headway.serve.apis.request_fields import authorization, check_nesting
-from headway.serve.clients import Client
-from headway.serve.service import Service
 
 MAX_PHRASES = 200  # maximum number of phrases to include, to ban or to stop at
 _MAX_FIELDS = 1000  # maximum number of fields of all objects in a body
@@ -40,7 +40,9 @@ def listed(text: str | list[str]) -> list[str]:
     return [text] if isinstance(text, str) else text
 
 
-def client_of(service: Service, request: Request) -> Client:
-    """Return who sends a request. Raises the errors of :meth:`Service.client`."""
-    key = authorization(request, "bearer")
-    return service.clients.authenticate(request.headers.get("x-api-key") if key is None else key)
+def _key(head: HTTPConnection) -> str | None:
+    key = authorization(head, "bearer")
+    return head.headers.get("x-api-key") if key is None else key
+
+
+KEYS = KeyPlace(_key, public=re.compile(r"/ready|/metrics|/api/v1/openapi\.json"))

@@ -8,7 +8,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
-from headway.serve.apis.native.fields import Body, Strings, client_of
+from headway.serve.apis.keys import client_of
+from headway.serve.apis.native.fields import Body, Strings
 from headway.serve.glossaries import Dictionary, StoredGlossary
 from headway.serve.service import Service
 
@@ -44,18 +45,18 @@ def add_routes(api: APIRouter, service: Service) -> None:
     @api.post("/glossaries", status_code=201)
     async def create_glossary(body: GlossaryBody, request: Request) -> dict[str, Any]:
         """Create a glossary: required translations of certain source phrases."""
-        client = client_of(service, request)
+        client = client_of(request)
         return _glossary(await service.glossary_editor.create(client.name, body.name, body.to_dictionaries()))
 
     @api.get("/glossaries")
     async def glossaries(request: Request) -> list[dict[str, Any]]:
         """Return the glossaries of the key, without their entries."""
-        return [_glossary(stored) for stored in service.glossaries.owned_by(client_of(service, request).name)]
+        return [_glossary(stored) for stored in service.glossaries.owned_by(client_of(request).name)]
 
     @api.get("/glossaries/{identifier}")
     async def glossary(identifier: str, request: Request) -> JSONResponse:
         """Return a glossary with its entries."""
-        stored = service.glossaries.get(client_of(service, request).name, identifier)
+        stored = service.glossaries.get(client_of(request).name, identifier)
         dictionaries = [
             {"source": dictionary.source, "target": dictionary.target, "entries": dictionary.rows}
             for dictionary in stored.dictionaries
@@ -65,7 +66,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     @api.delete("/glossaries/{identifier}", status_code=204)
     async def delete_glossary(identifier: str, request: Request) -> None:
         """Delete a glossary."""
-        await service.glossary_editor.delete(client_of(service, request).name, identifier)
+        await service.glossary_editor.delete(client_of(request).name, identifier)
 
 
 def _glossary(glossary: StoredGlossary) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from pydantic import BaseModel, Field
 from headway.decode.request import DecodingOptions
 from headway.predict import SearchEnd, SearchNode
 from headway.serve.apis.disconnect import unless_disconnected
-from headway.serve.apis.native.fields import Body, client_of
+from headway.serve.apis.keys import client_of
+from headway.serve.apis.native.fields import Body
 from headway.serve.inspections import force_word_in_translation, inspect_sentence, search_tree
 from headway.serve.service import Service
 from headway.serve.workers.messages import ModelFunction
@@ -125,7 +126,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def answer(
         request: Request, body: SentenceBody, function: ModelFunction, texts: list[str], *given: Any
     ) -> Response:
-        client = client_of(service, request)
+        client = client_of(request)
         direction = service.direction(body.source, body.target, body.model, direct=True)
         work = service.call(client, direction.model, function, texts, *given, **direction.arguments)
         return Response(await unless_disconnected(request, work), media_type="application/json")

@@ -10,7 +10,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
-from headway.serve.apis.native.fields import Strings, client_of
+from headway.serve.apis.keys import client_of
+from headway.serve.apis.native.fields import Strings
 from headway.serve.apis.native.translation import TranslationBody, make_translate_function
 from headway.serve.bulk_jobs import BulkJob
 from headway.serve.errors import UnknownLanguageError
@@ -35,7 +36,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
         A text that cannot be translated has an error instead. Only the key that created a job can access it.
         """
-        client = client_of(service, request)
+        client = client_of(request)
         if body.source != "auto":
             service.direction(body.source, body.target, body.model)
         answer = make_translate_function(service, client.for_background_job(), body, len(body.text))
@@ -54,12 +55,12 @@ def add_routes(api: APIRouter, service: Service) -> None:
     @api.get("/jobs/{identifier}")
     async def job(identifier: str, request: Request) -> dict[str, Any]:
         """Return the progress of a job."""
-        return _job(service.jobs.get(client_of(service, request).name, identifier))
+        return _job(service.jobs.get(client_of(request).name, identifier))
 
     @api.get("/jobs/{identifier}/result", response_model=None)
     async def job_result(identifier: str, request: Request) -> Response:
         """Return the translations of a job that is done, in the order of its texts."""
-        results = service.jobs.get(client_of(service, request).name, identifier).results()
+        results = service.jobs.get(client_of(request).name, identifier).results()
 
         async def parts() -> AsyncGenerator[bytes]:
             yield b'{"translations": ['
@@ -73,7 +74,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     @api.delete("/jobs/{identifier}", status_code=204)
     async def delete_job(identifier: str, request: Request) -> None:
         """Cancel a job and delete its result."""
-        service.jobs.remove(service.jobs.get(client_of(service, request).name, identifier))
+        service.jobs.remove(service.jobs.get(client_of(request).name, identifier))
 
 
 def _job(job: BulkJob) -> dict[str, Any]:

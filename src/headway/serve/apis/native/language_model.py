@@ -14,8 +14,9 @@ from pydantic import BaseModel, Field
 from headway.predict import Continuation, GenerationOptions, StreamPart
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
+from headway.serve.apis.keys import client_of
 from headway.serve.apis.native.errors import error_value
-from headway.serve.apis.native.fields import EVENTS, Body, Options, Texts, client_of, listed
+from headway.serve.apis.native.fields import EVENTS, Body, Options, Texts, listed
 from headway.serve.errors import BadRequestError, TooLargeError
 from headway.serve.service import Service
 
@@ -70,7 +71,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     async def score_texts(body: ScoreTextsBody, request: Request) -> JSONResponse:
         """Return the log-probability of each token of texts, given the tokens before it or, by a masked language model,
         given all other tokens."""
-        client = client_of(service, request)
+        client = client_of(request)
         texts, model = listed(body.text), service.model(body.model, "continues", "fills")
         scored = await unless_disconnected(request, service.call(client, model, "score", texts, texts))
         scores = [asdict(text) | {"log_probability": text.log_probability} for text in scored]
@@ -79,7 +80,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     @api.post("/perplexity")
     async def perplexity(body: PerplexityBody, request: Request) -> JSONResponse:
         """Return how well a language model predicts texts, as perplexity and in bits per byte."""
-        client = client_of(service, request)
+        client = client_of(request)
         texts, model = listed(body.text), service.model(body.model, "continues")
         if body.stride is not None and model.context_length is not None:
             times, characters = -(-model.context_length // body.stride), sum(map(len, texts))
@@ -94,7 +95,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     @api.post("/generate", response_model=None, responses={200: {"model": GenerateReply, **EVENTS}})
     async def generate(body: GenerateBody, request: Request) -> Response:
         """Continue prompts."""
-        client = client_of(service, request)
+        client = client_of(request)
         prompts, model = listed(body.prompt), service.model(body.model, "continues")
         options = GenerationOptions.parse(body.options, "options")
         service.sizes.check_search(hypotheses=max(options.beam_size, options.n))

@@ -10,7 +10,8 @@ from pydantic import BaseModel, Field
 
 from headway.predict.language_modeling.masked_language_model import Filling
 from headway.serve.apis.disconnect import unless_disconnected
-from headway.serve.apis.native.fields import Body, Phrases, client_of
+from headway.serve.apis.keys import client_of
+from headway.serve.apis.native.fields import Body, Phrases
 from headway.serve.service import Service
 
 
@@ -35,7 +36,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     @api.post("/fill", responses={200: {"model": FillReply}})
     async def fill(body: FillBody, request: Request) -> JSONResponse:
         """Return the best fillings of each mask of a text."""
-        client = client_of(service, request)
+        client = client_of(request)
         model = service.model(body.model, "fills")
         work = service.call(client, model, "fill", [body.text], body.text, body.top, body.candidates)
         fillings = await unless_disconnected(request, work)

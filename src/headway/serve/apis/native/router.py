@@ -18,7 +18,6 @@ from headway.serve.apis.native import (
     translation,
 )
 from headway.serve.apis.native.errors import ERRORS
-from headway.serve.apis.native.fields import client_of
 from headway.serve.documents import ServedDocuments
 from headway.serve.service import Service
 
@@ -34,7 +33,6 @@ def router(service: Service, served_documents: ServedDocuments) -> APIRouter:
         ``load`` says when a model is loaded: at the "start", or on "demand". ``state`` is "warm", "loading" or "cold",
         and ``memory_bytes`` the memory of a warm model.
         """
-        client_of(service, request)
         pool = service.pool
         return [
             asdict(model)

@@ -19,6 +19,7 @@ from headway.predict.translation.options import TranslateOptions
 from headway.predict.translation.segment import split_sentences
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.apis.event_stream import EventStream
+from headway.serve.apis.keys import client_of
 from headway.serve.apis.native.errors import ItemError, error_value, or_error
 from headway.serve.apis.native.fields import (
     EVENTS,
@@ -28,7 +29,6 @@ from headway.serve.apis.native.fields import (
     Phrases,
     Strings,
     Texts,
-    client_of,
     listed,
 )
 from headway.serve.clients import Client
@@ -204,7 +204,6 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
         ``pivot`` is the language through which two models translate a pair, and null if one model translates it.
         """
-        client_of(service, request)
         return [
             {"model": pair.model.name, "source": pair.source, "target": pair.target,
              "source_name": english_name(pair.source), "target_name": english_name(pair.target),
@@ -215,13 +214,11 @@ def add_routes(api: APIRouter, service: Service) -> None:
     @api.post("/detect")
     async def detect(body: DetectBody, request: Request) -> list[dict[str, Any]]:
         """Return the most probable language of each text."""
-        client_of(service, request)
         return [asdict(language) for language in await service.detect(listed(body.text))]
 
     @api.post("/sentences")
     async def sentences(body: SentencesBody, request: Request) -> dict[str, list[list[str]]]:
         """Split each text into sentences, with the white space around them."""
-        client_of(service, request)
         texts = listed(body.text)
         service.sizes.check_texts(texts)
         return {"sentences": await asyncio.to_thread(lambda: [split_sentences(text, body.language) for text in texts])}
@@ -234,7 +231,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     @api.post("/score", responses={200: {"model": ScoreReply}})
     async def score(body: ScoreBody, request: Request) -> JSONResponse:
         """Return the log-probability of each target as the translation of its source."""
-        client = client_of(service, request)
+        client = client_of(request)
         if len(body.source_texts) != len(body.target_texts):
             raise BadRequestError("source_texts and target_texts have different lengths")
         direction = service.direction(body.source, body.target, body.model, direct=True)
@@ -247,7 +244,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
     @api.post("/alternatives")
     async def alternatives(body: AlternativesBody, request: Request) -> JSONResponse:
         """Return the most probable next tokens of a translation, best first."""
-        client = client_of(service, request)
+        client = client_of(request)
         direction = service.direction(body.source, body.target, body.model, direct=True)
         keywords = {"count": body.count} | direction.arguments
         texts = [body.text, body.prefix]
@@ -281,7 +278,7 @@ class DirectTranslation:
 
 
 async def _translate(service: Service, body: TranslateBody, request: Request) -> Response:
-    client, texts = client_of(service, request), listed(body.text)
+    client, texts = client_of(request), listed(body.text)
     if body.stream:
         client = service.checked_client(client, texts)
         if body.source != "auto":

@@ -1,0 +1,121 @@
+"""The APIs of the service: their routes, the places of their keys, and the forms of their errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headway.serve import page
+from headway.serve.apis import (
+    aws,
+    azure,
+    deepl,
+    deepl_documents,
+    deepl_fields,
+    deeplx,
+    google,
+    huggingface,
+    libretranslate,
+    open_inference,
+    openai,
+)
+from headway.serve.apis.keys import KeyPlace
+from headway.serve.apis.native.errors import error as native_error
+from headway.serve.apis.native.fields import KEYS as NATIVE_KEYS
+from headway.serve.dispatch import NATIVE, PAGE, api_of_head
+from headway.serve.documents import ServedDocuments
+from headway.serve.errors import BadKeyError, QuotaExceededError, RefusedError, UnknownDictionaryError
+from headway.serve.http_errors import http_error
+from headway.serve.service import Service
+
+_MAX_MESSAGE = 500  # maximum number of characters of an error message
+
+
+@dataclass(frozen=True)
+class Api:
+    """An API.
+
+    Attributes:
+        error: Returns an error in the form of the API.
+        keys: Where its requests have their key.
+        routes: Returns its routes. None means that FastAPI has them.
+        statuses: Its own HTTP statuses for some errors.
+        queued: While the queue is full, requests to these paths are refused before their bodies are read.
+        document_routes: Returns its routes for documents, if it has any.
+    """
+
+    error: Callable[[str, int, dict[str, str] | None], Response]
+    keys: KeyPlace
+    routes: Callable[[Service], Sequence[Route]] | None
+    statuses: Mapping[type[Exception], int] = field(default_factory=dict)
+    queued: tuple[str, ...] = ()
+    document_routes: Callable[[Service, ServedDocuments], Sequence[Route]] | None = None
+
+
+APIS = {
+    NATIVE: Api(
+        native_error,
+        NATIVE_KEYS,
+        None,
+        queued=tuple(f"/api/v1/{name}" for name in ("translate", "generate", "classify", "fill", "score")),
+    ),
+    PAGE: Api(native_error, page.KEYS, page.routes),
+    "openai": Api(
+        openai.error, openai.KEYS, openai.routes, {BadKeyError: 401}, queued=("/v1/completions", "/v1/chat/completions")
+    ),
+    "deepl": Api(
+        deepl.error,
+        deepl_fields.KEYS,
+        deepl.routes,
+        {QuotaExceededError: 456, UnknownDictionaryError: 404},
+        queued=("/v2/translate",),
+        document_routes=deepl_documents.routes,
+    ),
+    "aws": Api(aws.error, aws.KEYS, aws.routes),
+    "azure": Api(
+        azure.error, azure.KEYS, azure.routes, {BadKeyError: 401, QuotaExceededError: 403}, queued=("/translate",)
+    ),
+    "deeplx": Api(deeplx.error, deeplx.KEYS, deeplx.routes, {BadKeyError: 401}, queued=("/translate",)),
+    "google": Api(google.error, google.KEYS, google.routes),
+    "huggingface": Api(huggingface.error, huggingface.KEYS, huggingface.routes, {BadKeyError: 401}),
+    "open-inference": Api(open_inference.error, open_inference.KEYS, open_inference.routes, {BadKeyError: 401}),
+    "libretranslate": Api(
+        libretranslate.error,
+        libretranslate.KEYS,
+        libretranslate.routes,
+        queued=("/translate",),
+        document_routes=libretranslate.document_routes,
+    ),
+}
+
+
+def error_reply(api: str, message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """Return an error in the form of an API. Long messages are shortened."""
+    if len(message) > _MAX_MESSAGE:
+        message = message[:_MAX_MESSAGE] + "…"
+    # A message may quote text of the request that is not valid Unicode, which no reply can contain.
+    return APIS[api].error(message.encode("utf-8", "backslashreplace").decode(), status, headers)
+
+
+def error_for_url(url: bytes, message: str, status: int) -> Response:
+    """Return an error in the form of the API that a URL, which may be invalid, belongs to."""
+    path, _, query = url.partition(b"?")
+    return error_reply(
+        api_of_head({"method": "", "path": path.decode("latin-1"), "query_string": query, "headers": []}),
+        message,
+        status,
+    )
+
+
+def reply_to(error: Exception, api: str) -> Response:
+    """Return the reply to a request that failed with an error, in the form of an API."""
+    if isinstance(error, RefusedError):
+        return error.response
+    reply = http_error(error)
+    status, headers = APIS[api].statuses.get(reply.kind, reply.status), reply.headers
+    if status == 401:  # RFC 9110, section 15.5.2, demands it
+        headers = {**headers, "WWW-Authenticate": "Bearer"}
+    return error_reply(api, reply.message, status, headers)

@@ -1,0 +1,99 @@
+"""Where the requests of an API have their key, and which requests need none.
+
+The gateway finds the key before anything else of a request is interpreted. A key in the body is therefore not parsed,
+but searched for: whatever is in the place of a value of one of the fields may be the key.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from urllib.parse import unquote_plus
+
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+
+from headway.serve.clients import Client
+
+_MAX_OCCURRENCES = 1000  # of a field, among which the key is searched for
+_JSON_VALUE = re.compile(rb'\s{0,100}:\s{0,100}("(?:[^"\\]|\\.){0,1000}")')
+_FORM_VALUE = re.compile(rb"([^&]{0,3000})(?:&|\Z)")
+_PART_VALUE = re.compile(rb"(?:;[^\r\n]{0,1000})?\r\n(?:[^\r\n]{1,300}\r\n){0,5}\r\n([^\r\n]{0,1000})\r\n--")
+_NOTHING = re.compile(r"(?!)")
+_EVERYTHING = re.compile("")
+
+
+@dataclass(frozen=True)
+class KeyPlace:
+    """The place of the key in the requests of an API. Paths are without the prefix of the API.
+
+    Attributes:
+        head: Returns the key in the headers or in the query, or None if they have none.
+        fields: The names of the fields that may have the key in a body or in the query.
+        paths: Matches the beginning of the paths of requests whose bodies may have the key.
+        public: Matches the paths whose GET requests need no key.
+        is_required: Whether a request must have a key, which may be any one, even if the service has no keys.
+        refusal: Returns the reply to a request with a wrong key, or with no key, if it differs from the usual one.
+    """
+
+    head: Callable[[HTTPConnection], str | None]
+    fields: tuple[str, ...] = ()
+    paths: re.Pattern[str] = _EVERYTHING
+    public: re.Pattern[str] = _NOTHING
+    is_required: bool = False
+    refusal: Callable[[HTTPConnection, str | None], Response | None] = lambda _, __: None
+
+    def is_public(self, method: str, path: str) -> bool:
+        """Return whether a request needs no key."""
+        return method in ("GET", "HEAD") and self.public.fullmatch(path) is not None
+
+    def in_bodies_of(self, path: str) -> bool:
+        """Return whether the body of a request to a path may have the key."""
+        return bool(self.fields) and self.paths.match(path) is not None
+
+    def in_head(self, head: HTTPConnection) -> str | None:
+        """Return the key in the headers or in the query, or None if they have none."""
+        key = self.head(head)
+        if key is None:
+            key = next(filter(None, map(head.query_params.get, self.fields)), None)
+        return key
+
+    def in_body(self, content_type: str, body: bytes) -> Iterator[str]:
+        """Yield what may be the key in a body, of which nothing else is interpreted."""
+        kind = content_type.partition(";")[0].strip().lower()
+        for name in map(str.encode, self.fields):
+            if kind == "application/x-www-form-urlencoded":
+                first = _FORM_VALUE.match(body, len(name) + 1) if body.startswith(name + b"=") else None
+                others = _values_after(b"&" + name + b"=", _FORM_VALUE, body)
+                values = others if first is None else chain([first[1]], others)
+                yield from (unquote_plus(value.decode("utf-8", "replace")).strip() for value in values)
+            elif kind == "multipart/form-data":
+                quoted, bare = b'name="' + name + b'"', b"name=" + name
+                values = chain(_values_after(quoted, _PART_VALUE, body), _values_after(bare, _PART_VALUE, body))
+                yield from (value.decode("utf-8", "replace").strip() for value in values)
+            else:
+                for value in _values_after(b'"' + name + b'"', _JSON_VALUE, body):
+                    with suppress(ValueError):
+                        yield str(json.loads(value)).strip()
+
+
+def client_of(request: HTTPConnection) -> Client:
+    """Return who sends a request, as the gateway has found out."""
+    client: Client = request.state.client
+    return client
+
+
+def _values_after(beginning: bytes, value: re.Pattern[bytes], body: bytes) -> Iterator[bytes]:
+    """Yield the values that follow the beginning of a field."""
+    start = 0
+    for _ in range(_MAX_OCCURRENCES):
+        start = body.find(beginning, start)
+        if start < 0:
+            return
+        start += len(beginning)
+        if match := value.match(body, start):
+            yield match[1]

@@ -1,0 +1,255 @@
+"""The gateway to all APIs: a request reaches its API when its key is known and its body has arrived.
+
+Whatever a request costs before is bounded: a request whose key belongs into its head is refused before the first byte
+of its body. If the key may be in the body, this is received up to its size limit, and searched for the key before
+anything else of it is interpreted. All requests that are being received share one bound, ``limits.receiving_mb``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping
+from functools import partial
+from itertools import islice
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.routing import Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headway.serve.api_table import APIS, error_reply, reply_to
+from headway.serve.apis import deeplx, libretranslate
+from headway.serve.apis.deepl_documents import DOCUMENT_PATH
+from headway.serve.apis.keys import KeyPlace
+from headway.serve.apis.libretranslate import TRANSLATE_FILE_PATH
+from headway.serve.apis.native.documents import DOCUMENTS_PATH
+from headway.serve.apis.native.jobs import JOBS_PATH
+from headway.serve.apis.request_fields import check_size_of_json
+from headway.serve.clients import Client
+from headway.serve.dispatch import NATIVE, api_of_body, api_of_head, is_shared, likely_api_of_body, replay, split_prefix
+from headway.serve.errors import BadKeyError, RefusedError, TooLargeError
+from headway.serve.http_errors import STATUSES
+from headway.serve.origins import is_from_foreign_page
+from headway.serve.received_bytes import ReceivedRequest
+from headway.serve.reports import EndedRequest, RequestReports
+from headway.serve.service import Service, used_pivots
+
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+_UPLOAD_PATHS = (DOCUMENTS_PATH, DOCUMENT_PATH, TRANSLATE_FILE_PATH)
+_FORM_BYTES = 65_536  # maximum size of a form, not counting a document
+_TOO_LARGE = "The body has more than {:,} bytes"
+_ALWAYS_ANSWERED = ("/health", "/ready", "/metrics", "/v2/health/live")  # answered even while the service shuts down
+_MAX_CANDIDATES = 1000  # strings in a body that may be the key
+_PIECE = 16_384  # bytes of a reply that wait for a slow client at a time
+_ERRORS: tuple[type[Exception], ...] = (RefusedError, *(kind for kind in STATUSES if kind is not Exception))
+_SHARED_KEYS = KeyPlace(
+    lambda head: libretranslate.KEYS.in_head(head) or deeplx.KEYS.in_head(head), libretranslate.KEYS.fields
+)
+
+
+class Gateway:
+    """Gives each request to the application of its API, with the client whose key it has.
+
+    Refuses foreign hosts and pages, wrong keys, bodies that are too large, and requests while the service ends; counts
+    and logs.
+    """
+
+    def __init__(self, apps: Mapping[str, ASGIApp], service: Service, reports: RequestReports) -> None:
+        self._apps, self._service, self._reports = apps, service, reports
+        self._root_path = service.config.root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._apps[NATIVE](scope, receive, send)
+            return
+        start, request_id, status, started = time.perf_counter(), secrets.token_hex(16), 0, 0.0
+        pivots: list[str] = []
+        used_pivots.set(pivots)
+        if scope["path"].startswith(f"{self._root_path}/"):  # a proxy has not removed the prefix
+            scope = {**scope, "path": scope["path"].removeprefix(self._root_path)}
+        path, api = scope["path"], api_of_head(scope)
+
+        async def counted_send(message: Message) -> None:
+            nonlocal status, started
+            if message["type"] == "http.response.start":
+                status, started = message["status"], time.perf_counter()
+                headers = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
+                if pivots:
+                    headers.append((b"x-pivot-language", ", ".join(pivots).encode()))
+                message["headers"] = [*message.get("headers", ()), *headers]
+            elif len(body := message.get("body", b"")) > _PIECE:
+                for position in range(0, len(body) - _PIECE, _PIECE):
+                    piece = body[position : position + _PIECE]
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                message["body"] = body[position + _PIECE :]
+            await send(message)
+
+        self._reports.open_requests += 1
+        is_known = not self._service.config.keys
+        try:
+            with self._service.received.request(is_known=is_known) as received:
+                request = _Request(scope, api, receive, received)
+                try:
+                    client = await self._admit(request)
+                except _ERRORS as error:
+                    refusal = reply_to(error, request.api)
+                    if not request.is_complete and "expect" in request.head.headers:
+                        refusal.headers["connection"] = "close"  # the body may come, or not
+                    await refusal(scope, receive, counted_send)
+                else:
+                    state = {**scope.get("state", {}), "api": request.api, "client": client}
+                    root = self._root_path + request.prefix
+                    routed = {**scope, "root_path": root, "path": root + request.path, "state": state}
+                    await self._apps[request.api](routed, request.receive, counted_send)
+            api = request.api
+        finally:
+            self._reports.open_requests -= 1
+            seconds, first_seconds = time.perf_counter() - start, started - start if started else None
+            self._reports.add(EndedRequest(request_id, scope["method"], path, api, status, seconds, first_seconds))
+
+    async def _admit(self, request: _Request) -> Client | None:
+        """Return who sends a request, after receiving it; None if it needs no key. Raises what it is refused with."""
+        service, shared = self._service, is_shared(request.scope, request.api)
+        limit = self._body_limit(request.path)
+        keys = _SHARED_KEYS if shared else APIS[request.api].keys
+        is_public = keys.is_public(request.scope["method"], request.path)
+        self._check_head(request, limit, is_public=is_public)
+        if service.is_draining and request.path not in _ALWAYS_ANSWERED:
+            headers = {"Retry-After": "5", "Connection": "close"}
+            raise RefusedError(error_reply(request.api, "The service is ending", 503, headers))
+        has_keys = bool(service.config.keys)
+        if is_public or (has_keys and not self._has_route(request)):
+            request.receive = replay([{"type": "http.request", "body": b""}], _wait_forever)
+            return None
+        key = keys.in_head(request.head)
+        if shared and key is not None and libretranslate.KEYS.in_head(request.head) is None:
+            request.api = "deeplx"  # decides about the form of a refusal
+        if key is None and keys.in_bodies_of(request.path) and (has_keys or keys.is_required):
+            body = await request.receive_body(limit)
+            candidates = list(islice(keys.in_body(request.head.headers.get("content-type", ""), body), _MAX_CANDIDATES))
+            key = next(filter(service.clients.has_key, candidates), candidates[0] if candidates else None)
+            if shared:
+                request.api = likely_api_of_body(body)
+        if not has_keys and keys.is_required and not key:
+            raise BadKeyError
+        try:
+            client = service.clients.authenticate(key)
+        except BadKeyError:
+            refusal = keys.refusal(request.head, key)
+            if refusal is None:
+                raise
+            raise RefusedError(refusal) from None
+        request.received.identify()
+        if not shared:
+            self._check_queue(request)
+        body = await request.receive_body(limit)
+        if request.api == NATIVE and request.path not in _UPLOAD_PATHS:
+            await check_size_of_json(body)
+        if shared:
+            request.api = await api_of_body(body)
+            self._check_queue(request)
+        request.body = b""
+        return client
+
+    def _has_route(self, request: _Request) -> bool:
+        """Return whether an API has a route for a request. Without one, its application reads nothing of it."""
+        app = self._apps[request.api]
+        scope = {**request.scope, "path": request.path, "root_path": ""}
+        return (
+            request.api == NATIVE
+            or not isinstance(app, Starlette)
+            or any(route.matches(scope)[0] is Match.FULL for route in app.routes)
+        )
+
+    def _body_limit(self, path: str) -> int:
+        """Return the maximum size of the body of a request to a path, which has no prefix."""
+        limits = self._service.config.limits
+        if path == JOBS_PATH:
+            return max(limits.body_bytes, limits.job_bytes)
+        if path in _UPLOAD_PATHS:
+            return max(limits.body_bytes, limits.document_bytes + _FORM_BYTES)
+        return limits.body_bytes
+
+    def _check_head(self, request: _Request, limit: int, *, is_public: bool) -> None:
+        """Refuse a request for its head. Raises :class:`RefusedError`."""
+        headers, scope, config = request.head.headers, request.scope, self._service.config
+        refused = partial(_refused, request.api)
+        host = headers.get("host", "")
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        own_host = f"[{config.host}]" if ":" in config.host else config.host
+        known = {*_LOCAL_HOSTS, *map(str.lower, (*config.allowed_hosts, own_host))}
+        if name.lower() not in known and "*" not in known:
+            raise refused(f"The Host header '{host}' is not accepted; the setting allowed_hosts lists what is", 421)
+        if not is_public and is_from_foreign_page(headers, config.allowed_origins):
+            raise refused("Pages of other sites are not accepted; the setting allowed_origins lists exceptions", 403)
+        size = sum(len(name) + len(value) for name, value in scope["headers"])
+        if size + len(scope["raw_path"]) + len(scope["query_string"]) > config.limits.header_bytes:
+            raise refused("The headers are too large", 431)
+        length = headers.get("content-length", "0")
+        if length.isdigit() and int(length) > limit:
+            raise TooLargeError(_TOO_LARGE.format(limit))
+
+    def _check_queue(self, request: _Request) -> None:
+        """Refuse a request for work while the queue is full, with as little of the machine's time as possible."""
+        config = self._service.config
+        if request.path in APIS[request.api].queued and not config.limits.cache_mb and not config.keys:
+            self._service.admission.check_capacity()
+
+
+def _refused(api: str, message: str, status: int) -> RefusedError:
+    return RefusedError(error_reply(api, message, status))
+
+
+async def _wait_forever() -> Message:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+class _Request:
+    """A request that is being received.
+
+    Attributes:
+        scope: The head.
+        api: The name of the API that it is meant for, as far as it is known.
+        prefix: The prefix of the API with which its path begins, or "".
+        path: The rest of the path, which the API's routes match.
+        head: The headers and the query.
+        body: The body, when it has been received.
+        received: Counts its bytes.
+        receive: Receives the request for the API.
+        is_complete: Whether its body has been received.
+    """
+
+    def __init__(self, scope: Scope, api: str, receive: Receive, received: ReceivedRequest) -> None:
+        self.scope, self.api, self.received = scope, api, received
+        self.prefix, self.path = split_prefix(scope["path"], api)
+        self.head = HTTPConnection(scope)
+        self.receive = self._receive = receive
+        self.body, self.is_complete = b"", False
+
+    async def receive_body(self, limit: int) -> bytes:
+        """Return the body.
+
+        Raises:
+            TooLargeError: It has more than ``limit`` bytes.
+            OverloadedError: All requests that are being received are too large together.
+            ClientDisconnect: The client has disconnected.
+        """
+        if not self.is_complete:
+            parts = bytearray()
+            while not self.is_complete:
+                message = await self._receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                part = message.get("body", b"")
+                if len(parts) + len(part) > limit:
+                    raise TooLargeError(_TOO_LARGE.format(limit))
+                self.received.add(len(part))
+                parts += part
+                self.is_complete = not message.get("more_body", False)
+            self.body = bytes(parts)
+            self.receive = replay([{"type": "http.request", "body": self.body}], self._receive)
+        return self.body
