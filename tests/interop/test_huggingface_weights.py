@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,45 @@ def test_weights_may_lie_in_several_files(name: str, tmp_path: Path) -> None:
         index["weight_map"] = {tensor: f"{file}.bin" for tensor, file in index["weight_map"].items()}
         (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
     assert_equal_logits(model, import_model(tmp_path))
+
+
+@pytest.mark.parametrize("old", ["shards", "only their index"])
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_a_file_of_all_weights_comes_before_older_shards(name: str, old: str, tmp_path: Path) -> None:
+    """The order is that of `transformers`."""
+    drawn("marian", 1).save_pretrained(tmp_path, max_shard_size="8KB")
+    model = drawn("marian", 2)
+    saved(model, tmp_path / "new")
+    index = tmp_path / "model.safetensors.index.json"
+    shards = sorted(tmp_path.glob("model-*"))
+    assert len(shards) > 1
+    for shard in shards if old == "only their index" or name == "pytorch_model.bin" else []:
+        shard.unlink()
+    if name == "pytorch_model.bin":
+        index.rename(tmp_path / "pytorch_model.bin.index.json")
+        torch.save(load_file(tmp_path / "new" / "model.safetensors"), tmp_path / name)
+    else:
+        (tmp_path / "new" / name).rename(tmp_path / name)
+    with pytest.warns(UserWarning, match=rf"{name}.index.json: not used, because {name} contains all weights"):
+        imported = import_model(tmp_path)
+    assert_equal_logits(model, imported)
+    assert_equal_logits(transformers.MarianMTModel.from_pretrained(tmp_path).eval(), imported)
+
+
+@pytest.mark.parametrize("size", [10**9, 10**12])
+def test_sizes_are_compared_with_the_weights_before_memory_is_allocated(size: int, tmp_path: Path) -> None:
+    """Any of them took all memory, and half a minute."""
+    folder = saved(drawn("m2m_100"), tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    for key in ("vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "pad_token_id"):
+        changed = {**config, key: size}
+        if key == "encoder_ffn_dim":
+            changed["decoder_ffn_dim"] = size
+        (folder / "config.json").write_text(json.dumps(changed))
+        began = time.process_time()
+        with pytest.raises(BundleError, match=r"but no tensor|but the weights are|is not in the vocabulary"):
+            import_model(folder)
+        assert time.process_time() - began < 1
 
 
 def test_a_file_without_the_output_projection_has_other_names(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import codecs
 import json
 import re
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.errors import BundleError, ConfigError, DataError, MissingPackageError
+from headway.interop.importing import _license
 from headway.interop.tokenizer_exporting import tokenizer_files
+from headway.interop.tokenizer_importing import read_prompt_tokenizer
 from headway.predict import Source
 from headway.predict.phrases import contains_any_phrase
 from headway.text.base import EOS, NUM_SPECIAL, UNK, ContinuationDecoder, TextTokenizer
@@ -364,6 +367,49 @@ def test_wrong_arguments_are_named(kind: str) -> None:
     with pytest.raises(ConfigError, match=r"unknown tag '<2en>'; this vocabulary has none"):
         tokenizer.tag_id("<2en>")
     assert tokenizer.merge_steps("der Hund") == []
+
+
+# Files of strangers.
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "message"),
+    [
+        ({"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "b"}, "cannot encode a text .*"),
+        ({"type": "Precompiled", "precompiled_charsmap": "AAAA"}, "cannot (read|encode) .*"),
+    ],
+)
+def test_a_panic_of_the_library_is_an_error(normalizer: dict[str, Any], message: str) -> None:
+    content = library("unigram")
+    ids = order(content)
+    with pytest.raises(BundleError, match=rf"the library `tokenizers` {message}"):
+        FastTokenizer(content | {"normalizer": normalizer}, ids).encode("a" * 40 + "!")
+
+
+def test_ids_with_gaps_take_no_memory() -> None:
+    content = library("unigram")
+    content["added_tokens"] = [*content["added_tokens"], {**content["added_tokens"][0], "id": 10**8, "content": "far"}]
+    began = time.process_time()
+    assert FastTokenizer(content, order(library("unigram"))).decode([NUM_SPECIAL]) is not None
+    assert time.process_time() - began < 5
+
+
+def test_files_that_are_nested_deeply_are_refused(tmp_path: Path) -> None:
+    normalizer: dict[str, Any] = {"type": "Lowercase"}
+    for _ in range(400):
+        normalizer = {"type": "Sequence", "normalizers": [normalizer]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(library("bytes") | {"normalizer": normalizer}))
+    with pytest.raises(BundleError, match=r"tokenizer.json: nested more than 100 deep"):
+        read_prompt_tokenizer(tmp_path, "llama")
+
+
+def test_the_license_of_a_long_model_card_is_read_in_linear_time(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("---\n" + "\n" * 60_000)
+    began = time.process_time()
+    assert _license(tmp_path) is None
+    assert time.process_time() - began < 1
+    (tmp_path / "README.md").write_text("--- \nlanguage: de\nlicense:   cc-by-4.0 \n---\nlicense: no\n")
+    assert _license(tmp_path) == "cc-by-4.0"
 
 
 # SpecialTokenTemplate.

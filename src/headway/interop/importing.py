@@ -264,6 +264,9 @@ def _license(folder: Path) -> str | None:
         text = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    header = re.match(r"---\s*\n(.*?)\n---", text, re.DOTALL)
-    line = re.search(r"^license:\s*([\w.+-]+)\s*$", header.group(1), re.MULTILINE) if header else None
-    return line.group(1) if line else None
+    first, *lines = text.split("\n")
+    end = next((number for number, line in enumerate(lines) if line.startswith("---")), None)
+    if first.rstrip() != "---" or end is None:
+        return None
+    matches = (re.fullmatch(r"license:\s*+([\w.+-]++)\s*", line) for line in lines[:end])
+    return next((match[1] for match in matches if match), None)

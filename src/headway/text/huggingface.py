@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,25 +62,23 @@ class FastTokenizer(ImportedTokenizer):
             reserved | {new for new, old in enumerate(library_ids) if old in marked},
             byte_tokens=_byte_tokens(library, spelled),
         )
-        self._headway_ids = [UNK] * (max([*known, *library_ids], default=0) + 1)
+        self._headway_ids = dict.fromkeys(known, UNK)  # ids may have gaps of any size
         for new, old in enumerate(library_ids):
-            if new not in self.reserved_ids:
-                self._headway_ids[old] = new
-        try:
+            self._headway_ids[old] = UNK if new in self.reserved_ids else new
+        with _library_errors(f"{origin}: the library `tokenizers` cannot read it"):
             self._library = tokenizers.Tokenizer.from_str(json.dumps(self.library_json))
-        except Exception as error:  # the library raises no more specific class
-            raise BundleError(f"{origin}: the library `tokenizers` cannot read it ({error})") from None
         self._library.encode_special_tokens = True  # do not search text for special tokens (not stored in the file)
 
     def _encode_batch(self, texts: list[str]) -> list[list[int]]:
-        encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
+        with _library_errors("the library `tokenizers` cannot encode a text with this model's tokenizer"):
+            encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
         return [[self._headway_ids[index] for index in encoding.ids] for encoding in encodings]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``, joined by the library's decoder. Reserved ids are skipped."""
-        text: str = self._library.decode(
-            [self.library_ids[index] for index in self._text_ids(ids)], skip_special_tokens=False
-        )
+        library_ids = [self.library_ids[index] for index in self._text_ids(ids)]
+        with _library_errors("the library `tokenizers` cannot decode tokens with this model's tokenizer"):
+            text: str = self._library.decode(library_ids, skip_special_tokens=False)
         return text
 
     @property
@@ -106,6 +105,17 @@ class FastTokenizer(ImportedTokenizer):
 
     def _fields(self) -> Mapping[str, Any]:
         return {"order": self.library_ids, "reserved": sorted(self.reserved_ids), "library": self.library_json}
+
+
+@contextmanager
+def _library_errors(problem: str) -> Iterator[None]:
+    """Convert errors of the library `tokenizers` to :class:`BundleError`, including panics of its Rust code."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # the library raises no more specific class; panics are no Exception
+        raise BundleError(f"{problem} ({' '.join(str(error).split())})") from None
 
 
 def tokens_by_id(library: dict[str, Any], origin: str) -> dict[int, str]:

@@ -17,7 +17,7 @@ import torch
 from headway.bundle import build_without_initialization
 from headway.errors import BundleError
 from headway.interop.huggingface.causal_families import CAUSAL_FAMILIES, CausalFamily
-from headway.interop.huggingface.checkpoint import Checkpoint, StoredTensors, read_checkpoint_config
+from headway.interop.huggingface.checkpoint import Checkpoint, StoredTensors, checked_config, read_checkpoint_config
 from headway.interop.huggingface.importing import NEVER
 from headway.interop.huggingface.tensor_maps import copy_tensors
 from headway.interop.vocabulary_order import VocabularyOrder
@@ -53,9 +53,10 @@ def import_causal(folder: Path, *, unknown_id: int | None = None) -> ImportedLan
     """
     checkpoint = read_checkpoint_config(folder, CAUSAL_FAMILIES)
     ends = _ends(checkpoint)
-    config, vocabulary = _model_config(checkpoint), _vocabulary(checkpoint, ends[0], unknown_id)
-    end_ids = vocabulary.to_headway_ids(ends)
     tensors = StoredTensors(folder, checkpoint.family.prefix)
+    config = checked_config(checkpoint, lambda: _model_config(checkpoint), tensors.shapes)
+    vocabulary = _vocabulary(checkpoint, ends[0], unknown_id)
+    end_ids = vocabulary.to_headway_ids(ends)
     tied = _is_tied(checkpoint, tensors)
     update = {"tie": "target" if tied else "none", "output_bias": bool(vocabulary.duplicates)}
     config = config.model_copy(update=update)

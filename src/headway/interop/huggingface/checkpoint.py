@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -14,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from headway.config import Config, flat_items
 from headway.errors import BundleError
 from headway.weights import read_weight, read_weights, stored_shapes
 
@@ -142,6 +144,14 @@ _WITHOUT_EFFECT = frozenset(
     }
 )
 
+_MAX_DEPTH = 100  # of nested JSON
+# Other checks name what is wrong with sizes for which any computer has the memory.
+_SMALL, _FEW_LAYERS = 4096, 100
+_LAYERS = ("encoder_layers", "decoder_layers", "num_hidden_layers", "n_layers", "n_layer")
+# The fields of Headway's configs that are sizes of weights.
+_SIZES = frozenset({"d_model", "d_ff", "d_key", "d_value", "num_heads", "num_kv_heads"})
+
+ConfigT = TypeVar("ConfigT", bound=Config)
 FamilyT_co = TypeVar("FamilyT_co", bound=ModelFamily, covariant=True)
 
 
@@ -228,17 +238,68 @@ def read_checkpoint_config(folder: Path, families: Mapping[str, FamilyT_co]) -> 
     return checkpoint
 
 
+def checked_config(
+    checkpoint: Checkpoint[ModelFamily], parse: Callable[[], ConfigT], shapes: Mapping[str, Sequence[int]]
+) -> ConfigT:
+    """Return Headway's config of a model, whose sizes the weights can have.
+
+    Otherwise a wrong number would take all memory before the weights are compared with it.
+
+    Args:
+        checkpoint: The content of config.json.
+        parse: Converts it to Headway's config.
+        shapes: The shapes of the stored tensors.
+
+    Raises:
+        BundleError: The vocabulary, a width, the number of layers, segments or positions is too large.
+    """
+    most_layers = max(len(shapes), _FEW_LAYERS)
+    for key in _LAYERS:
+        if isinstance(checkpoint[key], int) and checkpoint[key] > most_layers:
+            raise checkpoint.bundle_error(f"{key} = {checkpoint[key]:,}, but the weights are {len(shapes):,} tensors")
+    config = parse()
+    largest = max((size for shape in shapes.values() for size in shape), default=0)
+    fields = dict(flat_items(config.as_dict()))
+    sizes: dict[str, Any] = {
+        "vocab_size": max(checkpoint.vocab_sizes),
+        "type_vocab_size": checkpoint["type_vocab_size"],
+    }
+    for name, value in fields.items():
+        prefix, dot, field = name.rpartition(".")
+        if field in _SIZES or (field == "max_length" and fields.get(f"{prefix}{dot}positions") == "learned"):
+            sizes[name] = value
+    for name, value in sizes.items():
+        if isinstance(value, int) and value > max(largest, _SMALL):
+            raise checkpoint.bundle_error(
+                f"{name} = {value:,}, but no tensor of the weights has a dimension of more than {largest:,}"
+            )
+    return config
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON object, or return None if the file does not exist."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise BundleError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
         raise BundleError(f"{path}: damaged ({error}); copy it again from its source") from None
     if not isinstance(content, dict):
         raise BundleError(f"{path}: damaged (expected a JSON object); copy it again from its source")
+    if _is_deep(content):
+        raise BundleError(f"{path}: nested more than {_MAX_DEPTH} deep; copy it again from its source")
     return content
+
+
+def _is_deep(content: dict[str, Any]) -> bool:
+    """Return whether JSON is nested so deeply that functions which call themselves for each level would fail."""
+    level: list[dict[str, Any] | list[Any]] = [content]
+    for _ in range(_MAX_DEPTH):
+        children = (child for parent in level for child in (parent.values() if isinstance(parent, dict) else parent))
+        level = [child for child in children if isinstance(child, (dict, list))]
+    return bool(level)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -251,15 +312,28 @@ def read_tensors(folder: Path, prefix: str = "model.") -> tuple[Path, dict[str, 
 
     The tensors have the present names of a model with an output projection, which begin with ``prefix``.
     """
+    path, files = _weight_files(folder)
+    read = read_weights if path.suffix == ".safetensors" else _read_pickled
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        tensors |= {_modern(stored): tensor for stored, tensor in read(file).items()}
+    return path, _with_prefix(tensors, prefix)
+
+
+def _weight_files(folder: Path) -> tuple[Path, list[Path]]:
+    """Return the path of the weights for messages, and the files that contain them.
+
+    The order is that of `transformers`: a file of all weights first, then the files that an index lists; safetensors
+    first, then PyTorch's format.
+    """
     for name in ("model.safetensors", "pytorch_model.bin"):
-        index = read_json(folder / f"{name}.index.json")
-        files = [name] if index is None else _indexed(folder / f"{name}.index.json", index)
-        if index is not None or (folder / name).is_file():
-            read = read_weights if name.endswith(".safetensors") else _read_pickled
-            tensors: dict[str, Tensor] = {}
-            for file in files:
-                tensors |= {_modern(stored): tensor for stored, tensor in read(folder / file).items()}
-            return folder / name, _with_prefix(tensors, prefix)
+        path, index_path = folder / name, folder / f"{name}.index.json"
+        if path.is_file():
+            if index_path.exists():
+                warnings.warn(f"{index_path}: not used, because {name} contains all weights", stacklevel=5)
+            return path, [path]
+        if (index := read_json(index_path)) is not None:
+            return path, [folder / file for file in _indexed(index_path, index)]
     raise BundleError(f"{folder}: no weights; expected model.safetensors or pytorch_model.bin")
 
 
@@ -275,16 +349,15 @@ class StoredTensors(Mapping[str, Tensor]):
     """
 
     def __init__(self, folder: Path, prefix: str) -> None:
-        self.path, self._pickled = folder / "model.safetensors", dict[str, Tensor]()
+        self._pickled: dict[str, Tensor] = {}
         self._stored: dict[str, tuple[Path, str, tuple[int, ...]]] = {}
-        index = read_json(folder / "model.safetensors.index.json")
-        if index is None and not self.path.is_file():
-            self.path, self._pickled = read_tensors(folder, prefix)
+        self.path, files = _weight_files(folder)
+        if self.path.suffix != ".safetensors":
+            _, self._pickled = read_tensors(folder, prefix)
             return
-        files = [self.path.name] if index is None else _indexed(folder / "model.safetensors.index.json", index)
         for file in files:
-            for name, shape in stored_shapes(folder / file).items():
-                self._stored[_modern(name)] = (folder / file, name, shape)
+            for name, shape in stored_shapes(file).items():
+                self._stored[_modern(name)] = (file, name, shape)
         if not any(name.startswith(prefix) for name in self._stored):
             self._stored = {f"{prefix}{name}": stored for name, stored in self._stored.items()}
 
@@ -304,6 +377,11 @@ class StoredTensors(Mapping[str, Tensor]):
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor without reading it."""
         return tuple(self._pickled[name].shape) if name in self._pickled else self._stored[name][2]
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each tensor."""
+        return {name: self.shape(name) for name in self}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._pickled or self._stored)

@@ -18,7 +18,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headway.errors import BundleError
-from headway.interop.huggingface.checkpoint import Checkpoint, read_checkpoint_config, read_json, read_tensors
+from headway.interop.huggingface.checkpoint import (
+    Checkpoint,
+    checked_config,
+    read_checkpoint_config,
+    read_json,
+    read_tensors,
+)
 from headway.interop.huggingface.families import (
     ACTIVATIONS,
     FAMILIES,
@@ -34,7 +40,7 @@ from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
 from headway.text.base import BOS, EOS, PAD
 from headway.text.special_tokens import SpecialTokenTemplate, TemplateItem
-from headway.weights import load_weights, named_weights
+from headway.weights import load_weights, named_weights, shapes_of
 
 _IGNORED = {"model.encoder.version", "model.decoder.version"}  # written by fairseq; they do not affect the model
 NEVER = -1e4  # a bias for probability 0 in every precision; finite, because 0 times infinity would be NaN
@@ -75,9 +81,10 @@ def import_model(
     """
     folder = Path(folder)
     checkpoint = read_checkpoint_config(folder, FAMILIES)
-    source, target = _vocabularies(checkpoint, decoder_start_id, unknown_ids)
-    template, config = _template(checkpoint, target), _model_config(checkpoint)
     path, tensors = read_tensors(folder)
+    config = checked_config(checkpoint, lambda: _model_config(checkpoint), shapes_of(tensors))
+    source, target = _vocabularies(checkpoint, decoder_start_id, unknown_ids)
+    template = _template(checkpoint, target)
     tables = _tables(checkpoint, path, tensors, source, target)
     config = config.model_copy(update={"tie": tables.tie, "output_bias": bool(tables.bias.any())})
     _check_names(checkpoint, path, set(tensors), set(tensor_names(config).values()))

@@ -14,7 +14,13 @@ import torch
 
 from headway.bundle import build_without_initialization
 from headway.errors import BundleError
-from headway.interop.huggingface.checkpoint import Checkpoint, ModelFamily, StoredTensors, read_checkpoint_config
+from headway.interop.huggingface.checkpoint import (
+    Checkpoint,
+    ModelFamily,
+    StoredTensors,
+    checked_config,
+    read_checkpoint_config,
+)
 from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES, ClassifierFamily
 from headway.interop.huggingface.masked_families import MASKED_FAMILIES
 from headway.interop.huggingface.tensor_maps import copy_tensors, plain_maps
@@ -48,9 +54,11 @@ def import_masked(folder: Path, *, pad: int, start: int, end: int, unknown: int)
     """
     checkpoint = read_checkpoint_config(folder, MASKED_FAMILIES)
     family = checkpoint.family
-    config = MaskedConfig.parse(family.options(checkpoint), str(checkpoint.path))
-    vocabulary = _vocabulary(checkpoint, pad=pad, start=start, end=end, unknown=unknown)
     tensors = StoredTensors(folder, family.prefix)
+    config = checked_config(
+        checkpoint, lambda: MaskedConfig.parse(family.options(checkpoint), str(checkpoint.path)), tensors.shapes
+    )
+    vocabulary = _vocabulary(checkpoint, pad=pad, start=start, end=end, unknown=unknown)
     projection = f"{family.projection}.weight"
     tied = checkpoint["tie_word_embeddings"] and (
         projection not in tensors
@@ -87,7 +95,12 @@ def import_sequence_classifier(folder: Path, *, pad: int, start: int, end: int, 
     """
     checkpoint = read_checkpoint_config(folder, CLASSIFIER_FAMILIES)
     family, labels = checkpoint.family, _labels(checkpoint)
-    config = SequenceClassifierConfig.parse(family.options(checkpoint), str(checkpoint.path))
+    tensors, ignored = StoredTensors(folder, family.body.prefix), re.compile(family.ignored)
+    config = checked_config(
+        checkpoint,
+        lambda: SequenceClassifierConfig.parse(family.options(checkpoint), str(checkpoint.path)),
+        tensors.shapes,
+    )
     assert isinstance(config.body, MaskedConfig)
     vocabulary = _vocabulary(checkpoint, pad=pad, start=start, end=end, unknown=unknown)
     model = cast("SequenceClassifier", build_without_initialization(config, len(vocabulary), len(labels)))
@@ -96,7 +109,6 @@ def import_sequence_classifier(folder: Path, *, pad: int, start: int, end: int, 
         weights.pop("dense.bias").zero_()
     maps = [*family.body.tensors(config.body), *plain_maps(family.head)]
     tables = {family.body.embedding: "embedding.weight"}
-    tensors, ignored = StoredTensors(folder, family.body.prefix), re.compile(family.ignored)
     copy_tensors(tensors, weights, maps, tables, vocabulary, ignored, family.title)
     return ImportedClassifier(model.eval(), vocabulary, labels, family.title)
 
