@@ -24,6 +24,13 @@ def test_the_message_is_made_of_the_fields(error: HeadwayError, message: str) ->
     assert str(error) == message
 
 
+def test_a_message_controls_no_terminal() -> None:
+    """File names and values of configs may come from strangers."""
+    error = BundleError("label \x1b]0;owned\x07\x9b2J is unknown", where="a\n\udcff\u202e/config.json")
+    assert str(error) == r"a\n\udcff\u202e/config.json: label \x1b]0;owned\x07\x9b2J is unknown"
+    assert str(BundleError("日本 a\xa0b")) == "日本 a\xa0b"
+
+
 def test_a_place_is_put_in_front() -> None:
     error = ConfigError("steps = 0", where="line 3", hint="give more")
     outer = error.with_location("r.toml")

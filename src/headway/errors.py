@@ -17,7 +17,23 @@ command line prints it and exits with code 2; a traceback appears only with ``--
 
 from __future__ import annotations
 
+import unicodedata
 from typing import ClassVar
+
+
+def escape_unprintable(text: str) -> str:
+    """Return a text in which characters that are neither printable nor spaces are written as escapes, such as \\x1b.
+
+    Names in files from elsewhere may contain sequences that change a terminal's title, colors or content.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character
+        if character.isprintable() or unicodedata.category(character) == "Zs"
+        else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
 
 
 class HeadwayError(Exception):
@@ -40,7 +56,8 @@ class HeadwayError(Exception):
 
     def __str__(self) -> str:
         start = f"{self.where}: {self.what}" if self.where else self.what
-        return "; ".join([start, *([f"expected {self.accepted}"] if self.accepted else []), *filter(None, [self.hint])])
+        expected = [f"expected {self.accepted}"] if self.accepted else []
+        return escape_unprintable("; ".join([start, *expected, *filter(None, [self.hint])]))
 
     def with_location(self, where: str) -> HeadwayError:
         """Return a copy of this error whose location begins with ``where``."""

@@ -340,6 +340,15 @@ class TestOtherCommands:
         assert facts["task.source_language"] == "de"
         assert re.search(rf"^weights +{weights:,}$", ended.out, re.MULTILINE)
 
+    def test_values_of_a_strangers_model_control_no_terminal(self, trained: Trained, tmp_path: Path) -> None:
+        folder = shutil.copytree(trained.model, tmp_path / "model")
+        config = json.loads((folder / "config.json").read_text())
+        config["task"]["source_language"] = "\x1b]0;owned\x07"
+        (folder / "config.json").write_text(json.dumps(config))
+        ended = run("info", folder)
+        assert r"\x1b]0;owned\x07" in ended.out
+        assert not re.search(r"[^\n -~…]", ended.out)
+
     def test_average(self, trained: Trained, tmp_path: Path) -> None:
         ended = run("average", trained.folder, "--last", 2, "-o", tmp_path / "mean")
         assert ended == Ended(0, f"{tmp_path / 'mean'}: average of 2 checkpoints\n", "")

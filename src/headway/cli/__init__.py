@@ -23,7 +23,7 @@ from headway.cli import commands
 from headway.cli.command_groups import CommandGroup
 from headway.cli.processes import is_main_process, let_main_report_first
 from headway.contention import adapt_waiting
-from headway.errors import HeadwayError, MissingPackageError
+from headway.errors import HeadwayError, MissingPackageError, escape_unprintable
 
 __all__ = ["COMMANDS", "app", "main", "repeat_lost_interrupts"]
 
@@ -106,7 +106,7 @@ def _message(error: Exception, command: str) -> str | None:
     if isinstance(error, HeadwayError):
         return str(error)
     if isinstance(error, OSError):
-        return f"{error.filename or 'standard output'}: {error.strerror or error}"
+        return escape_unprintable(f"{error.filename or 'standard output'}: {error.strerror or error}")
     if isinstance(error, ImportError):
         package = (error.name or "").partition(".")[0]
         return (
@@ -120,7 +120,7 @@ def _message(error: Exception, command: str) -> str | None:
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
     if is_main_process():
-        print(f"headway: warning: {message}", file=sys.stderr)
+        print(f"headway: warning: {escape_unprintable(str(message))}", file=sys.stderr)
 
 
 def _drop_standard_output() -> None:

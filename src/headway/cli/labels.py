@@ -8,6 +8,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from headway.cli.line_io import one_line
+from headway.errors import escape_unprintable
 
 if TYPE_CHECKING:
     from headway.predict import Classification
@@ -34,7 +35,7 @@ def read_labeled_file(
 
 def format_label_line(classification: Classification, why: Occlusion | None = None) -> str:
     """Return a line with the label, its probability and the words with the largest effects, separated by tabs."""
-    cells = [classification.label, f"{classification.probability:.4f}"]
+    cells = [escape_unprintable(classification.label), f"{classification.probability:.4f}"]
     if why is not None:
         effects = [(part.text, why.probability - part.probability) for part in why.parts]
         strongest = sorted(effects, key=lambda effect: -abs(effect[1]))[:_MAX_WORDS]

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from headway.config import spelling_hint
-from headway.errors import DataError
+from headway.errors import DataError, escape_unprintable
 from headway.evaluation.bootstrap import (
     DEFAULT_SEED,
     Score,
@@ -207,7 +207,7 @@ def confusion_table(report: ClassificationReport) -> str:
 
 
 def _shown(label: str) -> str:
-    return " ".join(label.split())
+    return escape_unprintable(" ".join(label.split()))
 
 
 def _aligned(rows: list[list[str]]) -> str:

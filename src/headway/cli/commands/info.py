@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
+from headway.errors import escape_unprintable
 
 if TYPE_CHECKING:
     from headway.bundle import LanguageModelBundle
@@ -54,7 +55,7 @@ def info(model: options.ModelFolder, format_: options.FormatOption = "text") -> 
         return
     width = max(map(len, facts))
     for key, value in facts.items():
-        print(f"{key:<{width}}  {f'{value:,}' if type(value) is int else value}")
+        print(f"{key:<{width}}  {f'{value:,}' if type(value) is int else escape_unprintable(str(value))}")
 
 
 def _cpu_precision(bundle: LanguageModelBundle, check: Int8Check | None) -> str:
