@@ -49,6 +49,7 @@ from headway.interop.tokenizer_exporting import token_names
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.predict import Translator
+from headway.text.base import EOS
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 from headway.weights import named_weights
 
@@ -190,6 +191,20 @@ def test_languages_are_taken_over(folders: dict[str, Path], imported: dict[str, 
     other = import_huggingface(folders["nllb"], source_language="eng_Latn", target_language="rus_Cyrl").bundle
     assert (other.token_template.source_language, other.token_template.target_language) == ("eng_Latn", "rus_Cyrl")
     assert (other.task.source_language, other.task.target_language) == ("eng_Latn", "rus_Cyrl")
+
+
+def test_nllb_may_put_the_language_after_a_text(folders: dict[str, Path], tmp_path: Path) -> None:
+    """As models that were trained before NLLB's tokenizer was corrected need it."""
+    folder = shutil.copytree(folders["nllb"], tmp_path / "nllb")
+    edit("tokenizer_config.json", legacy_behaviour=True)(folder)
+    bundle = import_huggingface(folder).bundle
+    assert bundle.token_template.source_prefix == ()
+    assert bundle.token_template.source_suffix == (EOS, "source_language")
+    texts = SENTENCES[:4]
+    agree(ours(bundle, texts, 1), theirs(folder, texts, 1, **forced("nllb", folder)))
+    assert ours(bundle, texts, 1) != ours(import_huggingface(folders["nllb"]).bundle, texts, 1)
+    edit("tokenizer_config.json", tokenizer_class="M2M100Tokenizer")(folder)  # which does not have this setting
+    assert import_huggingface(folder).bundle.token_template.source_prefix == ("source_language",)
 
 
 def test_opus_models_with_several_target_languages_need_a_code(tmp_path: Path) -> None:

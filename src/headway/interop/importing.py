@@ -26,6 +26,7 @@ from headway.interop.tokenizer_importing import (
     read_prompt_tokenizer,
     read_tokenizer_files,
 )
+from headway.text.base import EOS
 from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
 
 _MANY = "mul"  # ISO 639-2 and BCP 47: several languages
@@ -243,6 +244,8 @@ def _template(
     for side, language in asked.items():
         if language is not None:
             _check_language(language, side, sides.source.languages if side in template.language_sides else {})
+    if found.family == "M2M-100" and _is_legacy_nllb(folder):
+        template = template.model_copy(update={"source_prefix": (), "source_suffix": (EOS, "source_language")})
     if not template.language_sides:
         return template
     if not languages:
@@ -252,6 +255,13 @@ def _template(
     update: dict[str, Any] = {side: asked[side] or folder_says[side] or only for side in template.language_sides}
     ids = dict(zip(languages, found.source_vocabulary.to_headway_ids(languages.values()), strict=True))
     return template.model_copy(update=update | {"languages": ids})
+
+
+def _is_legacy_nllb(folder: Path) -> bool:
+    """Return whether the tokenizer puts the source language after the text, as NLLB's did before it was corrected."""
+    config = read_json(folder / "tokenizer_config.json") or {}
+    is_nllb = str(config.get("tokenizer_class")).removesuffix("Fast") == "NllbTokenizer"
+    return is_nllb and bool(config.get("legacy_behaviour"))
 
 
 def _unnamed(languages: tuple[str, ...]) -> str:

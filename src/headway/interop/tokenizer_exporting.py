@@ -231,6 +231,8 @@ def _marian(
 
     MarianTokenizer reads the code of the target language from the text itself (">>ron<< TEXT").
     """
+    if added := [*source.added_tokens, *target.added_tokens]:
+        raise ConfigError(f"the added token {added[0].content!r} cannot be exported to `transformers`")
     files = {"source.spm": source.model_proto, "target.spm": target.model_proto}
     codes = [source.pieces[index] for index in special.source_prefix]
     if special.source_suffix != (EOS,) or any(not code.startswith(">>") for code in codes):

@@ -20,7 +20,7 @@ A :class:`ForeignVocabulary` contains the ids of the folder. The tokenizer that 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from headway.errors import BundleError
 from headway.interop.huggingface.checkpoint import read_json
 from headway.interop.tokenizer_overrides import apply_overrides, bert_normalizer
 from headway.interop.vocabulary_order import VocabularyOrder
+from headway.text.added_tokens import AddedToken
 from headway.text.base import TextTokenizer
 from headway.text.huggingface import FastTokenizer, tokens_by_id
 from headway.text.moses import MosesTokenizer
@@ -128,6 +129,7 @@ def read_prompt_tokenizer(folder: Path, family: str) -> PromptVocabulary:
     config, path = read_json(folder / "tokenizer_config.json") or {}, folder / "tokenizer.json"
     library = read_json(path)
     if library is not None:
+        _add_tokens(library, folder, config)
         apply_overrides(library, config, family, path)
         return _prompt_library(library, config, path, _template_prefix(library.get("post_processor"), path))
     if family == "gpt2" and (folder / "vocab.json").is_file():
@@ -142,6 +144,7 @@ def read_prompt_tokenizer(folder: Path, family: str) -> PromptVocabulary:
             f"{folder}: no tokenizer that Headway can read; expected for {family}: tokenizer.json{alternatives}"
         )
     vocabulary = {piece: index for index, piece in enumerate(sentencepiece_pieces(_bytes(path), str(path)))}
+    _refuse_added_tokens(folder, config)
     prefix = _configured_prefix(folder, config, vocabulary, "<s>", by_default=True)
     side = _pieces(path, vocabulary, {}, path)
     return PromptVocabulary(side.unknown_id, prefix, side.make_tokenizer)
@@ -231,11 +234,14 @@ def read_masked_tokenizer(folder: Path, family: str) -> MaskedVocabulary:
     names = {name: _content(config.get(f"{name}_token")) or default for name, default in defaults.items()}
     library = read_json(path)
     if library is not None:
+        _add_tokens(library, folder, config)
         apply_overrides(library, config, family, path)
     elif family == "roberta" and (folder / "vocab.json").is_file():
+        path = folder / "vocab.json"
         library = _byte_level(folder, config)
     elif family in ("bert", "distilbert") and (folder / "vocab.txt").is_file():
-        library = _word_piece(folder / "vocab.txt", config, names["unk"])
+        path = folder / "vocab.txt"
+        library = _word_piece(path, config, names["unk"])
     if library is None:
         alternatives = {"roberta": ", or vocab.json and merges.txt", "modernbert": ""}.get(family, ", or vocab.txt")
         raise BundleError(
@@ -269,7 +275,7 @@ def _word_piece(path: Path, config: dict[str, Any], unknown: str) -> dict[str, A
         "max_input_chars_per_word": 100,
         "vocab": {token.removesuffix("\r"): index for index, token in enumerate(tokens)},
     }
-    return {
+    library = {
         "version": "1.0",
         "added_tokens": [],
         "normalizer": bert_normalizer(config),
@@ -277,16 +283,19 @@ def _word_piece(path: Path, config: dict[str, Any], unknown: str) -> dict[str, A
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "model": model,
     }
+    _add_tokens(library, path.parent, config)
+    return library
 
 
 def _sides(folder: Path, family: str, config: dict[str, Any]) -> tuple[ForeignVocabulary, ForeignVocabulary]:
     files = _FILES.get(family, ())
     complete = bool(files) and all((folder / name).is_file() for name in files)
     if complete and family == "marian":
-        return _opus(folder)
+        return _opus(folder, config)
     if complete and family == "fsmt":
         return _moses(folder, config)
     if (library := read_json(folder / "tokenizer.json")) is not None:
+        _add_tokens(library, folder, config)
         apply_overrides(library, config, family, folder / "tokenizer.json")
         side = _fast(library, family, config, folder / "tokenizer.json")
         if (library := read_json(folder / "target/tokenizer.json")) is not None:  # two vocabularies, from Headway
@@ -304,15 +313,19 @@ def _sides(folder: Path, family: str, config: dict[str, Any]) -> tuple[ForeignVo
     return side, side
 
 
-def _opus(folder: Path) -> tuple[ForeignVocabulary, ForeignVocabulary]:
+def _opus(folder: Path, config: dict[str, Any]) -> tuple[ForeignVocabulary, ForeignVocabulary]:
     vocabulary = _vocabulary(folder / "vocab.json")
     separate = (folder / "target_vocab.json").is_file()
+    if separate:
+        _refuse_added_tokens(folder, config)
+    added = _found_in_text(folder, config)
     sides = {
         "source.spm": vocabulary,
         "target.spm": _vocabulary(folder / "target_vocab.json") if separate else vocabulary,
     }
     source, target = (
-        _pieces(folder / name, side, _codes("marian", side), folder / "vocab.json") for name, side in sides.items()
+        _pieces(folder / name, side, _codes("marian", side), folder / "vocab.json", added)
+        for name, side in sides.items()
     )
     return source, target
 
@@ -324,6 +337,7 @@ def _moses(folder: Path, config: dict[str, Any]) -> tuple[ForeignVocabulary, For
             f"{folder / 'tokenizer_config.json'}: langs = {languages!r}; expected the source and the target language, "
             "whose Moses rules are applied"
         )
+    _refuse_added_tokens(folder, config)
     merges = _merges(folder / "merges.txt")
     lower_case = bool(config.get("do_lower_case", False))
 
@@ -348,10 +362,11 @@ def _m2m(folder: Path, config: dict[str, Any]) -> ForeignVocabulary:
         )
     languages = {language: len(vocabulary) + place for place, language in enumerate(_M2M_LANGUAGES[name].split())}
     codes = {f"__{language}__": index for language, index in languages.items()}
-    return _pieces(folder / _SPM, vocabulary | codes, languages, folder / "vocab.json")
+    return _pieces(folder / _SPM, vocabulary | codes, languages, folder / "vocab.json", _found_in_text(folder, config))
 
 
 def _fairseq(folder: Path, config: dict[str, Any]) -> ForeignVocabulary:
+    _refuse_added_tokens(folder, config)
     pieces = sentencepiece_pieces(_bytes(folder / _SPM), str(folder / _SPM))
     vocabulary = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
     vocabulary |= {piece: index + 1 for index, piece in enumerate(pieces) if index >= 3}
@@ -369,14 +384,31 @@ def _fairseq(folder: Path, config: dict[str, Any]) -> ForeignVocabulary:
 
 
 def _pieces(
-    model: Path, vocabulary: Mapping[str, int], languages: Mapping[str, int], origin: Path
+    model: Path,
+    vocabulary: Mapping[str, int],
+    languages: Mapping[str, int],
+    origin: Path,
+    added: Sequence[Mapping[str, Any]] = (),
 ) -> ForeignVocabulary:
-    """Return the vocabulary of a side that has a SentencePiece model; ``vocabulary`` maps its pieces to ids."""
+    """Return the vocabulary of a side that has a SentencePiece model; ``vocabulary`` maps its pieces to ids.
+
+    ``added`` are the tokens that are found in text before the model reads it.
+    """
     content = _bytes(model)
+    flags = ("content", "single_word", "lstrip", "rstrip")
+    tokens = [AddedToken(**{name: token[name] for name in flags}) for token in added]
+    taken = {index: piece for piece, index in vocabulary.items()}
+    for token in added:
+        if taken.get(token["id"], token["content"]) != token["content"]:
+            raise BundleError(
+                f"{origin}: the added token {token['content']!r} has the id of another token, {taken[token['id']]!r}"
+            )
 
     def tokenizer(ids: VocabularyOrder) -> TextTokenizer:
-        pieces, reserved = _numbered(ids, vocabulary, languages.values())
-        return SentencePieceTokenizer(content, pieces, reserved, str(model))
+        ids.to_headway_ids(token["id"] for token in added)  # raises an error for ids without a row in the weights
+        numbered = {**vocabulary, **{token["content"]: token["id"] for token in added}}
+        pieces, reserved = _numbered(ids, numbered, languages.values())
+        return SentencePieceTokenizer(content, pieces, reserved, str(model), tokens)
 
     return ForeignVocabulary(_unknown(vocabulary, origin), languages, tokenizer)
 
@@ -418,7 +450,85 @@ def _byte_level(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     space = bool(config.get("add_prefix_space", False))
     alphabet = {"type": "ByteLevel", "add_prefix_space": space, "trim_offsets": True, "use_regex": True}
     model = {"type": "BPE", "vocab": _vocabulary(folder / "vocab.json"), "merges": _merges(folder / "merges.txt")}
-    return {"version": "1.0", "added_tokens": [], "pre_tokenizer": alphabet, "decoder": alphabet, "model": model}
+    library = {"version": "1.0", "added_tokens": [], "pre_tokenizer": alphabet, "decoder": alphabet, "model": model}
+    _add_tokens(library, folder, config)
+    return library
+
+
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def _added_tokens(folder: Path, config: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the added tokens of a folder in the form of ``tokenizer.json``, in the order of their ids.
+
+    They are in ``added_tokens_decoder`` of tokenizer_config.json, or in older folders in added_tokens.json, where a
+    token is special if another file says so.
+    """
+    path, decoder = folder / "tokenizer_config.json", config.get("added_tokens_decoder")
+    tokens: list[dict[str, Any]] = []
+    try:
+        if decoder is not None:
+            for index, token in decoder.items():
+                special = bool(token.get("special", False))
+                defaults = {**_SPECIAL_TOKEN, "special": special, "normalized": not special}
+                flags = {name: bool(token.get(name, defaults[name])) for name in _FLAGS}
+                tokens.append({"id": int(index), "content": str(token["content"]), **flags})
+        else:
+            path = folder / "added_tokens.json"
+            special_names = _special_names(config | (read_json(folder / "special_tokens_map.json") or {}))
+            for content, index in (read_json(path) or {}).items():
+                special = content in special_names
+                flags = {**_SPECIAL_TOKEN, "special": special, "normalized": not special}
+                tokens.append({"id": int(index), "content": content, **flags})
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise BundleError(f"{path}: damaged (expected an id and a text for each added token); copy it again") from None
+    return sorted(tokens, key=lambda token: int(token["id"]))
+
+
+def _special_names(settings: Mapping[str, Any]) -> set[str]:
+    """Return the texts of the special tokens that tokenizer_config.json or special_tokens_map.json names."""
+    named = [value for key, value in settings.items() if key.endswith("_token")]
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        more = settings.get(key) or []
+        named += more.values() if isinstance(more, dict) else more
+    return {content for content in map(_content, named) if content is not None}
+
+
+def _add_tokens(library: dict[str, Any], folder: Path, config: dict[str, Any]) -> None:
+    """Add a folder's added tokens to the content of a ``tokenizer.json``, which may have some of them already.
+
+    As in `transformers`, a token that is not in the vocabulary gets the next id.
+    """
+    tokens = tokens_by_id(library, str(folder / "tokenizer.json"))
+    ids, size = {content: index for index, content in tokens.items()}, len(library["model"]["vocab"])
+    library["added_tokens"] = list(library.get("added_tokens") or [])
+    known = {token["content"]: int(token["id"]) for token in library["added_tokens"]}
+    for token in _added_tokens(folder, config):
+        if token["content"] in known or not token["content"]:
+            continue
+        index = ids.get(token["content"], max([size, *(index + 1 for index in known.values())]))
+        if index != token["id"]:
+            raise BundleError(
+                f"{folder}: the added token {token['content']!r} has the id {token['id']}, but transformers gives it "
+                f"the id {index}; save the tokenizer again with transformers, which writes tokenizer.json"
+            )
+        library["added_tokens"].append(token)
+        known[token["content"]] = index
+
+
+def _found_in_text(folder: Path, config: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the added tokens of a folder that a tokenizer in Python finds in text, without special ones."""
+    if config.get("split_special_tokens"):
+        return []
+    return [token for token in _added_tokens(folder, config) if not token["special"] and token["content"]]
+
+
+def _refuse_added_tokens(folder: Path, config: dict[str, Any]) -> None:
+    if found := _found_in_text(folder, config):
+        raise BundleError(
+            f"{folder}: the added token {found[0]['content']!r} ({len(found)} in all) is not supported without a "
+            "tokenizer.json for this family; save the tokenizer again with transformers, which writes one"
+        )
 
 
 def _merges(path: Path) -> list[tuple[str, str]]:

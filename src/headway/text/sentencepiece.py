@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from headway.errors import BundleError, MissingPackageError
 from headway.storage import atomic_write
+from headway.text.added_tokens import AddedToken, added_token_splitter
 from headway.text.base import UNK
 from headway.text.imported import ImportedTokenizer, byte_token_values
 
@@ -28,12 +30,18 @@ class SentencePieceTokenizer(ImportedTokenizer):
         pieces: The piece of each id. The names of special tokens, languages and unused rows do not matter.
         reserved_ids: Ids that encoding a text never returns, in addition to the four special ids.
         origin: The name of the file in error messages.
+        added_tokens: Pieces that are found in text before the model reads it.
     """
 
     kind = "sentencepiece"
 
     def __init__(
-        self, model_proto: bytes, pieces: Sequence[str], reserved_ids: Iterable[int] = (), origin: str = "SentencePiece"
+        self,
+        model_proto: bytes,
+        pieces: Sequence[str],
+        reserved_ids: Iterable[int] = (),
+        origin: str = "SentencePiece",
+        added_tokens: Iterable[AddedToken] = (),
     ) -> None:
         self.model_proto, self._processor = model_proto, _processor(model_proto, origin)
         is_byte, id_of = self._processor.is_byte, self._processor.piece_to_id
@@ -44,10 +52,23 @@ class SentencePieceTokenizer(ImportedTokenizer):
             byte_token_values({index: piece for index, piece in enumerate(pieces) if is_byte(id_of(piece))}),
         )
         self._ids = {piece: index for index, piece in enumerate(pieces) if index not in self.reserved_ids}
+        self.added_tokens = tuple(added_tokens)
+        if unknown := [token.content for token in self.added_tokens if token.content not in self._ids]:
+            raise BundleError(f"{origin}: the added token {unknown[0]!r} is not in the vocabulary")
+        self._split = added_token_splitter(self.added_tokens) if self.added_tokens else None
 
     def _encode_batch(self, texts: list[str]) -> list[list[int]]:
         ids = self._ids
-        return [[ids.get(piece, UNK) for piece in row] for row in self._processor.encode(texts, out_type=str)]
+        if self._split is None:
+            return [[ids.get(piece, UNK) for piece in row] for row in self._processor.encode(texts, out_type=str)]
+        rows: list[list[int]] = []
+        for text in texts:
+            row: list[int] = []
+            for part, is_added in self._split(text):
+                pieces = [part] if is_added else self._processor.encode(part, out_type=str)
+                row += [ids.get(piece, UNK) for piece in pieces]
+            rows.append(row)
+        return rows
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``, without leading and trailing spaces. Reserved ids and ``UNK`` are skipped."""
@@ -75,11 +96,13 @@ class SentencePieceTokenizer(ImportedTokenizer):
             raise BundleError(
                 f"{model}: not the model that {path.name} was saved with; copy or import the folder again"
             )
-        return cls(content, [str(piece) for piece in saved["pieces"]], map(int, saved["reserved"]), str(model))
+        pieces, added = [str(piece) for piece in saved["pieces"]], saved.get("added_tokens", [])
+        return cls(content, pieces, map(int, saved["reserved"]), str(model), [AddedToken(**token) for token in added])
 
     def _fields(self) -> Mapping[str, Any]:
         model = hashlib.sha256(self.model_proto).hexdigest()
-        return {"model": model, "reserved": sorted(self.reserved_ids), "pieces": self._pieces}
+        fields = {"model": model, "reserved": sorted(self.reserved_ids), "pieces": self._pieces}
+        return fields | ({"added_tokens": list(map(asdict, self.added_tokens))} if self.added_tokens else {})
 
 
 def sentencepiece_pieces(model_proto: bytes, origin: str) -> list[str]:

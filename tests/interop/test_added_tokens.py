@@ -1,0 +1,180 @@
+"""Added tokens of folders without tokenizer.json are found in text as `transformers` finds them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from causal_models import byte_level
+from foreign import WORDS, m2m, marian, spm, transformers
+from masked_models import tokenizer as masked_tokenizer
+
+from headway.errors import BundleError, ConfigError
+from headway.interop.tokenizer_exporting import tokenizer_files
+from headway.interop.tokenizer_importing import read_masked_tokenizer, read_prompt_tokenizer, read_tokenizer_files
+from headway.interop.vocabulary_order import VocabularyOrder
+from headway.text.base import EOS, TextTokenizer
+from headway.text.loading import load_tokenizer
+from headway.text.special_tokens import SpecialTokens
+
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
+COMBINATIONS = [dict(zip(FLAGS, flags, strict=True)) for flags in itertools.product((False, True), repeat=4)]
+TOKENS = [{"content": f"<Ent{number}>", **flags} for number, flags in enumerate(COMBINATIONS)]
+TOKENS += [{"content": content} for content in ("QQ7", "QQ", "Q7 Q", "Straße")]
+
+
+def texts(count: int) -> list[str]:
+    """Return texts with added tokens at words, between words, and beside each other."""
+    draw, result = random.Random(0), []
+    words = [*WORDS.split(), *(str(token["content"]) for token in TOKENS), "QQ77", "qq7", "<ent3>", "<Ent1"]
+    for _ in range(count):
+        parts = (
+            draw.choice(words) + draw.choice(["", "", " ", " ", "  ", ".", "\t"]) for _ in range(draw.randint(1, 9))
+        )
+        result.append("".join(parts))
+    return result
+
+
+def masked(family: str) -> Callable[[Path], Any]:
+    def write(folder: Path) -> Any:
+        learned = masked_tokenizer(family if family == "roberta" else "bert").get_vocab()
+        names = sorted(learned, key=learned.__getitem__)
+        if family == "roberta":
+            write_byte_level(folder, {name: index for index, name in enumerate(names)})
+            return transformers.RobertaTokenizer
+        (folder / "vocab.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
+        return transformers.BertTokenizer if family == "bert" else transformers.DistilBertTokenizer
+
+    return write
+
+
+def write_byte_level(folder: Path, vocabulary: dict[str, int]) -> None:
+    learned = json.loads(byte_level())["model"]
+    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    merges = "".join(" ".join(pair) + "\n" for pair in learned["merges"])
+    (folder / "merges.txt").write_text("#version: 0.2\n" + merges, encoding="utf-8")
+
+
+def gpt2(folder: Path) -> Any:
+    names = [*json.loads(byte_level())["model"]["vocab"], "<|endoftext|>"]
+    write_byte_level(folder, {name: index for index, name in enumerate(dict.fromkeys(names))})
+    return transformers.GPT2Tokenizer
+
+
+def bart(folder: Path) -> Any:
+    names = ["<s>", "<pad>", "</s>", "<unk>", *json.loads(byte_level())["model"]["vocab"], "<mask>"]
+    write_byte_level(folder, {name: index for index, name in enumerate(names)})
+    return transformers.BartTokenizer
+
+
+def in_python(maker: Callable[[Path], Path], name: str) -> Callable[[Path], Any]:
+    def write(folder: Path) -> Any:
+        folder.rmdir()
+        maker(folder)
+        return getattr(transformers, name)
+
+    return write
+
+
+WRITERS: dict[str, Callable[[Path], Any]] = {
+    "marian": in_python(marian, "MarianTokenizer"),
+    "m2m_100": in_python(m2m, "M2M100Tokenizer"),
+    "bart": bart,
+    "gpt2": gpt2,
+    **{family: masked(family) for family in ("bert", "distilbert", "roberta")},
+}
+
+
+def read(folder: Path, family: str, size: int) -> tuple[TextTokenizer, VocabularyOrder]:
+    order = VocabularyOrder.of_language_model(size, pad=None, start=None, end=0, unknown=None)
+    if family == "gpt2":
+        return read_prompt_tokenizer(folder, family).make_tokenizer(order), order
+    if family in ("bert", "distilbert", "roberta"):
+        side = read_masked_tokenizer(folder, family)
+        order = VocabularyOrder.from_special_ids(size, **side.special_ids)
+        return side.make_tokenizer(order), order
+    source = read_tokenizer_files(folder, family).source
+    end = 0 if family == "marian" else 2
+    order = VocabularyOrder.of_language_model(size, pad=None, start=None, end=end, unknown=source.unknown_id)
+    return source.make_tokenizer(order), order
+
+
+def with_tokens(family: str, folder: Path, place: str) -> Any:
+    """Write a folder whose tokens are in ``place``. Return the tokenizer of `transformers`."""
+    folder.mkdir()
+    tokenizer_class = WRITERS[family](folder)
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text()) if path.exists() else {}
+    first = len(tokenizer_class.from_pretrained(folder)) + 108 * (family == "m2m_100")  # languages and unused rows
+    if place == "added_tokens.json":
+        config.pop("added_tokens_decoder", None)
+        ids = {str(token["content"]): first + number for number, token in enumerate(TOKENS)}
+        (folder / place).write_text(json.dumps(ids))
+    else:
+        defaults = dict.fromkeys(FLAGS, False)
+        added = {str(first + number): {**defaults, **token, "special": False} for number, token in enumerate(TOKENS)}
+        config["added_tokens_decoder"] = {**config.get("added_tokens_decoder", {}), **added}
+    path.write_text(json.dumps(config))
+    return tokenizer_class.from_pretrained(folder)
+
+
+def assert_same_ids(family: str, folder: Path, place: str, count: int) -> TextTokenizer:
+    theirs = with_tokens(family, folder, place)
+    ours, order = read(folder, family, len(theirs) + 120)
+    num_found, added = 0, {theirs.convert_tokens_to_ids(token["content"]) for token in TOKENS}
+    for text in texts(count):
+        expected = theirs(text, add_special_tokens=False)["input_ids"]
+        assert [order.order[index] for index in ours.encode(text)] == expected, repr(text)
+        num_found += not added.isdisjoint(expected)
+    assert num_found > count / 3
+    return ours
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["added_tokens.json", "added_tokens_decoder"])
+@pytest.mark.parametrize("family", WRITERS)
+def test_added_tokens_get_the_ids_of_transformers(family: str, place: str, tmp_path: Path) -> None:
+    assert_same_ids(family, tmp_path / "folder", place, 1000)
+
+
+def test_a_tokenizer_with_added_tokens_is_saved_and_loaded(tmp_path: Path) -> None:
+    tokenizer = assert_same_ids("marian", tmp_path / "folder", "added_tokens_decoder", 60)
+    tokenizer.save(tmp_path, "tokenizer")
+    loaded = load_tokenizer(tmp_path, "tokenizer")
+    assert loaded.encode_batch(texts(60)) == tokenizer.encode_batch(texts(60))
+    assert loaded.fingerprint == tokenizer.fingerprint
+    text = "der <Ent0> Hund"
+    assert "<Ent0>" in loaded.decode(loaded.encode(text))
+    with pytest.raises(ConfigError, match=r"the added token '<Ent0>' cannot be exported"):
+        tokenizer_files(loaded, loaded, SpecialTokens((), (EOS,), ()), ("de", "en"))
+
+
+def test_what_is_not_supported_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(spm("bpe"))
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<ent1>": 500, "[PAD]": 501}))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"pad_token": "[PAD]"}))
+    with pytest.raises(
+        BundleError, match=r"the added token '<ent1>' \(1 in all\) is not supported without a tokenizer"
+    ):
+        read_prompt_tokenizer(tmp_path, "llama")
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"[PAD]": 501}))
+    read_prompt_tokenizer(tmp_path, "llama")
+    for damaged in ('{"a": "b"}', "[]"):
+        (tmp_path / "added_tokens.json").write_text(damaged)
+        with pytest.raises(BundleError, match=r"added_tokens.json: damaged"):
+            read_prompt_tokenizer(tmp_path, "llama")
+
+
+def test_an_added_token_with_the_id_of_a_language_is_refused(tmp_path: Path) -> None:
+    """M2M100Tokenizer gives a new token the id of its first language."""
+    folder = m2m(tmp_path / "folder")
+    (folder / "tokenizer_config.json").unlink()
+    size = len(json.loads((folder / "vocab.json").read_text()))
+    (folder / "added_tokens.json").write_text(json.dumps({"<ent1>": size}))
+    with pytest.raises(BundleError, match=r"the added token '<ent1>' has the id of another token, '__af__'"):
+        read_tokenizer_files(folder, "m2m_100")
