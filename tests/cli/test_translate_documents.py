@@ -88,8 +88,14 @@ def test_text_files_are_lines_unless_the_option_says_otherwise(home: Path, tmp_p
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-i", "report.docx"], "a document needs --input and --output"),
-        (["-i", "report.docx", "-o", "b.docx", "--n-best", "2"], "--n-best does not apply to a document"),
+        (["-i", "report.docx"], "a document needs --input and --output; add -o report.out.docx$"),
+        (["-i", "page.html"], "add -o page.out.html; --document-format lines translates each line of the input"),
+        (["-i", "report.docx", "-o", "b.docx", "--n-best", "2"], "does not apply to a document; leave it out$"),
+        (["-i", "page.html", "-o", "b.html", "--format", "json"], "leave it out, or add --document-format lines"),
+        (["-i", "report.docx", "-o", "b.pdf"], "documents are not converted; expected b.docx"),
+        (["-i", "page.html", "-o", "b.pdf"], "expected b.html or b.htm or b.xhtml"),
+        (["-i", "page.html", "-o", "b.html", "--encoding", "latin-99"], "there is no encoding 'latin-99'"),
+        (["-i", "notes.txt", "--encoding", "latin-1"], "--encoding applies to documents only"),
         (
             ["-i", "report.docx", "-o", "b.docx", "--document-format", "doc"],
             "'doc' is unknown; expected auto, lines, txt",

@@ -15,7 +15,14 @@ from pathlib import Path
 import pytest
 from document_samples import MAKERS, Words
 
-from headway.documents import DocumentError, DocumentLimits, document_format, fill_document, read_document
+from headway.documents import (
+    DocumentError,
+    DocumentLimits,
+    ReadingOptions,
+    document_format,
+    fill_document,
+    read_document,
+)
 from headway.documents.content import limited_time
 from headway.errors import HeadwayError
 
@@ -46,7 +53,7 @@ def same(_: str, data: bytes) -> bytes:
 
 def refusal(path: Path, limits: DocumentLimits | None = None) -> str:
     with pytest.raises(DocumentError) as error:
-        read_document(path, document_format(path.name), limits or DocumentLimits())
+        read_document(path, document_format(path.name), ReadingOptions(limits=limits or DocumentLimits()))
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -67,7 +74,7 @@ def test_zip_bombs_are_refused(word: Path) -> None:
 
 def test_pictures_may_be_compressed_as_much_as_they_like(word: Path) -> None:
     copy = changed(word, same, **{"word/media/white.bmp": bytes(20 << 20)})
-    assert read_document(copy, _DOCX, DocumentLimits()).texts
+    assert read_document(copy, _DOCX).texts
 
 
 def test_strict_open_xml_is_refused(word: Path) -> None:
@@ -278,7 +285,7 @@ def test_the_type_of_a_file_may_be_that_of_its_extension(word: Path) -> None:
         return re.sub(r'(<Default Extension="xml" ContentType=")[^"]+', rf"\g<1>{kind}", text).encode()
 
     copy = changed(word, with_default)
-    assert read_document(copy, _DOCX, DocumentLimits()).texts == read_document(word, _DOCX, DocumentLimits()).texts
+    assert read_document(copy, _DOCX).texts == read_document(word, _DOCX).texts
 
 
 def test_a_damaged_entry_is_named(word: Path) -> None:

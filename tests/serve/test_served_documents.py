@@ -531,3 +531,13 @@ class TestLibreTranslate:
         settings = httpx.get(f"{service.url}/frontend/settings").json()
         assert settings["filesTranslation"] is True
         assert settings["supportedFilesFormat"] == list(document_extensions())
+
+
+def test_a_text_file_in_a_named_encoding(http: UploadingClient) -> None:
+    content = "größe".encode("latin-1")
+    refused = upload(http, "a.txt", content)
+    assert refused.status_code == 400
+    assert "it may be windows-1252" in refused.text
+    assert "no encoding 'hex'" in upload(http, "a.txt", content, encoding="hex").text
+    created = upload(http, "a.txt", content, encoding="windows-1252").json()
+    assert finished(http, created["id"])["status"] == "done"

@@ -50,17 +50,25 @@ def document_format_name(choice: str, source: Path | None, output: Path | None) 
         accepted = ", ".join([_AUTO, LINES, *FORMATS])
         raise ConfigError(f"--document-format {format_name!r} is unknown", accepted=accepted)
     if source is None or output in (None, Path("-")):
-        raise ConfigError(
-            "a document needs --input and --output", hint="--document-format lines translates each line of the input"
-        )
+        lines = "; --document-format lines translates each line of the input" if FORMATS[format_name].has_lines else ""
+        example = "-i report.docx -o report.en.docx" if source is None else f"-o {source.stem}.out{source.suffix}"
+        raise ConfigError("a document needs --input and --output", hint=f"add {example}{lines}")
     return format_name
 
 
-def refuse_line_options(given: dict[str, bool]) -> None:
-    """Refuse options that only make sense for lines. ``given`` says which of them were given."""
+def refuse_line_options(format_name: str, given: dict[str, bool]) -> None:
+    """Refuse options that only make sense for lines.
+
+    Args:
+        format_name: The format of the document.
+        given: The options, and whether each of them was given.
+    """
+    from headway.documents import FORMATS
+
     names = [name for name, is_given in given.items() if is_given]
     if names:
-        raise ConfigError(f"{names[0]} does not apply to a document; leave it out, or add --document-format lines")
+        lines = ", or add --document-format lines" if FORMATS[format_name].has_lines else ""
+        raise ConfigError(f"{names[0]} does not apply to a document; leave it out{lines}")
 
 
 def translate_to_file(

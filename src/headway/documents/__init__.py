@@ -14,7 +14,7 @@ Documents are untrusted input: size, compression, entities and macros are checke
 
 from typing import TYPE_CHECKING, Any
 
-from headway.documents.content import DocumentContent, DocumentError, DocumentLimits, DocumentText
+from headway.documents.content import DocumentContent, DocumentError, DocumentLimits, DocumentText, ReadingOptions
 from headway.documents.formats import FORMATS, document_extensions, document_format, read_document
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ __all__ = [
     "DocumentLimits",
     "DocumentReport",
     "DocumentText",
+    "ReadingOptions",
     "document_extensions",
     "document_format",
     "fill_document",

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field, field_validator
+
 from headway.config import Config
+from headway.documents.encodings import likely_encodings, python_encoding
 from headway.errors import DataError
 
 TextSyntax = Literal["plain", "html", "tagged"]
@@ -52,6 +55,28 @@ class DocumentLimits(Config):
 
 
 DEFAULT_LIMITS = DocumentLimits()
+
+
+class ReadingOptions(Config):
+    """How a document is read."""
+
+    limits: DocumentLimits = Field(DEFAULT_LIMITS, description="Larger documents are refused.")
+    encoding: str | None = Field(
+        None, description="Encoding of a text file. By default, what it declares, or UTF-8 if it declares none."
+    )
+    text_syntax: Literal["plain", "html"] | None = Field(
+        None, description="XLIFF: whether its texts are HTML as text. By default, what the file declares."
+    )
+
+    @field_validator("encoding")
+    @classmethod
+    def _check_encoding(cls, name: str | None) -> str | None:
+        if name is not None and python_encoding(name) is None:
+            raise ValueError(f"there is no encoding {name!r}; examples: windows-1252, iso-8859-2, shift_jis")
+        return name
+
+
+DEFAULT_OPTIONS = ReadingOptions()
 TAKES_TOO_LONG = "the document takes too long to process"
 
 
@@ -131,20 +156,27 @@ class EncodedText:
 _MARKS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 
 
-def read_text(path: Path) -> EncodedText:
-    """Read a text file in UTF-8, or in UTF-16 with a byte order mark.
+def read_text(path: Path, encoding: str | None = None) -> EncodedText:
+    """Read a text file.
+
+    Args:
+        path: The file.
+        encoding: Its encoding, unless a byte order mark declares UTF-8 or UTF-16. None means UTF-8.
 
     Raises:
         DocumentError: The file has another encoding, or is not a text file.
     """
     data = path.read_bytes()
-    mark, encoding = next(((mark, name) for mark, name in _MARKS if data.startswith(mark)), (b"", "utf-8"))
+    mark, name = next(((mark, name) for mark, name in _MARKS if data.startswith(mark)), (b"", encoding or "utf-8"))
     try:
-        text = data[len(mark) :].decode(encoding)
+        text = data[len(mark) :].decode(name)
     except UnicodeDecodeError as error:
+        hint, likely = "convert it to UTF-8", likely_encodings(data)
+        if likely:
+            hint = f"it may be {' or '.join(likely)}: name its encoding, such as --encoding {likely[0]}, or {hint}"
         raise DocumentError(
-            f"the file is not valid {encoding.upper()} (byte {error.start + len(mark):,})", hint="convert it to UTF-8"
+            f"the file is not valid {name.upper()} (byte {error.start + len(mark):,})", hint=hint
         ) from None
     if "\0" in text:
         raise DocumentError("the file is not a text file, because it contains null characters")
-    return EncodedText(text, encoding, mark)
+    return EncodedText(text, name, mark)

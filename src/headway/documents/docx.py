@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headway.documents.content import DocumentContent, DocumentLimits
+from headway.documents.content import DocumentContent, ReadingOptions
 from headway.documents.office_open_xml import read_office_open_xml
 
 _WORD = "application/vnd.openxmlformats-officedocument.wordprocessingml"
@@ -19,6 +19,6 @@ _TYPES = (
 )
 
 
-def read_docx(path: Path, limits: DocumentLimits) -> DocumentContent:
+def read_docx(path: Path, options: ReadingOptions) -> DocumentContent:
     """Read a document. Raises the errors of :func:`read_office_open_xml`."""
-    return read_office_open_xml(path, limits, main_type=_MAIN, types=_TYPES, kind="Word document")
+    return read_office_open_xml(path, options.limits, main_type=_MAIN, types=_TYPES, kind="Word document")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.documents.content import DEFAULT_LIMITS, DocumentContent, DocumentError, DocumentLimits
+from headway.documents.content import DEFAULT_OPTIONS, DocumentContent, DocumentError, ReadingOptions
 from headway.documents.docx import read_docx
 from headway.documents.gettext_catalog import read_po
 from headway.documents.html_file import read_html
@@ -33,9 +33,15 @@ class DocumentFormat:
     name: str
     extensions: tuple[str, ...]
     media_type: str
-    read: Callable[[Path, DocumentLimits], DocumentContent]
+    read: Callable[[Path, ReadingOptions], DocumentContent]
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether the files are text, whose lines can be translated one by one."""
+        return self.name not in _PACKAGES
 
 
+_PACKAGES = ("docx", "odt", "pptx")
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 FORMATS = {
     each.name: each
@@ -83,7 +89,7 @@ def document_format(name: str) -> DocumentFormat:
 
 
 def read_document(
-    path: str | Path, format_: DocumentFormat, limits: DocumentLimits = DEFAULT_LIMITS
+    path: str | Path, format_: DocumentFormat, options: ReadingOptions = DEFAULT_OPTIONS
 ) -> DocumentContent:
     """Read a document.
 
@@ -96,9 +102,9 @@ def read_document(
         if not path.is_file():
             raise DocumentError("it is not a file" if path.exists() else "there is no such file")
         size = path.stat().st_size
-        if size > limits.file_bytes:
-            raise DocumentError(f"the file has {size:,} bytes", accepted=f"at most {limits.file_bytes:,}")
-        return format_.read(path, limits)
+        if size > options.limits.file_bytes:
+            raise DocumentError(f"the file has {size:,} bytes", accepted=f"at most {options.limits.file_bytes:,}")
+        return format_.read(path, options)
     except OSError as error:
         raise DocumentError(f"the file cannot be read ({error.strerror})") from None
     except RecursionError:

@@ -1,18 +1,21 @@
-"""Message catalogs of GNU gettext (PO), read and written by the translate-toolkit.
+"""Message catalogs of GNU gettext (PO). The translate-toolkit escapes, unescapes and wraps their strings.
 
-Messages without a translation are translated, with all plural forms. Existing translations, comments, flags, contexts,
-obsolete messages and the order stay as they are. Messages keep their HTML tags. Messages with a flag such as
-``c-format`` also keep their printf directives.
+Messages without a translation are translated, with all plural forms. Only the lines of their ``msgstr`` change:
+existing translations, comments, flags, contexts, domains, obsolete messages and the layout stay as they are. Messages
+keep their HTML tags. Messages with a flag such as ``c-format`` also keep their printf directives.
+
+A catalog is in the encoding that its header declares, otherwise in UTF-8.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from headway.documents.content import DocumentContent, DocumentError, DocumentLimits, read_text
+from headway.documents.content import DocumentContent, DocumentError, EncodedText, ReadingOptions, read_text
+from headway.documents.encodings import python_encoding
 from headway.documents.messages import Message
 from headway.errors import MissingPackageError
 from headway.predict.markup.placeholders import has_words
@@ -20,62 +23,117 @@ from headway.predict.markup.placeholders import has_words
 _MAX_PLURALS = 6
 _PRINTF = ("c-format", "objc-format", "php-format", "python-format")  # flags of messages with printf directives
 _NUM_PLURALS = re.compile(r"nplurals\s*=\s*(\d+)")
+_CHARSET = re.compile(rb'"[^"\n]*Content-Type:[^"\n]*?charset=([\w.:-]+)', re.IGNORECASE)
+_PLACEHOLDER = "charset"  # what templates declare until a translator names an encoding
+_LINE = re.compile(r"([^\r\n]*)(\r+\n|\n|\r|\Z)")
+_STRING = r'"(?:[^"\\]|\\.)*+"'
+_KEYWORD = re.compile(
+    rf"\s*(?:(domain|msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)\s*)?({_STRING}(?:\s*{_STRING})*)\s*"
+)
+_STRINGS = re.compile(_STRING)
 
 
-def read_po(path: Path, _: DocumentLimits) -> DocumentContent:
-    """Read a catalog in UTF-8.
+@dataclass
+class _Entry:
+    """A message and its place in the file.
+
+    Attributes:
+        flags: The comments with flags.
+        strings: The quoted strings of each keyword, such as msgid.
+        start: The first line of the translations.
+        end: The line after the translations.
+    """
+
+    flags: str = ""
+    strings: dict[str, list[str]] = field(default_factory=dict)
+    start: int = 0
+    end: int = 0
+
+
+def read_po(path: Path, options: ReadingOptions) -> DocumentContent:
+    """Read a catalog.
 
     Raises:
         DocumentError: The catalog is not valid.
         MissingPackageError: The translate-toolkit is not installed.
     """
     try:
-        from translate.misc.multistring import multistring
-        from translate.storage.pypo import pofile
+        from translate.storage.pypo import quoteforpo, unquotefrompo
     except ImportError:
         raise MissingPackageError("translating PO files", "translate-toolkit") from None
-    encoded = read_text(path)
+    encoded = _read(path, options.encoding)
     if "msgid" not in encoded.text:
         raise DocumentError("the file is not a PO file, because it has no msgid")
-    try:
-        catalog = pofile.parsestring(encoded.text.encode(encoded.encoding))
-    except Exception as error:  # the parser passes on any exception of its helpers
-        reason = " ".join(str(error).split())
-        raise DocumentError(f"the file is not a valid PO file ({reason})") from None
-    units: list[Any] = [
-        unit
-        for unit in catalog.units
-        if not (
-            unit.isheader() or unit.isobsolete() or unit.isblank() or unit.target or not has_words(str(unit.source))
-        )
-    ]
-    messages = [
-        [
-            Message(str(form), has_directives=any(map(unit.hastypecomment, _PRINTF)))
-            for form in (unit.source.strings if unit.hasplural() else [unit.source])
-        ]
-        for unit in units
-    ]
-    match = _NUM_PLURALS.search(str(catalog.header().target) if catalog.header() else "")
+    lines = [match.group() for match in _LINE.finditer(encoded.text)]
+    entries = list(_entries(lines))
+    headers = [entry for entry in entries if not unquotefrompo(entry.strings["msgid"])]
+    match = _NUM_PLURALS.search(unquotefrompo(headers[0].strings.get("msgstr", []))) if headers else None
     num_plurals = min(int(match[1]), _MAX_PLURALS) if match else 2
+    units: list[tuple[_Entry, list[Message]]] = []
+    for entry in entries:
+        sources = [unquotefrompo(entry.strings[name]) for name in ("msgid", "msgid_plural") if name in entry.strings]
+        translations = [strings for name, strings in entry.strings.items() if name.startswith("msgstr")]
+        if has_words(sources[0]) and entry.end and not any(map(unquotefrompo, translations)):
+            has_directives = any(flag in entry.flags for flag in _PRINTF)
+            units.append((entry, [Message(source, has_directives=has_directives) for source in sources]))
 
     def write(translations: Sequence[str], target: Path) -> None:
         remaining = iter(translations)
-        for unit, unit_messages in zip(units, messages, strict=True):
-            forms = [message.fill(remaining) for message in unit_messages]
-            # If there are several forms, the first one is the singular.
-            plural = [forms[-1]] * max(1, num_plurals - 1)
-            unit.target = multistring([*forms[: num_plurals > 1], *plural]) if unit.hasplural() else forms[0]
-        try:
-            target.write_bytes(encoded.byte_order_mark + bytes(catalog))
-        except UnicodeEncodeError as error:
-            character = error.object[error.start]
-            raise DocumentError(
-                f"the header declares the charset {error.encoding}, which lacks the character {character!r} of the "
-                "translation",
-                hint="convert the file to UTF-8",
-            ) from None
+        out, position = list[str](), 0
+        for entry, messages in units:
+            forms = [message.fill(remaining) for message in messages]
+            if len(forms) > 1:
+                # If there are several forms, the first one is the singular.
+                forms = [*forms[: num_plurals > 1], *[forms[-1]] * max(1, num_plurals - 1)]
+            end = lines[entry.end - 1][len(lines[entry.end - 1].rstrip("\r\n")) :]
+            newline = end or "\n"
+            written = [
+                (f"msgstr[{number}] " if len(messages) > 1 else "msgstr ") + newline.join(quoteforpo(form))
+                for number, form in enumerate(forms)
+            ]
+            out += (*lines[position : entry.start], newline.join(written) + end)
+            position = entry.end
+        encoded.write("".join([*out, *lines[position:]]), target)
 
-    return DocumentContent(
-        [text for unit_messages in messages for message in unit_messages for text in message.texts], write
-    )
+    return DocumentContent([text for _, messages in units for message in messages for text in message.texts], write)
+
+
+def _read(path: Path, encoding: str | None) -> EncodedText:
+    match = _CHARSET.search(path.read_bytes())
+    declared = match[1].decode("ascii") if match else _PLACEHOLDER
+    if encoding is None and declared.lower() != _PLACEHOLDER:
+        encoding = python_encoding(declared)
+        if encoding is None:
+            raise DocumentError(f"the header declares the charset {declared!r}, which is unknown")
+    return read_text(path, encoding)
+
+
+def _entries(lines: Sequence[str]) -> Iterator[_Entry]:
+    """Yield the messages of a catalog, without obsolete ones."""
+    entry, keyword = _Entry(), ""
+    for number, line in enumerate(lines):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            if entry.end:
+                yield entry
+                entry, keyword = _Entry(), ""
+            if text.startswith("#,"):
+                entry.flags += text
+            continue
+        match = _KEYWORD.fullmatch(text)
+        name = match[1] or keyword if match else ""
+        if match is None or not name:
+            raise DocumentError(f"the file is not a valid PO file (line {number + 1:,}: {text[:40]!r})")
+        if match[1] in ("domain", "msgctxt", "msgid") and (entry.end or "domain" in entry.strings):
+            if entry.end:
+                yield entry
+            entry = _Entry(entry.flags if not entry.end else "")
+        keyword = name
+        entry.strings.setdefault(name, []).extend(_STRINGS.findall(match[2]))
+        if name.startswith("msgstr"):
+            if "msgid" not in entry.strings:
+                raise DocumentError(f"the file is not a valid PO file (line {number + 1:,}: a msgstr without a msgid)")
+            entry.start = entry.start if entry.end else number
+            entry.end = number + 1
+    if entry.end:
+        yield entry

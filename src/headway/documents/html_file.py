@@ -14,11 +14,12 @@ from pathlib import Path
 from headway.documents.content import (
     DocumentContent,
     DocumentError,
-    DocumentLimits,
     DocumentText,
     EncodedText,
+    ReadingOptions,
     read_text,
 )
+from headway.documents.encodings import python_encoding
 from headway.predict.markup.document import Pieces, raw_pieces
 from headway.predict.markup.html import MarkupOptions, parse_markup
 
@@ -27,8 +28,6 @@ _CHARSET = re.compile(
     rb"""<meta\s[^<>]*?charset\s*+=\s*+["']?\s*+([\w.:-]++)|<\?xml\s[^<>]*?encoding\s*+=\s*+["']([\w.:-]++)""",
     re.IGNORECASE,
 )
-# codecs of Python that are not encodings of web pages
-_NOT_OF_PAGES = ("unicode-escape", "raw-unicode-escape", "idna", "punycode")
 # For some labels, browsers use an encoding with more characters (Encoding Standard, section 4.2).
 _READ_AS_WINDOWS_1252 = ("iso8859-1", "ascii")
 _LARGER = {"gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949", "big5": "big5hkscs"}
@@ -53,13 +52,13 @@ class _Fragment:
         return translation.replace(self.quote, _QUOTES[self.quote]) if self.quote else translation
 
 
-def read_html(path: Path, _: DocumentLimits) -> DocumentContent:
+def read_html(path: Path, options: ReadingOptions) -> DocumentContent:
     """Read a page.
 
     Raises:
         DocumentError: The file is not text, or its encoding is unknown.
     """
-    encoded = _read(path)
+    encoded = _read(path, options.encoding)
     texts, fill = html_texts(encoded.text)
 
     def write(translations: Sequence[str], target: Path) -> None:
@@ -105,17 +104,13 @@ def _parts(page: str) -> Iterator[str | _Fragment]:
         before = ""
 
 
-def _read(path: Path) -> EncodedText:
+def _read(path: Path, encoding: str | None) -> EncodedText:
     with path.open("rb") as file:
         start = file.read(_HEAD_BYTES)
     match = _CHARSET.search(start)
-    declared = (match[1] or match[2]).decode("ascii") if match else "utf-8"
-    try:
-        name = codecs.lookup(declared).name
-        "".encode(name)  # refuses codecs that are no encodings of text, such as hex
-    except (LookupError, UnicodeError):
-        name = ""
-    if not name or name in _NOT_OF_PAGES:
+    declared = encoding or ((match[1] or match[2]).decode("ascii") if match else "utf-8")
+    name = python_encoding(declared)
+    if name is None:
         raise DocumentError(f"the page declares the encoding {declared!r}, which is unknown")
     if name.startswith("utf") or start.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return read_text(path)
@@ -124,10 +119,11 @@ def _read(path: Path) -> EncodedText:
     # the bytes in which Latin-1 and Windows-1252 differ
     if name in _READ_AS_WINDOWS_1252 and re.search(rb"[\x80-\x9f]", data):
         encodings.insert(0, "cp1252")
-    for encoding in encodings:
+    for candidate in encodings:
         with contextlib.suppress(UnicodeDecodeError):  # Windows-1252 lacks a few bytes that Latin-1 has
-            return _HtmlText(data.decode(encoding), encoding)
-    raise DocumentError(f"the page is not valid {declared}, which it declares as its encoding")
+            return _HtmlText(data.decode(candidate), candidate)
+    reason = "which it declares as its encoding" if encoding is None else "the encoding that was named"
+    raise DocumentError(f"the page is not valid {declared}, {reason}")
 
 
 class _HtmlText(EncodedText):

@@ -4,8 +4,8 @@ Parsers written in C can crash, and malicious documents can make them use much m
 this process, and its parent reports an error. The process loads neither a model nor PyTorch, has the lowest priority,
 and ends with its parent.
 
-Usage: ``python -P -m headway.documents.isolated read|write FOLDER FORMAT LIMITS PARENT``. FOLDER contains the document
-as ``source``. LIMITS are in JSON, and PARENT is the id of the parent process. "read" writes ``texts.json``, a list of
+Usage: ``python -P -m headway.documents.isolated read|write FOLDER FORMAT OPTIONS PARENT``. FOLDER contains the document
+as ``source``. OPTIONS are in JSON, and PARENT is the id of the parent process. "read" writes ``texts.json``, a list of
 (syntax, text) pairs, and their size, ``size.json``. "write" reads ``translations.json``, a list of texts, and writes
 ``target``. If the document is refused, ``error.json`` contains the message as a string.
 """
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from headway.config import Config
-from headway.documents.content import TAKES_TOO_LONG, DocumentError, DocumentLimits, DocumentText
+from headway.documents.content import TAKES_TOO_LONG, DocumentError, DocumentLimits, DocumentText, ReadingOptions
 from headway.errors import HeadwayError
 
 SOURCE, TARGET = "source", "target"
@@ -52,20 +52,20 @@ class DocumentSize(Config):
 
 
 async def read_isolated(
-    folder: Path, format_name: str, limits: DocumentLimits, check: Callable[[DocumentSize], None]
+    folder: Path, format_name: str, options: ReadingOptions, check: Callable[[DocumentSize], None]
 ) -> list[DocumentText]:
     """Return the texts of the document ``source`` in a folder.
 
     Args:
         folder: The folder.
         format_name: The format of the document.
-        limits: Larger documents are refused.
+        options: How the document is read.
         check: Raises an exception if the texts are too many or too large. They are read into this process afterwards.
 
     Raises:
         DocumentError: The document was refused, or the process failed.
     """
-    await _run("read", folder, format_name, limits)
+    await _run("read", folder, format_name, options)
     check(DocumentSize.model_validate_json((folder / _SIZE).read_bytes()))
     if (folder / _TEXTS).stat().st_size > _MAX_TEXT_BYTES:
         raise DocumentError("the document has too much text")
@@ -73,19 +73,19 @@ async def read_isolated(
     return [DocumentText(text, syntax) for syntax, text in data]
 
 
-async def write_isolated(folder: Path, format_name: str, limits: DocumentLimits, translations: list[str]) -> None:
+async def write_isolated(folder: Path, format_name: str, options: ReadingOptions, translations: list[str]) -> None:
     """Write the document ``target`` in a folder, with the translations of the texts of ``source``.
 
     Raises:
         DocumentError: The document cannot be written, or the process failed.
     """
     await asyncio.to_thread(lambda: (folder / _TRANSLATIONS).write_text(json.dumps(translations), encoding="ascii"))
-    await _run("write", folder, format_name, limits)
+    await _run("write", folder, format_name, options)
 
 
-async def _run(step: Literal["read", "write"], folder: Path, format_name: str, limits: DocumentLimits) -> None:
+async def _run(step: Literal["read", "write"], folder: Path, format_name: str, options: ReadingOptions) -> None:
     (folder / _ERROR).unlink(missing_ok=True)
-    arguments = step, str(folder.absolute()), format_name, limits.model_dump_json(), str(os.getpid())
+    arguments = step, str(folder.absolute()), format_name, options.model_dump_json(), str(os.getpid())
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "headway.documents.isolated", *arguments),
         stdin=asyncio.subprocess.DEVNULL,
@@ -112,12 +112,12 @@ async def _run(step: Literal["read", "write"], folder: Path, format_name: str, l
         raise DocumentError("the document cannot be processed; it is damaged, or needs too much memory")
 
 
-def main(step: str, folder: Path, format_name: str, limits: DocumentLimits) -> None:
+def main(step: str, folder: Path, format_name: str, options: ReadingOptions) -> None:
     """Run the step "read" or "write" in this process."""
     from headway.documents.formats import FORMATS, read_document
 
     try:
-        content = read_document(folder / SOURCE, FORMATS[format_name], limits)
+        content = read_document(folder / SOURCE, FORMATS[format_name], options)
         if step == "read":
             data = json.dumps([[text.syntax, text.text] for text in content.texts])
             (folder / _TEXTS).write_text(data, encoding="ascii")
@@ -158,6 +158,6 @@ def _end_with_parent(parent: int) -> None:
 
 if __name__ == "__main__":
     _end_with_parent(int(sys.argv[5]))
-    document_limits = DocumentLimits.model_validate_json(sys.argv[4])
-    _limit_resources(document_limits)
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], document_limits)
+    options = ReadingOptions.model_validate_json(sys.argv[4])
+    _limit_resources(options.limits)
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], options)

@@ -7,16 +7,16 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from headway.documents.content import DocumentContent, DocumentError, DocumentLimits, read_text
+from headway.documents.content import DocumentContent, DocumentError, ReadingOptions, read_text
 from headway.documents.messages import Message
 
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # unpaired surrogates: valid JSON, but not valid text
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*+"(?P<key>\s*:)?', re.DOTALL)
 
 
-def read_json(path: Path, _: DocumentLimits) -> DocumentContent:
+def read_json(path: Path, options: ReadingOptions) -> DocumentContent:
     """Read a JSON file. Raises :class:`DocumentError` if the file is not valid."""
-    encoded = read_text(path)
+    encoded = read_text(path, options.encoding)
     try:
         json.loads(encoded.text)
     except RecursionError:

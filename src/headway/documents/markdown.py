@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from headway.documents.content import DocumentContent, DocumentLimits, DocumentText, read_text
+from headway.documents.content import DocumentContent, DocumentText, ReadingOptions, read_text
 from headway.documents.html_file import html_texts
 from headway.documents.inline_spaces import InlinePart
 from headway.documents.inline_tags import InlineText, SourceTag
@@ -179,14 +179,14 @@ class _HtmlBlock:
 _Part = str | _MarkdownParagraph | _HtmlBlock
 
 
-def read_markdown(path: Path, _: DocumentLimits) -> DocumentContent:
+def read_markdown(path: Path, options: ReadingOptions) -> DocumentContent:
     """Read a Markdown file.
 
     Raises:
         DocumentError: The file is not a text file.
         MissingPackageError: markdown-it is not installed.
     """
-    encoded = read_text(path)
+    encoded = read_text(path, options.encoding)
     front = _FRONT_MATTER.match(encoded.text)
     start = front.end() if front else 0
     parts: list[_Part] = [encoded.text[:start], *_parts(encoded.text[start:])]

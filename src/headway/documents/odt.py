@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headway.documents.content import DocumentContent, DocumentError, DocumentLimits
+from headway.documents.content import DocumentContent, DocumentError, ReadingOptions
 from headway.documents.mixed_content import InlineElement, MixedContent, fill_all
 from headway.documents.office_package import OfficePackage
 from headway.documents.safe_xml import local_name
@@ -28,14 +28,14 @@ _RANGE_NAMES = (f"{_TEXT}name", f"{_TEXT}change-id", f"{_TEXT}id", f"{_OFFICE}na
 _NOT_VISIBLE = {f"{_TEXT}{name}" for name in ("note", "ruby", "script", "hidden-text", "hidden-paragraph")}
 
 
-def read_odt(path: Path, limits: DocumentLimits) -> DocumentContent:
+def read_odt(path: Path, options: ReadingOptions) -> DocumentContent:
     """Read a document.
 
     Raises:
         DocumentError: The document is damaged, encrypted, too large, or of another type.
         MissingPackageError: lxml is not installed.
     """
-    package = OfficePackage(path, limits)
+    package = OfficePackage(path, options.limits)
     if "mimetype" not in package.names or package.read("mimetype").strip() != _MIME_TYPE:
         raise DocumentError("the file is not an OpenDocument text")
     if b"encryption-data" in package.read("META-INF/manifest.xml"):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.documents.content import DocumentContent, DocumentLimits, DocumentText, read_text
+from headway.documents.content import DocumentContent, DocumentText, ReadingOptions, read_text
 from headway.documents.line_breaks import wrap, wrapped_width
 from headway.predict.markup.placeholders import has_words
 
@@ -45,9 +45,9 @@ class _TextParagraph:
         return first.indent + (first.end.lstrip(" \t") + next_indent).join(wrapped) + last.end
 
 
-def read_plain_text(path: Path, _: DocumentLimits) -> DocumentContent:
+def read_plain_text(path: Path, options: ReadingOptions) -> DocumentContent:
     """Read a text file. Raises :class:`DocumentError` if the file is not text."""
-    encoded = read_text(path)
+    encoded = read_text(path, options.encoding)
     parts = list(_parts(_lines(encoded.text)))
     paragraphs = [part for part in parts if isinstance(part, _TextParagraph)]
 

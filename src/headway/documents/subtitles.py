@@ -13,7 +13,7 @@ from functools import partial
 from html import unescape
 from pathlib import Path
 
-from headway.documents.content import DocumentContent, DocumentError, DocumentLimits, read_text
+from headway.documents.content import DocumentContent, DocumentError, ReadingOptions, read_text
 from headway.documents.inline_tags import InlineText, parse_tags, write_tags
 from headway.documents.line_breaks import break_like
 
@@ -40,9 +40,9 @@ class _CueText:
         )
 
 
-def read_subtitles(path: Path, _: DocumentLimits) -> DocumentContent:
+def read_subtitles(path: Path, options: ReadingOptions) -> DocumentContent:
     """Read subtitles. Raises :class:`DocumentError` if the file has no cue."""
-    encoded = read_text(path)
+    encoded = read_text(path, options.encoding)
     is_vtt = encoded.text.startswith("WEBVTT")
     parts = list(_parts(encoded.text, is_vtt))
     cues = [part for part in parts if isinstance(part, _CueText)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from headway.decode import DecodingOptions
 from headway.documents.content import (
@@ -12,10 +13,11 @@ from headway.documents.content import (
     DocumentError,
     DocumentLimits,
     DocumentText,
+    ReadingOptions,
     TextSyntax,
     limited_time,
 )
-from headway.documents.formats import FORMATS, DocumentFormat, document_extensions, document_format, read_document
+from headway.documents.formats import FORMATS, DocumentFormat, document_format, read_document
 from headway.documents.html_file import HTML
 from headway.errors import ConfigError, HeadwayError
 from headway.predict.markup.html import MarkupOptions
@@ -63,6 +65,8 @@ def translate_document(
     format_name: str | None = None,
     progress: Progress | None = None,
     limits: DocumentLimits = DEFAULT_LIMITS,
+    encoding: str | None = None,
+    text_syntax: Literal["plain", "html"] | None = None,
 ) -> DocumentReport:
     """Translate a document. The target is written completely or not at all.
 
@@ -82,6 +86,8 @@ def translate_document(
         progress: Called with the number of translated texts and the total number. If it raises an exception, the
             translation ends.
         limits: Larger documents are refused.
+        encoding: The encoding of a text file that does not declare it. None means UTF-8.
+        text_syntax: XLIFF: whether texts are HTML as text. None means what the file declares.
 
     Raises:
         HeadwayError: The document is refused, or an argument does not fit the model.
@@ -108,7 +114,16 @@ def translate_document(
                 results[number] = texts[number].text if isinstance(outcome, HeadwayError) else outcome.text
         return [results[number] for number in range(len(texts))]
 
-    num_texts = fill_document(translate, source, target, format_name=format_name, progress=progress, limits=limits)
+    num_texts = fill_document(
+        translate,
+        source,
+        target,
+        format_name=format_name,
+        progress=progress,
+        limits=limits,
+        encoding=encoding,
+        text_syntax=text_syntax,
+    )
     return DocumentReport(num_texts, tuple(errors), tuple(terms))
 
 
@@ -120,20 +135,23 @@ def fill_document(
     format_name: str | None = None,
     progress: Progress | None = None,
     limits: DocumentLimits = DEFAULT_LIMITS,
+    encoding: str | None = None,
+    text_syntax: Literal["plain", "html"] | None = None,
 ) -> int:
     """Like :func:`translate_document`, for any function that translates texts. Return the number of texts."""
     source, target = Path(source), Path(target)
+    reading = ReadingOptions.parse({"limits": limits, "encoding": encoding, "text_syntax": text_syntax}, "documents")
     try:
         document_type = chosen_format(source, format_name)
         if source.resolve() == target.resolve():
             raise ConfigError("the source and the target are the same file")
-        if target.suffix.lower() in set(document_extensions()) - set(document_type.extensions):
+        if target.suffix.lower() not in ("", source.suffix.lower(), *document_type.extensions):
             raise ConfigError(
-                f"{target}: the result has the format {document_type.name}, as the source",
-                hint="documents are not converted; choose another name",
+                f"{target}: the result has the format {document_type.name}, as the source; documents are not converted",
+                accepted=" or ".join(str(target.with_suffix(extension)) for extension in document_type.extensions),
             )
         with limited_time(limits):
-            content = read_document(source, document_type, limits)
+            content = read_document(source, document_type, reading)
         with atomic_write(target) as aside:
             aside.touch()  # fail before the work if the folder is not writable
             translations: list[str] = []

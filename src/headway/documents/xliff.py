@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headway.documents.content import DocumentContent, DocumentError, DocumentLimits
+from headway.documents.content import DocumentContent, DocumentError, ReadingOptions
 from headway.documents.mixed_content import InlineElement, MixedContent, fill_all
 from headway.documents.safe_xml import local_name, parse_xml
 from headway.predict.markup.icu_messages import may_have_arguments
@@ -30,14 +30,14 @@ _XML_SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 _UNIT_1, _UNIT_2 = "trans-unit", "segment"
 
 
-def read_xliff(path: Path, limits: DocumentLimits) -> DocumentContent:
+def read_xliff(path: Path, options: ReadingOptions) -> DocumentContent:
     """Read an XLIFF file.
 
     Raises:
         DocumentError: The file is not valid, or its version is unknown.
         MissingPackageError: lxml is not installed.
     """
-    file = parse_xml(path.read_bytes(), limits)
+    file = parse_xml(path.read_bytes(), options.limits)
     root = file.root
     version = root.get("version", "")
     if local_name(root) != "xliff" or version.partition(".")[0] not in ("1", "2"):

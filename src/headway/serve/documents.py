@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.documents import DocumentError, DocumentLimits, DocumentText, document_format
+from headway.documents.content import ReadingOptions
 from headway.documents.formats import DocumentFormat
 from headway.documents.isolated import SOURCE, TARGET, DocumentSize, read_isolated, write_isolated
 from headway.documents.translation import MARKUP
@@ -169,6 +170,9 @@ class ServedDocuments:
         target: str,
         model: str | None = None,
         glossary: StoredGlossary | None = None,
+        *,
+        encoding: str | None = None,
+        text_syntax: str | None = None,
     ) -> ServedDocument:
         """Read a document, and begin to translate it. All its characters are counted now.
 
@@ -183,8 +187,11 @@ class ServedDocuments:
             model: The name of a model. None means the first one for the languages.
             glossary: A glossary. If the language is detected and there is no dictionary for it, the glossary has no
                 effect.
+            encoding: The encoding of a text file that does not declare it.
+            text_syntax: XLIFF: "html" if its texts are HTML as text, "plain" if not. None: what the file declares.
 
         Raises:
+            ConfigError: There is no such encoding or syntax.
             DocumentsFullError: The client has too many documents.
             DocumentError: The document is refused.
             HeadwayError: The model cannot apply the glossary.
@@ -193,14 +200,15 @@ class ServedDocuments:
             UnknownModelError: There is no translation model of this name.
             JobsFullError, QuotaExceededError, TooLargeError: See :meth:`Service.add_job`.
         """
+        file_bytes = self._service.config.limits.document_bytes
+        limits = DocumentLimits(file_bytes=file_bytes, processor_s=_PROCESSOR_S)
+        reading = ReadingOptions.parse({"limits": limits, "encoding": encoding, "text_syntax": text_syntax}, "document")
         document = self._new(client, name, len(data))
         try:
             document.folder.mkdir(mode=0o700, parents=True)  # the system may have deleted temporary folders
             await asyncio.to_thread((document.folder / SOURCE).write_bytes, data)
-            file_bytes = self._service.config.limits.document_bytes
-            limits = DocumentLimits(file_bytes=file_bytes, processor_s=_PROCESSOR_S)
             async with self._turn(document):
-                texts = await read_isolated(document.folder, document.format.name, limits, self._check_size)
+                texts = await read_isolated(document.folder, document.format.name, reading, self._check_size)
             is_detected = source == "auto"
             document.source_language = await self._language(texts) if is_detected else source
             languages = document.source_language, target
@@ -211,7 +219,7 @@ class ServedDocuments:
         except BaseException:
             self.remove(document)
             raise
-        document.writing = asyncio.ensure_future(self._finish(document, document.job, texts, limits))
+        document.writing = asyncio.ensure_future(self._finish(document, document.job, texts, reading))
         return document
 
     def _turn(self, document: ServedDocument) -> AbstractAsyncContextManager[None]:
@@ -353,7 +361,7 @@ class ServedDocuments:
         return work
 
     async def _finish(
-        self, document: ServedDocument, job: BulkJob, texts: Sequence[DocumentText], limits: DocumentLimits
+        self, document: ServedDocument, job: BulkJob, texts: Sequence[DocumentText], reading: ReadingOptions
     ) -> None:
         """Wait for the translations, and write the document."""
         await job.finished.wait()
@@ -365,7 +373,7 @@ class ServedDocuments:
             translations = [result.get("text", text.text) for text, result in zip(texts, results, strict=True)]
             document.warnings = _collect_warnings(texts, results)
             async with self._turn(document):
-                await write_isolated(document.folder, document.format.name, limits, translations)
+                await write_isolated(document.folder, document.format.name, reading, translations)
         except HeadwayError as error:
             document.error = str(error)
         except OSError as error:

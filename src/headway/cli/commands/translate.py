@@ -130,6 +130,19 @@ def translate(
             "a document of this format. auto: by the extension of the input; .txt has lines."
         ),
     ] = "auto",
+    encoding: Annotated[
+        str | None,
+        typer.Option(
+            metavar="<name>",
+            help="Encoding of a document that does not declare it, such as windows-1252; it is kept. Default: UTF-8.",
+        ),
+    ] = None,
+    text_syntax: Annotated[
+        Literal["plain", "html"] | None,
+        typer.Option(
+            help="XLIFF: whether its texts are HTML as text (&lt;b&gt;). Default: what the datatype of the file says."
+        ),
+    ] = None,
     format_: Annotated[
         options.OutputFormat,
         typer.Option(
@@ -162,6 +175,7 @@ def translate(
     found_format = document_format_name(LINES if text is not None or is_marked else document_format, source, output)
     if found_format is not None:
         refuse_line_options(
+            found_format,
             {
                 "--n-best": search.n_best > 1,
                 "--alignment": alignment,
@@ -171,7 +185,12 @@ def translate(
                 "--format json": format_ == "json",
                 "--no-protect": not protect,
                 "--on-error": on_error != "stop",
-            }
+            },
+        )
+    elif encoding is not None or text_syntax is not None:
+        raise ConfigError(
+            f"{'--encoding' if encoding is not None else '--text-syntax'} applies to documents only",
+            hint="--document-format txt makes a text file a document",
         )
     name, batches = text_batches(text, None if found_format else source, workers)
     if mbr and search.n_best == 1:
@@ -217,7 +236,15 @@ def translate(
             assert source is not None
             assert output is not None
             document_report = translate_to_file(
-                translator, source, output, found_format, options=search, glossary=terms, **languages
+                translator,
+                source,
+                output,
+                found_format,
+                options=search,
+                glossary=terms,
+                encoding=encoding,
+                text_syntax=text_syntax,
+                **languages,
             )
             _report_terms(_count_terms(document_report.glossary))
             return

@@ -32,6 +32,12 @@ _FORM = {
         "source": {**_TEXT, "default": "auto", "description": "The language of the document; auto detects it."},
         "model": {**_TEXT, "description": "The name of a model. Default: the first one for the languages."},
         "glossary": {**_TEXT, "description": "The id of a glossary that has a dictionary for the languages."},
+        "encoding": {**_TEXT, "description": "The encoding of a text file that does not declare it. Default: UTF-8."},
+        "text_syntax": {
+            **_TEXT,
+            "enum": ["plain", "html"],
+            "description": "XLIFF: whether its texts are HTML as text. Default: what the file declares.",
+        },
         "dictionaries": {
             **_TEXT,
             "contentMediaType": "application/json",
@@ -61,7 +67,8 @@ def add_routes(api: APIRouter, service: Service, documents: ServedDocuments) -> 
             raise BadRequestError("target: Field required")
         glossary = await _chosen_glossary(service, client, fields)
         model = _text(fields, "model")
-        adding = documents.add(client, file.name, file.content, source, target, model, glossary)
+        reading = {"encoding": _text(fields, "encoding"), "text_syntax": _text(fields, "text_syntax")}
+        adding = documents.add(client, file.name, file.content, source, target, model, glossary, **reading)
         return _document(await unless_disconnected(request, adding))
 
     @api.get("/documents/{identifier}")
