@@ -42,13 +42,14 @@ class _Captured(io.TextIOWrapper):
         return self._content.getvalue().decode()
 
 
-def run(*words: object, stdin: bytes = b"", stderr: TextIO | None = None) -> Ended:
+def run(*words: object, stdin: bytes | io.BytesIO = b"", stderr: TextIO | None = None) -> Ended:
     """Run the command line in this process. If ``stderr`` is given, standard error is written there."""
+    stdin_bytes = stdin if isinstance(stdin, io.BytesIO) else io.BytesIO(stdin)
     out, err = _Captured(), _Captured()
     code: object = 0
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(stderr or err):
         patch.setattr(sys, "argv", ["headway", *map(str, words)])
-        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        patch.setattr(sys, "stdin", io.TextIOWrapper(stdin_bytes, encoding="utf-8"))
         patch.setattr("warnings.showwarning", None)  # restore what main() sets
         try:
             main()

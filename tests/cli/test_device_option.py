@@ -6,8 +6,6 @@ On a machine with a GPU, modules would be moved to it. Here, moves are only reco
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import replace
 from importlib import import_module
 from inspect import signature
 from keyword import iskeyword
@@ -16,56 +14,25 @@ from typing import Any, get_type_hints
 
 import pytest
 import torch
-from command_line import Ended, assert_refused, run, write_lines
+from command_calls import CALLS
+from command_line import Ended, assert_refused, run
 from torch import nn
 
 import headway
-from headway.bundle import TaskConfig
 from headway.cli import COMMANDS
 from headway.cli.loading import device_for_workers
 from headway.cli.options import Device
 from headway.errors import ConfigError
 from headway.interop.onnx import OnnxModel
-from headway.predict import Classifier, LanguageModel, MaskedLanguageModel, Translator, shared_weights
+from headway.predict import shared_weights
 
 # Commands that compute nothing with a model, or whose device is a key of the recipe that they read.
 WITHOUT = {
     *("prepare", "curves", "shortlist", "tokenize", "average", "export", "info", "schema", "import"),
     "doctor",  # describes the device that auto means
 }
+pytest_plugins = ["model_folders"]  # the fixtures of that file
 OF_TRAINING = {"train", "distill", "quickstart"}
-WORDS = ["das rote Haus", "der Baum und das grüne Haus"]
-
-
-@pytest.fixture(scope="module")
-def folders(
-    make_translator: Callable[..., Translator],
-    make_classifier: Callable[..., Classifier],
-    make_language_model: Callable[..., LanguageModel],
-    make_masked_language_model: Callable[..., MaskedLanguageModel],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, Path]:
-    """The folders of small models, and the files that the commands read."""
-    home = tmp_path_factory.mktemp("models")
-    makers: dict[str, Any] = {
-        "translator": make_translator,
-        "classifier": make_classifier,
-        "language_model": make_language_model,
-        "masked": make_masked_language_model,
-    }
-    for name, make in makers.items():
-        make().bundle.save(home / name, "# A model\n")
-    make_translator(seed=4).bundle.save(home / "translator2", "# A model\n")
-    back = replace(make_translator().bundle, task=TaskConfig(source_language="en", target_language="de"))
-    back.save(home / "back", "# A model\n")
-    make_language_model(seed=4).bundle.save(home / "language_model2", "# A model\n")
-    write_lines(home / "source", WORDS)
-    write_lines(home / "target", WORDS)
-    write_lines(home / "labeled.tsv", ["Haus\tdas rote Haus", "Baum\tder Baum"])
-    write_lines(home / "pairs.tsv", ["das Haus\tHaus das"])
-    write_lines(home / "candidates", ["1\t-1\tdas", "1\t-2\tder", "2\t-1\tder", "2\t-2\tdas"])
-    write_lines(home / "many", [f"das Haus {word}" for word in WORDS * 250])
-    return {each.name: each for each in home.iterdir()}
 
 
 @pytest.fixture
@@ -93,36 +60,6 @@ def test_every_command_that_runs_a_model_has_the_option(command: str) -> None:
     expected = {"serve": (str | None, None), **dict.fromkeys(("train", "distill"), (Device | None, None))}
     found = (hint, signature(function).parameters["device"].default) if hint else (Device, "auto")
     assert found == expected.get(command, (Device, "auto"))
-
-
-# The words after the command; names of files and folders of ``folders`` are replaced by their paths.
-CALLS = [
-    "translate translator Haus --precision float32",
-    "translate translator Haus --with translator2 --precision float32",
-    "translate translator Haus --pivot back --precision float32",
-    "classify classifier Haus --explain",
-    "generate language_model Haus --max-new-tokens 1 --precision float32",
-    "fill masked [MASK]",
-    "evaluate translator --source source --reference target",
-    "evaluate classifier --data labeled.tsv",
-    "evaluate language_model --data source",
-    "evaluate masked --pairs pairs.tsv",
-    "compare translator translator2 --source source --reference target --samples 100 --trials 100",
-    "compare language_model language_model2 --data source --documents line --samples 100 --trials 100",
-    "score translator --source source --target target",
-    "calibrate translator --source many --precision float32",
-    "score language_model Haus",
-    "score masked Haus",
-    "rerank translator translator2 --source source --candidates candidates",
-    "rerank translator --channel translator2 --channel-weight 1 --source source --candidates candidates",
-    "rerank translator --language-model language_model --language-model-weight 1 --source source "
-    "--candidates candidates",
-    "alternatives translator Haus",
-    "inspect translator Haus -o -",
-    "inspect classifier Haus -o -",
-    "inspect language_model Haus --max-new-tokens 1 -o -",
-    "inspect masked Haus -o -",
-]
 
 
 def called(call: str, folders: dict[str, Path], *more: str) -> Ended:

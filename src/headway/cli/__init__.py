@@ -22,6 +22,7 @@ import typer
 from headway.cli import commands
 from headway.cli.command_groups import CommandGroup
 from headway.cli.processes import is_main_process, let_main_report_first
+from headway.cli.standard_streams import prepare_standard_streams, with_utf8_results
 from headway.contention import adapt_waiting
 from headway.errors import HeadwayError, MissingPackageError, escape_unprintable
 
@@ -48,7 +49,7 @@ def _register_commands() -> tuple[str, ...]:
         register = app.command(
             name.rstrip("_"), cls=vars(module).get("COMMAND_CLASS"), rich_help_panel=str(module.GROUP)
         )
-        register(getattr(module, name))
+        register(with_utf8_results(getattr(module, name)))
     return tuple(name.rstrip("_") for name in names)
 
 
@@ -76,6 +77,7 @@ def _options(
 
 def main() -> None:
     """Run the command that ``sys.argv`` gives."""
+    prepare_standard_streams()
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     warnings.showwarning = _warn

@@ -31,16 +31,36 @@ def input_name(path: Path | None) -> str:
     return "standard input" if path is None or path == _STANDARD else str(path)
 
 
-def text_batches(text: str | None, path: Path | None, workers: int = 1) -> tuple[str, Iterable[Sequence[bytes | str]]]:
-    """Return the name of a command's input, and its lines in batches.
+def text_batches(
+    text: str | None, path: Path | None, *, argument: str = "TEXT", batch_lines: int = _BATCH_LINES, workers: int = 1
+) -> tuple[str, Iterable[Sequence[bytes | str]]]:
+    """Return the name of a command's input, and its lines in batches of at most ``batch_lines`` for each worker.
 
-    The input is the argument TEXT if it is given, otherwise a file or standard input.
+    The input is the ``argument`` if it is given, otherwise a file or standard input.
     """
     if text is None:
-        return input_name(path), read_line_batches(path, workers)
+        return input_name(path), read_line_batches(path, batch_lines, workers)
     if path is not None:
-        raise ConfigError("TEXT and --input cannot be combined; give one of them")
-    return "TEXT", [[text]]
+        raise ConfigError(f"{argument} and --input cannot be combined; give one of them")
+    return argument, [[text]]
+
+
+def reads_terminal(path: Path | None) -> bool:
+    """Return whether an input is standard input (None or "-"), and a terminal where somebody types."""
+    return (path is None or path == _STANDARD) and sys.stdin.isatty()
+
+
+def only_text(text: str | None) -> str:
+    """Return the argument TEXT of a command, or the whole of standard input if the argument is missing.
+
+    Raises:
+        DataError: Standard input is not UTF-8, or is empty.
+    """
+    if text is None:
+        text = "\n".join(input_lines(None))
+        if not text:
+            raise DataError("standard input is empty; expected a text, there or as an argument")
+    return text
 
 
 def input_lines(path: Path | None) -> Iterator[str]:
@@ -51,8 +71,8 @@ def input_lines(path: Path | None) -> Iterator[str]:
         yield decode_lines(line, input_name(path), number)
 
 
-def read_line_batches(path: Path | None, workers: int = 1) -> Iterator[list[bytes]]:
-    """Yield the undecoded lines of a file or of standard input in batches of up to 2,048 lines for each worker.
+def read_line_batches(path: Path | None, batch_lines: int = _BATCH_LINES, workers: int = 1) -> Iterator[list[bytes]]:
+    """Yield the undecoded lines of a file or of standard input in batches of up to ``batch_lines`` for each worker.
 
     On standard input, a batch contains the lines that have arrived so far. A program that writes one line and waits
     therefore gets its answer at once. (A pipe buffers about 64 KiB.)
@@ -60,16 +80,16 @@ def read_line_batches(path: Path | None, workers: int = 1) -> Iterator[list[byte
     from headway.data.readers import read_byte_lines
 
     if path is not None and path != _STANDARD:
-        yield from _batches(read_byte_lines(path), workers)
+        yield from _batches(read_byte_lines(path), batch_lines, workers)
         return
     for number, block in enumerate(_arriving(cast("BufferedIOBase", sys.stdin.buffer), workers)):
         lines = (block if number else block.removeprefix(codecs.BOM_UTF8)).split(b"\n")
-        yield from _batches((line.removesuffix(b"\r") for line in lines), workers)
+        yield from _batches((line.removesuffix(b"\r") for line in lines), batch_lines, workers)
 
 
-def _batches(lines: Iterable[bytes], workers: int) -> Iterator[list[bytes]]:
-    """Yield batches of at most 2,048 lines and about one mebibyte for each worker."""
-    lines, most_lines, most_bytes = iter(lines), workers * _BATCH_LINES, workers * _BATCH_BYTES
+def _batches(lines: Iterable[bytes], batch_lines: int, workers: int) -> Iterator[list[bytes]]:
+    """Yield batches of at most ``batch_lines`` lines and about one mebibyte for each worker."""
+    lines, most_lines, most_bytes = iter(lines), workers * batch_lines, workers * _BATCH_BYTES
     while batch := list(islice(lines, 1)):
         size = len(batch[0])
         while len(batch) < most_lines and size < most_bytes and (more := next(lines, None)) is not None:
@@ -91,7 +111,6 @@ def output_file(path: Path | None) -> Iterator[IO[str]]:
     from headway.storage import atomic_write
 
     if path is None or path == _STANDARD:
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
         yield sys.stdout
         sys.stdout.flush()
         return
@@ -121,8 +140,7 @@ def show_progress(job: str, source: Path | None, *, to_stdout: bool = False) -> 
     Yields:
         A function to call with the number of newly finished lines and the number of bytes that they take in the input.
     """
-    typed = (source is None or source == _STANDARD) and sys.stdin.isatty()
-    if not sys.stderr.isatty() or typed or (to_stdout and sys.stdout.isatty()):
+    if not sys.stderr.isatty() or reads_terminal(source) or (to_stdout and sys.stdout.isatty()):
         yield lambda lines, size: None
         return
     from headway.cli.progress import progress_bar
@@ -145,27 +163,31 @@ def show_progress(job: str, source: Path | None, *, to_stdout: bool = False) -> 
 
 
 ResultT = TypeVar("ResultT")
+LineT = TypeVar("LineT", bytes | str, tuple[bytes, bytes])
+SourceT = TypeVar("SourceT")
 
 
 def process_lines(
-    batches: Iterable[Sequence[bytes | str]],
-    reader: LineReader,
+    batches: Iterable[Sequence[LineT]],
+    parse: Callable[[Sequence[LineT], int], Sequence[SourceT | HeadwayError]],
     report: LineReport,
-    format_line: Callable[[int, Source | HeadwayError, Any], str],
+    format_line: Callable[[int, SourceT | HeadwayError, Any], str],
     *,
     job: str,
     source: Path | None,
     output: Path | None,
-) -> Generator[tuple[list[Source], list[Any]], None, None]:
+) -> Generator[tuple[list[SourceT], list[Any]], None, None]:
     """Yield, for each batch, the lines that could be read and an empty list, which the caller fills with their results.
 
     The list must receive one result or error for each line. Results are written, in the order of the lines, when the
     caller requests the next batch. If the caller fails, it must close the generator; the output file then stays
     unchanged.
 
+    All commands that read lines use this loop, so that a program that writes one line gets its answer at once.
+
     Args:
-        batches: The lines of the input.
-        reader: Parser of the lines.
+        batches: The lines of the input, or pairs of lines of two inputs.
+        parse: Function that returns the source or the error of each line, given the lines and the first one's number.
         report: Counter of the results. It raises or reports the errors of lines.
         format_line: Function that formats the output for a line, given the line's number, source and result. If the
             line could not be read, both source and result are its error.
@@ -176,15 +198,20 @@ def process_lines(
     with show_progress(job, source, to_stdout=output is None) as count_lines, output_file(output) as file:
         for batch in batches:
             first, batch_results = report.num_lines + 1, list[Any]()
-            lines = reader.parse(batch, first)
+            lines = parse(batch, first)
             yield [line for line in lines if not isinstance(line, HeadwayError)], batch_results
             remaining = iter(batch_results)
             results = [line if isinstance(line, HeadwayError) else next(remaining) for line in lines]
             report.add_results(results)
             file.writelines(map(format_line, count(first), lines, results))
             file.flush()
-            count_lines(len(results), sum(map(len, batch)) + len(batch))
+            count_lines(len(results), sum(map(_num_bytes, batch)) + len(batch))
     report.finish()
+
+
+def _num_bytes(line: bytes | str | tuple[bytes, bytes]) -> int:
+    """Return the size of a line in the input file, which of a pair of files is the first."""
+    return len(line[0]) if isinstance(line, tuple) else len(line)
 
 
 def convert_all(

@@ -81,6 +81,8 @@ class ProgressListener(Listener):
 
 def progress_bar(*columns: ProgressColumn, console: Console | None = None, **options: Any) -> Progress:
     """Return a progress bar on standard error: description, bar, ``columns``, numbers, elapsed time and time left."""
-    shown = TextColumn("{task.description}"), BarColumn(bar_width=None), *columns, TextColumn("{task.fields[numbers]}")
+    # No markup: the name of a file in a description may have brackets.
+    description, numbers = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[numbers]}"))
+    shown = description, BarColumn(bar_width=None), *columns, numbers
     times = TimeElapsedColumn(), TextColumn("ETA"), TimeRemainingColumn(elapsed_when_finished=False)
     return Progress(*shown, *times, console=console or Console(file=sys.stderr), **options)

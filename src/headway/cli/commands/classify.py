@@ -63,7 +63,7 @@ def classify(
 
     report = LineReport(name, on_error, lambda found: ["truncated"] * found.truncated)
     reader = LineReader(name, "text")
-    lines = process_lines(batches, reader, report, write, job="classifying", source=source, output=output)
+    lines = process_lines(batches, reader.parse, report, write, job="classifying", source=source, output=output)
     with closing(lines):
         for sources, results in lines:
             results += classifier.classify_each([item.text for item in sources])

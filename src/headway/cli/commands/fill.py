@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,10 +12,11 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.line_io import input_lines, input_name, one_line, output_file, show_progress
+from headway.cli.line_io import LineReader, LineReport, one_line, process_lines, text_batches
+from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
-    from headway.predict import Filling
+    from headway.predict import Filling, Source
 
 GROUP = CommandGroup.RUN
 
@@ -43,24 +45,27 @@ def fill(
 
     Without --candidate, each [MASK] is one token. With --input, a blank line follows the fillings of each line.
     """
-    from headway.errors import ConfigError, HeadwayError
     from headway.predict import load_masked_language_model
 
-    if text is not None and source is not None:
-        raise ConfigError("TEXT and --input cannot be combined; give one of them")
+    name, batches = text_batches(text, source, batch_lines=1)  # the model fills one text at a time
     loaded = load_masked_language_model(model, device=device)
-    if text is not None:
-        with output_file(output) as file:
-            file.write(_format(text, loaded.fill(text, top, candidates), format_))
-        return
-    with show_progress("filling", source, to_stdout=output is None) as count_lines, output_file(output) as file:
-        for number, line in enumerate(input_lines(source), start=1):
-            try:
-                fillings = loaded.fill(line, top, candidates)
-            except HeadwayError as error:
-                raise error.with_location(f"{input_name(source)}, line {number}") from None
-            file.write(_format(line, fillings, format_) + "\n" * (format_ == "text"))
-            count_lines(1, len(line.encode()) + 1)
+    end = "\n" if format_ == "text" and text is None else ""
+
+    def write(_: int, line: Source | HeadwayError, fillings: Sequence[Filling]) -> str:
+        assert not isinstance(line, HeadwayError)  # the report has raised it
+        return _format(line.text, fillings, format_) + end
+
+    def fill_text(line: str) -> list[Filling] | HeadwayError:
+        try:
+            return loaded.fill(line, top, candidates)
+        except HeadwayError as error:
+            return error
+
+    report, reader = LineReport(name, "stop", lambda _: ()), LineReader(name, "text")
+    lines = process_lines(batches, reader.parse, report, write, job="filling", source=source, output=output)
+    with closing(lines):
+        for sources, results in lines:
+            results += [fill_text(line.text) for line in sources]
 
 
 def _format(text: str, found: Sequence[Filling], format_: options.OutputFormat) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,12 +15,21 @@ import typer
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
 from headway.cli.decoding import GenerationCommand, generation_options
-from headway.cli.line_io import input_lines, input_name, one_line, output_file, show_progress
+from headway.cli.line_io import (
+    LineReader,
+    LineReport,
+    input_name,
+    one_line,
+    output_file,
+    process_lines,
+    reads_terminal,
+    text_batches,
+)
 from headway.cli.loading import open_language_model
-from headway.errors import ConfigError, HeadwayError
+from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
-    from headway.predict import Continuation, LanguageModel
+    from headway.predict import Continuation, LanguageModel, Source
 
 GROUP = CommandGroup.RUN
 COMMAND_CLASS = GenerationCommand
@@ -28,8 +38,17 @@ _PROMPTS_AT_ONCE = 64
 
 def generate(
     model: options.ModelFolder,
-    prompt: Annotated[str | None, typer.Argument(help="The beginning of the text. Default: nothing.")] = None,
-    source: Annotated[Path | None, typer.Option("-i", "--input", help="Input file, one prompt per line.")] = None,
+    prompt: Annotated[
+        str | None, typer.Argument(help="The beginning of the text. Default: the lines of --input.")
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "-i",
+            "--input",
+            help="Input file, one prompt per line. Default: standard input; nothing if it is a terminal or empty.",
+        ),
+    ] = None,
     output: options.OutputOption = None,
     format_: Annotated[
         options.OutputFormat,
@@ -40,44 +59,57 @@ def generate(
 ) -> None:
     """Continue a text with a language model.
 
-    One continuation of one prompt is printed as it is generated. With --input, each line is a prompt, and the line
-    breaks of its continuation are printed as spaces.
+    One continuation of one prompt is printed as it is generated. Otherwise each line of the input is a prompt, and the
+    line breaks of its continuation are printed as spaces. Lines from a pipe are continued as they arrive.
     """
-    if prompt is not None and source is not None:
-        raise ConfigError("PROMPT and --input cannot be combined; give one of them")
     chosen = generation_options()
+    _, batches = text_batches(prompt, source, argument="PROMPT", batch_lines=_PROMPTS_AT_ONCE)
     language_model = open_language_model(model, device, precision)
-    if source is not None:
-        _continue_lines(language_model, source, output, format_, chosen)
+    if prompt is None and source is None:
+        first = [] if reads_terminal(None) else next(iter(batches), [])
+        prompt, batches = (None, chain([first], batches)) if first else ("", [])
+    if prompt is None:
+        _continue_lines(language_model, batches, source, output, format_, chosen)
         return
     with output_file(output) as file:
         if format_ == "text" and chosen.get("n", 1) == chosen.get("beam_size", 1) == 1:
-            parts = language_model.stream(prompt or "", **chosen)
-            first = next(parts, "")  # an invalid request fails here, before anything is written
-            for part in chain([prompt or "", first], parts):
+            parts = language_model.stream(prompt, **chosen)
+            begin = next(parts, "")  # an invalid request fails here, before anything is written
+            for part in chain([prompt, begin], parts):
                 file.write(part)
                 file.flush()
             file.write("\n")
         else:
-            continuations = language_model.generate(prompt or "", **chosen)
-            file.write(_format(prompt or "", continuations, format_, lines=False))
+            file.write(_format(prompt, language_model.generate(prompt, **chosen), format_, lines=False))
 
 
 def _continue_lines(
-    model: LanguageModel, source: Path, output: Path | None, format_: options.OutputFormat, chosen: Mapping[str, Any]
+    model: LanguageModel,
+    batches: Iterable[Sequence[bytes | str]],
+    source: Path | None,
+    output: Path | None,
+    format_: options.OutputFormat,
+    chosen: Mapping[str, Any],
 ) -> None:
-    with show_progress("generating", source, to_stdout=output is None) as count_lines, output_file(output) as file:
-        prompts, done = input_lines(source), 0
-        while batch := list(islice(prompts, _PROMPTS_AT_ONCE)):
-            for number, prompt in enumerate(batch, start=done + 1):
-                try:
-                    model.check_prompt(prompt, **chosen)
-                except HeadwayError as error:
-                    raise error.with_location(f"{input_name(source)}, line {number}") from None
-            for prompt, continuations in zip(batch, model.generate(batch, **chosen), strict=True):
-                file.write(_format(prompt, continuations, format_, lines=True))
-            done += len(batch)
-            count_lines(len(batch), sum(len(prompt.encode()) + 1 for prompt in batch))
+    def write(_: int, line: Source | HeadwayError, continuations: Sequence[Continuation]) -> str:
+        assert not isinstance(line, HeadwayError)  # the report has raised it
+        return _format(line.text, continuations, format_, lines=True)
+
+    def prompt_error(prompt: str) -> HeadwayError | None:
+        try:
+            model.check_prompt(prompt, **chosen)
+        except HeadwayError as error:
+            return error
+        return None
+
+    name = input_name(source)
+    report, reader = LineReport(name, "stop", lambda _: ()), LineReader(name, "text")
+    lines = process_lines(batches, reader.parse, report, write, job="generating", source=source, output=output)
+    with closing(lines):
+        for sources, results in lines:
+            prompts = [line.text for line in sources]
+            errors = list(map(prompt_error, prompts))
+            results += errors if any(errors) else model.generate(prompts, **chosen)
 
 
 def _format(prompt: str, found: Sequence[Continuation], format_: options.OutputFormat, *, lines: bool) -> str:

@@ -10,7 +10,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.line_io import output_file
+from headway.cli.line_io import only_text, output_file
 
 GROUP = CommandGroup.UNDERSTAND
 
@@ -18,8 +18,12 @@ GROUP = CommandGroup.UNDERSTAND
 def inspect(
     model: options.ModelFolder,
     source: Annotated[
-        str, typer.Argument(help="The source text, the prompt of a language model, or a text with or without [MASK].")
-    ],
+        str | None,
+        typer.Argument(
+            help="The source text, the prompt of a language model, or a text with or without [MASK]. Default: standard "
+            "input."
+        ),
+    ] = None,
     target: Annotated[
         str | None,
         typer.Argument(
@@ -68,7 +72,7 @@ def inspect(
         check_output_format(output)
     seen = inspect_text(
         load(model, device=device),
-        source,
+        only_text(source),
         target,
         name=str(model),
         alternatives=alternatives,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,16 +17,16 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
-from headway.cli.line_io import input_lines, output_file, show_progress
+from headway.cli.line_io import LineReader, LineReport, process_lines, read_line_batches, text_batches
 from headway.cli.loading import load_ensemble, open_language_model
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.text.visible_tokens import make_visible
 
 if TYPE_CHECKING:
-    from headway.predict import ScoredText
+    from headway.predict import ScoredText, Source
 
 GROUP = CommandGroup.RUN
-_BATCH_LINES = 2048  # number of lines read at a time, so that texts of similar length are scored together
+_STANDARD = Path("-")
 
 
 def score(
@@ -78,79 +79,85 @@ def score(
     if translates:
         if source is None or target is None:
             raise ConfigError(f"{model} is a translation model; give what it should score with {wants}")
-        scored, used = _score_pairs(model, source, target, other_models, device, precision, to, from_)
+        name, batches, parse = f"{source} and {target}", _pair_batches(source, target), partial(_pairs, source, target)
+        scorer, used = _pair_scorer(model, other_models, device, precision, to, from_)
     else:
-        if text is not None and input_ is not None:
-            raise ConfigError("TEXT and --input cannot be combined; give one of them")
-        texts = [text] if text is not None else input_lines(input_)
+        name, batches = text_batches(text, input_)
+        parse = LineReader(name, "text").parse
         if capability == "continues":
             opened = open_language_model(model, device, precision)
-            used, scorer = opened.precision, partial(opened.score, precision="auto")
+            used, scorer = opened.precision, partial(_score_texts, partial(opened.score, precision="auto"))
         elif precision in ("auto", "float32"):
-            used, scorer = "float32", load(model, device=device).score
+            used, scorer = "float32", partial(_score_texts, load(model, device=device).score)
         else:
             raise ConfigError(f"{model} has only one form, in float32; leave out --precision {precision}")
-        scored = _score_texts(scorer, texts)
-    read = source or input_
-    done, counted, total = 0, 0, 0.0
-    with show_progress("scoring", read, to_stdout=output is None) as count_lines, output_file(output) as file:
-        for line, record in scored:
-            done += 1
-            counted += len(record["token_log_probabilities"])
-            total += record["log_probability"]
-            if format_ == "json":
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
-            else:
-                file.write(_format(record, with_tokens=tokens))
-            count_lines(1, len(line.encode(errors="replace")) + 1)
+    counted, total = 0, 0.0
+
+    def write(_: int, __: object, record: Mapping[str, Any]) -> str:
+        if format_ == "json":
+            return json.dumps(record, ensure_ascii=False) + "\n"
+        return _format(record, with_tokens=tokens)
+
+    report = LineReport(name, "stop", lambda _: ())
+    lines = process_lines(batches, parse, report, write, job="scoring", source=source or input_, output=output)
+    with closing(lines):
+        for sources, results in lines:
+            records = scorer(sources)
+            results += records
+            scored = [record for record in records if not isinstance(record, HeadwayError)]
+            counted += sum(len(record["token_log_probabilities"]) for record in scored)
+            total += math.fsum(record["log_probability"] for record in scored)
     perplexity = math.exp(min(-total / max(counted, 1), 700.0))
     unit = "pairs" if translates else "texts"
     which = "pseudo-perplexity" if capability == "fills" else "perplexity"
     ends = "" if capability == "fills" else ", EOS included"
-    print(f"{done:,} {unit}, {which} {perplexity:.4g} over {counted:,} tokens{ends}, in {used}", file=sys.stderr)
+    print(
+        f"{report.num_lines:,} {unit}, {which} {perplexity:.4g} over {counted:,} tokens{ends}, in {used}",
+        file=sys.stderr,
+    )
 
 
-_Scored = Iterator[tuple[str, dict[str, Any]]]  # each line of the input, and its record in JSON
+_Record = dict[str, Any]  # the result for a line, in JSON
+_Scorer = Callable[[Sequence[Any]], list[_Record | HeadwayError]]
 
 
-def _score_pairs(
+def _pair_scorer(
     model: Path,
-    source: Path,
-    target: Path,
     other_models: list[Path] | None,
     device: options.Device,
     precision: options.Precision,
     to: str | None,
     from_: str | None,
-) -> tuple[_Scored, str]:
-    """Return the scored pairs, and the precision."""
+) -> tuple[_Scorer, str]:
+    """Return the function that scores pairs of texts, and the precision."""
     from headway.predict import load_translator
 
     first = partial(load_translator, model, device=device, precision=precision)
     translator = load_ensemble(first, other_models, device, precision)
     used = translator.precision
-    score = partial(translator.score_each, target_language=to, source_language=from_, as_searched=used != "float32")
-    return _scored_pairs(score, source, target), used
+
+    def score_pairs(pairs: Sequence[tuple[str, str]]) -> list[_Record | HeadwayError]:
+        results = translator.score_each(
+            [source for source, _ in pairs],
+            [target for _, target in pairs],
+            target_language=to,
+            source_language=from_,
+            as_searched=used != "float32",
+        )
+        return [result if isinstance(result, HeadwayError) else asdict(result) for result in results]
+
+    return score_pairs, used
 
 
-def _scored_pairs(score: Callable[..., list[Any]], source: Path, target: Path) -> _Scored:
-    pairs, done = _pairs(source, target), 0
-    while batch := list(islice(pairs, _BATCH_LINES)):
-        sources, targets = [pair[0] for pair in batch], [pair[1] for pair in batch]
-        for line, scored in zip(sources, score(sources, targets), strict=True):
-            done += 1
-            if isinstance(scored, HeadwayError):
-                raise scored.with_location(f"{source} and {target}, line {done}")
-            yield line, asdict(scored)
-
-
-def _score_texts(score: Callable[[list[str]], list[ScoredText]], texts: Iterable[str]) -> _Scored:
-    remaining = iter(texts)
-    while batch := list(islice(remaining, _BATCH_LINES)):
-        for line, scored in zip(batch, score(batch), strict=True):
-            ends = [] if scored.eos_log_probability is None else [scored.eos_log_probability]
-            values = {"tokens": scored.tokens, "token_log_probabilities": [*scored.token_log_probabilities, *ends]}
-            yield line, {"log_probability": scored.log_probability, **values}
+def _score_texts(
+    score: Callable[[list[str]], list[ScoredText]], lines: Sequence[Source]
+) -> list[_Record | HeadwayError]:
+    records: list[_Record | HeadwayError] = []
+    for scored in score([line.text for line in lines]):
+        ends = [] if scored.eos_log_probability is None else [scored.eos_log_probability]
+        values = {"tokens": scored.tokens, "token_log_probabilities": [*scored.token_log_probabilities, *ends]}
+        records.append({"log_probability": scored.log_probability, **values})
+    return records
 
 
 def _format(record: Mapping[str, Any], *, with_tokens: bool) -> str:
@@ -160,9 +167,38 @@ def _format(record: Mapping[str, Any], *, with_tokens: bool) -> str:
     return "\t".join([f"{record['log_probability']:.4f}", str(len(names)), *[detail] * with_tokens]) + "\n"
 
 
-def _pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
-    for number, (ours, theirs) in enumerate(zip_longest(input_lines(source), input_lines(target)), start=1):
-        if ours is None or theirs is None:
-            longer, shorter = (target, source) if ours is None else (source, target)
-            raise DataError(f"{longer} has a line {number}, but {shorter} does not; expected a target for each source")
-        yield ours, theirs
+def _pair_batches(source: Path, target: Path) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Yield the pairs of lines of two files. If one of them is standard input, its lines are used as they arrive.
+
+    Raises:
+        ConfigError: Both are standard input.
+        DataError: The files do not have equally many lines.
+    """
+    if source == target == _STANDARD:
+        raise ConfigError("--source and --target cannot both be standard input; give a file for one of them")
+    leading, following = (target, source) if target == _STANDARD else (source, target)
+    others, number = chain.from_iterable(read_line_batches(following)), 1
+    for batch in read_line_batches(leading):
+        partners = list(islice(others, len(batch)))
+        if len(partners) < len(batch):
+            raise _unequal(leading, following, number + len(partners))
+        yield list(zip(partners, batch, strict=True) if leading == target else zip(batch, partners, strict=True))
+        number += len(batch)
+    if next(others, None) is not None:
+        raise _unequal(following, leading, number)
+
+
+def _unequal(longer: Path, shorter: Path, number: int) -> DataError:
+    return DataError(f"{longer} has a line {number}, but {shorter} does not; expected a target for each source")
+
+
+def _pairs(
+    source: Path, target: Path, lines: Sequence[tuple[bytes, bytes]], first_line_number: int
+) -> list[tuple[str, str]]:
+    """Decode pairs of lines. An error names the file."""
+    from headway.data.readers import decode_lines
+
+    return [
+        (decode_lines(of_source, source, number), decode_lines(of_target, target, number))
+        for number, (of_source, of_target) in enumerate(lines, start=first_line_number - 1)
+    ]

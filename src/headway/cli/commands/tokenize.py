@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,9 +11,12 @@ import typer
 
 from headway.cli import options
 from headway.cli.command_groups import CommandGroup
+from headway.cli.line_io import LineReader, LineReport, process_lines, text_batches
+from headway.errors import ConfigError, HeadwayError
 from headway.text.visible_tokens import make_visible
 
 if TYPE_CHECKING:
+    from headway.predict import Source
     from headway.text.base import MergeStep
 
 GROUP = CommandGroup.UNDERSTAND
@@ -32,24 +36,35 @@ def tokenize(
     of vocabulary. Neighboring tokens are then merged, always the pair that was learned first.
     """
     from headway.bundle import load_bundle
-    from headway.cli.line_io import input_lines
-    from headway.errors import ConfigError
 
     bundle = load_bundle(model)
     tokenizer = bundle.tokenizers.get(side)
     if tokenizer is None:
         raise ConfigError(f"--side {side}: {model} is a model that {bundle.purpose}, so it has no {side} text")
-    for line in [text] if text is not None else input_lines(None):
+
+    def shown(line: str) -> Iterator[str]:
+        """Yield the lines of the output for a line of the input."""
         if merges:
             for _, steps in groupby(tokenizer.merge_steps(line), key=lambda step: step.word_index):
-                _print_merges(list(steps))
-        print(_bars(tokenizer.tokens(line)))
+                yield from _merge_lines(list(steps))
+        yield _bars(tokenizer.tokens(line))
         if ids:
-            print(" ".join(map(str, tokenizer.encode(line))))
+            yield " ".join(map(str, tokenizer.encode(line)))
+
+    def write(_: int, line: Source | HeadwayError, __: object) -> str:
+        assert not isinstance(line, HeadwayError)  # the report has raised it
+        return "".join(f"{row}\n" for row in shown(line.text))
+
+    name, batches = text_batches(text, None)
+    report, reader = LineReport(name, "stop", lambda _: ()), LineReader(name, "text")
+    lines = process_lines(batches, reader.parse, report, write, job="tokenizing", source=None, output=None)
+    with closing(lines):
+        for sources, results in lines:
+            results += sources
 
 
-def _print_merges(steps: list[MergeStep]) -> None:
-    """Print the bytes of a word, then its merges."""
+def _merge_lines(steps: list[MergeStep]) -> Iterator[str]:
+    """Yield the bytes of a word, then its merges."""
     first = steps[0]
     start = [
         part
@@ -63,7 +78,7 @@ def _print_merges(steps: list[MergeStep]) -> None:
     ]
     width = max(len(rule) for rule, _ in rows)
     for rule, segmentation in rows:
-        print(f"    {rule:<{width}}  →  {segmentation}")
+        yield f"    {rule:<{width}}  →  {segmentation}"
 
 
 def _bars(tokens: Sequence[str]) -> str:

@@ -192,7 +192,7 @@ def translate(
             f"{'--encoding' if encoding is not None else '--text-syntax'} applies to documents only",
             hint="--document-format txt makes a text file a document",
         )
-    name, batches = text_batches(text, None if found_format else source, workers)
+    name, batches = text_batches(text, None if found_format else source, workers=workers)
     if mbr and search.n_best == 1:
         raise ConfigError("--mbr chooses among several candidates; add --n-best, such as --n-best 4")
     if alignment_layer is not None and not alignment:
@@ -250,7 +250,9 @@ def translate(
             return
         how = TranslateOptions.of(search, {**languages, "alignment": alignment, "markup": markup, "protect": protect})
         writer = _Writer(translator, format_, listed=search.n_best > 1 and not mbr)
-        lines = process_lines(batches, reader, report, writer.lines, job="translating", source=source, output=output)
+        lines = process_lines(
+            batches, reader.parse, report, writer.lines, job="translating", source=source, output=output
+        )
         with closing(lines):
             for sources, results in lines:
                 results += translator.translate_each(sources, how, terms)

@@ -1,0 +1,51 @@
+"""Standard input, output and error of a command, whatever the locale is and even if the caller has closed them.
+
+Results are UTF-8 in every locale, so that the output of one command is valid input of another one. Messages and help
+are in the locale's encoding, as the terminal expects, and characters that it lacks are replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+_STREAMS = {"stdin": "r", "stdout": "w", "stderr": "w"}  # in the order of their descriptors
+
+
+def prepare_standard_streams() -> None:
+    """Open closed standard streams as the null device, and replace characters of messages that cannot be encoded.
+
+    Schedulers and launchers close descriptors (``<&-``, ``>&-``). Python then sets the stream to None, and the next
+    file that is opened gets the descriptor, into which other code would write its messages.
+    """
+    for name, mode in _STREAMS.items():
+        stream = getattr(sys, name)
+        if stream is None:
+            # The null device gets the lowest free descriptor, which is that of the stream.
+            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  # open until the process ends
+            os.set_inheritable(stream.fileno(), True)  # for worker processes
+            setattr(sys, name, stream)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # Python itself does so for standard error
+
+
+def write_results_as_utf8() -> None:
+    """Encode standard output as UTF-8 from now on. File names that are not valid UTF-8 are written as they are."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")
+
+
+def with_utf8_results(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with standard output in UTF-8 while it runs; its help stays in the locale's encoding."""
+
+    @wraps(command)
+    def run(*arguments: Any, **keywords: Any) -> None:
+        write_results_as_utf8()
+        command(*arguments, **keywords)
+
+    return run

@@ -1,0 +1,180 @@
+"""Standard streams: closed descriptors are the null device, and results are UTF-8 in every locale."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_calls import CALLS
+
+from headway.cli import COMMANDS
+from headway.cli.standard_streams import prepare_standard_streams, write_results_as_utf8
+
+pytest_plugins = ["model_folders"]  # the fixtures of that file
+SCRIPT = Path(__file__).with_name("forked_commands.py")
+RECIPE = """
+[task]
+source_language = "de"
+target_language = "en"
+[data]
+train = [{files = ["many", "many"]}]
+dev = {files = ["source", "target"]}
+[tokenizer]
+vocab_size = 300
+[model]
+d_model = 16
+num_heads = 2
+d_ff = 16
+encoder_layers = 1
+decoder_layers = 1
+[training]
+steps = 2
+device = "cpu"
+[validation]
+every = 2
+[checkpoints]
+every = 1
+"""
+MORE_CALLS = [
+    "prepare recipe.toml",
+    "train recipe.toml --run run",
+    "average run",
+    "curves run",
+    "distill translator recipe.toml --run distilled --beam-size 1",
+    "shortlist translator --source many --target many",
+    "export translator --to huggingface -o exported",
+    "import huggingface:exported -o imported",
+    "tokenize translator Haus --merges",
+    "info translator",
+    "schema recipe",
+    "doctor",
+    "serve translator --check",
+    "generate language_model --max-new-tokens 1 --seed 3 --precision float32",
+    "translate translator -i source -o translated --precision float32",
+    "translate nowhere Haus",
+]
+ELSEWHERE = {"quickstart", "experiment"}  # take minutes; their help is printed
+MEASURING = {"doctor"}  # prints speeds
+OTHER_LOCALES = {"latin1": {"LC_ALL": "de_DE.ISO-8859-1"}, "cp1252": {"PYTHONIOENCODING": "cp1252"}}
+
+
+@contextmanager
+def replaced_streams(**streams: Any) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, stream in streams.items():
+            patch.setattr(sys, name, stream)
+        yield
+
+
+def test_closed_streams_are_the_null_device() -> None:
+    with replaced_streams(stdin=None, stdout=None, stderr=None):
+        prepare_standard_streams()
+        with sys.stdin as stdin, sys.stdout as stdout, sys.stderr as stderr:
+            assert (stdin.read(), stdin.isatty(), stdout.isatty()) == ("", False, False)
+            assert stdout.write("text") == stderr.write("text") == 4
+            assert all(os.get_inheritable(stream.fileno()) for stream in (stdin, stdout, stderr))
+
+
+def test_help_is_in_the_encoding_of_the_locale_and_results_are_utf8() -> None:
+    content = io.BytesIO()
+    with replaced_streams(stdout=io.TextIOWrapper(content, encoding="latin-1")):
+        prepare_standard_streams()
+        print("größer … 日本")
+        write_results_as_utf8()
+        print("größer … 日本 \udcff")  # a file name that is not UTF-8
+        sys.stdout.flush()
+    help_line, result = content.getvalue().splitlines()
+    assert help_line.decode("latin-1") == "größer ? ??"
+    assert result == "größer … 日本 ".encode() + b"\xff"
+
+
+@pytest.fixture(scope="module")
+def sweep_folder(folders: dict[str, Path]) -> Path:
+    home = folders["source"].parent
+    (home / "recipe.toml").write_text(RECIPE, encoding="utf-8")
+    return home
+
+
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., list[dict[str, Any]]]]:
+    """Return the function that runs commands in an environment. Each environment has one process, which forks."""
+    locales = tmp_path_factory.mktemp("locales")
+    subprocess.run(
+        ["localedef", "-i", "de_DE", "-f", "ISO-8859-1", locales / "de_DE.ISO-8859-1"], check=True, capture_output=True
+    )
+    processes: dict[str, subprocess.Popen[str]] = {}
+
+    def run_commands(environment: dict[str, str], jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        key = json.dumps(environment)
+        if key not in processes:
+            variables = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG"))}
+            variables |= {"LOCPATH": str(locales), "OMP_NUM_THREADS": "1", **environment}
+            processes[key] = subprocess.Popen(
+                [sys.executable, SCRIPT], env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+        process, results = processes[key], []
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for job in jobs:
+            process.stdin.write(json.dumps(job) + "\n")
+            process.stdin.flush()
+            results.append(json.loads(process.stdout.readline()))
+        return results
+
+    yield run_commands
+    for process in processes.values():
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_every_command_is_swept() -> None:
+    assert {call.split()[0] for call in CALLS + MORE_CALLS} == set(COMMANDS) - ELSEWHERE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", CALLS + MORE_CALLS)
+def test_commands_in_other_locales_and_with_closed_descriptors(
+    call: str, sweep_folder: Path, forked: Callable[..., list[dict[str, Any]]]
+) -> None:
+    """The folder's name has brackets, spaces, characters of patterns and another script."""
+    names = {path.name for path in sweep_folder.iterdir()} | {"exported", "imported", "run", "distilled"}
+    words = [str(sweep_folder / word) if word in names else word for word in call.split()]
+
+    def outputs(environment: dict[str, str], *closed: int | None) -> list[dict[str, Any]]:
+        jobs = [{"words": words, "folder": str(sweep_folder), "closed": descriptor} for descriptor in closed]
+        results = forked(environment, jobs)
+        for result in results:
+            assert "Traceback" not in result["err"], result
+            for home in (str(sweep_folder), str(sweep_folder).encode().decode("latin-1")):  # as each locale reads it
+                result["out"] = result["out"].replace(home, "")
+        return results
+
+    (usual,) = outputs({"LC_ALL": "C.UTF-8"}, None)
+    assert usual["code"] == (2 if "nowhere" in call else 0), usual
+    results = outputs({"LC_ALL": "C"}, 0, 1, 2)
+    for descriptor, result in enumerate(results):
+        assert result["code"] == usual["code"], (descriptor, result)
+        assert result["out"] == ("" if descriptor == 1 else usual["out"]) or call in MEASURING, (descriptor, result)
+    for environment in OTHER_LOCALES.values():
+        (result,) = outputs(environment, None)
+        assert result["code"] == usual["code"], (environment, result)
+        assert result["out"] == usual["out"] or call in MEASURING, (environment, result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("environment", OTHER_LOCALES.values(), ids=OTHER_LOCALES)
+def test_help_of_every_command_in_other_locales(
+    environment: dict[str, str], sweep_folder: Path, forked: Callable[..., list[dict[str, Any]]]
+) -> None:
+    jobs = [{"words": [command, "--help"], "folder": str(sweep_folder), "closed": None} for command in COMMANDS]
+    for job, result in zip(jobs, forked(environment, jobs), strict=True):
+        assert (result["code"], result["err"]) == (0, ""), (job, result)
+        assert result["out"].count("\n") > 5
