@@ -4,6 +4,7 @@
     ├── ConfigError          a recipe, option or argument: unknown key, value out of range, conflicting values
     ├── DataError            a corpus: missing, empty, not UTF-8, files of different lengths, a bad row
     ├── LengthError          a sequence that is longer than a model or a limit allows
+    │   └── ContextLengthError  a prompt that leaves no room for new tokens in a language model's context
     ├── BundleError          a model folder: missing, truncated, foreign or damaged file
     ├── CheckpointError      a run folder that cannot be resumed as asked
     ├── TrainingError        training that cannot continue (out of memory, nothing to train on)
@@ -77,6 +78,21 @@ class DataError(HeadwayError):
 
 class LengthError(HeadwayError):
     """A sequence is longer than a model or a limit allows."""
+
+
+class ContextLengthError(LengthError):
+    """A prompt leaves no room for new tokens in a language model's context.
+
+    Attributes:
+        num_tokens: Number of tokens of the prompt.
+        context_length: Number of tokens of the context.
+    """
+
+    def __init__(
+        self, what: str = "", *, num_tokens: int = 0, context_length: int = 0, hint: str | None = None
+    ) -> None:
+        super().__init__(what, hint=hint)
+        self.num_tokens, self.context_length = num_tokens, context_length
 
 
 class BundleError(HeadwayError):

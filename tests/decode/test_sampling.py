@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,10 +81,11 @@ def test_draws_at_different_positions_and_of_different_seeds_are_independent() -
     first = Request(source=(5, END), limit=9)
     base = coins(first, 0)
     assert coins(first, 0).equal(base)
+    assert coins(replace(first, seed=2), 0).equal(coins(first, 0, Sampling(seed=2)))
     others = [
         coins(first, 1),
         coins(Request(source=(6, END), limit=9), 0),
-        coins(Request(source=(5, END), limit=9, seed=1), 0),
+        coins(Request(source=(5, END), limit=9, seed=3), 0),
         coins(first, 0, Sampling(seed=2)),
         base.roll(1),
     ]

@@ -18,7 +18,7 @@ from in_process import listening
 from running_service import RunningService, running, unpack_model
 from starlette.types import Receive, Scope, Send
 
-from headway.serve.run import _listen
+from headway.serve.listeners import listening
 
 RECEIVE_S = 1.0
 PATIENCE_S = 60.0  # also on a busy machine
@@ -262,7 +262,10 @@ def test_connections_are_bounded(service: RunningService) -> None:
 
 
 def test_a_reply_does_not_wait_until_the_client_acknowledges_its_head() -> None:
-    with _listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
-        connection, _ = listener.accept()
+    with (
+        listening(["127.0.0.1"], 0, 0o600) as (listener,),
+        socket.create_connection(listener.socket.getsockname()),
+    ):
+        connection, _ = listener.socket.accept()
         with connection:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import BadRequestError, HfHubHTTPError, OverloadedError, ValidationError
@@ -186,6 +187,21 @@ def test_the_client_generates(url: str, writer: LanguageModel) -> None:
     assert len(unseeded) == 3
 
 
+def test_equal_texts_are_drawn_one_by_one_unless_there_is_a_seed(url: str) -> None:
+    parameters = {"do_sample": True, "temperature": 9.0, "max_new_tokens": 9, "details": True}
+
+    def texts(**more: Any) -> list[Any]:
+        body = {"inputs": [PROMPT] * 3, "parameters": {**parameters, **more}}
+        reply = httpx.post(f"{url}/models/writer", json=body, headers={"authorization": "Bearer k1"})
+        assert reply.status_code == 200
+        return [answer for (answer,) in reply.json()]
+
+    drawn = texts()
+    assert len({answer["generated_text"] for answer in drawn}) == 3
+    again = texts(seed=drawn[2]["details"]["seed"])
+    assert {answer["generated_text"] for answer in again} == {drawn[2]["generated_text"]}
+
+
 def test_the_client_gets_details(url: str, writer: LanguageModel) -> None:
     found = client(url, "writer").text_generation(PROMPT, details=True, best_of=3, **WRITING)
     several = writer.generate(PROMPT, n=3, **WRITING)
@@ -236,7 +252,7 @@ def test_errors_are_exceptions_of_the_client(url: str) -> None:
     assert caught.value.response.status_code == 404
     writer = client(url, "writer")
     for stream in (False, True):
-        with pytest.raises(ValidationError, match="context"):
+        with pytest.raises(ValidationError, match=r"less than 64 tokens, the model's context. Given: \d+$"):
             writer.text_generation("ein " * 99, stream=stream)
         with pytest.raises(ValidationError, match="grammar"):
             writer.text_generation("ein", grammar={"type": "json", "value": {}}, stream=stream)

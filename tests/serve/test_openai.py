@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import openai
 import pytest
 from running_clients import HERE, call, install_node
@@ -91,6 +92,68 @@ def test_stop_strings_seeds_and_greedy(client: openai.OpenAI, writer: LanguageMo
     assert greedy == writer.generate("ein", max_new_tokens=5, temperature=0)[0].text
     drawn = {client.completions.create(model=WRITER, prompt="ein", temperature=9).choices[0].text for _ in range(3)}
     assert len(drawn) == 3  # without a seed
+
+
+def test_equal_prompts_are_drawn_one_by_one_unless_there_is_a_seed(client: openai.OpenAI) -> None:
+    arguments: dict[str, Any] = {"model": WRITER, "prompt": ["ein"] * 4, "max_tokens": 12, "temperature": 1.5}
+    assert len({choice.text for choice in client.completions.create(**arguments).choices}) == 4
+    assert len({choice.text for choice in client.completions.create(**arguments, seed=5).choices}) == 1
+
+
+def test_a_prompt_beyond_the_context_is_refused_before_a_stream_begins(client: openai.OpenAI) -> None:
+    text = "ein " * 100
+    requests: dict[str, list[Callable[[], Any]]] = {
+        "prompt": [
+            lambda: client.completions.create(model=WRITER, prompt=text),
+            lambda: client.completions.create(model=WRITER, prompt=text, stream=True),
+            lambda: client.completions.create(model=WRITER, prompt=text, stream=True, echo=True),
+            lambda: client.completions.create(model=WRITER, prompt=["ein", text], stream=True, n=2),
+            lambda: client.completions.create(model=WRITER, prompt=text, max_tokens=0, echo=True, logprobs=1),
+        ],
+        "messages": [
+            lambda: client.chat.completions.create(model=WRITER, messages=[{"role": "user", "content": text}]),
+            lambda: client.chat.completions.create(
+                model=WRITER, messages=[{"role": "user", "content": text}], stream=True
+            ),
+        ],
+    }
+    for field, calls in requests.items():
+        for number, create in enumerate(calls):
+            with pytest.raises(openai.BadRequestError) as caught:
+                create()
+            error = caught.value
+            assert (error.status_code, error.code, error.param) == (400, "context_length_exceeded", field)
+            assert "beyond_context" not in error.message
+            if number < 4:
+                assert "This model's maximum context length is 64 tokens. However, your" in error.message
+
+
+def test_log_probabilities_of_translations(client: openai.OpenAI, translator: Translator) -> None:
+    for text in ("Ein Hund läuft.", "Ein Hund läuft.\n\nZwei Hunde laufen. Ein Hund läuft."):
+        expected = translator.translate(text).candidates[0]
+        # Each part of a text has an EOS, which is no token of the reply.
+        lengths, log_probs = expected.part_lengths or (len(expected.tokens),), list(expected.token_log_probabilities)
+        for end in np.cumsum(lengths):
+            del log_probs[end]
+        messages: list[Any] = [{"role": "user", "content": text}]
+        arguments: dict[str, Any] = {"model": "model", "messages": messages, "logprobs": True}
+        whole = client.chat.completions.create(**arguments).choices[0].logprobs
+        (streamed,) = [chunk.choices[0].logprobs for chunk in client.chat.completions.create(stream=True, **arguments)]
+        for logprobs in (whole, streamed):
+            assert logprobs is not None
+            assert [token.token for token in logprobs.content or ()] == list(expected.tokens)
+            assert [token.logprob for token in logprobs.content or ()] == pytest.approx(log_probs, abs=1e-4)
+        arguments = {"model": "model", "prompt": text, "logprobs": 0}
+        completed = client.completions.create(**arguments).choices[0].logprobs
+        (chunk,) = client.completions.create(stream=True, **arguments)
+        for completion in (completed, chunk.choices[0].logprobs):
+            assert completion is not None
+            assert completion.tokens == list(expected.tokens)
+            assert completion.token_logprobs == pytest.approx(log_probs, abs=1e-4)
+    with pytest.raises(openai.BadRequestError, match="top_logprobs: only 0 is supported for a translation model"):
+        client.chat.completions.create(model="model", messages=messages, logprobs=True, top_logprobs=2)
+    with pytest.raises(openai.BadRequestError, match="logprobs: only 0 is supported for a translation model"):
+        client.completions.create(model="model", prompt="Ein Hund", logprobs=2)
 
 
 def test_streams_join_to_the_reply_without_streaming(client: openai.OpenAI, writer: LanguageModel) -> None:

@@ -172,8 +172,8 @@ class Request:
             called after each token, so that it sees every beginning of a target. None means that only EOS ends one.
         alternatives: Number of most probable tokens to record at each step. Only a search with one hypothesis records
             them.
-        seed: Random seed. Together with the options' seed, ``source`` and ``first``, it determines
-            the random draws.
+        seed: Random seed. Together with ``source`` and ``first``, it determines the random draws. None means the
+            seed of the options.
     """
 
     source: tuple[int, ...]
@@ -185,7 +185,7 @@ class Request:
     banned: tuple[tuple[int, ...], ...] = ()
     ends: Callable[[Sequence[int]], bool] | None = None
     alternatives: int = 0
-    seed: int = 0
+    seed: int | None = None
 
 
 @dataclass(frozen=True)

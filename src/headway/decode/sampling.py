@@ -27,9 +27,10 @@ def sampling_keys(request: Request, sampling: Sampling, num_draws: int) -> list[
     """Return a 63-bit key for each of a request's draws."""
 
     read = request.source if request.first is None else (*request.source, request.first)
+    seed = sampling.seed if request.seed is None else request.seed
 
     def key(number: int) -> int:
-        text = repr((sampling.seed, request.seed, read, number))
+        text = repr((seed, 0, read, number))
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
     return [key(number) for number in range(num_draws)]

@@ -104,6 +104,7 @@ class Candidate:
             glossary.
         alignment: The translation's alignment, if one was requested.
         utility: Expected chrF against the other candidates, if the candidates were ranked by it.
+        part_lengths: Numbers of tokens of the parts of a text that was translated in several. None means one part.
         pivot: The text in a third language from which this was translated, if no model translates the pair directly
             (:mod:`headway.predict.translation.pivot`). Then ``log_probability`` and ``score`` are log P(target, pivot |
             source), but the probabilities of tokens are those of the second step.
@@ -125,6 +126,7 @@ class Candidate:
     alignment: Alignment | None = None
     utility: float | None = None
     pivot: str | None = None
+    part_lengths: tuple[int, ...] | None = None
 
     @property
     def token_probabilities(self) -> tuple[float, ...]:

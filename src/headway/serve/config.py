@@ -15,6 +15,8 @@ from headway.config import Config, read_toml
 from headway.errors import ConfigError
 from headway.serve.model_info import ModelSpec
 
+ANY_HOST = "*"  # all addresses of the machine
+UNIX_PREFIX = "unix:"  # a host that is the path of a Unix socket
 _PREFIX = "HEADWAY_"
 _SHA256 = 64  # hexadecimal digits
 # What a digest is of if the command that makes it got no key, and of a key that everyone knows.
@@ -119,8 +121,17 @@ class ServeConfig(Config):
     """The configuration of ``headway serve``."""
 
     models: tuple[ModelConfig, ...] = Field((), description="The models, at least one.")
-    host: str = Field("127.0.0.1", description="Address to listen on. The default is reached from this machine only.")
+    host: Annotated[str, Field(min_length=1)] | Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        "127.0.0.1",
+        description="Address to listen on, or a list of them. The default is reached from this machine only; * and :: "
+        "mean all addresses, of IPv4 and IPv6; unix:PATH is a Unix socket.",
+    )
     port: int = Field(5000, ge=0, le=65535, description="Port to listen on; 0 means any free one.")
+    unix_mode: str = Field(
+        "600",
+        pattern="^0?[0-7]{3}$",
+        description="Permissions of a Unix socket, in octal: 600 is for this user only, 660 for its group, too.",
+    )
     workers: int | None = Field(None, ge=1, description="Worker processes. Default: one for each core.")
     device: Literal["cpu"] = Field(
         "cpu", description="Device to compute on. There is only one choice: worker processes are forked, without GPUs."
@@ -171,6 +182,17 @@ class ServeConfig(Config):
             if twice is not None:
                 raise ValueError(f"two keys have the {field} {twice!r}, and would {consequence}; change one of them")
         return self
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The addresses to listen on."""
+        return (self.host,) if isinstance(self.host, str) else self.host
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """The addresses to listen on, as the Host header of a request has them."""
+        named = [host for host in self.hosts if host != ANY_HOST and not host.startswith(UNIX_PREFIX)]
+        return tuple(f"[{host}]" if ":" in host else host for host in named)
 
     def specs(self) -> list[ModelSpec]:
         """Return the models to load."""

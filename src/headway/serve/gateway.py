@@ -179,8 +179,7 @@ class Gateway:
         refused = partial(_refused, request.api)
         host = headers.get("host", "")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        own_host = f"[{config.host}]" if ":" in config.host else config.host
-        known = {*_LOCAL_HOSTS, *map(str.lower, (*config.allowed_hosts, own_host))}
+        known = {*_LOCAL_HOSTS, *map(str.lower, (*config.allowed_hosts, *config.host_names))}
         if name.lower() not in known and "*" not in known:
             raise refused(f"The Host header '{host}' is not accepted; the setting allowed_hosts lists what is", 421)
         if not is_public and is_from_foreign_page(headers, config.allowed_origins):

@@ -9,7 +9,6 @@ import logging
 import os
 import resource
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -19,8 +18,9 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from headway.cores import num_cores
-from headway.errors import ConfigError, HeadwayError, OutputError
+from headway.errors import HeadwayError, OutputError
 from headway.serve.config import ServeConfig
+from headway.serve.listeners import Listener, listening
 from headway.serve.log_handler import LoopLogHandler
 from headway.serve.usage import Usage
 from headway.serve.workers.model_pool import ModelPool
@@ -54,12 +54,16 @@ def run(config: ServeConfig, path: Path | None, reread: Callable[[], ServeConfig
         ConfigError: The address cannot be used.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[LoopLogHandler()])
-    asyncio.run(_run(config, path, reread))
+    with listening(config.hosts, config.port, int(config.unix_mode, base=8)) as listeners:
+        asyncio.run(_run(config, listeners, path, reread))
 
 
-async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], ServeConfig]) -> None:
-    listener = _listen(config.host, config.port)
+async def _run(
+    config: ServeConfig, listeners: list[Listener], path: Path | None, reread: Callable[[], ServeConfig]
+) -> None:
     workers = config.workers or num_cores()
+    reloader = _Reloader(workers, path, reread)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.request)
     pool = ModelPool.of_config(config, workers)
     await pool.launch()
     # These imports take about as long as loading a model, which another process does meanwhile.
@@ -98,17 +102,12 @@ async def _run(config: ServeConfig, path: Path | None, reread: Callable[[], Serv
     gc.set_threshold(_GC_THRESHOLD)
     move_to_huge_pages()
     server = _Server(settings, service, documents, usage)
-    reloader = _Reloader(service, workers, path, reread)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.reload)
-    watching = asyncio.gather(reloader.watch(), save_regularly(usage))
-    host, port = listener.getsockname()[:2]
-    where = "this machine only" if host.startswith("127.") or host == "::1" else "the network"
-    address = f"[{host}]" if ":" in host else host
-    names = ", ".join(pool.models)
-    print(f"headway: serving {names} on http://{address}:{port} ({where})", file=sys.stderr, flush=True)
+    watching = asyncio.gather(reloader.serve_requests(service), reloader.watch(service), save_regularly(usage))
+    names, addresses = ", ".join(pool.models), " and ".join(listener.address for listener in listeners)
+    print(f"headway: serving {names} on {addresses}", file=sys.stderr, flush=True)
     if pool.has_gpu:
         print("headway: the service computes on the CPU; the GPU of this machine is not used", file=sys.stderr)
-    await server.serve(sockets=[listener])
+    await server.serve(sockets=[listener.socket for listener in listeners])
     for task in (watching, preparing):
         task.cancel()
     await asyncio.gather(watching, preparing, return_exceptions=True)
@@ -159,20 +158,28 @@ class _Server(uvicorn.Server):
 
 
 class _Reloader:
-    """Replaces the models at SIGHUP, and the keys when the file of the configuration changes."""
+    """Replaces the models at SIGHUP, and the keys when the file of the configuration changes.
 
-    def __init__(self, service: Service, workers: int, path: Path | None, reread: Callable[[], ServeConfig]) -> None:
-        self._service, self._workers, self._path, self._reread = service, workers, path, reread
-        self._changed_ns = self._file_time()
-        self._loading: asyncio.Task[None] | None = None
+    Signals that arrive while the service starts or loads models are not lost: the models are loaded once more then.
+    """
+
+    def __init__(self, workers: int, path: Path | None, reread: Callable[[], ServeConfig]) -> None:
+        self._workers, self._path, self._reread = workers, path, reread
+        self._requested = asyncio.Event()
         self._ending: set[asyncio.Task[None]] = set()
 
-    def reload(self) -> None:
-        """Begin to load the models."""
-        if self._loading is None or self._loading.done():
-            self._loading = asyncio.ensure_future(self._load())
+    def request(self) -> None:
+        """Have the models loaded, now or after those that are being loaded."""
+        self._requested.set()
 
-    async def _load(self) -> None:
+    async def serve_requests(self, service: Service) -> None:
+        """Load the models whenever this is requested."""
+        while True:
+            await self._requested.wait()
+            self._requested.clear()  # before the configuration is read, so that a later change of it is not missed
+            await self._load(service)
+
+    async def _load(self, service: Service) -> None:
         """Load the models, and use them when they are ready. If loading fails, the service keeps the old models."""
         _log.info("loading the models again")
         try:
@@ -182,28 +189,34 @@ class _Reloader:
         except HeadwayError as error:
             _log.error("the models stay as they are: %s", error)
             return
-        old = self._service.pool
-        self._service.replace_models(config, pool)
+        except Exception:  # a defect, after which later signals must still be served
+            _log.exception("the models stay as they are")
+            return
+        old = service.pool
+        service.replace_models(config, pool)
         _log.info("serving %s now", ", ".join(pool.models))
         ending = asyncio.ensure_future(old.drain())
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
-    async def watch(self) -> None:
-        """Apply the file's keys and limits whenever the file changes."""
+    async def watch(self, service: Service) -> None:
+        """Apply the file's keys and limits whenever the file changes, also while the service was starting."""
+        read_ns = 0
         while True:
             await asyncio.sleep(_WATCH_S)
             changed_ns = self._file_time()
-            if changed_ns == self._changed_ns:
+            if changed_ns == read_ns:
                 continue
-            self._changed_ns = changed_ns
+            read_ns = changed_ns
             try:
                 changed = self._reread()
             except HeadwayError as error:
                 _log.error("the keys stay as they are: %s", error)
                 continue
-            config = self._service.config
-            self._service.config = config.model_copy(update={"keys": changed.keys, "limits": changed.limits})
+            config = service.config
+            if (changed.keys, changed.limits, changed.models) == (config.keys, config.limits, config.models):
+                continue
+            service.config = config.model_copy(update={"keys": changed.keys, "limits": changed.limits})
             _log.info("the keys and limits have changed; SIGHUP loads the models again")
 
     def _file_time(self) -> int:
@@ -220,14 +233,3 @@ def _raise_file_limit(connections: int) -> None:
     if resource.RLIM_INFINITY != soft < wanted:
         wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=2048, reuse_port=False)
-    except OSError as error:
-        raise ConfigError(f"{host}:{port}: cannot listen ({error.strerror}); choose another host or port") from None
-    # Connections inherit it. Otherwise the body of a reply waits for the client to acknowledge the head: up to 40 ms.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -97,10 +98,17 @@ def _lines_up_to(path: Path, step: int) -> list[str]:
 
 
 def _event_writer(folder: Path, step: int) -> SummaryWriter | None:
-    """Return a writer for TensorBoard events after ``step``. If TensorBoard is not installed, warn and return None."""
+    """Return a writer for TensorBoard events after ``step``, or warn and return None if TensorBoard cannot write."""
     try:
         from torch.utils.tensorboard.writer import SummaryWriter
     except ImportError:
         warnings.warn(str(MissingPackageError("writing TensorBoard events", "tensorboard")), stacklevel=2)
+        return None
+    if os.fsencode(folder) != str(folder).encode("utf-8", "replace"):
+        warnings.warn(
+            f"{folder}: no TensorBoard events are written, because TensorBoard encodes file names as UTF-8 and this "
+            f"locale as {sys.getfilesystemencoding()}; metrics.jsonl has the same numbers",
+            stacklevel=2,
+        )
         return None
     return SummaryWriter(str(folder), purge_step=step + 1)

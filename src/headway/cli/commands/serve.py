@@ -18,10 +18,18 @@ def serve(
         Path | None, typer.Option("--config", metavar="<path>", help="A serve.toml with models, limits and keys.")
     ] = None,
     host: Annotated[
-        str | None,
-        typer.Option("--host", help="Address to listen on. Default: 127.0.0.1, which only this machine reaches."),
+        list[str] | None,
+        typer.Option(
+            "--host",
+            help="Address to listen on; may be repeated. '*' and '::': all addresses, of IPv4 and IPv6; unix:PATH: a "
+            "Unix socket. Default: 127.0.0.1, which only this machine reaches.",
+        ),
     ] = None,
     port: Annotated[int | None, typer.Option("--port", help="Port. Default: 5000.")] = None,
+    unix_mode: Annotated[
+        str | None,
+        typer.Option("--unix-mode", help="Permissions of a Unix socket, in octal. Default: 600, only this user."),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", help="Worker processes. Default: one for each core.")
     ] = None,
@@ -43,7 +51,8 @@ def serve(
     given = [{"path": str(path)} for path in models or ()]
 
     def read() -> ServeConfig:
-        return read_config(config, {"models": given, "host": host, "port": port, "workers": workers, "device": device})
+        overrides = {"host": host, "port": port, "unix_mode": unix_mode, "workers": workers, "device": device}
+        return read_config(config, {"models": given, **overrides})
 
     settings = read()
     if check:

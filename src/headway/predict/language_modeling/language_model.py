@@ -26,7 +26,7 @@ from headway.decode import (
     search_steps,
 )
 from headway.engine import Precision, fastest_float_precision, search_precision, to_search_model
-from headway.errors import ConfigError, DataError, LengthError
+from headway.errors import ConfigError, ContextLengthError, DataError, LengthError
 from headway.models.decoder_only import DecoderOnly
 from headway.models.recurrent_lm import RecurrentLM
 from headway.predict.language_modeling.continuation import (
@@ -165,9 +165,11 @@ class LanguageModel:
     @overload
     def generate(self, prompt: Prompt = ..., **options: Any) -> list[Continuation]: ...
     @overload
-    def generate(self, prompt: list[Prompt] | list[str], **options: Any) -> list[list[Continuation]]: ...
     def generate(
-        self, prompt: Prompt | list[Prompt] | list[str] = "", **options: Any
+        self, prompt: list[Prompt] | list[str], *, seeds: Sequence[int] | None = ..., **options: Any
+    ) -> list[list[Continuation]]: ...
+    def generate(
+        self, prompt: Prompt | list[Prompt] | list[str] = "", *, seeds: Sequence[int] | None = None, **options: Any
     ) -> list[Continuation] | list[list[Continuation]]:
         """Continue a prompt, or each of a list, in ``n`` ways.
 
@@ -175,6 +177,8 @@ class LanguageModel:
 
         Args:
             prompt: The beginning of a text, or a list of them.
+            seeds: A random seed for each prompt of a list, with which equal prompts are continued in different ways.
+                Default: the option ``seed`` for all.
             options: The fields of :class:`GenerationOptions`.
 
         Raises:
@@ -185,7 +189,9 @@ class LanguageModel:
         chosen = GenerationOptions.parse(options, "options")
         prompts: Sequence[Prompt] = prompt if isinstance(prompt, list) else [prompt]
         encoded = [self._prompt_ids(text, number, chosen) for number, text in enumerate(prompts, start=1)]
-        by_prompt = [hypotheses[: chosen.n] for hypotheses in self._search([(ids, ()) for ids in encoded], chosen)]
+        prompt_seeds = [chosen.seed] * len(encoded) if seeds is None else seeds
+        beginnings = [(ids, (), seed) for ids, seed in zip(encoded, prompt_seeds, strict=True)]
+        by_prompt = [hypotheses[: chosen.n] for hypotheses in self._search(beginnings, chosen)]
         # Continue the hypotheses that reached the end of the context, one request each.
         one = chosen.model_copy(update={"n": 1})
         while unfinished := [
@@ -195,7 +201,11 @@ class LanguageModel:
             if self._must_continue(hypothesis, chosen)
         ]:
             more = self._search(
-                [(encoded[number], by_prompt[number][index].tokens) for number, index in unfinished], one
+                [
+                    (encoded[number], by_prompt[number][index].tokens, prompt_seeds[number])
+                    for number, index in unfinished
+                ],
+                one,
             )
             for (number, index), (rest, *_) in zip(unfinished, more, strict=True):
                 by_prompt[number][index] = _joined(by_prompt[number][index], rest)
@@ -416,19 +426,22 @@ class LanguageModel:
             raise LengthError(f"the model's context of {context} tokens leaves no room for text")
         if options.beyond_context == "stop" and context is not None and beginning + len(encoded) >= context:
             which = "the prompt" if number is None else f"prompt {number}"
-            raise LengthError(
+            raise ContextLengthError(
                 f"{which} has {len(encoded)} tokens, but the model's context is {context}, and the begin symbol and at "
-                "least one new token must fit into it; shorten it, or set beyond_context = 'slide'"
+                "least one new token must fit into it",
+                num_tokens=len(encoded),
+                context_length=context,
+                hint="shorten it, or set beyond_context = 'slide'",
             )
         return encoded
 
     def _search(
-        self, prompts: Sequence[tuple[Sequence[int], Sequence[int]]], options: GenerationOptions
+        self, prompts: Sequence[tuple[Sequence[int], Sequence[int], int]], options: GenerationOptions
     ) -> list[list[Hypothesis]]:
-        """Continue each prompt, given with the tokens that were added to it before."""
+        """Continue each prompt, given with the tokens that were added to it before and its random seed."""
         return self._search_all(
             self._search_model(),
-            [self._request(prompt, generated, options) for prompt, generated in prompts],
+            [replace(self._request(prompt, generated, options), seed=seed) for prompt, generated, seed in prompts],
             options.decoding(),
             self._vocabulary,
             max_batch_tokens=_MAX_TOKENS,

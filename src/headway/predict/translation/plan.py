@@ -222,6 +222,7 @@ def _merge(plan: TranslationPlan, parts: list[Candidate]) -> Candidate:
             tokens=_concatenate(plan, [part.tokens for part in parts]),
             token_log_probabilities=tuple(value for part in parts for value in part.token_log_probabilities),
             ids=tuple(token for part in parts for token in part.ids),
+            part_lengths=tuple(len(part.tokens) for part in parts),
             banned=tuple(dict.fromkeys(phrase for part in parts for phrase in part.banned)),
             glossary=_merge_glossaries([part.glossary for part in parts if part.glossary is not None]),
             alignment=_merge_alignments(plan, parts),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, TypeVar, cast
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -15,7 +15,28 @@ from starlette.types import Receive, Scope, Send
 from headway.serve.apis.disconnect import unless_disconnected
 from headway.serve.http_errors import http_error
 
+PartT = TypeVar("PartT")
+_NOTHING: Any = object()  # an empty stream has no first part
 _log = logging.getLogger("headway.serve")
+
+
+@asynccontextmanager
+async def begun(parts: AsyncGenerator[PartT]) -> AsyncIterator[AsyncGenerator[PartT]]:
+    """Wait for the first part of a stream, and yield the stream with all parts.
+
+    An error of the request is thus raised before anything that precedes the first part is sent.
+    """
+    async with aclosing(parts):
+        first = await anext(parts, _NOTHING)
+
+        async def whole() -> AsyncGenerator[PartT]:
+            if first is not _NOTHING:
+                yield cast("PartT", first)
+            async for part in parts:
+                yield part
+
+        async with aclosing(whole()) as all_parts:
+            yield all_parts
 
 
 class EventStream(Response):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 from itertools import starmap
 from math import fsum
@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.decode.request import DecodingOptions
+from headway.errors import ContextLengthError
 from headway.kinds import Capability
 from headway.predict import Continuation, StreamPart
 from headway.predict.results import raise_first_error
@@ -141,8 +142,11 @@ class _GenerationParameters(_Parameters):
     typical_p: Literal[1] = 1
     watermark: Literal[False] = False
 
-    def generation(self) -> tuple[dict[str, Any], int | None]:
-        """Return the options of :meth:`headway.predict.LanguageModel.generate`, and the seed if draws are random."""
+    def generation(self, num_texts: int) -> tuple[dict[str, Any], Sequence[int | None]]:
+        """Return the options of :meth:`headway.predict.LanguageModel.generate`, and for each text its random seed.
+
+        Without a seed in the request, equal texts are continued in different ways. Without draws, the seeds are None.
+        """
         options: dict[str, Any] = {"max_new_tokens": self.max_new_tokens, "stop": tuple(self.stop)}
         filters = self.model_dump(include={"temperature", "top_k", "top_p"}, exclude_none=True)
         if self.repetition_penalty is not None:
@@ -150,9 +154,9 @@ class _GenerationParameters(_Parameters):
         if not (self.do_sample or filters):
             if self.best_of > 1:
                 raise BadRequestError("best_of needs do_sample")
-            return options | {"temperature": 0.0}, None
-        seed = random.getrandbits(31) if self.seed is None else self.seed
-        return options | filters | {"seed": seed, "n": self.best_of}, seed
+            return options | {"temperature": 0.0}, [None] * num_texts
+        seeds = [random.getrandbits(31) if self.seed is None else self.seed for _ in range(num_texts)]
+        return options | filters | {"n": self.best_of}, seeds
 
 
 class _HuggingFaceFields(BaseModel):
@@ -280,15 +284,18 @@ class _HuggingFace:
 
     async def _generate(self, call: _TaskCall) -> list[Any]:
         parameters = call.fields.parameters_of(_GenerationParameters)
-        options, seed = parameters.generation()
         self._service.sizes.check_search(hypotheses=parameters.best_of)
         texts = call.fields.texts
+        options, seeds = parameters.generation(len(texts))
+        if None not in seeds:
+            options["seeds"] = seeds
         new = len(texts) * parameters.best_of * parameters.max_new_tokens
-        continuations: list[list[Continuation]] = await self._service.call(
-            call.client, call.model, "generate", texts, texts, new_tokens=new, **options
-        )
+        with _length_errors():
+            continuations: list[list[Continuation]] = await self._service.call(
+                call.client, call.model, "generate", texts, texts, new_tokens=new, **options
+            )
         answers = []
-        for text, several in zip(texts, continuations, strict=True):
+        for text, seed, several in zip(texts, seeds, continuations, strict=True):
             several.sort(key=_mean_log_probability, reverse=True)
             best, *others = several
             whole = text if parameters.return_full_text else ""
@@ -309,10 +316,13 @@ class _HuggingFace:
         parameters = call.fields.parameters_of(_GenerationParameters)
         if parameters.best_of > 1:
             raise BadRequestError("stream needs best_of = 1")
-        options, seed = parameters.generation()
+        options, (seed,) = parameters.generation(1)
+        if seed is not None:
+            options["seed"] = seed
         num_prompt = num_tokens = 0
         events: list[dict[str, Any]] = []  # at most one event, kept until it is known whether it is the last
         async with AsyncExitStack() as stack:
+            stack.enter_context(_length_errors())
             admitted = self._service.admitted(call.client, call.model, [text], new_tokens=parameters.max_new_tokens)
             client = await stack.enter_async_context(admitted)
             if parameters.details:
@@ -338,6 +348,18 @@ class _HuggingFace:
                     "details": details if parameters.details else None,
                 }
                 yield (events[0] if events else {"index": 1, "token": _token(EOS, "", 0.0)}) | end
+
+
+@contextmanager
+def _length_errors() -> Iterator[None]:
+    """Say that an input is too long, without the options of other APIs."""
+    try:
+        yield
+    except ContextLengthError as error:
+        raise BadRequestError(
+            f"`inputs` must have less than {error.context_length} tokens, the model's context. Given: "
+            f"{error.num_tokens}"
+        ) from None
 
 
 def _part_tokens(part: StreamPart) -> list[dict[str, Any]]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
-from itertools import accumulate
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from itertools import accumulate, islice
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,17 +22,18 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.decode.request import DecodingOptions
+from headway.errors import ContextLengthError, LengthError
 from headway.kinds import Capability
-from headway.predict import Continuation, Prompt
+from headway.predict import Candidate, Continuation, Prompt
 from headway.predict.language_modeling.predicted_tokens import PredictedToken
-from headway.predict.results import raise_first_error
+from headway.predict.results import TokenAlternative, raise_first_error
 from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis.disconnect import unless_disconnected
-from headway.serve.apis.event_stream import EventStream
+from headway.serve.apis.event_stream import EventStream, begun
 from headway.serve.apis.keys import KeyPlace, client_of
 from headway.serve.apis.request_fields import authorization, languages_for, parse_body
 from headway.serve.clients import Client
-from headway.serve.errors import BadRequestError, UnknownModelError
+from headway.serve.errors import BadRequestError, RefusedError, UnknownModelError
 from headway.serve.model_info import ModelInfo
 from headway.serve.service import Service
 from headway.text.base import BOS, EOS
@@ -39,6 +41,7 @@ from headway.text.base import BOS, EOS
 _MAX_ALTERNATIVES = 20
 _CAPABILITIES: tuple[Capability, ...] = ("continues", "translates")  # of the models that are offered
 _COMPLETION_TOKENS, _CHAT_TOKENS = 16, 256  # default numbers of new tokens
+_NO_ALTERNATIVES = "{}: only 0 is supported for a translation model, whose search computes no alternatives"
 _NOTHING = Continuation("", (), (), "length", ())
 
 # A list ends at its first invalid item, because a reply cannot contain a million errors.
@@ -94,7 +97,7 @@ class _CommonFields(BaseModel):
         if chosen.get("temperature") == 0 and self.count > 1:
             chosen["beam_size"] = self.count
         stops = tuple(filter(None, stop))
-        return {"seed": random.getrandbits(31), "stop": stops, "max_new_tokens": max_new_tokens} | chosen
+        return {"seed": _random_seed(), "stop": stops, "max_new_tokens": max_new_tokens} | chosen
 
 
 class _CompletionFields(_CommonFields):
@@ -173,6 +176,11 @@ def routes(service: Service) -> list[Route]:
     ]
 
 
+def _random_seed() -> int:
+    """Return a seed for a request, or a text of it, that names none."""
+    return random.getrandbits(31)
+
+
 _CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
 
@@ -184,6 +192,27 @@ def error(message: str, status: int, headers: dict[str, str] | None = None) -> R
 def _error_value(message: str, status: int) -> dict[str, Any]:
     kind = "server_error" if status >= 500 else "invalid_request_error"
     return {"error": {"message": message, "type": kind, "param": None, "code": _CODES.get(status)}}
+
+
+@contextmanager
+def _length_errors(field: str) -> Iterator[None]:
+    """Refuse texts that are too long as OpenAI does: clients recognize the code, or the beginning of the message.
+
+    Args:
+        field: The field with the texts.
+    """
+    try:
+        yield
+    except LengthError as error:
+        message = str(error)
+        if isinstance(error, ContextLengthError):
+            message = (
+                f"This model's maximum context length is {error.context_length} tokens. However, your {field} resulted "
+                f"in {error.num_tokens} tokens. Please reduce the length of the {field}."
+            )
+        value = _error_value(message, 400)
+        value["error"] |= {"param": field, "code": "context_length_exceeded"}
+        raise RefusedError(JSONResponse(value, 400)) from None
 
 
 class _OpenAI:
@@ -209,8 +238,16 @@ class _OpenAI:
             texts = [prompt for prompt in prompts if isinstance(prompt, str)]
             if len(texts) < len(prompts):
                 raise BadRequestError("prompt: a translation model takes texts, not token ids")
-            translations = await unless_disconnected(request, self._translate(client, model, texts, body))
-            choices = [_completion_choice(text, "stop") for candidates in translations for text in candidates]
+            if body.logprobs:
+                raise BadRequestError(_NO_ALTERNATIVES.format("logprobs"))
+            translations = await unless_disconnected(request, self._translate(client, model, texts, body, "prompt"))
+            choices = [
+                _completion_choice(
+                    candidate.text, "stop", None if body.logprobs is None else _logprobs(_target_tokens(candidate), 0)
+                )
+                for candidates in translations
+                for candidate in candidates
+            ]
         elif body.stream and body.count == len(prompts) == 1 and body.logprobs is None:
             return _event_stream(self._stream_completion(client, model, prompts[0], body, reply))
         else:
@@ -229,8 +266,16 @@ class _OpenAI:
             texts = [message.text for message in body.messages if message.role == "user"]
             if not texts:
                 raise BadRequestError("messages: there is no message of the user to translate")
-            (candidates,) = await unless_disconnected(request, self._translate(client, model, texts[-1:], body))
-            choices = [_chat_choice(text, "stop") for text in candidates]
+            if body.top_logprobs:
+                raise BadRequestError(_NO_ALTERNATIVES.format("top_logprobs"))
+            work = self._translate(client, model, texts[-1:], body, "messages")
+            (candidates,) = await unless_disconnected(request, work)
+            choices = [
+                _chat_choice(
+                    candidate.text, "stop", _chat_logprobs(_target_tokens(candidate), 0) if body.logprobs else None
+                )
+                for candidate in candidates
+            ]
         elif body.stream and body.count == 1 and not body.logprobs:
             return _event_stream(self._stream_chat(client, model, body, reply))
         else:
@@ -256,9 +301,9 @@ class _OpenAI:
     # Work.
 
     async def _translate(
-        self, client: Client, model: ModelInfo, texts: Sequence[str], body: _CommonFields
-    ) -> list[tuple[str, ...]]:
-        """Return ``n`` translations of each text."""
+        self, client: Client, model: ModelInfo, texts: Sequence[str], body: _CommonFields, field: str
+    ) -> list[tuple[Candidate, ...]]:
+        """Return ``n`` translations of each text, all of which are in ``field`` of the body."""
         decoding = DecodingOptions()
         if body.count > 1:
             width = max(decoding.beam_size, body.count)
@@ -267,8 +312,9 @@ class _OpenAI:
         translations, _ = await self._service.translate(
             client, texts, source, target, model.name, options=TranslateOptions(decoding=decoding)
         )
-        raise_first_error(translations, None, 1)
-        return [tuple(candidate.text for candidate in result.candidates[: body.count]) for result in translations]
+        with _length_errors(field):
+            raise_first_error(translations, None, 1)
+        return [result.candidates[: body.count] for result in translations]
 
     async def _complete(
         self, client: Client, model: ModelInfo, prompts: Sequence[Prompt], body: _CompletionFields
@@ -277,10 +323,12 @@ class _OpenAI:
         continuations = [[_NOTHING] * body.count for _ in prompts]
         choices: list[dict[str, Any]] = []
         num_prompt = 0
-        async with self._admitted(client, model, prompts, body.count * body.limit) as admitted:
+        async with self._admitted(client, model, prompts, body.count * body.limit, "prompt") as admitted:
             if body.limit:
                 read = [_without_begin(prompt) for prompt in prompts]
                 options = body.generation_options(body.limit)
+                if body.seed is None:  # equal prompts get different answers
+                    options["seeds"] = [_random_seed() for _ in prompts]
                 continuations = await self._service.call(admitted, model, "generate", (), read, **options)
             for prompt, prompt_continuations in zip(prompts, continuations, strict=True):
                 text, length = await self._service.call(admitted, model, "read_prompt", (), _without_begin(prompt))
@@ -303,7 +351,7 @@ class _OpenAI:
     ) -> tuple[list[dict[str, Any]], dict[str, int]]:
         """Return the choices for a conversation, and the usage."""
         answers = []
-        async with self._admitted(client, model, [body.prompt], body.count * body.limit) as admitted:
+        async with self._admitted(client, model, [body.prompt], body.count * body.limit, "messages") as admitted:
             (continuations,) = await self._service.call(admitted, model, "generate", (), [body.prompt], **body.options)
             _, length = await self._service.call(admitted, model, "read_prompt", (), body.prompt)
             for continuation in continuations:
@@ -318,18 +366,22 @@ class _OpenAI:
         self, client: Client, model: ModelInfo, prompt: Prompt, body: _CompletionFields, reply: _Reply
     ) -> AsyncGenerator[dict[str, Any]]:
         made, read = _NOTHING, _without_begin(prompt)
-        async with self._admitted(client, model, [prompt], body.limit) as admitted:
+        async with self._admitted(client, model, [prompt], body.limit, "prompt") as admitted:
             text, length = await self._service.call(admitted, model, "read_prompt", (), read)
-            if body.echo:
-                yield reply.chunk([_completion_choice(text, None)])
+            echoed = [reply.chunk([_completion_choice(text, None)])] if body.echo else []
             if body.limit:
                 options = body.generation_options(body.limit)
-                async with aclosing(self._service.stream(admitted, model, "stream", (), read, **options)) as parts:
+                async with begun(self._service.stream(admitted, model, "stream", (), read, **options)) as parts:
+                    for chunk in echoed:
+                        yield chunk
                     async for part in parts:
                         if isinstance(part, Continuation):
                             made = part
                         else:
                             yield reply.chunk([_completion_choice(part, None)])
+            else:
+                for chunk in echoed:
+                    yield chunk
         yield reply.chunk([_completion_choice("", _finish_reason(made))])
         if body.wants_usage:
             yield reply.chunk([], _usage(length, [made]))
@@ -338,11 +390,10 @@ class _OpenAI:
         self, client: Client, model: ModelInfo, body: _ChatFields, reply: _Reply
     ) -> AsyncGenerator[dict[str, Any]]:
         made = _NOTHING
-        async with self._admitted(client, model, [body.prompt], body.limit) as admitted:
+        async with self._admitted(client, model, [body.prompt], body.limit, "messages") as admitted:
             _, length = await self._service.call(admitted, model, "read_prompt", (), body.prompt)
-            yield reply.chunk([_chat_delta({"role": "assistant", "content": ""}, None)])
-            stream = self._service.stream(admitted, model, "stream", (), body.prompt, **body.options)
-            async with aclosing(stream) as parts:
+            async with begun(self._service.stream(admitted, model, "stream", (), body.prompt, **body.options)) as parts:
+                yield reply.chunk([_chat_delta({"role": "assistant", "content": ""}, None)])
                 async for part in parts:
                     if isinstance(part, Continuation):
                         made = part
@@ -352,12 +403,23 @@ class _OpenAI:
         if body.wants_usage:
             yield reply.chunk([], _usage(length, [made]))
 
-    def _admitted(
-        self, client: Client, model: ModelInfo, prompts: Sequence[Prompt], new_tokens: int
-    ) -> AbstractAsyncContextManager[Client]:
-        """Admit all calls of a request at once. ``new_tokens`` is the number of new tokens of each prompt."""
+    @asynccontextmanager
+    async def _admitted(
+        self, client: Client, model: ModelInfo, prompts: Sequence[Prompt], new_tokens: int, field: str
+    ) -> AsyncIterator[Client]:
+        """Admit all calls of a request at once, and refuse prompts that are too long.
+
+        Args:
+            client: Who sends the request.
+            model: The model.
+            prompts: The prompts, all of which are in ``field`` of the body.
+            new_tokens: The number of new tokens of each prompt.
+            field: The name of the field.
+        """
         texts = [_sized(prompt) for prompt in prompts]
-        return self._service.admitted(client, model, texts, new_tokens=len(prompts) * new_tokens)
+        with _length_errors(field):
+            async with self._service.admitted(client, model, texts, new_tokens=len(prompts) * new_tokens) as admitted:
+                yield admitted
 
     async def _predict(
         self, client: Client, model: ModelInfo, prompt: Prompt, continuation: Continuation, count: int
@@ -416,6 +478,26 @@ def _sized(prompt: Prompt) -> str:
     return prompt if isinstance(prompt, str) else "1234" * len(prompt)
 
 
+@dataclass(frozen=True)
+class _TargetToken:
+    """A token of a translation. The search computes no alternatives to it."""
+
+    token: str
+    log_probability: float
+    alternatives: tuple[TokenAlternative, ...] = ()
+
+
+def _target_tokens(candidate: Candidate) -> list[_TargetToken]:
+    """Return the tokens of a translation with their log-probabilities, without the EOS of each part."""
+    tokens, log_probs = iter(candidate.tokens), iter(candidate.token_log_probabilities)
+    scored: list[_TargetToken] = []
+    for length in candidate.part_lengths or (len(candidate.tokens),):
+        pairs = zip(islice(tokens, length), islice(log_probs, length), strict=True)
+        scored += [_TargetToken(token, log_prob) for token, log_prob in pairs]
+        next(log_probs, None)
+    return scored
+
+
 def _finish_reason(continuation: Continuation) -> str:
     return "length" if continuation.finish_reason == "length" else "stop"
 
@@ -438,7 +520,7 @@ def _chat_delta(delta: dict[str, Any], finish_reason: str | None) -> dict[str, A
     return {"delta": delta, "logprobs": None, "finish_reason": finish_reason}
 
 
-def _logprobs(tokens: Sequence[PredictedToken | None], count: int) -> dict[str, Any]:
+def _logprobs(tokens: Sequence[PredictedToken | _TargetToken | None], count: int) -> dict[str, Any]:
     """Return the log-probabilities of tokens in the form of completions."""
     names = ["" if token is None else token.token for token in tokens]
     return {
@@ -452,7 +534,7 @@ def _logprobs(tokens: Sequence[PredictedToken | None], count: int) -> dict[str, 
     }
 
 
-def _chat_logprobs(tokens: Sequence[PredictedToken | None], count: int) -> dict[str, Any]:
+def _chat_logprobs(tokens: Sequence[PredictedToken | _TargetToken | None], count: int) -> dict[str, Any]:
     """Return the log-probabilities of tokens in the form of chat completions."""
 
     def one(token: str, log_probability: float) -> dict[str, Any]:

@@ -1,0 +1,144 @@
+"""The sockets on which the service accepts connections: of IPv4 and IPv6 addresses, and Unix sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.errors import ConfigError
+from headway.serve.config import ANY_HOST, UNIX_PREFIX
+
+_BACKLOG = 2048
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # the machine does not have the address, such as any of IPv6
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A socket that accepts connections, and the address to show."""
+
+    socket: socket.socket
+    address: str
+
+
+@contextmanager
+def listening(hosts: Sequence[str], port: int, unix_mode: int) -> Iterator[list[Listener]]:
+    """Listen on each of the hosts while the block runs.
+
+    Args:
+        hosts: Addresses and names. "*" and "::" mean all addresses, of IPv4 and IPv6; "unix:PATH" is a Unix socket.
+        port: The port, unless the host is a Unix socket. 0 means any free one, the same for all hosts.
+        unix_mode: Permissions of Unix sockets.
+
+    Raises:
+        ConfigError: A host cannot be used.
+    """
+    listeners: list[Listener] = []
+    with contextlib.ExitStack() as stack:
+        for host in dict.fromkeys(hosts):
+            if host.startswith(UNIX_PREFIX):
+                listeners.append(stack.enter_context(_unix_socket(Path(host.removeprefix(UNIX_PREFIX)), unix_mode)))
+                continue
+            for opened in _internet_sockets(host, port):
+                listeners.append(_internet_listener(stack.enter_context(opened)))
+                port = opened.getsockname()[1]
+        yield listeners
+
+
+def _internet_sockets(host: str, port: int) -> Iterator[socket.socket]:
+    """Yield a listening socket for each address of a host.
+
+    A name may have addresses of both families of which the machine supports only one. Others must all be usable.
+    """
+    num_opened, missing = 0, None
+    try:
+        for family, address in _addresses(host):
+            both = address == "::" and socket.has_dualstack_ipv6()
+            try:
+                opened = socket.create_server((address, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+            except OSError as error:
+                if error.errno not in _NOT_HERE:
+                    raise
+                missing = error
+                continue
+            # Connections inherit it. Otherwise the body of a reply waits until the client acknowledges the head, for up
+            # to 40 ms.
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            num_opened += 1
+            port = opened.getsockname()[1]
+            yield opened
+        if not num_opened and missing is not None:
+            raise missing
+    except OSError as error:
+        raise ConfigError(f"{host}:{port}: cannot listen ({error.strerror}); choose another host or port") from None
+
+
+def _addresses(host: str) -> list[tuple[int, str]]:
+    """Return the families and addresses of a host."""
+    if host == ANY_HOST:
+        host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
+
+
+def _internet_listener(opened: socket.socket) -> Listener:
+    host, port = opened.getsockname()[:2]
+    where = "this machine only" if host.startswith("127.") or host == "::1" else "the network"
+    if host == "::":
+        only = opened.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+        where += ", IPv6 only" if only else ", IPv4 and IPv6"
+    return Listener(opened, f"http://{f'[{host}]' if ':' in host else host}:{port} ({where})")
+
+
+@contextmanager
+def _unix_socket(path: Path, mode: int) -> Iterator[Listener]:
+    """Listen on a Unix socket, whose file is removed afterwards. A file that a killed service has left is replaced."""
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_abandoned(path)
+        umask = os.umask(0o777 & ~mode)  # so that nobody else can connect before the permissions are set
+        try:
+            opened.bind(str(path))
+        finally:
+            os.umask(umask)
+        path.chmod(mode)
+        opened.listen(_BACKLOG)
+        inode = path.stat().st_ino
+    except OSError as error:
+        opened.close()
+        # Python itself refuses a path that is too long, without a number.
+        raise ConfigError(f"unix:{path}: cannot listen ({error.strerror or error}); choose another path") from None
+    try:
+        yield Listener(opened, f"unix:{path} (mode {mode:04o})")
+    finally:
+        opened.close()
+        with contextlib.suppress(OSError):
+            if path.stat().st_ino == inode:  # otherwise it belongs to another service
+                path.unlink()
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove the file of a Unix socket on which nobody listens.
+
+    Raises:
+        OSError: The path is another kind of file, or somebody listens on it.
+    """
+    try:
+        is_socket = stat.S_ISSOCK(path.lstat().st_mode)
+    except FileNotFoundError:
+        return
+    if not is_socket:
+        raise FileExistsError(errno.EEXIST, "a file that is not a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:
+        try:
+            trial.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
