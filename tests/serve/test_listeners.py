@@ -14,12 +14,12 @@ from running_service import running, unpack_model, wait_until
 
 from headway.errors import ConfigError
 from headway.serve.config import ServeConfig
-from headway.serve.listeners import Listener, listening
+from headway.serve.listeners import ServerSocket, listening
 
 needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 
 
-def connects(host: str, listener: Listener) -> bool:
+def connects(host: str, listener: ServerSocket) -> bool:
     """Return whether a client reaches a listener at a host."""
     try:
         socket.create_connection((host, listener.socket.getsockname()[1]), timeout=10).close()

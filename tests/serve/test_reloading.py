@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import signal
 import threading
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 import pytest
@@ -17,6 +18,12 @@ from running_service import RunningService, running, unpack_model, wait_until
 from headway.bundle import Bundle
 from headway.predict import load_translator
 from headway.serve.cache import ResultCache
+from headway.serve.config import ModelConfig, ServeConfig
+from headway.serve.run import _Reloader
+from headway.serve.workers.model_pool import ModelPool
+
+if TYPE_CHECKING:
+    from headway.serve.service import Service
 
 BODY = {"q": "Ein Hund läuft.", "source": "en", "target": "de"}
 
@@ -95,6 +102,91 @@ def test_models_are_replaced_without_losing_a_request(
     assert replies[-3:] == [(200, {"translatedText": new})] * 3
     children = Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children")
     wait_until(lambda: len(children.read_text().split()) == 1)  # the loader of the old models has ended
+
+
+class _FakePool:
+    """The models of a configuration. They are ready when the test says so."""
+
+    def __init__(self, config: ServeConfig, log: list[str]) -> None:
+        self.models = {model.path: None for model in config.models}
+        self._log, self.may_start = log, asyncio.Event()
+
+    async def start(self) -> None:
+        self._log.append(f"loading {', '.join(self.models)}")
+        await self.may_start.wait()
+
+    async def drain(self) -> None:
+        pass
+
+
+class _FakeService:
+    def __init__(self, config: ServeConfig, log: list[str]) -> None:
+        self.config, self.pool, self._log = config, _FakePool(config, log), log
+
+    def replace_models(self, config: ServeConfig, pool: _FakePool) -> None:
+        self.config, self.pool = config, pool
+        self._log.append(f"serving {', '.join(pool.models)}")
+
+
+def test_signals_during_a_reload_or_the_start_make_one_more_reload(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    pools: list[_FakePool] = []
+    current = "start"
+
+    def config() -> ServeConfig:
+        return ServeConfig(models=(ModelConfig(path=current),))
+
+    def make_pool(config: ServeConfig, _: int) -> _FakePool:
+        if current == "broken":
+            raise RuntimeError
+        pools.append(_FakePool(config, log))
+        return pools[-1]
+
+    async def steps() -> None:
+        nonlocal current
+        reloader = _Reloader(1, None, config)
+        current = "one"
+        reloader.request()  # while the service starts
+        serving = asyncio.ensure_future(reloader.serve_requests(cast("Service", _FakeService(config(), log))))
+        await settle()
+        for name in ("two", "three"):
+            current = name
+            reloader.request()
+            await settle()
+        assert log == ["loading one"]
+        pools[0].may_start.set()
+        await settle()
+        assert log == ["loading one", "serving one", "loading three"]
+        pools[1].may_start.set()
+        await settle()
+        assert log[3:] == ["serving three"]
+        current = "broken"
+        reloader.request()
+        await settle()
+        current = "mended"  # a defect does not end the reloading
+        reloader.request()
+        await settle()
+        assert log[4:] == ["loading mended"]
+        serving.cancel()
+
+    async def settle() -> None:
+        for _ in range(9):
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(ModelPool, "of_config", make_pool)
+    asyncio.run(steps())
+
+
+@pytest.mark.slow
+def test_a_signal_during_a_reload_is_not_lost(service: RunningService, configured: Configured) -> None:
+    for name in ("two", "three"):
+        configured.path.write_text(
+            f'workers = 1\n[[models]]\npath = "current"\nname = "{name}"\nprecision = "float32"\n'
+        )
+        service.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: any("loading the models again" in line for line in service.log))
+    wait_until(lambda: httpx.get(f"{service.url}/v1/models").json()["data"][0]["id"] == "three")
+    assert service.stop() == 0
 
 
 @pytest.mark.slow

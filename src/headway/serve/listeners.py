@@ -20,7 +20,7 @@ _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # the machine does not ha
 
 
 @dataclass(frozen=True)
-class Listener:
+class ServerSocket:
     """A socket that accepts connections, and the address to show."""
 
     socket: socket.socket
@@ -28,7 +28,7 @@ class Listener:
 
 
 @contextmanager
-def listening(hosts: Sequence[str], port: int, unix_mode: int) -> Iterator[list[Listener]]:
+def listening(hosts: Sequence[str], port: int, unix_mode: int) -> Iterator[list[ServerSocket]]:
     """Listen on each of the hosts while the block runs.
 
     Args:
@@ -39,7 +39,7 @@ def listening(hosts: Sequence[str], port: int, unix_mode: int) -> Iterator[list[
     Raises:
         ConfigError: A host cannot be used.
     """
-    listeners: list[Listener] = []
+    listeners: list[ServerSocket] = []
     with contextlib.ExitStack() as stack:
         for host in dict.fromkeys(hosts):
             if host.startswith(UNIX_PREFIX):
@@ -87,17 +87,17 @@ def _addresses(host: str) -> list[tuple[int, str]]:
     return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
 
 
-def _internet_listener(opened: socket.socket) -> Listener:
+def _internet_listener(opened: socket.socket) -> ServerSocket:
     host, port = opened.getsockname()[:2]
     where = "this machine only" if host.startswith("127.") or host == "::1" else "the network"
     if host == "::":
         only = opened.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
         where += ", IPv6 only" if only else ", IPv4 and IPv6"
-    return Listener(opened, f"http://{f'[{host}]' if ':' in host else host}:{port} ({where})")
+    return ServerSocket(opened, f"http://{f'[{host}]' if ':' in host else host}:{port} ({where})")
 
 
 @contextmanager
-def _unix_socket(path: Path, mode: int) -> Iterator[Listener]:
+def _unix_socket(path: Path, mode: int) -> Iterator[ServerSocket]:
     """Listen on a Unix socket, whose file is removed afterwards. A file that a killed service has left is replaced."""
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -115,7 +115,7 @@ def _unix_socket(path: Path, mode: int) -> Iterator[Listener]:
         # Python itself refuses a path that is too long, without a number.
         raise ConfigError(f"unix:{path}: cannot listen ({error.strerror or error}); choose another path") from None
     try:
-        yield Listener(opened, f"unix:{path} (mode {mode:04o})")
+        yield ServerSocket(opened, f"unix:{path} (mode {mode:04o})")
     finally:
         opened.close()
         with contextlib.suppress(OSError):

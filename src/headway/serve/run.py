@@ -20,7 +20,7 @@ import uvicorn
 from headway.cores import num_cores
 from headway.errors import HeadwayError, OutputError
 from headway.serve.config import ServeConfig
-from headway.serve.listeners import Listener, listening
+from headway.serve.listeners import ServerSocket, listening
 from headway.serve.log_handler import LoopLogHandler
 from headway.serve.usage import Usage
 from headway.serve.workers.model_pool import ModelPool
@@ -59,7 +59,7 @@ def run(config: ServeConfig, path: Path | None, reread: Callable[[], ServeConfig
 
 
 async def _run(
-    config: ServeConfig, listeners: list[Listener], path: Path | None, reread: Callable[[], ServeConfig]
+    config: ServeConfig, listeners: list[ServerSocket], path: Path | None, reread: Callable[[], ServeConfig]
 ) -> None:
     workers = config.workers or num_cores()
     reloader = _Reloader(workers, path, reread)

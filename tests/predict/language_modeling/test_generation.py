@@ -134,7 +134,7 @@ class TestStopStrings:
         """Draws depend only on a text's own tokens, so up to there they are those without the stop string."""
         model = make_language_model(kind, max_length=16)
         decode = model.bundle.tokenizer.decode_continuation
-        options = {"temperature": 30.0, "max_new_tokens": 40, "beyond_context": beyond_context, "n": 12}
+        options: dict[str, Any] = {"temperature": 30.0, "max_new_tokens": 40, "beyond_context": beyond_context, "n": 12}
         prompts = ["ein", "Haus"]
         stops = ("a", "au", "r H", "é", "�", "s e", "ei")
         for prompt, stopped, whole in zip(
