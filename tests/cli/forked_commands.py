@@ -48,8 +48,8 @@ def run_forked(words: list[str], folder: str, closed: int | None) -> dict[str, A
             except SystemExit as end:
                 code = end.code if isinstance(end.code, int) else 0
             finally:
-                for stream in (sys.stdout, sys.stderr):
-                    stream.flush()
+                sys.stdout.flush()
+                sys.stderr.flush()
                 os._exit(code)
         _, status = os.waitpid(child, 0)
         out, err = (path.read_bytes().decode("utf-8", "replace") if path.exists() else "" for path in files[1:])

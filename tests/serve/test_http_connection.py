@@ -18,7 +18,7 @@ from in_process import listening
 from running_service import RunningService, running, unpack_model
 from starlette.types import Receive, Scope, Send
 
-from headway.serve.listeners import listening
+from headway.serve.listeners import open_sockets
 
 RECEIVE_S = 1.0
 PATIENCE_S = 60.0  # also on a busy machine
@@ -263,7 +263,7 @@ def test_connections_are_bounded(service: RunningService) -> None:
 
 def test_a_reply_does_not_wait_until_the_client_acknowledges_its_head() -> None:
     with (
-        listening(["127.0.0.1"], 0, 0o600) as (listener,),
+        open_sockets(["127.0.0.1"], 0, 0o600) as (listener,),
         socket.create_connection(listener.socket.getsockname()),
     ):
         connection, _ = listener.socket.accept()

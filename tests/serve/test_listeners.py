@@ -14,7 +14,7 @@ from running_service import running, unpack_model, wait_until
 
 from headway.errors import ConfigError
 from headway.serve.config import ServeConfig
-from headway.serve.listeners import ServerSocket, listening
+from headway.serve.listeners import ServerSocket, open_sockets
 
 needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 
@@ -31,7 +31,7 @@ def connects(host: str, listener: ServerSocket) -> bool:
 @needs_ipv6
 @pytest.mark.parametrize("host", ["::", "*"])
 def test_all_addresses_are_those_of_both_families(host: str) -> None:
-    with listening([host], 0, 0o600) as (listener,):
+    with open_sockets([host], 0, 0o600) as (listener,):
         assert connects("127.0.0.1", listener)
         assert connects("::1", listener)
         assert listener.address.endswith(" (the network, IPv4 and IPv6)")
@@ -40,7 +40,7 @@ def test_all_addresses_are_those_of_both_families(host: str) -> None:
 @pytest.mark.parametrize("host", ["::", "*"])
 def test_without_both_families_the_address_names_the_only_one(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
-    with listening([host], 0, 0o600) as (listener,):
+    with open_sockets([host], 0, 0o600) as (listener,):
         port = listener.socket.getsockname()[1]
         expected = {
             "::": f"http://[::]:{port} (the network, IPv6 only)",
@@ -52,7 +52,7 @@ def test_without_both_families_the_address_names_the_only_one(host: str, monkeyp
 
 @needs_ipv6
 def test_several_hosts_have_the_same_port() -> None:
-    with listening(["127.0.0.1", "::1", "127.0.0.1"], 0, 0o600) as listeners:
+    with open_sockets(["127.0.0.1", "::1", "127.0.0.1"], 0, 0o600) as listeners:
         first, second = listeners
         port = first.socket.getsockname()[1]
         assert (first.address, second.address) == (
@@ -64,32 +64,32 @@ def test_several_hosts_have_the_same_port() -> None:
 def test_a_name_is_listened_on_at_all_addresses_that_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(socket.AF_INET, 1, 6, "", (address, 0)) for address in ("192.0.2.1", "127.0.0.1", "127.0.0.2")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: rows)
-    with listening(["name"], 0, 0o600) as listeners:  # 192.0.2.1 is for documentation; no machine has it
+    with open_sockets(["name"], 0, 0o600) as listeners:  # 192.0.2.1 is for documentation; no machine has it
         assert [listener.socket.getsockname()[0] for listener in listeners] == ["127.0.0.1", "127.0.0.2"]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: rows[:1])
-    with pytest.raises(ConfigError, match=r"name:0: cannot listen \(Cannot assign"), listening(["name"], 0, 0o600):
+    with pytest.raises(ConfigError, match=r"name:0: cannot listen \(Cannot assign"), open_sockets(["name"], 0, 0o600):
         pass
 
 
 def test_a_port_in_use_is_refused_and_nothing_stays_open(tmp_path: Path) -> None:
-    with listening(["127.0.0.1"], 0, 0o600) as (listener,):
+    with open_sockets(["127.0.0.1"], 0, 0o600) as (listener,):
         port = listener.socket.getsockname()[1]
         hosts = [f"unix:{tmp_path / 'socket'}", "127.0.0.1"]
         with pytest.raises(ConfigError, match=f"127.0.0.1:{port}: cannot listen .Address already in use"):
-            listening(hosts, port, 0o600).__enter__()
+            open_sockets(hosts, port, 0o600).__enter__()
     assert not (tmp_path / "socket").exists()
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o660])
 def test_the_file_of_a_unix_socket(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "headway.sock"
-    with listening([f"unix:{path}"], 5000, mode) as (listener,):
+    with open_sockets([f"unix:{path}"], 5000, mode) as (listener,):
         assert stat.S_IMODE(path.stat().st_mode) == mode
         assert listener.address == f"unix:{path} (mode {mode:04o})"
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(path))
         with pytest.raises(ConfigError, match=r"cannot listen \(Address already in use"):
-            listening([f"unix:{path}"], 5000, mode).__enter__()
+            open_sockets([f"unix:{path}"], 5000, mode).__enter__()
     assert not path.exists()
 
 
@@ -97,14 +97,14 @@ def test_an_abandoned_unix_socket_is_replaced_but_no_other_file(tmp_path: Path) 
     path = tmp_path / "headway.sock"
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(path))
-    with listening([f"unix:{path}"], 0, 0o600):
+    with open_sockets([f"unix:{path}"], 0, 0o600):
         path.unlink()  # another service has taken the path
         path.write_text("theirs")
     assert path.read_text() == "theirs"
     with pytest.raises(ConfigError, match="a file that is not a socket"):
-        listening([f"unix:{path}"], 0, 0o600).__enter__()
+        open_sockets([f"unix:{path}"], 0, 0o600).__enter__()
     with pytest.raises(ConfigError, match=r"unix:.*too long"):
-        listening([f"unix:{tmp_path / ('long' * 50)}"], 0, 0o600).__enter__()
+        open_sockets([f"unix:{tmp_path / ('long' * 50)}"], 0, 0o600).__enter__()
 
 
 def test_names_of_hosts_accept_no_other_host_header() -> None:

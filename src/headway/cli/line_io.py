@@ -80,14 +80,14 @@ def read_line_batches(path: Path | None, batch_lines: int = _BATCH_LINES, worker
     from headway.data.readers import read_byte_lines
 
     if path is not None and path != _STANDARD:
-        yield from _batches(read_byte_lines(path), batch_lines, workers)
+        yield from _batches(read_byte_lines(path), workers, batch_lines)
         return
     for number, block in enumerate(_arriving(cast("BufferedIOBase", sys.stdin.buffer), workers)):
         lines = (block if number else block.removeprefix(codecs.BOM_UTF8)).split(b"\n")
-        yield from _batches((line.removesuffix(b"\r") for line in lines), batch_lines, workers)
+        yield from _batches((line.removesuffix(b"\r") for line in lines), workers, batch_lines)
 
 
-def _batches(lines: Iterable[bytes], batch_lines: int, workers: int) -> Iterator[list[bytes]]:
+def _batches(lines: Iterable[bytes], workers: int, batch_lines: int = _BATCH_LINES) -> Iterator[list[bytes]]:
     """Yield batches of at most ``batch_lines`` lines and about one mebibyte for each worker."""
     lines, most_lines, most_bytes = iter(lines), workers * batch_lines, workers * _BATCH_BYTES
     while batch := list(islice(lines, 1)):

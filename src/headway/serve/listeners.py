@@ -28,7 +28,7 @@ class ServerSocket:
 
 
 @contextmanager
-def listening(hosts: Sequence[str], port: int, unix_mode: int) -> Iterator[list[ServerSocket]]:
+def open_sockets(hosts: Sequence[str], port: int, unix_mode: int) -> Iterator[list[ServerSocket]]:
     """Listen on each of the hosts while the block runs.
 
     Args:

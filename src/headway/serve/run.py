@@ -20,7 +20,7 @@ import uvicorn
 from headway.cores import num_cores
 from headway.errors import HeadwayError, OutputError
 from headway.serve.config import ServeConfig
-from headway.serve.listeners import ServerSocket, listening
+from headway.serve.listeners import ServerSocket, open_sockets
 from headway.serve.log_handler import LoopLogHandler
 from headway.serve.usage import Usage
 from headway.serve.workers.model_pool import ModelPool
@@ -54,7 +54,7 @@ def run(config: ServeConfig, path: Path | None, reread: Callable[[], ServeConfig
         ConfigError: The address cannot be used.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[LoopLogHandler()])
-    with listening(config.hosts, config.port, int(config.unix_mode, base=8)) as listeners:
+    with open_sockets(config.hosts, config.port, int(config.unix_mode, base=8)) as listeners:
         asyncio.run(_run(config, listeners, path, reread))
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -79,7 +79,8 @@ def score(
     if translates:
         if source is None or target is None:
             raise ConfigError(f"{model} is a translation model; give what it should score with {wants}")
-        name, batches, parse = f"{source} and {target}", _pair_batches(source, target), partial(_pairs, source, target)
+        batches: Iterable[Sequence[Any]] = _pair_batches(source, target)
+        name, parse = f"{source} and {target}", cast("_Parse", partial(_pairs, source, target))
         scorer, used = _pair_scorer(model, other_models, device, precision, to, from_)
     else:
         name, batches = text_batches(text, input_)
@@ -117,6 +118,7 @@ def score(
     )
 
 
+_Parse = Callable[[Sequence[Any], int], Sequence[Any]]
 _Record = dict[str, Any]  # the result for a line, in JSON
 _Scorer = Callable[[Sequence[Any]], list[_Record | HeadwayError]]
 

@@ -165,9 +165,7 @@ class LanguageModel:
     @overload
     def generate(self, prompt: Prompt = ..., **options: Any) -> list[Continuation]: ...
     @overload
-    def generate(
-        self, prompt: list[Prompt] | list[str], *, seeds: Sequence[int] | None = ..., **options: Any
-    ) -> list[list[Continuation]]: ...
+    def generate(self, prompt: list[Prompt] | list[str], **options: Any) -> list[list[Continuation]]: ...
     def generate(
         self, prompt: Prompt | list[Prompt] | list[str] = "", *, seeds: Sequence[int] | None = None, **options: Any
     ) -> list[Continuation] | list[list[Continuation]]:

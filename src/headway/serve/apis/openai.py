@@ -544,6 +544,7 @@ def _chat_logprobs(tokens: Sequence[PredictedToken | _TargetToken | None], count
         "content": [
             one(token.token, token.log_probability)
             | {"top_logprobs": [one(top.token, top.log_probability) for top in token.alternatives[:count]]}
-            for token in filter(None, tokens)
+            for token in tokens
+            if token is not None
         ]
     }
